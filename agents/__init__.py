@@ -1,0 +1,1 @@
+"""Populations of policies trained as one batched program, and frozen policies."""

@@ -1,0 +1,1 @@
+"""Bundles, the promotion gate, the registry and the paper trader. Paper only."""

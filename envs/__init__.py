@@ -1,0 +1,1 @@
+"""Vectorized environments: batched tensors in, batched tensors out."""

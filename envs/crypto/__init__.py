@@ -1,0 +1,1 @@
+"""The crypto market: bars, features, folds, the environment and its metrics."""

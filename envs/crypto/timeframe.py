@@ -1,0 +1,33 @@
+"""Bar lengths by name."""
+
+from __future__ import annotations
+
+from envs.errors import InputError
+
+SECONDS: dict[str, int] = {
+    "1m": 60, "3m": 180, "5m": 300, "15m": 900, "30m": 1800,
+    "1h": 3600, "2h": 7200, "4h": 14400, "6h": 21600, "8h": 28800, "12h": 43200, "1d": 86400,
+}
+SECONDS_PER_YEAR = 365.25 * 86400.0
+
+
+def bar_seconds(timeframe: str) -> int:
+    """Length of one bar in seconds. Raises InputError for a name that is not in `SECONDS`."""
+    if timeframe not in SECONDS:
+        raise InputError(f"timeframe {timeframe!r} is not known; choose one of {', '.join(SECONDS)}")
+    return SECONDS[timeframe]
+
+
+def bars_per_year(timeframe: str) -> float:
+    """Bars in a year of 365.25 days, the factor that annualises Sharpe ratios."""
+    return SECONDS_PER_YEAR / bar_seconds(timeframe)
+
+
+def bars_per_day(timeframe: str) -> int:
+    """Whole bars in a day, at least one."""
+    return max(1, 86400 // bar_seconds(timeframe))
+
+
+def bars_per_week(timeframe: str) -> int:
+    """Whole bars in a week, at least one."""
+    return max(1, 604800 // bar_seconds(timeframe))

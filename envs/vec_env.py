@@ -1,0 +1,92 @@
+"""The contract of a vectorized environment: `num_envs` copies of one MDP stepped together as tensors.
+
+Rows are grouped by member: rows `m * envs_per_member … (m + 1) * envs_per_member - 1` belong to member `m`, and everything random
+about them comes from member `m`'s own stream (`envs.streams`). So a member sees the same episodes whoever its batch mates are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Step(NamedTuple):
+    """What one step returns. Rows whose episode ended have been reset already (autoreset in the same step).
+
+    obs: (num_envs, state_dim + privileged_dim) float32, the first observation of the new episode where one ended.
+    reward: (num_envs,) float32.
+    terminated, truncated: (num_envs,) bool. For what a truncated episode's last observation is worth, see `VecEnv.final_obs`.
+    """
+
+    obs: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+
+
+class VecEnv(ABC):
+    """A vectorized environment. Inside `step` there is no host synchronisation and no Python branch on a tensor's value.
+
+    The attributes up to `if_discrete` are those ElegantRL reads.
+
+    privileged_dim: trailing observation columns that only a critic may read (0 for most environments).
+    bootstrap_interval: the fewest steps between two truncations of the same row; a learner calls `final_obs` at least that often.
+    """
+
+    env_name: str
+    num_envs: int
+    max_step: int
+    state_dim: int
+    action_dim: int
+    if_discrete: bool
+    privileged_dim: int = 0
+    bootstrap_interval: int = 1
+    num_members: int
+    envs_per_member: int
+    device: torch.device
+
+    @abstractmethod
+    def reset(self, seed: int | Sequence[int] | None = None) -> Tensor:
+        """Start every row anew and return its first observation.
+
+        seed: one per member, or one from which every member's is derived; None keeps the streams where they are.
+        """
+
+    @abstractmethod
+    def draw(self, horizon: int) -> None:
+        """Draw the random numbers of the next `horizon` steps, per member. `step` draws for itself where they run out."""
+
+    @abstractmethod
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        """Advance every row by one step.
+
+        action: (num_envs, action_dim) float, in [-1, 1] where continuous.
+        out: a (num_envs, state_dim + privileged_dim) float32 tensor to write the observation into; a new one where None.
+        """
+
+    @abstractmethod
+    def final_obs(self) -> Tensor:
+        """(num_envs, state_dim + privileged_dim): the last observation of the episode that each row ended most recently.
+
+        Undefined in rows that have ended none. Kept until the row's next episode ends.
+        """
+
+    @abstractmethod
+    def faults(self) -> Tensor:
+        """(num_envs,) bool, latched since the row was last reset from outside: an action was not finite or out of range."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `RunError` naming the first offending row, step, component and value, if any row has latched a fault. Synchronises."""
+
+    @abstractmethod
+    def get_member(self, member: int) -> dict[str, Tensor]:
+        """Everything that member's rows and stream need to go on exactly: a flat dict of CPU tensors (safetensors-ready)."""
+
+    @abstractmethod
+    def set_member(self, member: int, state: dict[str, Tensor]) -> None:
+        """Put back what `get_member` returned, in this or another slot."""

@@ -1,0 +1,1 @@
+"""The search daemon: trials on a SQL study, trained in batches."""
