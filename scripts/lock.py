@@ -1,7 +1,7 @@
 """Write requirements.lock and requirements-dev.lock from what is installed here, following pyproject.toml's dependencies.
 
 Run it in an environment made with `pip install .[dashboard,ccxt,postgres,test]` (torch first, elegantrl with --no-deps) after changing a
-dependency. torch itself is left out: its build (cpu, cuda, rocm) is chosen by scripts/install.sh, at the version pinned in pyproject.toml.
+dependency. torch itself is left out: its build (cpu, cuda, rocm) is chosen by start_vectorized_training.sh, at the version pinned in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 # elegantrl declares gym[Box2D], which doesn't build on current Pythons; its agents and networks need torch and numpy alone.
 WITHOUT_DEPENDENCIES = {"elegantrl"}
-HEADER = "# Written by scripts/lock.py. Install with: pip install --no-deps -r {name}  (after torch: see scripts/install.sh)\n"
+HEADER = "# Written by scripts/lock.py. Install with: pip install --no-deps -r {name}  (after torch: see start_vectorized_training.sh)\n"
 
 
 def closure(requirements: list[str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Run the test-suite, in an environment of its own (.venv by default; SWEEPD_VENV names another). Arguments go to pytest.
+# Run the test-suite, in .venv (SWEEPD_VENV names another), which is made first if needed. Arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-venv=${SWEEPD_VENV:-.venv}
-scripts/install.sh "$venv" dev
-exec "$venv/bin/python" -m pytest "$@"
+export SWEEPD_VENV=${SWEEPD_VENV:-$PWD/.venv} SWEEPD_DEV=1
+./start_vectorized_training.sh --install-only
+exec "$SWEEPD_VENV/bin/python" -m pytest "$@"

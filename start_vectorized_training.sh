@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Start sweepd: make .venv if needed, install the locked packages, run the main job.
+#
+#   ./start_vectorized_training.sh                    a demo: synthetic market, small study, promotion, paper replay (≈ 5 minutes)
+#   ./start_vectorized_training.sh --smoke            the same in under a minute
+#   ./start_vectorized_training.sh --data-dir DIR …   your bars; every flag of `sweepd train` passes through (see --help)
+#   ./start_vectorized_training.sh --detach …         in the background, logging to logs/worker_vectorized.log
+#   ./start_vectorized_training.sh --install-only     install and stop
+#
+# Started again for a study that a worker is already running, it asks that worker to put its trials back and takes over.
+#
+#   SWEEPD_TORCH        cpu | cuda | rocm   which build of torch          (default: guessed from the machine)
+#   SWEEPD_TORCH_INDEX  a package index for torch; "pip" = wherever pip is configured to look
+#   SWEEPD_PYTHON       the interpreter to build from                     (default: python3)
+#   SWEEPD_VENV         the virtual environment                           (default: .venv)
+#   SWEEPD_DEV=1        install the packages for testing as well
+set -euo pipefail
+
+here=$PWD
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+venv=${SWEEPD_VENV:-$root/.venv}
+say() { printf 'sweepd: %s\n' "$*"; }
+refuse() { say "$*" >&2; exit 2; }
+
+choose_torch_build() {
+    if [ -n "${SWEEPD_TORCH:-}" ]; then
+        echo "$SWEEPD_TORCH"
+    elif command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU; then
+        echo cuda
+    elif [ -e /dev/kfd ]; then
+        echo rocm
+    else
+        echo cpu
+    fi
+}
+
+# torch goes first, at the version pinned in pyproject.toml and with its own dependencies, from the source of the chosen build; then
+# everything else exactly as locked. A finished environment is recognised by a stamp of what it was made from, and left alone.
+install() {
+    local python=${SWEEPD_PYTHON:-python3} build index torch stamp pip
+    build=$(choose_torch_build)
+    case $build in
+        cpu) index=https://download.pytorch.org/whl/cpu ;;
+        cuda) index=pip ;; # the Linux build on the common index is the CUDA one
+        rocm) index=https://download.pytorch.org/whl/rocm7.2 ;;
+        *) refuse "SWEEPD_TORCH is '$build'; choose cpu, cuda or rocm" ;;
+    esac
+    stamp="$(cat "$root"/requirements*.lock "$root/pyproject.toml" | cksum) $build ${SWEEPD_DEV:-0} $root"
+    [ "$(cat "$venv/.sweepd-installed" 2>/dev/null)" != "$stamp" ] || return 0
+
+    command -v "$python" >/dev/null || refuse "no '$python' found; install Python 3.11 or newer, or name one with SWEEPD_PYTHON"
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        refuse "$("$python" --version) is too old; Python 3.11 or newer is needed (name one with SWEEPD_PYTHON)"
+    torch=$(sed -n 's/^ *"\(torch==[0-9.]*\)".*/\1/p' "$root/pyproject.toml")
+    say "installing into $venv: $torch ($build build), then the locked packages"
+    [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+    pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+
+    if [ -n "${SWEEPD_TORCH_INDEX:-}" ]; then
+        index=$SWEEPD_TORCH_INDEX
+    elif [ "$index" != pip ] &&
+        ! "$python" -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=10).close()' "$index/torch/" 2>/dev/null; then
+        say "PyTorch's index of $build builds does not answer; taking $torch from where pip is configured to look"
+        index=pip
+    fi
+    if [ "$index" = pip ]; then
+        "${pip[@]}" "$torch"
+    else
+        "${pip[@]}" "$torch" --index-url "$index"
+    fi
+    "${pip[@]}" --no-deps -r "$root/requirements.lock"
+    [ "${SWEEPD_DEV:-0}" = 0 ] || "${pip[@]}" --no-deps -r "$root/requirements-dev.lock"
+    "${pip[@]}" --no-deps --no-build-isolation --editable "$root"
+    printf '%s' "$stamp" >"$venv/.sweepd-installed"
+}
+
+detach=0
+install_only=0
+market=0 # whether the arguments say which bars to train on
+arguments=()
+for argument in "$@"; do
+    case $argument in
+        --detach) detach=1 ;;
+        --install-only) install_only=1 ;;
+        --data-dir | --data-dir=* | --config | --config=* | --demo | --smoke | --help)
+            market=1
+            arguments+=("$argument")
+            ;;
+        *) arguments+=("$argument") ;;
+    esac
+done
+[ "$market" = 1 ] || arguments=(--demo ${arguments[@]+"${arguments[@]}"})
+
+install
+[ "$install_only" = 0 ] || exit 0
+cd "$here"
+# ROCm: look kernels up instead of benchmarking each new shape for minutes.
+export MIOPEN_FIND_MODE=${MIOPEN_FIND_MODE:-FAST} MIOPEN_LOG_LEVEL=${MIOPEN_LOG_LEVEL:-3}
+if [ "$detach" = 0 ]; then
+    exec "$venv/bin/sweepd" train "${arguments[@]}"
+fi
+mkdir -p logs
+setsid nohup "$venv/bin/sweepd" train "${arguments[@]}" >>logs/worker_vectorized.log 2>&1 </dev/null &
+worker=$!
+sleep 2
+if ! kill -0 "$worker" 2>/dev/null && ! wait "$worker"; then
+    tail -n 5 logs/worker_vectorized.log >&2
+    refuse "the worker ended at once; its last lines are above (logs/worker_vectorized.log)"
+fi
+say "the worker runs in the background as process $worker; follow it with: tail -f logs/worker_vectorized.log"
+say "ask it to stop (its trials are put back, nothing is lost) with: kill $worker"
