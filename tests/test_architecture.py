@@ -1,0 +1,61 @@
+"""The arrows between the packages, and the rules that hold in every file."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MAY_IMPORT = {
+    "envs": set(),
+    "agents": {"envs"},
+    "optimize": {"envs", "agents"},
+    "deploy": {"envs", "agents"},
+}
+SOURCES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py")) + [ROOT / "sweepd.py"]
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Top-level names of everything that a module imports, wherever in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.partition(".")[0]
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_packages_import_only_what_the_arrows_allow(package: str) -> None:
+    forbidden = (set(MAY_IMPORT) | {"sweepd"}) - MAY_IMPORT[package] - {package}
+    for path in (ROOT / package).rglob("*.py"):
+        wrong = forbidden & set(imported(ast.parse(path.read_text())))
+        assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_is_evaluated_or_unpickled(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert not {"pickle", "dill", "joblib", "cloudpickle"} & set(imported(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in {"eval", "exec", "torch.load", "torch.save", "np.load", "pd.read_pickle"}, called
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_are_documented_and_not_overlong(path: Path) -> None:
+    text = path.read_text()
+    assert ast.get_docstring(ast.parse(text)), "no module docstring"
+    assert len(text.splitlines()) <= 600, "more than a reader can hold: split it by subject"
+
+
+def test_no_order_can_reach_real_money() -> None:
+    """Paper only: no code names a live trading endpoint or an exchange's order call."""
+    live = re.compile(r"//api\.alpaca\.markets|paper\s*=\s*False|create_(market_|limit_)?order\(")
+    for path in SOURCES:
+        found = live.search(path.read_text())
+        assert not found, f"{path.relative_to(ROOT)}: {found and found.group()}"
