@@ -1,0 +1,293 @@
+"""One file of bars: its name, its columns, and everything that may be wrong with it.
+
+Rows are counted from 0, as pandas and numpy do, and named together with their date.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+
+from envs.crypto.timeframe import SECONDS, bar_seconds
+from envs.errors import InputError
+from envs.files import write_atomic
+
+PRICES = ("open", "high", "low", "close")
+COLUMNS = ("date", *PRICES, "volume")
+SYNTHETIC_KEY = b"sweepd:synthetic"
+SOURCE_KEY = b"sweepd:source"
+
+_NAME = re.compile(r"(?P<base>[A-Za-z0-9]+)_(?P<quote>[A-Za-z0-9]+)-(?P<timeframe>\d+[mhd])\.(feather|parquet|csv)")
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+@dataclass(frozen=True, eq=False)
+class TickerBars:
+    """The bars of one ticker as its file has them, holes left out.
+
+    time: (n,) int64, bar open in seconds since the epoch, UTC; values: (n, 5) float64, open high low close volume.
+    subsecond: rows whose timestamp is not a whole second (off every grid). source: who wrote it, "" if unknown.
+    """
+
+    path: Path
+    ticker: str
+    timeframe: str
+    time: np.ndarray
+    values: np.ndarray
+    subsecond: np.ndarray
+    synthetic: bool = False
+    source: str = ""
+
+
+def stamp(seconds: int) -> str:
+    """A bar's time as people write it, e.g. "2024-01-01 05:00"; UTC."""
+    try:
+        return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, ValueError, OSError):
+        return f"{int(seconds)} s after 1970"
+
+
+def file_name(ticker: str, timeframe: str, suffix: str = "parquet") -> str:
+    """The freqtrade name of a ticker's file: ("BTC/USDT", "1h") is "BTC_USDT-1h.parquet"."""
+    return f"{ticker.replace('/', '_')}-{timeframe}.{suffix}"
+
+
+def find_files(data_dir: Path) -> dict[str, dict[str, Path]]:
+    """The bar files of a folder: timeframe → ticker → path, both sorted. Files of other names are passed over.
+
+    Raises InputError for a missing folder, or one with two files for the same ticker and timeframe.
+    """
+    if not data_dir.exists():
+        raise InputError(
+            f"--data-dir {data_dir}: no such folder; fill one with `sweepd data download` or `sweepd data demo`"
+        )
+    if not data_dir.is_dir():
+        raise InputError(f"--data-dir {data_dir}: this is a file; give the folder of files like BTC_USDT-1h.feather")
+    found: dict[str, dict[str, Path]] = {}
+    try:
+        paths = sorted(data_dir.iterdir())
+    except OSError as error:
+        raise InputError(f"--data-dir {data_dir}: {error.strerror}; give a folder that you may read") from None
+    for path in paths:
+        match = _NAME.fullmatch(path.name)
+        if match is None or match["timeframe"] not in SECONDS or not path.is_file():
+            continue
+        ticker = f"{match['base']}/{match['quote']}".upper()
+        files = found.setdefault(match["timeframe"], {})
+        if ticker in files:
+            raise InputError(
+                f"--data-dir {data_dir}: {files[ticker].name} and {path.name} both hold {ticker}; keep one of them"
+            )
+        files[ticker] = path
+    return {
+        timeframe: dict(sorted(found[timeframe].items()))
+        for timeframe in sorted(found, key=lambda name: SECONDS[name])
+    }
+
+
+def files_of(data_dir: Path, timeframe: str) -> dict[str, Path]:
+    """Ticker → path for one timeframe, sorted by ticker. Raises InputError where the folder has none."""
+    bar_seconds(timeframe)
+    found = find_files(data_dir)
+    if not found:
+        raise InputError(
+            f"--data-dir {data_dir}: no bar files here; expected names like "
+            f"{file_name('BTC/USDT', timeframe, 'feather')} (.feather, .parquet or .csv)"
+        )
+    if timeframe not in found:
+        raise InputError(f"--timeframe {timeframe}: {data_dir} has no such bars, only {', '.join(found)}")
+    return found[timeframe]
+
+
+def resolve_tickers(asked: Sequence[str], available: Sequence[str], where: str) -> tuple[str, ...]:
+    """The full names, in the order asked, of tickers written "BTC/USDT", "btc_usdt", "BTC-USDT", or "BTC" where unique.
+
+    Raises InputError for an unknown name (with what is there), an ambiguous or a repeated one, or an empty list.
+    """
+    resolved: list[str] = []
+    for text in asked:
+        name = re.sub(r"[_\-]", "/", text.strip().upper())
+        matches = [ticker for ticker in available if name in (ticker, ticker.split("/")[0])]
+        if not matches:
+            bases = {ticker.split("/")[0]: ticker for ticker in available}
+            near = get_close_matches(name, available, 1) or get_close_matches(name.split("/")[0], bases, 1)
+            hint = f"did you mean {bases.get(near[0], near[0])}? " if near else ""
+            raise InputError(f"--tickers {text!r}: not in {where}; {hint}there are {', '.join(available)}")
+        if len(matches) > 1:
+            raise InputError(f"--tickers {text!r}: could be any of {', '.join(matches)}; write which one")
+        if matches[0] in resolved:
+            raise InputError(f"--tickers {text!r}: {matches[0]} is named twice; name each ticker once")
+        resolved.append(matches[0])
+    if not resolved:
+        raise InputError(f"--tickers is empty; name at least one of {', '.join(available)}")
+    return tuple(resolved)
+
+
+def read_bars(path: Path) -> TickerBars:
+    """Read one file (feather, parquet or csv) without judging its values; see `problems`.
+
+    Raises InputError for a file that cannot be read, lacks a column, holds no rows, or holds text where numbers belong.
+    """
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise InputError(f"{path}: not the name of a bar file; expected one like BTC_USDT-1h.feather")
+    try:
+        if path.suffix == ".feather":
+            table = pyarrow.feather.read_table(path, use_threads=False)
+        elif path.suffix == ".parquet":
+            table = pyarrow.parquet.ParquetFile(path).read(use_threads=False)
+        else:
+            table = pyarrow.csv.read_csv(path, pyarrow.csv.ReadOptions(use_threads=False))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise InputError(f"{path}: cannot be read as {path.suffix[1:]} ({reason}); download or copy it again") from None
+    missing = [name for name in COLUMNS if table.column_names.count(name) != 1]
+    if missing:
+        raise InputError(
+            f"{path}: needs the columns {', '.join(COLUMNS)} once each; {', '.join(missing)} "
+            f"missing or repeated among {', '.join(map(str, table.column_names[:12]))}"
+        )
+    if table.num_rows == 0:
+        raise InputError(f"{path}: holds no bars; download it again or remove it")
+    time, subsecond = _seconds(path, table.column("date"))
+    values = np.stack([_numbers(path, table.column(name), name) for name in COLUMNS[1:]], axis=1)
+    metadata = table.schema.metadata or {}
+    return TickerBars(
+        path=path,
+        ticker=f"{match['base']}/{match['quote']}".upper(),
+        timeframe=match["timeframe"],
+        time=time,
+        values=values,
+        subsecond=subsecond,
+        synthetic=metadata.get(SYNTHETIC_KEY) == b"true",
+        source=metadata.get(SOURCE_KEY, b"").decode(errors="replace"),
+    )
+
+
+def _seconds(path: Path, column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) int64 seconds, and the rows with a fraction of one. Naive dates are UTC; integers an epoch in s … ns."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null().to_numpy())[0])
+        raise InputError(f"{path}: row {row}: date is empty; every bar needs its opening time")
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("s"))
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        row, value = _first_unparsed(column, pa.timestamp("ns", "UTC"))
+        raise InputError(f"{path}: row {row}: date is {value!r}; write dates like 2024-01-01 05:00:00+00:00")
+    if pa.types.is_timestamp(column.type):
+        unit = _UNITS[column.type.unit]
+        raw = column.cast(pa.int64()).to_numpy()
+    elif pa.types.is_integer(column.type):
+        raw = column.cast(pa.int64()).to_numpy()
+        # ccxt and freqtrade's JSON count milliseconds; the size of today's epoch tells the four units apart.
+        unit = next((factor for factor in _UNITS.values() if abs(int(raw[0])) < 10**11 * factor), _UNITS["ns"])
+    else:
+        raise InputError(f"{path}: the date column holds {column.type}; it must hold dates (UTC)")
+    time, rest = np.divmod(raw, unit)
+    return time.astype(np.int64), np.flatnonzero(rest)
+
+
+def _numbers(path: Path, column: pa.ChunkedArray, name: str) -> np.ndarray:
+    """(n,) float64; an empty cell is NaN, for `problems` to name."""
+    try:
+        return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
+    except pa.ArrowException:
+        row, value = _first_unparsed(column, pa.float64())
+        raise InputError(f"{path}: row {row}: {name} is {value!r}; it must be a number") from None
+
+
+def _first_unparsed(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[int, object]:
+    for row, value in enumerate(column):
+        try:
+            pc.cast(value, kind)
+        except pa.ArrowException:
+            return row, value.as_py()
+    return 0, column[0].as_py()  # each parses by itself: the column mixes two ways of writing; the first row names one
+
+
+def problems(bars: TickerBars, now: float) -> Iterator[str]:
+    """What is wrong with a file's bars, one sentence each, the gravest first. `now`: seconds since the epoch.
+
+    An open bar is refused, not dropped: dropping it would let the same folder mean different data a minute apart.
+    """
+    step = bar_seconds(bars.timeframe)
+    time, path = bars.time, bars.path
+
+    def where(row: int) -> str:
+        return f"{path}: row {row} ({stamp(time[row])} UTC)"
+
+    def more(rows: np.ndarray) -> str:
+        return f" ({len(rows)} such rows)" if len(rows) > 1 else ""
+
+    gaps = np.diff(time)
+    back = np.flatnonzero(gaps <= 0) + 1
+    if len(back):
+        row = int(back[0])
+        verb = "repeats the time of row" if gaps[row - 1] == 0 else "is earlier than row"
+        yield f"{where(row)}: the bar {verb} {row - 1}; times must rise from row to row{more(back)}"
+    forward = gaps[gaps > 0]
+    # Single stray bars are named below by their row, and missing ones are holes: neither makes another timeframe.
+    if len(forward) and (np.median(forward) < step or np.min(forward) > step):
+        usual = int(np.median(forward))
+        spacing = {seconds: name for name, seconds in SECONDS.items()}.get(usual, f"{usual} s")
+        yield (
+            f"{path}: its bars are {spacing} apart, but its name says {bars.timeframe}; "
+            "timeframes cannot be mixed: rename or replace it"
+        )
+        return
+    off = np.union1d(np.flatnonzero(time % step), bars.subsecond).astype(np.int64)
+    if len(off):
+        row = int(off[0])
+        yield (
+            f"{where(row)}: the bar is off the grid; {bars.timeframe} bars must open at "
+            f"whole multiples of {bars.timeframe} UTC{more(off)}"
+        )
+    for column, name in enumerate(PRICES):
+        price = bars.values[:, column]
+        bad = np.flatnonzero(~(np.isfinite(price) & (price > 0)))
+        if len(bad):
+            row = int(bad[0])
+            yield f"{where(row)}: {name} is {price[row]:g}; prices must be finite and above zero{more(bad)}"
+    high, low, volume = bars.values[:, 1], bars.values[:, 2], bars.values[:, 4]
+    bad = np.flatnonzero(high < low)
+    if len(bad):
+        row = int(bad[0])
+        yield f"{where(row)}: high {float(high[row])!r} is below low {float(low[row])!r}{more(bad)}"
+    bad = np.flatnonzero(~(np.isfinite(volume) & (volume >= 0)))
+    if len(bad):
+        row = int(bad[0])
+        yield f"{where(row)}: volume is {volume[row]:g}; volumes must be finite and not below zero{more(bad)}"
+    still_open = np.flatnonzero(time + step > now)
+    if len(still_open):
+        row = int(still_open[0])
+        yield (
+            f"{where(row)}: the bar is still open until {stamp(time[row] + step)} UTC (now {stamp(int(now))}); "
+            f"remove it, since only closed bars are traded{more(still_open)}"
+        )
+
+
+def write_file(
+    path: Path, time: np.ndarray, values: np.ndarray, *, synthetic: bool = False, source: str = ""
+) -> None:
+    """Write one ticker's bars as parquet, whole or not at all. time: (n,) int64 seconds UTC; values: (n, 5) float64."""
+    columns = [pa.array(time * 10**6, pa.timestamp("us", "UTC")), *(pa.array(values[:, i]) for i in range(5))]
+    metadata: dict[bytes, bytes] = {}
+    if synthetic:
+        metadata[SYNTHETIC_KEY] = b"true"
+    if source:
+        metadata[SOURCE_KEY] = source.encode()
+    table = pa.table(columns, names=list(COLUMNS)).replace_schema_metadata(metadata or None)
+    write_atomic(path, lambda temporary: pyarrow.parquet.write_table(table, temporary, compression="zstd"))
