@@ -1,0 +1,216 @@
+"""What the policy sees of the market: features by named, versioned recipe, the same bits live as in training.
+
+A recipe declares a memory W: the features of bar t are by definition a function of the bars t - W + 1 … t. Indicators
+    such as RSI or ADX have infinite memory, so here every recursion restarts at an anchor on an absolute grid of
+    time: with k the number of bars of that length since 1970, the anchor of bar k is the largest multiple of 256 that
+    is at most k - 255. That gives 256 to 511 bars up to and including k, the same ones whether the caller holds ten
+    years of history or just the last W = 512 bars: live values equal training values to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import talib
+from numpy.typing import NDArray
+
+from envs.crypto.bars import Bars
+from envs.crypto.timeframe import bar_seconds
+from envs.errors import InputError
+
+BLOCK = 256
+MEMORY = 2 * BLOCK
+CLIP = 10.0
+
+RETURN_HORIZONS = (1, 3, 12, 48)
+RANGE_BARS = 20
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How features are made.
+
+    name, version: stored with a study and in a bundle; a change of any value is a new version.
+    memory: W, the bars on which the features of one bar may depend, itself included.
+    asset_features, shared_features: names, in the order of the columns: all features of asset 0, of asset 1, …, then
+        those shared.
+    compute: from Bars of T bars and N assets to (T, N · len(asset_features) + len(shared_features)) float64. Rows
+        before W - 1 may hold anything.
+    """
+
+    name: str
+    version: int
+    memory: int
+    asset_features: tuple[str, ...]
+    shared_features: tuple[str, ...]
+    compute: Callable[[Bars], Array]
+
+    def columns(self, tickers: tuple[str, ...]) -> tuple[str, ...]:
+        """Names of the M columns for these tickers, such as "BTC/USDT rsi_14"."""
+        own = [f"{ticker} {feature}" for ticker in tickers for feature in self.asset_features]
+        return (*own, *self.shared_features)
+
+    def width(self, assets: int) -> int:
+        """M, the number of columns for that many assets."""
+        return assets * len(self.asset_features) + len(self.shared_features)
+
+
+def compute_features(bars: Bars, recipe: Recipe) -> NDArray[np.float32]:
+    """The features of every bar: (T, M) float32, all finite.
+
+    Rows before `recipe.memory - 1` are 0 and must not be used.
+
+    Raises InputError where there are fewer bars than the recipe's memory, and where the recipe returns another shape
+    or a number that is not finite.
+    """
+    count = len(bars.time)
+    if count < recipe.memory:
+        raise InputError(f"the feature recipe {recipe.name!r} needs at least {recipe.memory} bars; there are {count}")
+    values = np.asarray(recipe.compute(bars))
+    expected = (count, recipe.width(len(bars.tickers)))
+    if values.shape != expected:
+        raise InputError(f"the feature recipe {recipe.name!r} returned shape {values.shape}; {expected} is right")
+    features = np.zeros(expected, dtype=np.float32)
+    features[recipe.memory - 1 :] = values[recipe.memory - 1 :]
+    finite = np.isfinite(features)
+    if not finite.all():
+        bar, column = np.argwhere(~finite)[0]
+        name = recipe.columns(bars.tickers)[column]
+        raise InputError(f"the feature recipe {recipe.name!r} made {name} = {features[bar, column]} at bar {bar}")
+    return features
+
+
+_RECIPES: dict[str, Recipe] = {}
+
+
+def register_recipe(recipe: Recipe) -> Recipe:
+    """Make a recipe known by its name, and return it. Raises InputError for a name that another recipe has."""
+    known = _RECIPES.setdefault(recipe.name, recipe)
+    if known != recipe:
+        raise InputError(f"a feature recipe named {recipe.name!r} is registered already (version {known.version})")
+    return recipe
+
+
+def get_recipe(name: str) -> Recipe:
+    """The recipe of that name. Raises InputError for an unknown one."""
+    if name not in _RECIPES:
+        raise InputError(f"feature recipe {name!r} is not known; choose one of {', '.join(sorted(_RECIPES))}")
+    return _RECIPES[name]
+
+
+def blockwise(bars: Bars, one_asset: Callable[[Array, Array, Array, Array], list[Array]], columns: int) -> Array:
+    """Run `one_asset` once per asset and anchor, and keep the rows that belong to that anchor.
+
+    one_asset: from high, low, close, volume of one run of bars, each (n,) float64 contiguous, prices as multiples of
+        the first close, to `columns` arrays of (n,). Its rows from 255 on are kept. Returns (T, N, columns); rows
+        whose anchor lies before the first bar are 0.
+    """
+    count, assets = bars.close.shape
+    values = np.zeros((count, assets, columns))
+    if count == 0:
+        return values
+    number = int(bars.time[0]) // bar_seconds(bars.timeframe)
+    # Columns in order of assets, time contiguous: TA-Lib reads one asset at a time.
+    high, low, close, volume = (np.ascontiguousarray(a.T) for a in (bars.high, bars.low, bars.close, bars.volume))
+    for anchor in range(-number % BLOCK, count - BLOCK + 1, BLOCK):
+        stop = min(anchor + 2 * BLOCK - 1, count)
+        rows = slice(anchor + BLOCK - 1, stop)
+        for asset in range(assets):
+            # Relative to the anchor's close, so that no threshold inside TA-Lib sees the level of a price.
+            unit = close[asset, anchor]
+            made = one_asset(
+                high[asset, anchor:stop] / unit,
+                low[asset, anchor:stop] / unit,
+                close[asset, anchor:stop] / unit,
+                volume[asset, anchor:stop],
+            )
+            for column, value in enumerate(made):
+                values[rows, asset, column] = value[BLOCK - 1 :]
+    return values
+
+
+def _ratio(numerator: Array, denominator: Array) -> Array:
+    """numerator / denominator, and 0 where the denominator is (a market that did not move, a bar without volume)."""
+    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 1e-12)
+
+
+def _lagged(values: Array, lag: int) -> Array:
+    """The value `lag` bars earlier; the first ones repeat the first value."""
+    return np.concatenate([np.repeat(values[:1], lag), values[:-lag]])
+
+
+def _default_asset(hours: float) -> Callable[[Array, Array, Array, Array], list[Array]]:
+    """The twelve features per asset; `hours` is the length of a bar."""
+
+    def features(high: Array, low: Array, close: Array, volume: Array) -> list[Array]:
+        atr = talib.ATR(high, low, close, 14)
+        log_close = np.log(close)
+        # In units of one per cent per square root of an hour, about the volatility of a coin, on every timeframe.
+        returns = [100.0 * (log_close - _lagged(log_close, k)) / np.sqrt(k * hours) for k in RETURN_HORIZONS]
+        histogram = talib.MACD(close, 12, 26, 9)[2]
+        rsi = np.where(atr > 1e-12, talib.RSI(close, 14), 50.0)
+        average_atr = talib.SMA(atr, 50)
+        regime = np.log(np.maximum(_ratio(atr, average_atr), 1e-4), where=average_atr > 1e-12, out=np.zeros_like(atr))
+        adx = talib.ADX(high, low, close, 14)
+        recent = np.lib.stride_tricks.sliding_window_view(volume, RANGE_BARS).mean(axis=1)
+        # A mean of the window itself rather than a running sum, whose rounding would leave a volume behind where
+        # there is none.
+        relative_volume = _ratio(volume, np.concatenate([np.zeros(RANGE_BARS - 1), recent]))
+        top = _lagged(talib.MAX(high, RANGE_BARS), 1)
+        bottom = _lagged(talib.MIN(low, RANGE_BARS), 1)
+        breakout = np.maximum(close - top, 0.0) - np.maximum(bottom - close, 0.0)
+        made = [
+            *returns,
+            _ratio(histogram, atr),
+            (rsi - 50.0) / 25.0,
+            talib.CCI(high, low, close, 14) / 100.0,
+            talib.DX(high, low, close, 14) / 25.0,
+            regime,
+            _ratio(breakout, atr) * relative_volume,
+            adx - 2.0 * _lagged(adx, 1) + _lagged(adx, 2),
+            relative_volume,
+        ]
+        return [np.clip(value, -CLIP, CLIP) for value in made]
+
+    return features
+
+
+def _clock(bars: Bars) -> Array:
+    """(T, 4): sine and cosine of the time of day and of the week at which the bar closes, when the decision is made."""
+    seconds = bars.time + bar_seconds(bars.timeframe)
+    day = 2.0 * np.pi * (seconds % 86400) / 86400.0
+    week = 2.0 * np.pi * (seconds % 604800) / 604800.0
+    return np.stack([np.sin(day), np.cos(day), np.sin(week), np.cos(week)], axis=1)
+
+
+def _default(bars: Bars) -> Array:
+    per_asset = blockwise(bars, _default_asset(bar_seconds(bars.timeframe) / 3600.0), len(DEFAULT_ASSET_FEATURES))
+    return np.concatenate([per_asset.reshape(len(bars.time), -1), _clock(bars)], axis=1)
+
+
+DEFAULT_ASSET_FEATURES = (
+    *(f"log_return_{k}" for k in RETURN_HORIZONS),
+    "macd_histogram_atr",
+    "rsi_14",
+    "cci_14",
+    "dx_14",
+    "atr_regime",
+    "breakout_volume",
+    "adx_acceleration",
+    "relative_volume",
+)
+
+register_recipe(
+    Recipe(
+        name="default",
+        version=1,
+        memory=MEMORY,
+        asset_features=DEFAULT_ASSET_FEATURES,
+        shared_features=("day_sine", "day_cosine", "week_sine", "week_cosine"),
+        compute=_default,
+    )
+)

@@ -1,0 +1,242 @@
+"""Which bars train and which bars test: purged cross-validation, embargo, hold-out and back-test paths.
+
+Bars and windows. A window `(first, last)` decides for the first time at the close of bar `first` and is valued for
+the last time at the close of bar `last`: `last - first` steps, whose returns belong to bars `first + 1 … last`. A
+test group is a half-open range of bars `[a, b)`, traded as the window `(a - 1, b - 1)`, so that each of its bars has
+exactly one return.
+
+On one line, for a fold that tests the group [a, b):
+
+    … train │ purge │ test [a, b) │ purge │ embargo │ train …      purge = memory + lookback + 1 bars
+
+The purge is long enough that no bar whose value a test decision may read (its features and their lags) was valued in
+training, and the other way round. The embargo comes after the purge, not inside it (López de Prado 2018, *Advances in
+Financial Machine Learning*, chapters 7 and 12).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.crypto.timeframe import bars_per_day, bars_per_week
+from envs.errors import InputError
+
+Window = tuple[int, int]
+SCHEMES = ("cpcv", "kfold", "walk-forward", "single")
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """How the bars before the hold-out are divided.
+
+    scheme: `cpcv` tests every combination of `test_groups` of the groups; `kfold` tests each group once; `walk-
+        forward` tests each group but the first, after training on what lies before it; `single` tests the last group.
+    groups: contiguous groups of (nearly) equal length.
+    test_groups: groups tested per fold; read by `cpcv` alone.
+    embargo_share: bars kept free after the purge behind a test group, as a share of all bars; at least one day.
+    """
+
+    scheme: str = "cpcv"
+    groups: int = 5
+    test_groups: int = 2
+    embargo_share: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.scheme not in SCHEMES:
+            raise InputError(f"cross-validation {self.scheme!r} is not known; choose one of {', '.join(SCHEMES)}")
+        if self.groups < 2:
+            raise InputError(f"cross-validation needs at least 2 groups, not {self.groups}")
+        if self.scheme == "cpcv" and not 1 <= self.test_groups < self.groups:
+            raise InputError(
+                f"cpcv with {self.groups} groups can test 1 to {self.groups - 1} of them in a fold, "
+                f"not {self.test_groups}"
+            )
+        if not 0.0 <= self.embargo_share < 1.0:
+            raise InputError(f"the embargo is a share of the bars from 0 to under 1, not {self.embargo_share}")
+
+    def tested(self) -> tuple[tuple[int, ...], ...]:
+        """The groups tested by each fold, in fold order (lexicographic)."""
+        if self.scheme == "cpcv":
+            return tuple(itertools.combinations(range(self.groups), self.test_groups))
+        if self.scheme == "kfold":
+            return tuple((group,) for group in range(self.groups))
+        if self.scheme == "walk-forward":
+            return tuple((group,) for group in range(1, self.groups))
+        return ((self.groups - 1,),)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One training set and the groups it is tested on. train: windows, in order, that touch no purged or embargoed bar.
+    """
+
+    index: int
+    train: tuple[Window, ...]
+    test_groups: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """All folds, the paths they make, and the hold-out.
+
+    groups: bar ranges [a, b), contiguous. folds: in the order of `CrossValidation.tested`.
+    paths: (φ, len(path_groups)) int64; `paths[p, j]` is the fold that supplies group `path_groups[j]` on path p.
+    holdout: bar range [a, b), empty (a == b) where none was set aside. purge, embargo: bars.
+    """
+
+    groups: tuple[tuple[int, int], ...]
+    folds: tuple[Fold, ...]
+    paths: NDArray[np.int64]
+    path_groups: tuple[int, ...]
+    holdout: tuple[int, int]
+    purge: int
+    embargo: int
+
+    def group_window(self, group: int) -> Window:
+        """The window that trades one group: from flat at the close before it to its last close."""
+        a, b = self.groups[group]
+        return a - 1, b - 1
+
+    def test_windows(self, fold: Fold) -> list[Window]:
+        """One window per test group of the fold, in the order of `fold.test_groups`."""
+        return [self.group_window(group) for group in fold.test_groups]
+
+    def holdout_window(self) -> Window:
+        """The window that trades the hold-out. Raises InputError where no hold-out was set aside."""
+        a, b = self.holdout
+        if a >= b:
+            raise InputError("this study has no hold-out (--holdout was 0); create one with --holdout 0.15 or so")
+        return a - 1, b - 1
+
+    @property
+    def path_bars(self) -> NDArray[np.int64]:
+        """(T,) the bar to which each column of a joined path belongs."""
+        return np.concatenate([np.arange(*self.groups[group], dtype=np.int64) for group in self.path_groups])
+
+    def join(self, per_group: Mapping[tuple[int, int], NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Join per-bar values of separately traded groups to paths.
+
+        per_group: for every (fold, test group), an array with one value per bar of the group.
+        Returns (φ, T) float64, columns as in `path_bars`. Raises KeyError for a missing cell and ValueError for one
+        of the wrong length.
+        """
+        rows = []
+        for path in self.paths:
+            cells = []
+            for fold, group in zip(path.tolist(), self.path_groups, strict=True):
+                cell = np.asarray(per_group[fold, group], dtype=np.float64)
+                a, b = self.groups[group]
+                if cell.shape != (b - a,):
+                    raise ValueError(f"fold {fold}, group {group}: {cell.shape} values for a group of {b - a} bars")
+                cells.append(cell)
+            rows.append(np.concatenate(cells))
+        return np.stack(rows)
+
+
+def make_splits(
+    bars_count: int,
+    timeframe: str,
+    cv: CrossValidation,
+    *,
+    first_bar: int,
+    holdout: float,
+    lookback: int,
+    memory: int,
+) -> Splits:
+    """Divide `bars_count` bars.
+
+    first_bar: the earliest bar at which a decision can be made (features and all lags exist from there); the groups
+        cover the bars from `first_bar + 1` to the hold-out.
+    holdout: share of all bars, the newest, set aside first; 0 for none. No purge separates it from the bars before:
+        it is traded strictly later, as live, and every label of training is older than its first return.
+    lookback, memory: lags of the observation (the study's maximum) and bars that one feature row may depend on.
+
+    Training windows shorter than a quarter of a group (or than a week, whichever is less) are left out, because the
+    length of an episode is capped by the shortest one. Raises InputError naming the bars needed where a fold has
+    nothing left to train on.
+    """
+    if not 0.0 <= holdout < 1.0:
+        raise InputError(f"the hold-out is a share of the bars from 0 to under 1, not {holdout}")
+    splits = _divide(bars_count, timeframe, cv, first_bar, holdout, lookback, memory)
+    if splits is None:
+        needed = _bars_needed(bars_count, timeframe, cv, first_bar, holdout, lookback, memory)
+        enough = f"at least {needed:,} are needed" if needed else "no number of bars would be enough"
+        raise InputError(
+            f"{bars_count:,} bars of {timeframe} are too few for {cv.scheme} with {cv.groups} groups, "
+            f"a purge of {_purge(memory, lookback)} bars, an embargo of {cv.embargo_share:.1%} "
+            f"and a hold-out of {holdout:.0%}: {enough}"
+            " (or use fewer groups, or --cv walk-forward or single, or shorter bars)"
+        )
+    return splits
+
+
+def _purge(memory: int, lookback: int) -> int:
+    return memory + lookback + 1
+
+
+def _divide(
+    bars_count: int, timeframe: str, cv: CrossValidation, first_bar: int, holdout: float, lookback: int, memory: int
+) -> Splits | None:
+    """The splits, or None where a group would be empty or a fold have nothing to train on."""
+    purge = _purge(memory, lookback)
+    embargo = max(math.ceil(cv.embargo_share * bars_count), bars_per_day(timeframe))
+    end = bars_count - round(holdout * bars_count)
+    begin = first_bar + 1
+    if end - begin < 2 * cv.groups:
+        return None
+    size, rest = divmod(end - begin, cv.groups)
+    edges = [begin]
+    for group in range(cv.groups):
+        edges.append(edges[-1] + size + (group < rest))
+    groups = tuple(itertools.pairwise(edges))
+    shortest = max(1, min(bars_per_week(timeframe), size // 4))
+    forward_only = cv.scheme in ("walk-forward", "single")
+    folds = []
+    for index, tested in enumerate(cv.tested()):
+        free = np.zeros(bars_count, dtype=bool)
+        free[first_bar:end] = True
+        for group in tested:
+            a, b = groups[group]
+            free[max(0, a - purge) : b + purge + embargo] = False
+            if forward_only:
+                free[b:] = False
+        train = tuple(window for window in _runs(free) if window[1] - window[0] >= shortest)
+        if not train:
+            return None
+        folds.append(Fold(index=index, train=train, test_groups=tested))
+    path_groups = tuple(sorted({group for fold in folds for group in fold.test_groups}))
+    # Path p takes group g from the p-th fold that tests g (López de Prado 2018, figure 12.2).
+    suppliers = [[fold.index for fold in folds if group in fold.test_groups] for group in path_groups]
+    paths = np.array(suppliers, dtype=np.int64).T
+    return Splits(groups, tuple(folds), paths, path_groups, (end, bars_count), purge, embargo)
+
+
+def _runs(free: NDArray[np.bool_]) -> list[Window]:
+    """The maximal runs of free bars, as windows that touch no other bar."""
+    change = np.flatnonzero(np.diff(free.astype(np.int8), prepend=0, append=0))
+    return [(int(start), int(stop) - 1) for start, stop in change.reshape(-1, 2)]
+
+
+def _bars_needed(
+    bars_count: int, timeframe: str, cv: CrossValidation, first_bar: int, holdout: float, lookback: int, memory: int
+) -> int:
+    """About the fewest bars that can be divided (to 1 %), or 0 where not even a thousandfold more can."""
+    low, high = bars_count, max(bars_count, 2 * (first_bar + 1))
+    limit = 1000 * high
+    while _divide(high, timeframe, cv, first_bar, holdout, lookback, memory) is None:
+        low, high = high, 2 * high
+        if high > limit:
+            return 0
+    while high - low > max(1, high // 100):
+        middle = (low + high) // 2
+        if _divide(middle, timeframe, cv, first_bar, holdout, lookback, memory) is None:
+            low = middle
+        else:
+            high = middle
+    return high
