@@ -6,8 +6,8 @@ Rows are counted from 0, as pandas and numpy do, and named together with their d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,8 +25,7 @@ from envs.files import write_atomic
 
 PRICES = ("open", "high", "low", "close")
 COLUMNS = ("date", *PRICES, "volume")
-SYNTHETIC_KEY = b"sweepd:synthetic"
-SOURCE_KEY = b"sweepd:source"
+_METADATA_PREFIX = "sweepd:"
 
 _NAME = re.compile(r"(?P<base>[A-Za-z0-9]+)_(?P<quote>[A-Za-z0-9]+)-(?P<timeframe>\d+[mhd])\.(feather|parquet|csv)")
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -37,7 +36,8 @@ class TickerBars:
     """The bars of one ticker as its file has them, holes left out.
 
     time: (n,) int64, bar open in seconds since the epoch, UTC; values: (n, 5) float64, open high low close volume.
-    subsecond: rows whose timestamp is not a whole second (off every grid). source: who wrote it, "" if unknown.
+    subsecond: rows whose timestamp is not a whole second (off every grid). metadata: what `write_file` was told beside
+    them: "synthetic" ("true"), and "source" and "asked_from" of a download; empty for files of other programs.
     """
 
     path: Path
@@ -46,8 +46,12 @@ class TickerBars:
     time: np.ndarray
     values: np.ndarray
     subsecond: np.ndarray
-    synthetic: bool = False
-    source: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def synthetic(self) -> bool:
+        """Made by a program, not by a market."""
+        return self.metadata.get("synthetic") == "true"
 
 
 def stamp(seconds: int) -> str:
@@ -162,7 +166,6 @@ def read_bars(path: Path) -> TickerBars:
         raise InputError(f"{path}: holds no bars; download it again or remove it")
     time, subsecond = _seconds(path, table.column("date"))
     values = np.stack([_numbers(path, table.column(name), name) for name in COLUMNS[1:]], axis=1)
-    metadata = table.schema.metadata or {}
     return TickerBars(
         path=path,
         ticker=f"{match['base']}/{match['quote']}".upper(),
@@ -170,9 +173,15 @@ def read_bars(path: Path) -> TickerBars:
         time=time,
         values=values,
         subsecond=subsecond,
-        synthetic=metadata.get(SYNTHETIC_KEY) == b"true",
-        source=metadata.get(SOURCE_KEY, b"").decode(errors="replace"),
+        metadata=_own_metadata(table.schema.metadata or {}),
     )
+
+
+def _own_metadata(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
+    texts = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in metadata.items()}
+    return {
+        key.removeprefix(_METADATA_PREFIX): text for key, text in texts.items() if key.startswith(_METADATA_PREFIX)
+    }
 
 
 def _seconds(path: Path, column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
@@ -279,15 +288,9 @@ def problems(bars: TickerBars, now: float) -> Iterator[str]:
         )
 
 
-def write_file(
-    path: Path, time: np.ndarray, values: np.ndarray, *, synthetic: bool = False, source: str = ""
-) -> None:
+def write_file(path: Path, time: np.ndarray, values: np.ndarray, metadata: Mapping[str, str] | None = None) -> None:
     """Write one ticker's bars as parquet, whole or not at all. time: (n,) int64 seconds UTC; values: (n, 5) float64."""
     columns = [pa.array(time * 10**6, pa.timestamp("us", "UTC")), *(pa.array(values[:, i]) for i in range(5))]
-    metadata: dict[bytes, bytes] = {}
-    if synthetic:
-        metadata[SYNTHETIC_KEY] = b"true"
-    if source:
-        metadata[SOURCE_KEY] = source.encode()
-    table = pa.table(columns, names=list(COLUMNS)).replace_schema_metadata(metadata or None)
+    own = {_METADATA_PREFIX + key: text for key, text in (metadata or {}).items()}
+    table = pa.table(columns, names=list(COLUMNS)).replace_schema_metadata(own or None)
     write_atomic(path, lambda temporary: pyarrow.parquet.write_table(table, temporary, compression="zstd"))

@@ -216,6 +216,6 @@ def write_bars(bars: Bars, data_dir: Path) -> list[Path]:
         columns = (bars.open, bars.high, bars.low, bars.close, bars.volume)
         values = np.stack([column[real, asset] for column in columns], axis=1)
         path = Path(data_dir) / file_name(ticker, bars.timeframe)
-        write_file(path, bars.time[real], values, synthetic=bars.synthetic)
+        write_file(path, bars.time[real], values, {"synthetic": "true"} if bars.synthetic else None)
         paths.append(path)
     return paths

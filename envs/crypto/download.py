@@ -1,0 +1,185 @@
+"""Keeping a folder of bars up to date from a source: resumed, closed bars only, whole files."""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from envs.crypto.bar_files import TickerBars, file_name, find_files, problems, read_bars, stamp, write_file
+from envs.crypto.sources import Source
+from envs.crypto.timeframe import bar_seconds
+from envs.errors import InputError, RunError
+
+SETTLE_SECONDS = 30  # a bar counts as closed this long after its end: late trades, and clocks that differ
+SAVE_EVERY = 100_000  # bars kept in memory at most before the file is written
+
+
+@dataclass(frozen=True)
+class Downloaded:
+    """What became of one ticker. new: bars written now; left_out: bars with impossible values, which stay holes."""
+
+    ticker: str
+    path: Path
+    new: int
+    total: int
+    first: int
+    last: int
+    left_out: int
+
+
+def full_tickers(tickers: Sequence[str], source: Source) -> tuple[str, ...]:
+    """Names as "BASE/QUOTE"; a bare "BTC" gets the source's usual quote currency. Raises InputError otherwise."""
+    names: list[str] = []
+    for text in tickers:
+        parts = text.strip().upper().replace("_", "/").replace("-", "/").split("/")
+        if len(parts) == 1:
+            parts.append(source.quote)
+        if len(parts) != 2 or not all(part.isascii() and part.isalnum() for part in parts):
+            raise InputError(f"--tickers {text!r}: not a ticker; write it like BTC/{source.quote}")
+        name = "/".join(parts)
+        if name in names:
+            raise InputError(f"--tickers {text!r}: {name} is named twice; name each ticker once")
+        names.append(name)
+    if not names:
+        raise InputError(f"--tickers is empty; name at least one, like BTC/{source.quote}")
+    return tuple(names)
+
+
+def download(
+    source: Source,
+    data_dir: Path,
+    timeframe: str,
+    tickers: Sequence[str],
+    start: int,
+    end: int | None = None,
+    *,
+    now: Callable[[], float] = clock.time,
+    on_progress: Callable[[str, float], None] = lambda _ticker, _share: None,
+) -> list[Downloaded]:
+    """Bring the files of `tickers` up to date; start, end: seconds UTC, bars with start ≤ time < end (None: now).
+
+    Goes on from the last stored bar, and before the first one where `start` is earlier than ever asked. Only bars that
+    have been closed for `SETTLE_SECONDS` are kept. Whatever happens, the bars fetched so far are stored and each file
+    is whole. on_progress: called with a ticker and the share of its time that is done, 0 … 1.
+
+    Raises InputError for bad names, times, or files that this source did not write; RunError where the source or the
+    disk fails.
+    """
+    step = bar_seconds(timeframe)
+    names = full_tickers(tickers, source)
+    closed = int(now() - SETTLE_SECONDS) // step * step
+    start = -(-int(start) // step) * step
+    stop = closed if end is None else min(closed, int(end) // step * step)
+    if start >= stop:
+        raise InputError(
+            f"--start {stamp(start)}: no {timeframe} bar closes between it and {stamp(stop)} UTC; give an earlier start"
+        )
+    stored = {name: _stored(source, Path(data_dir), name, timeframe, now()) for name in names}
+    source.check(names, timeframe)
+    try:
+        return [
+            _Ticker(source, Path(data_dir), name, timeframe, stored[name]).fetch(start, stop, on_progress)
+            for name in names
+        ]
+    except OSError as error:
+        raise RunError(f"{data_dir}: cannot be written ({error.strerror or error})") from None
+
+
+def _stored(source: Source, data_dir: Path, ticker: str, timeframe: str, now: float) -> TickerBars | None:
+    path = data_dir / file_name(ticker, timeframe)
+    there = find_files(data_dir).get(timeframe, {}).get(ticker) if data_dir.exists() else None
+    if there is None:
+        return None
+    if there != path:
+        raise InputError(f"{there}: {ticker} is already there in another format; give another --data-dir")
+    bars = read_bars(path)
+    for sentence in problems(bars, now):
+        raise InputError(sentence)
+    origin = bars.metadata.get("source", "")
+    if origin != source.name:
+        raise InputError(
+            f"{path}: comes from {origin or 'another program'}, not from {source.name}; bars of two sources are not "
+            "joined: give another --data-dir"
+        )
+    return bars
+
+
+class _Ticker:
+    """The file of one ticker while it grows."""
+
+    def __init__(
+        self, source: Source, data_dir: Path, ticker: str, timeframe: str, stored: TickerBars | None
+    ) -> None:
+        self.source, self.ticker, self.timeframe = source, ticker, timeframe
+        self.step = bar_seconds(timeframe)
+        self.path = data_dir / file_name(ticker, timeframe)
+        self.rows = np.empty((0, 6))
+        self.asked_from: int | None = None
+        if stored is not None:
+            self.rows = np.concatenate([stored.time[:, None].astype(np.float64), stored.values], axis=1)
+            self.asked_from = int(stored.metadata.get("asked_from", stored.time[0]))
+        self.saved = (len(self.rows), self.asked_from)
+        self.left_out = 0
+
+    def fetch(self, start: int, stop: int, on_progress: Callable[[str, float], None]) -> Downloaded:
+        before = len(self.rows)
+        if self.asked_from is not None and start < self.asked_from:
+            first = int(self.rows[0, 0])
+            # All of it or nothing: half of it would leave a gap that no later run looks for.
+            head = [self._clean(page, start, first) for page in self._pages(start, first, on_progress)]
+            self.rows = np.concatenate([*head, self.rows])
+        self.asked_from = start if self.asked_from is None else min(start, self.asked_from)
+        begin = int(self.rows[-1, 0]) + self.step if len(self.rows) else start
+        pending: list[np.ndarray] = []
+        try:
+            for page in self._pages(begin, stop, on_progress):
+                page = self._clean(page, begin, stop)
+                if len(page):
+                    pending.append(page)
+                    begin = int(page[-1, 0]) + self.step
+                if sum(map(len, pending)) >= SAVE_EVERY:
+                    self._save(pending)
+                    pending = []
+        finally:
+            self._save(pending)
+        on_progress(self.ticker, 1.0)
+        if not len(self.rows):
+            raise InputError(
+                f"--tickers {self.ticker}: {self.source.name} has no {self.timeframe} bars of it between "
+                f"{stamp(start)} and {stamp(stop)} UTC; check the name or give other times"
+            )
+        first, last = int(self.rows[0, 0]), int(self.rows[-1, 0])
+        return Downloaded(
+            self.ticker, self.path, len(self.rows) - before, len(self.rows), first, last, self.left_out
+        )
+
+    def _pages(self, start: int, stop: int, on_progress: Callable[[str, float], None]) -> Iterator[np.ndarray]:
+        if start >= stop:
+            return
+        on_progress(self.ticker, 0.0)
+        for page in self.source.pages(self.ticker, self.timeframe, start, stop):
+            yield page
+            if len(page):
+                on_progress(self.ticker, min(1.0, max(0.0, (float(page[-1, 0]) + self.step - start) / (stop - start))))
+
+    def _clean(self, page: np.ndarray, start: int, stop: int) -> np.ndarray:
+        """Rows of this range, once each and in order; those no market can have had are left out and counted."""
+        page = page[(page[:, 0] >= start) & (page[:, 0] < stop)]
+        page = page[np.unique(page[:, 0], return_index=True)[1]]
+        good = np.isfinite(page).all(axis=1) & (page[:, 1:5] > 0).all(axis=1) & (page[:, 5] >= 0)
+        good &= (page[:, 2] >= page[:, 3]) & (page[:, 0] % self.step == 0)
+        self.left_out += int(np.count_nonzero(~good))
+        kept: np.ndarray = page[good]
+        return kept
+
+    def _save(self, pending: Sequence[np.ndarray]) -> None:
+        self.rows = np.concatenate([self.rows, *pending])
+        if not len(self.rows) or self.saved == (len(self.rows), self.asked_from):
+            return
+        metadata = {"source": self.source.name, "asked_from": str(self.asked_from)}
+        write_file(self.path, self.rows[:, 0].astype(np.int64), self.rows[:, 1:], metadata)
+        self.saved = (len(self.rows), self.asked_from)

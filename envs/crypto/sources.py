@@ -1,0 +1,299 @@
+"""Where bars come from: an exchange through ccxt, or Alpaca's public crypto history; with retries and back-off."""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import requests
+
+from envs.crypto.timeframe import bar_seconds
+from envs.errors import InputError, RunError
+
+ALPACA_URL = "https://data.alpaca.markets"
+ATTEMPTS = 7
+LONGEST_WAIT = 60.0
+
+_BUSY = (408, 425, 429, 500, 502, 503, 504)
+T = TypeVar("T")
+
+
+class Source(Protocol):
+    """Where bars come from. name: stored in the files, so that two sources never mix; quote: for bare tickers."""
+
+    name: str
+    quote: str
+
+    def check(self, tickers: Sequence[str], timeframe: str) -> None:
+        """Raise InputError for a timeframe or ticker that it does not have, before anything is fetched."""
+
+    def pages(self, ticker: str, timeframe: str, start: int, end: int) -> Iterator[np.ndarray]:
+        """Pages (n, 6) float64 of time (s), open, high, low, close, volume with start ≤ time < end, times rising.
+
+        Raises InputError for a ticker unknown there, RunError where the source stays out of reach.
+        """
+
+
+class Busy(Exception):
+    """The source asks to be asked again; wait: seconds, None for the usual back-off."""
+
+    def __init__(self, message: str, wait: float | None = None) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+
+def retrying(
+    call: Callable[[], T], what: str, sleep: Callable[[float], None], notice: Callable[[str], None]
+) -> T:
+    """Call until it doesn't raise Busy, waiting 1, 2, 4, … s (or as long as asked, at most a minute) between attempts.
+
+    Raises RunError after `ATTEMPTS` attempts.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            return call()
+        except Busy as busy:
+            if attempt + 1 == ATTEMPTS:
+                raise RunError(
+                    f"{what}: {busy}, {ATTEMPTS} times; what came before is kept, the same command goes on from there"
+                ) from None
+            wait = min(LONGEST_WAIT, 2.0**attempt if busy.wait is None else busy.wait)
+            notice(f"{what}: {busy}; trying again in {wait:g} s")
+            sleep(wait)
+    raise AssertionError("unreachable")
+
+
+def _ignore(_: str) -> None:
+    pass
+
+
+class AlpacaSource:
+    """Alpaca's crypto history over plain HTTPS; it needs no key.
+
+    Bars longer than an hour are put together from hours: Alpaca's own daily bars began at midnight in Chicago until
+    2025, which is off the UTC grid.
+    """
+
+    quote = "USD"
+
+    def __init__(
+        self,
+        url: str = ALPACA_URL,
+        *,
+        page_size: int = 10_000,
+        sleep: Callable[[float], None] = clock.sleep,
+        notice: Callable[[str], None] = _ignore,
+    ) -> None:
+        if not url.startswith(("https://", "http://")):
+            raise InputError(f"--url {url}: must begin with https:// (or http:// for a server of your own)")
+        self.url = url.rstrip("/")
+        self.name = "alpaca" if self.url == ALPACA_URL else f"alpaca:{self.url}"
+        self.page_size = page_size
+        self.sleep = sleep
+        self.notice = notice
+        self.session = requests.Session()
+
+    def check(self, tickers: Sequence[str], timeframe: str) -> None:
+        """Every timeframe is to be had; Alpaca names unknown tickers itself, when asked for their bars."""
+        bar_seconds(timeframe)
+        del tickers
+
+    def pages(self, ticker: str, timeframe: str, start: int, end: int) -> Iterator[np.ndarray]:
+        """See `Source.pages`."""
+        step = bar_seconds(timeframe)
+        base = min(step, 3600)
+        pages = self._pages(ticker, f"{base // 60}Min" if base < 3600 else "1Hour", start, end - base)
+        return pages if base == step else aggregate(pages, step)
+
+    def _pages(self, ticker: str, timeframe: str, start: int, last: int) -> Iterator[np.ndarray]:
+        asked: dict[str, str] = {
+            "symbols": ticker,
+            "timeframe": timeframe,
+            "start": _rfc3339(start),
+            "end": _rfc3339(last),  # inclusive
+            "limit": str(self.page_size),
+            "sort": "asc",
+        }
+        seen: set[str] = set()
+        while True:
+            answer = retrying(lambda: self._get(ticker, asked), f"{self.url}: {ticker}", self.sleep, self.notice)
+            try:
+                bars = (answer["bars"] or {}).get(ticker) or []
+                rows = [[_epoch(bar["t"]), bar["o"], bar["h"], bar["l"], bar["c"], bar["v"]] for bar in bars]
+                token = answer.get("next_page_token")
+                page = np.array(rows, dtype=np.float64).reshape(-1, 6)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise RunError(f"{self.url}: the answer for {ticker} is not laid out as Alpaca's ({error!r})") from None
+            yield page
+            if not token:
+                return
+            if token in seen:
+                raise RunError(f"{self.url}: {ticker}: the same page was offered twice; try again later")
+            seen.add(token)
+            asked["page_token"] = token
+
+    def _get(self, ticker: str, asked: Mapping[str, str]) -> dict[str, Any]:
+        try:
+            response = self.session.get(f"{self.url}/v1beta3/crypto/us/bars", params=asked, timeout=(10, 60))
+            code = response.status_code
+            if code in _BUSY:
+                raise Busy(f"HTTP {code}", _retry_after(response.headers.get("Retry-After")))
+            answer: Any = response.json() if code == 200 or "json" in response.headers.get("Content-Type", "") else None
+        except requests.exceptions.InvalidURL:
+            raise InputError(f"--url {self.url}: not a web address; the default is {ALPACA_URL}") from None
+        except requests.exceptions.SSLError as error:
+            raise RunError(f"{self.url}: no trusted connection ({error})") from None
+        except requests.exceptions.JSONDecodeError:
+            raise Busy("the answer is cut off or not JSON") from None
+        except requests.exceptions.RequestException as error:
+            raise Busy(f"no answer ({type(error).__name__})") from None
+        if code == 200 and isinstance(answer, dict):
+            return answer
+        message = str(answer.get("message", "")) if isinstance(answer, dict) else ""
+        if code in (400, 404, 422):
+            raise InputError(f"--tickers {ticker}: refused by {self.url} (HTTP {code} {message}); write BTC/USD")
+        raise RunError(f"{self.url}: HTTP {code} {message} for {ticker}")
+
+
+class CcxtSource:
+    """Any exchange that ccxt knows and that gives out its candles. exchange: a ready ccxt object, for tests."""
+
+    quote = "USDT"
+
+    def __init__(
+        self,
+        exchange_id: str,
+        exchange: Any = None,
+        *,
+        sleep: Callable[[float], None] = clock.sleep,
+        notice: Callable[[str], None] = _ignore,
+    ) -> None:
+        try:
+            import ccxt
+        except ImportError:
+            raise InputError(
+                "--source ccxt needs the package ccxt, which is missing; install sweepd[ccxt] or use --source alpaca"
+            ) from None
+        if exchange_id not in ccxt.exchanges:
+            near = get_close_matches(exchange_id, ccxt.exchanges, 1)
+            hint = f"did you mean {near[0]}?" if near else "for instance binance, kraken, okx, coinbase"
+            raise InputError(f"--exchange {exchange_id!r}: ccxt has no such exchange; {hint}")
+        self.errors = ccxt
+        self.exchange = exchange or getattr(ccxt, exchange_id)({"enableRateLimit": True, "timeout": 30_000})
+        self.name = f"ccxt:{exchange_id}"
+        self.sleep = sleep
+        self.notice = notice
+
+    def check(self, tickers: Sequence[str], timeframe: str) -> None:
+        """See `Source.check`; asks the exchange for its markets."""
+        bar_seconds(timeframe)
+        if not self.exchange.has.get("fetchOHLCV"):
+            raise InputError(f"--exchange {self.exchange.id}: it gives out no bars; another does, for instance binance")
+        offered = self.exchange.timeframes or {}
+        if timeframe not in offered:
+            known = [name for name in offered if self.exchange.parse_timeframe(name) >= 60]
+            raise InputError(f"--timeframe {timeframe}: {self.exchange.id} has only {', '.join(known)}")
+        markets = list(self._call(self.exchange.load_markets, "its markets"))
+        for ticker in tickers:
+            if ticker not in markets:
+                near = get_close_matches(ticker, markets, 3)
+                hint = f"did you mean {' or '.join(near)}?" if near else "look its symbols up on the exchange's site"
+                raise InputError(f"--tickers {ticker}: {self.exchange.id} has no such market; {hint}")
+
+    def pages(self, ticker: str, timeframe: str, start: int, end: int) -> Iterator[np.ndarray]:
+        """See `Source.pages`."""
+        step = bar_seconds(timeframe)
+        limit = self._page_size(ticker)
+        cursor = start
+        while cursor < end:
+            rows = self._call(partial(self.exchange.fetch_ohlcv, ticker, timeframe, cursor * 1000, limit), ticker)
+            page = np.array([row[:6] for row in rows], dtype=np.float64).reshape(-1, 6)
+            page[:, 0] //= 1000
+            page = page[(page[:, 0] >= cursor) & (page[:, 0] < end)]
+            page = page[np.argsort(page[:, 0], kind="stable")]
+            yield page
+            if len(page):
+                cursor = int(page[-1, 0]) + step
+            elif len(rows) and min(row[0] for row in rows) >= end * 1000:
+                return  # the exchange skips to its first bars, and they lie beyond
+            else:
+                # Nothing in this window: before the listing, or in an outage longer than a page.
+                cursor += limit * step
+
+    def _page_size(self, ticker: str) -> int:
+        """The most bars the exchange gives at once; a guess too high would step over bars, too low is only slow."""
+        try:
+            limit = self.exchange.featureValue(ticker, "fetchOHLCV", "limit")
+        except (AttributeError, KeyError, TypeError):
+            limit = None
+        return min(int(limit), 1000) if limit else 100
+
+    def _call(self, call: Callable[[], Any], what: str) -> Any:
+        def attempt() -> Any:
+            try:
+                return call()
+            except self.errors.BadSymbol as error:
+                raise InputError(f"--tickers {what}: refused by {self.exchange.id} ({error})") from None
+            except self.errors.OperationFailed as error:  # network, time-out, rate limit, maintenance
+                raise Busy(_first_line(error)) from None
+            except self.errors.BaseError as error:
+                raise RunError(f"{self.exchange.id}: {what}: {_first_line(error)}") from None
+
+        return retrying(attempt, f"{self.exchange.id}: {what}", self.sleep, self.notice)
+
+
+def aggregate(pages: Iterator[np.ndarray], step: int) -> Iterator[np.ndarray]:
+    """Longer bars from shorter ones, on the UTC grid of `step` seconds; a bar may lie across pages."""
+    rest = np.empty((0, 6))
+    for page in pages:
+        rows = np.concatenate([rest, page])
+        if not len(rows):
+            continue
+        group = rows[:, 0] // step
+        complete = int(np.searchsorted(group, group[-1]))
+        rest = rows[complete:]
+        if complete:
+            yield _merge(rows[:complete], step)
+    if len(rest):
+        yield _merge(rest, step)
+
+
+def _merge(rows: np.ndarray, step: int) -> np.ndarray:
+    group = rows[:, 0] // step
+    first = np.flatnonzero(np.diff(group, prepend=group[0] - 1))
+    last = np.append(first[1:], len(rows)) - 1
+    return np.stack(
+        [
+            group[first] * step,
+            rows[first, 1],
+            np.maximum.reduceat(rows[:, 2], first),
+            np.minimum.reduceat(rows[:, 3], first),
+            rows[last, 4],
+            np.add.reduceat(rows[:, 5], first),
+        ],
+        axis=1,
+    )
+
+
+def _rfc3339(seconds: int) -> str:
+    return str(np.datetime64(seconds, "s")) + "Z"
+
+
+def _epoch(text: str) -> float:
+    """Seconds of "2024-01-01T05:00:00Z"; a fraction is kept, and found off the grid later."""
+    return float(np.datetime64(text.removesuffix("Z"), "ns").astype(np.int64)) / 1e9
+
+
+def _retry_after(text: str | None) -> float | None:
+    try:
+        return max(0.0, float(text)) if text else None
+    except ValueError:
+        return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
