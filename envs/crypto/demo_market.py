@@ -1,0 +1,191 @@
+"""Synthetic markets, each a pure function of its seed: to try everything on, with a planted edge, without structure.
+
+The demo market. The logarithm of an asset's price is a random walk plus a deviation that dies out:
+
+    log p_{t,i} = w_{t,i} + d_{t,i}        d_{t,i} = φ · d_{t-1,i} + innovation, stationary deviation `edge` · 3.5 %
+
+The walk has a part common to all assets and one of its own, and a drift that depends on the regime. Four regimes
+(quiet, rising, falling, turbulent) follow each other as a Markov chain; they set drift and volatility. On top, the
+logarithm of volatility is an AR(1), common and per asset, so that large moves come in clusters; innovations are
+Student-t, so that there are fat tails. Volume follows volatility, the size of the move, and the time of day. A bar
+opens within a hair of the last close.
+
+What can be learned is that a deviation dies out: at φ = .97 half of it is gone after 23 bars, while a round trip
+    costs .6 % with the default fee and slippage. It is not announced anywhere: a policy sees it only through the
+    ordinary features (recent returns, RSI, CCI …).
+
+The figures are per bar, whatever the timeframe; they resemble hourly bars of altcoins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.crypto.bars import Bars
+from envs.crypto.timeframe import bar_seconds
+from envs.errors import InputError
+
+Array = NDArray[np.float64]
+
+START = 1_577_836_800  # 2020-01-01 00:00 UTC
+DEVIATION_SD = 0.04  # of the planted market
+DEMO_DEVIATION_SD = 0.035
+PHI = 0.97
+
+# Per regime: volatility as a multiple, drift per bar; and how many bars one lasts on average.
+REGIMES = ("quiet", "rising", "falling", "turbulent")
+REGIME_VOLATILITY = np.array([0.7, 0.9, 1.1, 1.7])
+REGIME_DRIFT = np.array([4e-5, 3e-4, -2.2e-4, 4e-5])
+REGIME_BARS = 250
+TAIL = 5.0  # degrees of freedom of the Student-t innovations
+
+
+def make_demo_market(
+    seed: int = 0, *, assets: int = 5, bars: int = 16_000, timeframe: str = "1h", edge: float = 1.0
+) -> Bars:
+    """The demo market described above: `bars` bars of DEMO1/USDT, DEMO2/USDT, …, marked synthetic.
+
+    edge: strength of the learnable structure, 0 for none; 1 survives the default costs with room to spare.
+    Raises InputError for counts under 1 and a negative edge.
+    """
+    _check(assets, bars, timeframe)
+    if not edge >= 0.0:
+        raise InputError(f"the edge of the demo market is 0 or more, not {edge}")
+    rng = np.random.default_rng([seed, 9])
+    regime = _regimes(rng, bars)
+    clustering = _autoregression(rng.standard_normal((bars, 1)), 0.985, 0.35)
+    clustering = clustering + _autoregression(rng.standard_normal((bars, assets)), 0.97, 0.25)
+    volatility = REGIME_VOLATILITY[regime, None] * np.exp(clustering)
+    volatility /= np.sqrt(np.mean(np.square(volatility), axis=0))
+    shared = _student(rng, (bars, 1))
+    own = _student(rng, (bars, assets))
+    loading = rng.uniform(0.7, 1.3, assets)
+    walk = np.cumsum(REGIME_DRIFT[regime, None] + volatility * (0.006 * loading * shared + 0.003 * own), axis=0)
+    deviation = _autoregression(volatility * _student(rng, (bars, assets)), PHI, edge * DEMO_DEVIATION_SD)
+    return _bars(rng, walk + deviation, volatility, timeframe)
+
+
+def make_planted_market(
+    seed: int,
+    *,
+    assets: int,
+    bars: int,
+    timeframe: str = "1h",
+    deviation_sd: float = DEVIATION_SD,
+    phi: float = PHI,
+) -> Bars:
+    """The bare planted edge, for tests of learning and of the gate's power: Gaussian, one regime, constant volatility.
+
+    Log prices are a random walk (common 0.4 %, own 0.3 % per bar, no drift) plus an AR(1) deviation of standard
+    deviation `deviation_sd` and coefficient `phi` per asset. Raises InputError for counts under 1 and phi outside [0,
+    1).
+    """
+    _check(assets, bars, timeframe)
+    if not 0.0 <= phi < 1.0 or not deviation_sd >= 0.0:
+        raise InputError(f"a planted market needs 0 ≤ phi < 1 and deviation_sd ≥ 0, not {phi} and {deviation_sd}")
+    rng = np.random.default_rng([seed, 2])
+    steps = 0.004 * rng.standard_normal((bars, 1)) + 0.003 * rng.standard_normal((bars, assets))
+    deviation = _autoregression(rng.standard_normal((bars, assets)), phi, deviation_sd)
+    return _bars(rng, np.cumsum(steps, axis=0) + deviation, np.ones((bars, assets)), timeframe)
+
+
+def shuffled(bars: Bars, seed: int) -> Bars:
+    """The same bars in random order, joined into a price again: nothing that could be learned from the past is left.
+
+    Each bar's open, high, low and close, as multiples of the close before, move together, for all assets at once, so
+    their distribution and the assets' correlation stay. Each asset's mean simple return is removed: without that, the
+    shuffle would spread one asset's luck evenly over the whole range, where it could be learned. The first bar stays.
+    """
+    rng = np.random.default_rng([seed, 3])
+    order = np.concatenate([[0], 1 + rng.permutation(len(bars.time) - 1)])
+    before = np.concatenate([bars.open[:1], bars.close[:-1]])
+    growth = bars.close / before
+    mean = np.mean(growth[1:], axis=0) if len(bars.time) > 1 else np.ones(growth.shape[1])
+    growth = np.concatenate([growth[:1], growth[1:] / mean])[order]
+    close = bars.open[0] * np.cumprod(growth, axis=0)
+    # A factor per bar and asset turns the old bar into the new one, so the relations within a bar are untouched.
+    factor = close / bars.close[order]
+    return replace(
+        bars,
+        open=bars.open[order] * factor,
+        high=bars.high[order] * factor,
+        low=bars.low[order] * factor,
+        close=close,
+        volume=bars.volume[order],
+        hole=bars.hole[order],
+        synthetic=True,
+    )
+
+
+def _check(assets: int, bars: int, timeframe: str) -> None:
+    bar_seconds(timeframe)
+    if assets < 1 or bars < 1:
+        raise InputError(f"a synthetic market needs at least 1 asset and 1 bar, not {assets} and {bars}")
+
+
+def _regimes(rng: np.random.Generator, bars: int) -> NDArray[np.int64]:
+    """(bars,) the regime of each bar: geometric spells, each followed by one of the other regimes."""
+    regime = np.empty(bars, dtype=np.int64)
+    at, state = 0, 0
+    while at < bars:
+        spell = int(rng.geometric(1.0 / REGIME_BARS))
+        regime[at : at + spell] = state
+        at += spell
+        state = (state + int(rng.integers(1, len(REGIMES)))) % len(REGIMES)
+    return regime
+
+
+def _student(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Student-t innovations of unit variance."""
+    draws: Array = rng.standard_t(TAIL, shape)
+    return draws * float(np.sqrt((TAIL - 2.0) / TAIL))
+
+
+def _autoregression(innovations: Array, coefficient: float, deviation: float) -> Array:
+    """x_t = coefficient · x_{t-1} + s · innovation_t from 0; unit innovations give that stationary deviation."""
+    scaled = innovations * (deviation * np.sqrt(1.0 - coefficient**2))
+    values: Array = np.empty_like(scaled)
+    last = np.zeros(scaled.shape[1])
+    for t, innovation in enumerate(scaled):
+        last = coefficient * last + innovation
+        values[t] = last
+    return values
+
+
+def _bars(rng: np.random.Generator, log_price: Array, volatility: Array, timeframe: str) -> Bars:
+    """Bars around closing log prices (bars, assets): tiny gaps, wicks and volume in proportion to volatility."""
+    count, assets = log_price.shape
+    step = bar_seconds(timeframe)
+    time = START // step * step + step * np.arange(count, dtype=np.int64)
+    level = np.log(10.0) * rng.uniform(0.0, 4.0, assets)
+    closes = level + log_price
+    before = np.concatenate([closes[:1] - 0.005 * volatility[:1] * rng.standard_normal((1, assets)), closes[:-1]])
+    opens = before + 0.0001 * volatility * rng.standard_normal((count, assets))
+    wick = 0.004 * volatility
+    highs = np.maximum(opens, closes) + wick * np.abs(rng.standard_normal((count, assets)))
+    lows = np.minimum(opens, closes) - wick * np.abs(rng.standard_normal((count, assets)))
+    of_day = 2.0 * np.pi * (time % 86400)[:, None] / 86400.0
+    quote = np.exp(
+        np.log(5e6)
+        + rng.uniform(-1.0, 1.0, assets)
+        + 0.8 * np.log(volatility)
+        + 0.5 * np.log1p(np.abs(closes - opens) / (0.01 * volatility))
+        - 0.3 * np.cos(of_day - 0.5)
+        + 0.35 * rng.standard_normal((count, assets))
+    )
+    digits = len(str(assets))
+    return Bars(
+        tickers=tuple(f"DEMO{number:0{digits}d}/USDT" for number in range(1, assets + 1)),
+        timeframe=timeframe,
+        time=time,
+        open=np.exp(opens),
+        high=np.exp(highs),
+        low=np.exp(lows),
+        close=np.exp(closes),
+        volume=quote / np.exp(closes),
+        hole=np.zeros((count, assets), dtype=bool),
+        synthetic=True,
+    )
