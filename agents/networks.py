@@ -1,0 +1,233 @@
+"""ElegantRL's `ActorPPO` and `CriticPPO` for all members at once: stacked weights, batched matrix products, a hand-written backward.
+
+Every network is an MLP with ReLU between its layers. A program has G slots; slot g has an actor, which reads the first `state_dim` columns of an
+observation, and a critic, which reads all of them. Both have the same hidden sizes, so their hidden layers run as one product of 2 G matrices
+(first the G actors, then the G critics). All weights lie in one flat tensor (2, G, P): row (0, g) is member g's actor, row (1, g) its critic, and the
+layers are views of it. So an optimizer works on one tensor, and a member is two rows.
+
+No operation here mixes slots, and no tensor shape depends on how many of them are taken: that is what makes a member's numbers the same bits alone,
+in company and in any slot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from envs.errors import InputError
+
+_ALIGN = 16  # floats: every view starts on a cache line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What decides the tensor shapes of a program. Two trials share a batch when their shapes are equal.
+
+    state_dim, action_dim, privileged_dim: of the environment; slots: G, the members that a program holds;
+    net_width, net_depth: hidden layers; num_envs: environments per member; horizon: steps per rollout;
+    minibatch: transitions per member and gradient step; epochs: passes over a rollout.
+    """
+
+    state_dim: int
+    action_dim: int
+    privileged_dim: int = 0
+    slots: int = 10
+    net_width: int = 128
+    net_depth: int = 2
+    num_envs: int = 64
+    horizon: int = 64
+    minibatch: int = 512
+    epochs: int = 8
+    algorithm: str = "ppo"
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            least = 0 if field.name == "privileged_dim" else 1
+            if field.name != "algorithm" and (not isinstance(value, int) or value < least):
+                raise InputError(f"{field.name} must be a whole number of at least {least}, not {value!r}.")
+        if self.algorithm != "ppo":
+            raise InputError(f"algorithm must be 'ppo', not {self.algorithm!r}.")
+        if self.minibatch > self.samples:
+            raise InputError(
+                f"minibatch {self.minibatch} is larger than the {self.samples} transitions of a rollout "
+                f"(num_envs {self.num_envs} x horizon {self.horizon}); it can be at most that."
+            )
+
+    @property
+    def samples(self) -> int:
+        """Transitions per member and rollout."""
+        return self.num_envs * self.horizon
+
+    @property
+    def obs_dim(self) -> int:
+        """Columns of an observation: what the actor sees, then what only the critic may see."""
+        return self.state_dim + self.privileged_dim
+
+    @property
+    def net_dims(self) -> list[int]:
+        """Hidden sizes, as ElegantRL's networks take them."""
+        return [self.net_width] * self.net_depth
+
+
+@dataclass
+class Leaves:
+    """The tensors of 2 G networks with matrices as (in, out); either views of flat weights, or gradients of their own.
+
+    actor_in (G, state_dim, width), critic_in (G, obs_dim, width): first layers; hidden[l] (2G, width, width): the layers after it;
+    bias[l] (2G, 1, width): of all hidden layers; actor_out (G, width, action_dim), actor_out_bias (G, 1, action_dim),
+    critic_out (G, width, 1), critic_out_bias (G, 1, 1); log_std (G, 1, action_dim).
+    """
+
+    actor_in: Tensor
+    critic_in: Tensor
+    hidden: list[Tensor]
+    bias: list[Tensor]
+    actor_out: Tensor
+    actor_out_bias: Tensor
+    critic_out: Tensor
+    critic_out_bias: Tensor
+    log_std: Tensor
+
+    def shared(self) -> list[Tensor]:
+        """Those with 2 G matrices."""
+        return [*self.hidden, *self.bias]
+
+    def actor(self) -> list[Tensor]:
+        """Those that only actors have."""
+        return [self.actor_in, self.actor_out, self.actor_out_bias, self.log_std]
+
+    def critic(self) -> list[Tensor]:
+        """Those that only critics have."""
+        return [self.critic_in, self.critic_out, self.critic_out_bias]
+
+
+def _sizes(shape: Shape) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]:
+    """(rows, columns) of the leaves of `Leaves.shared`, `.actor`, `.critic`, in that order."""
+    width, depth = shape.net_width, shape.net_depth
+    shared = [(width, width)] * (depth - 1) + [(1, width)] * depth
+    actor = [(shape.state_dim, width), (width, shape.action_dim), (1, shape.action_dim), (1, shape.action_dim)]
+    critic = [(shape.obs_dim, width), (width, 1), (1, 1)]
+    return shared, actor, critic
+
+
+def _aligned(count: int) -> int:
+    return -(-count // _ALIGN) * _ALIGN
+
+
+def flat_size(shape: Shape) -> int:
+    """P: floats per network in the flat tensor, padding (always zero) included."""
+    shared, actor, critic = (sum(_aligned(rows * cols) for rows, cols in sizes) for sizes in _sizes(shape))
+    return shared + max(actor, critic)
+
+
+def leaf_views(flat: Tensor, shape: Shape) -> Leaves:
+    """The leaves of a flat (2, G, P) tensor, as views of it."""
+    both, slots = flat.view(-1, flat.shape[-1]), shape.slots
+    shared_sizes, actor_sizes, critic_sizes = _sizes(shape)
+
+    def cut(rows_of: Tensor, sizes: list[tuple[int, int]], start: int) -> tuple[list[Tensor], int]:
+        views = []
+        for rows, cols in sizes:
+            views.append(rows_of[:, start : start + rows * cols].view(-1, rows, cols))
+            start += _aligned(rows * cols)
+        return views, start
+
+    shared, start = cut(both, shared_sizes, 0)
+    actor, _ = cut(both[:slots], actor_sizes, start)
+    critic, _ = cut(both[slots:], critic_sizes, start)
+    return _collect(shape, shared, actor, critic)
+
+
+def new_gradients(shape: Shape, device: torch.device) -> Leaves:
+    """Leaves of their own, each contiguous: batched products write into nothing else without a copy."""
+
+    def make(sizes: list[tuple[int, int]], slots: int) -> list[Tensor]:
+        return [torch.zeros(slots, rows, cols, device=device) for rows, cols in sizes]
+
+    shared, actor, critic = _sizes(shape)
+    return _collect(shape, make(shared, 2 * shape.slots), make(actor, shape.slots), make(critic, shape.slots))
+
+
+def _collect(shape: Shape, shared: list[Tensor], actor: list[Tensor], critic: list[Tensor]) -> Leaves:
+    between = shape.net_depth - 1
+    return Leaves(
+        actor_in=actor[0],
+        critic_in=critic[0],
+        hidden=shared[:between],
+        bias=shared[between:],
+        actor_out=actor[1],
+        actor_out_bias=actor[2],
+        critic_out=critic[1],
+        critic_out_bias=critic[2],
+        log_std=actor[3],
+    )
+
+
+class Activations:
+    """Buffers for `rows` observations per member: hidden[l] (2G, rows, width), mean (G, rows, action_dim), value (G, rows, 1)."""
+
+    def __init__(self, shape: Shape, rows: int, device: torch.device) -> None:
+        slots, width = shape.slots, shape.net_width
+        self.hidden = [torch.empty(2 * slots, rows, width, device=device) for _ in range(shape.net_depth)]
+        self.mean = torch.empty(slots, rows, shape.action_dim, device=device)
+        self.value = torch.empty(slots, rows, 1, device=device)
+
+
+def forward(weights: Leaves, obs: Tensor, into: Activations, *, actor: bool = True, critic: bool = True) -> None:
+    """Run the actors, the critics or both on (G, rows, obs_dim) normalised observations.
+
+    Fills `into.mean` (before tanh) and `into.value` (in the critics' normalised units), and `into.hidden` for `backward`.
+    """
+    slots = weights.actor_in.shape[0]
+    first, last = 0 if actor else slots, 2 * slots if critic else slots
+    below = into.hidden[0]
+    if actor:
+        state = obs[..., : weights.actor_in.shape[1]]
+        torch.baddbmm(weights.bias[0][:slots], state, weights.actor_in, out=below[:slots])
+    if critic:
+        torch.baddbmm(weights.bias[0][slots:], obs, weights.critic_in, out=below[slots:])
+    below[first:last].relu_()
+    for weight, bias, hidden in zip(weights.hidden, weights.bias[1:], into.hidden[1:], strict=True):
+        torch.baddbmm(bias[first:last], below[first:last], weight[first:last], out=hidden[first:last])
+        hidden[first:last].relu_()
+        below = hidden
+    if actor:
+        torch.baddbmm(weights.actor_out_bias, below[:slots], weights.actor_out, out=into.mean)
+    if critic:
+        torch.baddbmm(weights.critic_out_bias, below[slots:], weights.critic_out, out=into.value)
+
+
+class Backward:
+    """The gradients of all weights from those of the outputs, for a fixed number of rows. `log_std` is the loss's own business."""
+
+    def __init__(self, shape: Shape, rows: int, device: torch.device) -> None:
+        slots, width = shape.slots, shape.net_width
+        self._delta = [torch.empty(2 * slots, rows, width, device=device) for _ in range(2)]
+        # A bias gradient is a sum over rows; as a product with ones it takes a fraction of the time of a reduction.
+        self._ones = torch.ones(2 * slots, 1, rows, device=device)
+
+    def __call__(
+        self, weights: Leaves, obs: Tensor, acts: Activations, d_mean: Tensor, d_value: Tensor, into: Leaves
+    ) -> None:
+        """obs as in `forward`, which must have filled `acts`; d_mean (G, rows, action_dim), d_value (G, rows, 1); writes `into`."""
+        slots, ones = d_mean.shape[0], self._ones
+        top = acts.hidden[-1]
+        torch.bmm(top[:slots].mT, d_mean, out=into.actor_out)
+        torch.bmm(ones[:slots], d_mean, out=into.actor_out_bias)
+        torch.bmm(top[slots:].mT, d_value, out=into.critic_out)
+        torch.bmm(ones[slots:], d_value, out=into.critic_out_bias)
+        delta, other = self._delta
+        torch.bmm(d_mean, weights.actor_out.mT, out=delta[:slots])
+        torch.bmm(d_value, weights.critic_out.mT, out=delta[slots:])
+        for layer in range(len(acts.hidden) - 1, -1, -1):
+            torch.ops.aten.threshold_backward.grad_input(delta, acts.hidden[layer], 0, grad_input=delta)
+            torch.bmm(ones, delta, out=into.bias[layer])
+            if layer:
+                torch.bmm(acts.hidden[layer - 1].mT, delta, out=into.hidden[layer - 1])
+                torch.bmm(delta, weights.hidden[layer - 1].mT, out=other)
+                delta, other = other, delta
+        torch.bmm(obs[..., : weights.actor_in.shape[1]].mT, delta[:slots], out=into.actor_in)
+        torch.bmm(obs.mT, delta[slots:], out=into.critic_in)

@@ -1,0 +1,126 @@
+"""The members of one program: their weights and normalisers in G slots, and the way in and out as ElegantRL's modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from elegantrl.agents.net import ActorPPO, CriticPPO
+from torch import Tensor
+
+from agents.networks import Leaves, Shape, flat_size, leaf_views
+from envs.errors import InputError
+
+StateDict = dict[str, Tensor]
+
+
+class Population:
+    """Stacked weights (`flat`, and `weights` as views of it) and frozen normalisers of G slots. Empty slots hold zeros.
+
+    state_avg, state_std: (G, 1, obs_dim), applied as (obs - avg) / std; value_avg, value_std: (G, 1, 1), the critic's output is value * std + avg.
+    """
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        self.shape = shape
+        self.device = device
+        self.flat = torch.zeros(2, shape.slots, flat_size(shape), device=device)
+        self.weights = leaf_views(self.flat, shape)
+        self.state_avg = torch.zeros(shape.slots, 1, shape.obs_dim, device=device)
+        self.state_std = torch.ones(shape.slots, 1, shape.obs_dim, device=device)
+        self.value_avg = torch.zeros(shape.slots, 1, 1, device=device)
+        self.value_std = torch.ones(shape.slots, 1, 1, device=device)
+
+    def new_member(self, slot: int, seed: int, initial_log_std: float, state_avg: Tensor, state_std: Tensor) -> None:
+        """Put a freshly initialised member into a slot: what ElegantRL's own constructors make of this seed.
+
+        state_avg, state_std: (state_dim,) or (obs_dim,); privileged columns that are not given pass through as they are.
+        Raises InputError where they have another size, or hold what no normaliser can use.
+        """
+        shape = self.shape
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            actor = ActorPPO(shape.net_dims, shape.state_dim, shape.action_dim)
+            critic = CriticPPO(shape.net_dims, shape.obs_dim, shape.action_dim)
+        avg, std = _normaliser(shape, state_avg, state_std)
+        with torch.no_grad():
+            actor.action_std_log.fill_(min(initial_log_std, 0.0))
+            actor.state_avg.copy_(avg[: shape.state_dim])
+            actor.state_std.copy_(std[: shape.state_dim])
+            critic.state_avg.copy_(avg)
+            critic.state_std.copy_(std)
+        self.import_member(slot, actor.state_dict(), critic.state_dict())
+
+    def clear(self, slot: int) -> None:
+        """Make a slot empty."""
+        self.flat[:, slot] = 0
+        self.state_avg[slot], self.state_std[slot], self.value_avg[slot], self.value_std[slot] = 0, 1, 0, 1
+
+    def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
+        """(actor, critic): CPU copies that ElegantRL's `ActorPPO` and `CriticPPO` of this shape load as their `state_dict`."""
+        actor, critic = (
+            {name: (part.mT if name.endswith(".weight") else part) for name, part in parts.items()}
+            for parts in _named(self.weights, slot, self.shape)
+        )
+        actor = {**actor, "state_avg": self.state_avg[slot, 0, : self.shape.state_dim], "state_std": self.state_std[slot, 0, : self.shape.state_dim]}
+        critic = {**critic, "state_avg": self.state_avg[slot, 0], "state_std": self.state_std[slot, 0]}
+        critic |= {"value_avg": self.value_avg[slot, 0], "value_std": self.value_std[slot, 0]}
+        return _copies(actor), _copies(critic)
+
+    def import_member(self, slot: int, actor: Mapping[str, Tensor], critic: Mapping[str, Tensor]) -> None:
+        """Put networks given as ElegantRL's `state_dict`s into a slot. Raises InputError where names, sizes or normalisers don't fit."""
+        shape = self.shape
+        self.clear(slot)
+        own = {"actor": actor, "critic": critic}
+        for role, parts in zip(own, _named(self.weights, slot, shape), strict=True):
+            given = own[role]
+            wanted = {*parts, "state_avg", "state_std"} | ({"value_avg", "value_std"} if role == "critic" else set())
+            if set(given) != wanted:
+                raise InputError(f"The {role}'s tensors should be {sorted(wanted)}, and are {sorted(given)}.")
+            for name, part in parts.items():
+                tensor = given[name].mT if name.endswith(".weight") else given[name]
+                if tensor.shape != part.shape:
+                    raise InputError(f"The {role}'s {name} has shape {tuple(given[name].shape)}, which doesn't fit {shape}.")
+                part.copy_(tensor)
+        avg, std = _normaliser(shape, critic["state_avg"], critic["state_std"])
+        columns = shape.state_dim
+        if not (torch.equal(avg[:columns], actor["state_avg"].cpu()) and torch.equal(std[:columns], actor["state_std"].cpu())):
+            raise InputError("The actor's state_avg and state_std are not the critic's; a member has one normaliser.")
+        self.state_avg[slot, 0], self.state_std[slot, 0] = avg.to(self.device), std.to(self.device)
+        self.value_avg[slot, 0], self.value_std[slot, 0] = critic["value_avg"], critic["value_std"]
+
+
+def _named(weights: Leaves, slot: int, shape: Shape) -> tuple[StateDict, StateDict]:
+    """One slot's leaves under ElegantRL's names; matrices still (in, out), vectors as its modules hold them."""
+    actor: StateDict = {"action_std_log": weights.log_std[slot]}
+    critic: StateDict = {}
+    for role, row in ((actor, slot), (critic, slot + shape.slots)):
+        role["net.0.weight"] = weights.actor_in[slot] if role is actor else weights.critic_in[slot]
+        for layer, matrix in enumerate(weights.hidden, start=1):
+            role[f"net.{2 * layer}.weight"] = matrix[row]
+        for layer, bias in enumerate(weights.bias):
+            role[f"net.{2 * layer}.bias"] = bias[row, 0]
+    top = f"net.{2 * shape.net_depth}"
+    actor |= {f"{top}.weight": weights.actor_out[slot], f"{top}.bias": weights.actor_out_bias[slot, 0]}
+    critic |= {f"{top}.weight": weights.critic_out[slot], f"{top}.bias": weights.critic_out_bias[slot, 0]}
+    return actor, critic
+
+
+def _copies(tensors: StateDict) -> StateDict:
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+
+
+def _normaliser(shape: Shape, avg: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    """(obs_dim,) float32 on the CPU, checked; the caller may leave out the privileged columns."""
+    avg, std = (tensor.detach().to("cpu", torch.float32) for tensor in (avg, std))
+    if avg.shape != std.shape or avg.shape not in {(shape.state_dim,), (shape.obs_dim,)}:
+        raise InputError(
+            f"state_avg and state_std must have shape ({shape.state_dim},), not {tuple(avg.shape)} and {tuple(std.shape)}."
+        )
+    missing = shape.obs_dim - avg.numel()
+    avg, std = torch.cat((avg, torch.zeros(missing))), torch.cat((std, torch.ones(missing)))
+    if not bool(torch.isfinite(avg).all() & torch.isfinite(std).all() & (std > 0).all()):
+        column = int(torch.nonzero(~(torch.isfinite(avg) & torch.isfinite(std) & (std > 0)))[0])
+        raise InputError(
+            f"state_avg and state_std must be finite and the deviation above zero; column {column} has {float(avg[column])} and {float(std[column])}."
+        )
+    return avg, std

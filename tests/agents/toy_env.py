@@ -1,0 +1,101 @@
+"""A small tensor environment for the agents' tests: track a hidden, slowly moving target that the observation shows through known offsets.
+
+State s in R^action_dim follows s' = 0.9 s + 0.1 w with w from the member's stream; the observation is (5 + 3 s, age); the reward
+1 - mean((action - s)^2). Episodes are truncated at `max_step`, or terminated where the first state passes `cliff`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from envs.streams import Streams, derive_seed
+from envs.vec_env import Step, VecEnv
+
+
+class ToyEnv(VecEnv):
+    env_name = "toy"
+    if_discrete = False
+
+    def __init__(
+        self, members: int, envs_per_member: int, *, action_dim: int = 2, max_step: int = 7, cliff: float = 10.0, privileged: bool = False
+    ) -> None:
+        self.num_members, self.envs_per_member = members, envs_per_member
+        self.num_envs = members * envs_per_member
+        self.action_dim, self.max_step, self.cliff = action_dim, max_step, cliff
+        self.privileged_dim = int(privileged)
+        self.state_dim = action_dim + (not privileged)
+        # An end by the cliff may follow a truncation at once, and overwrite what final_obs holds of it.
+        self.bootstrap_interval = 1 if cliff < 10.0 else max_step
+        self.device = torch.device("cpu")
+        self.streams = Streams(members, self.device)
+        self.poison: int | None = None
+        self._noise = torch.zeros(0)
+        self._at = 0
+        self._s = torch.zeros(self.num_envs, action_dim)
+        self._age = torch.zeros(self.num_envs)
+        self._final = torch.full((self.num_envs, action_dim + 1), torch.nan)
+        self._faults = torch.zeros(self.num_envs, dtype=torch.bool)
+        self.state_avg, self.state_std = torch.full((self.state_dim,), 5.0), torch.full((self.state_dim,), 3.0)
+
+    def _observe(self) -> Tensor:
+        return torch.cat((5.0 + 3.0 * self._s, self._age.unsqueeze(1)), 1)
+
+    def reset(self, seed: int | Sequence[int] | None = None) -> Tensor:
+        if seed is not None:
+            for member in range(self.num_members):
+                self.streams.seed(member, derive_seed(seed, member) if isinstance(seed, int) else seed[member])
+        self._s = torch.tanh(self.streams.normal(1, self.envs_per_member, self.action_dim).view(self.num_envs, -1))
+        self._age = torch.zeros(self.num_envs)
+        self._faults.zero_()
+        self._at = self._noise.shape[0]
+        return self._observe()
+
+    def draw(self, horizon: int) -> None:
+        self._noise = self.streams.normal(horizon, self.envs_per_member, self.action_dim).view(horizon, self.num_envs, -1)
+        self._at = 0
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        if self._at == self._noise.shape[0]:
+            self.draw(1)
+        noise = self._noise[self._at]
+        self._at += 1
+        self._faults |= ~(action.abs() <= 1.0).all(1)
+        reward = 1.0 - (action - self._s).square().mean(1)
+        if self.poison is not None:
+            reward[self.poison * self.envs_per_member] = torch.nan
+        self._s = 0.9 * self._s + 0.3 * noise
+        self._age = self._age + 1.0
+        terminated = self._s[:, 0] > self.cliff
+        truncated = (self._age >= self.max_step) & ~terminated
+        done = (terminated | truncated).unsqueeze(1)
+        self._final = torch.where(done, self._observe(), self._final)
+        self._s = torch.where(done, torch.tanh(noise), self._s)
+        self._age = torch.where(done[:, 0], 0.0, self._age)
+        obs = self._observe() if out is None else out.copy_(self._observe())
+        return Step(obs, reward, terminated, truncated)
+
+    def final_obs(self) -> Tensor:
+        return self._final
+
+    def faults(self) -> Tensor:
+        return self._faults
+
+    def check(self) -> None:
+        if bool(self._faults.any()):
+            raise RuntimeError("an action was out of range")
+
+    def _rows(self, member: int) -> slice:
+        return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
+
+    def get_member(self, member: int) -> dict[str, Tensor]:
+        rows = self._rows(member)
+        state = {"s": self._s[rows], "age": self._age[rows], "final": self._final[rows], "stream": self.streams.state(member)}
+        return {name: tensor.clone() for name, tensor in state.items()}
+
+    def set_member(self, member: int, state: dict[str, Tensor]) -> None:
+        rows = self._rows(member)
+        self._s[rows], self._age[rows], self._final[rows] = state["s"], state["age"], state["final"]
+        self.streams.set_state(member, state["stream"])
