@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import pandas as pd
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -166,20 +167,23 @@ def parse_time(flag: str, text: str) -> int:
 
 
 def _print_report(report: FolderReport, console: Console) -> None:
-    table = Table(title=f"{report.timeframe} bars", title_justify="left")
-    for name in ("ticker", "first (UTC)", "last (UTC)", "bars", "holes", "share", "zero volume", "fingerprint", ""):
-        number = name in ("bars", "holes", "share", "zero volume")
-        # Where the terminal is narrow, only dates are broken, between day and time; figures must stay whole.
-        table.add_column(name, justify="right" if number else "left", no_wrap="UTC" not in name and name != "zero volume")
+    title = f"{report.timeframe} bars, times in UTC"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("ticker", no_wrap=True)
+    for name in ("first", "last"):
+        table.add_column(name, min_width=10)  # on a narrow terminal the time goes below the day
+    for name in ("bars", "holes", "share", "no volume"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("sha256", no_wrap=True)
     for row in report.tickers:
-        mark = "[red]refused[/red]" if row.problems else "[green]ok[/green]"
+        name = f"[red]✗ {row.ticker}[/red]" if row.problems else f"[green]✓ {row.ticker}[/green]"
         if not row.bars:
-            table.add_row(row.ticker, *["–"] * 7, mark)
+            table.add_row(name, *["–"] * 7)
             continue
         holes = ["–", "–"] if row.problems else [f"{row.holes:,}", f"{row.hole_share:.3%}"]
         table.add_row(
-            row.ticker, stamp(row.first), stamp(row.last), f"{row.bars:,}", *holes, f"{row.zero_volume:,}",
-            row.fingerprint[:8], mark,
+            name, stamp(row.first), stamp(row.last), f"{row.bars:,}", *holes, f"{row.zero_volume:,}",
+            row.fingerprint[:8],
         )
     console.print(table)
     strays = {row.ticker: row.strays for row in report.tickers if row.strays}

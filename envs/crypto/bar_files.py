@@ -153,14 +153,15 @@ def read_bars(path: Path) -> TickerBars:
             table = pyarrow.parquet.ParquetFile(path).read(use_threads=False)
         else:
             table = pyarrow.csv.read_csv(path, pyarrow.csv.ReadOptions(use_threads=False))
+        names = table.column_names
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise InputError(f"{path}: cannot be read as {path.suffix[1:]} ({reason}); download or copy it again") from None
-    missing = [name for name in COLUMNS if table.column_names.count(name) != 1]
+    missing = [name for name in COLUMNS if names.count(name) != 1]
     if missing:
         raise InputError(
             f"{path}: needs the columns {', '.join(COLUMNS)} once each; {', '.join(missing)} "
-            f"missing or repeated among {', '.join(map(str, table.column_names[:12]))}"
+            f"missing or repeated among {', '.join(names[:12])}"
         )
     if table.num_rows == 0:
         raise InputError(f"{path}: holds no bars; download it again or remove it")

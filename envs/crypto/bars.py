@@ -137,10 +137,9 @@ def load_bars(
         series.append(bars)
     for sentence in problems_together(series):
         raise InputError(sentence)
-    aligned = align(series)
-    for sentence in hole_problems(aligned, series, max_hole_share):
+    for sentence in hole_problems(series, max_hole_share):
         raise InputError(sentence)
-    return aligned
+    return align(series)
 
 
 def problems_together(series: Sequence[TickerBars]) -> Iterable[str]:
@@ -165,6 +164,11 @@ def problems_together(series: Sequence[TickerBars]) -> Iterable[str]:
         )
 
 
+def _common_range(series: Sequence[TickerBars]) -> tuple[int, int]:
+    """Times of the latest first bar and the earliest last one."""
+    return max(int(bars.time[0]) for bars in series), min(int(bars.time[-1]) for bars in series)
+
+
 def align(series: Sequence[TickerBars]) -> Bars:
     """Put checked, overlapping tickers on the grid of their common range; holes are filled with the last close.
 
@@ -172,9 +176,8 @@ def align(series: Sequence[TickerBars]) -> Bars:
     """
     timeframe = series[0].timeframe
     step = bar_seconds(timeframe)
-    start = max(int(bars.time[0]) for bars in series)
-    stop = min(int(bars.time[-1]) for bars in series) + step
-    grid = np.arange(start, stop, step, dtype=np.int64)
+    start, last = _common_range(series)
+    grid = np.arange(start, last + step, step, dtype=np.int64)
     values = np.empty((5, len(grid), len(series)))
     hole = np.empty((len(grid), len(series)), dtype=np.bool_)
     for asset, bars in enumerate(series):
@@ -191,16 +194,24 @@ def align(series: Sequence[TickerBars]) -> Bars:
     return Bars(tickers, timeframe, grid, open_, high, low, close, volume, hole, synthetic)
 
 
-def hole_problems(bars: Bars, series: Sequence[TickerBars], max_hole_share: float) -> Iterable[str]:
-    """One sentence for each ticker whose share of holes in the common range is above the limit."""
-    for asset, share in enumerate(bars.hole.mean(axis=0)):
-        if share > max_hole_share:
-            count = int(bars.hole[:, asset].sum())
-            first = int(np.argmax(bars.hole[:, asset]))
+def hole_problems(series: Sequence[TickerBars], max_hole_share: float) -> Iterable[str]:
+    """One sentence for each ticker whose share of holes in the common range is above the limit.
+
+    Counted before anything is aligned, so that one stray date far away cannot ask for a grid of centuries.
+    """
+    step = bar_seconds(series[0].timeframe)
+    start, last = _common_range(series)
+    expected = (last - start) // step + 1
+    for bars in series:
+        inside = bars.time[np.searchsorted(bars.time, start) : np.searchsorted(bars.time, last, side="right")]
+        missing = expected - len(inside)
+        if missing > max_hole_share * expected:
+            edges = np.concatenate([[start - step], inside, [last + step]])
+            first = int(edges[np.argmax(np.diff(edges) > step)]) + step
             yield (
-                f"{series[asset].path}: {count} of {len(bars)} bars are missing ({share:.2%}; the first is "
-                f"{stamp(bars.time[first])} UTC), above the limit of {max_hole_share:.2%}; download it again or leave "
-                f"{bars.tickers[asset]} out"
+                f"{bars.path}: {missing:,} of {expected:,} bars are missing ({missing / expected:.2%}; the first is "
+                f"{stamp(first)} UTC), above the limit of {max_hole_share:.2%}; download it again or leave "
+                f"{bars.ticker} out"
             )
 
 

@@ -93,12 +93,11 @@ def _check_together(timeframe: str, files: dict[str, Path], max_hole_share: floa
         reports.append(_report(bars, tuple(problems(bars, now))))
     if any(report.problems for report in reports):
         return FolderReport(timeframe, tuple(reports), None, (), ())
-    together = tuple(problems_together(series))
+    together = tuple(problems_together(series)) or tuple(hole_problems(series, max_hole_share))
     if together:
         return FolderReport(timeframe, tuple(reports), None, (), together)
     aligned = align(series)
-    holes = tuple(hole_problems(aligned, series, max_hole_share))
-    return FolderReport(timeframe, tuple(reports), aligned, _outages(aligned), holes)
+    return FolderReport(timeframe, tuple(reports), aligned, _outages(aligned), ())
 
 
 def _report(bars: TickerBars, found: tuple[str, ...]) -> TickerReport:
