@@ -1,12 +1,14 @@
-"""ElegantRL's `ActorPPO` and `CriticPPO` for all members at once: stacked weights, batched matrix products, a hand-written backward.
+"""ElegantRL's `ActorPPO` and `CriticPPO` for all members at once: stacked weights, batched matrix products, a
+hand-written backward.
 
-Every network is an MLP with ReLU between its layers. A program has G slots; slot g has an actor, which reads the first `state_dim` columns of an
-observation, and a critic, which reads all of them. Both have the same hidden sizes, so their hidden layers run as one product of 2 G matrices
-(first the G actors, then the G critics). All weights lie in one flat tensor (2, G, P): row (0, g) is member g's actor, row (1, g) its critic, and the
-layers are views of it. So an optimizer works on one tensor, and a member is two rows.
+Every network is an MLP with ReLU between its layers. A program has G slots; slot g has an actor, which reads the first
+`state_dim` columns of an observation, and a critic, which reads all of them. Both have the same hidden sizes, so their
+hidden layers run as one product of 2 G matrices (first the G actors, then the G critics). All weights lie in one flat
+tensor (2, G, P): row (0, g) is member g's actor, row (1, g) its critic, and the layers are views of it. So an
+optimizer works on one tensor, and a member is two rows.
 
-No operation here mixes slots, and no tensor shape depends on how many of them are taken: that is what makes a member's numbers the same bits alone,
-in company and in any slot.
+No operation here mixes slots, and no tensor shape depends on how many of them are taken: that is what makes a member's
+numbers the same bits alone, in company and in any slot.
 """
 
 from __future__ import annotations
@@ -76,9 +78,9 @@ class Shape:
 class Leaves:
     """The tensors of 2 G networks with matrices as (in, out); either views of flat weights, or gradients of their own.
 
-    actor_in (G, state_dim, width), critic_in (G, obs_dim, width): first layers; hidden[l] (2G, width, width): the layers after it;
-    bias[l] (2G, 1, width): of all hidden layers; actor_out (G, width, action_dim), actor_out_bias (G, 1, action_dim),
-    critic_out (G, width, 1), critic_out_bias (G, 1, 1); log_std (G, 1, action_dim).
+    actor_in (G, state_dim, width), critic_in (G, obs_dim, width): first layers; hidden[l] (2G, width, width): the
+    layers after it; bias[l] (2G, 1, width): of all hidden layers; actor_out (G, width, action_dim), actor_out_bias (G,
+    1, action_dim), critic_out (G, width, 1), critic_out_bias (G, 1, 1); log_std (G, 1, action_dim).
     """
 
     actor_in: Tensor
@@ -167,7 +169,9 @@ def _collect(shape: Shape, shared: list[Tensor], actor: list[Tensor], critic: li
 
 
 class Activations:
-    """Buffers for `rows` observations per member: hidden[l] (2G, rows, width), mean (G, rows, action_dim), value (G, rows, 1)."""
+    """Buffers for `rows` observations per member: hidden[l] (2G, rows, width), mean (G, rows, action_dim), value (G,
+    rows, 1).
+    """
 
     def __init__(self, shape: Shape, rows: int, device: torch.device) -> None:
         slots, width = shape.slots, shape.net_width
@@ -179,7 +183,8 @@ class Activations:
 def forward(weights: Leaves, obs: Tensor, into: Activations, *, actor: bool = True, critic: bool = True) -> None:
     """Run the actors, the critics or both on (G, rows, obs_dim) normalised observations.
 
-    Fills `into.mean` (before tanh) and `into.value` (in the critics' normalised units), and `into.hidden` for `backward`.
+    Fills `into.mean` (before tanh) and `into.value` (in the critics' normalised units), and `into.hidden` for
+    `backward`.
     """
     slots = weights.actor_in.shape[0]
     first, last = 0 if actor else slots, 2 * slots if critic else slots
@@ -201,7 +206,9 @@ def forward(weights: Leaves, obs: Tensor, into: Activations, *, actor: bool = Tr
 
 
 class Backward:
-    """The gradients of all weights from those of the outputs, for a fixed number of rows. `log_std` is the loss's own business."""
+    """The gradients of all weights from those of the outputs, for a fixed number of rows. `log_std` is the loss's own
+    business.
+    """
 
     def __init__(self, shape: Shape, rows: int, device: torch.device) -> None:
         slots, width = shape.slots, shape.net_width
@@ -212,7 +219,9 @@ class Backward:
     def __call__(
         self, weights: Leaves, obs: Tensor, acts: Activations, d_mean: Tensor, d_value: Tensor, into: Leaves
     ) -> None:
-        """obs as in `forward`, which must have filled `acts`; d_mean (G, rows, action_dim), d_value (G, rows, 1); writes `into`."""
+        """obs as in `forward`, which must have filled `acts`; d_mean (G, rows, action_dim), d_value (G, rows, 1);
+        writes `into`.
+        """
         slots, ones = d_mean.shape[0], self._ones
         top = acts.hidden[-1]
         torch.bmm(top[:slots].mT, d_mean, out=into.actor_out)

@@ -11,7 +11,8 @@ BETA1, BETA2 = 0.9, 0.999
 
 
 class Adam:
-    """AdamW (Loshchilov & Hutter, 2019; Adam where weight_decay is 0) on the flat weights of 2 G networks, as torch's does it.
+    """AdamW (Loshchilov & Hutter, 2019; Adam where weight_decay is 0) on the flat weights of 2 G networks, as torch's
+    does it.
 
     m, v: (2, G, P) moments; step: (G,) float64, updates that a member has made; lr, eps, weight_decay: (G,) float64.
     """
@@ -22,9 +23,10 @@ class Adam:
         self._slots = slots
         self.m, self.v, self._grad, self._work = (torch.zeros_like(flat) for _ in range(4))
         self._grad_leaves = leaf_views(self._grad, shape)
-        self.step, self.lr, self.weight_decay = (torch.zeros(slots, dtype=torch.float64, device=device) for _ in range(3))
+        self.step, self.lr, self.weight_decay = (
+            torch.zeros(slots, dtype=torch.float64, device=device) for _ in range(3)
+        )
         self.eps = torch.full((slots,), 1e-8, dtype=torch.float64, device=device)
-        self._ones = torch.ones(slots, dtype=torch.float64, device=device)
 
     def norms(self, grads: Leaves) -> Tensor:
         """(2, G) float32: the gradient norm of every actor (row 0) and critic (row 1)."""
@@ -40,10 +42,11 @@ class Adam:
         )
 
     def apply(self, grads: Leaves, norms: Tensor, max_norm: Tensor, active: Tensor, *, decay: bool) -> None:
-        """One update of the members in `active` (G,) bool, gradients scaled so that no network's norm exceeds `max_norm` (G,).
+        """One update of the members in `active` (G,) bool, gradients scaled so that no network's norm exceeds
+        `max_norm` (G,).
 
-        decay: whether any member has a weight decay; leaving it out where none has changes no bit. A member that is not active
-        keeps its weights, moments and step, if its gradients are finite.
+        decay: whether any member has a weight decay; leaving it out where none has changes no bit. A member that is
+        not active keeps its weights, moments and step, if its gradients are finite.
         """
         slots = self._slots
         clip = (max_norm / (norms + 1e-6)).clamp_(max=1.0).view(2 * slots, 1, 1)
@@ -56,8 +59,8 @@ class Adam:
             torch.mul(source, clip[slots:], out=target)
 
         self.step += active
-        # weights -= rate / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps), with the rate moved into the denominator, where
-        # one number per member suffices. An infinite denominator leaves the weights as they are.
+        # weights -= rate / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps), with the rate moved into the
+        # denominator, where one number per member suffices. An infinite denominator leaves the weights as they are.
         rate = self.lr / (1.0 - BETA1**self.step)
         moving = active & (rate > 0)
         scale = torch.where(moving, 1.0 / (rate * torch.sqrt(1.0 - BETA2**self.step)), 1.0)
@@ -82,4 +85,5 @@ class Adam:
 
 
 def _norm(leaf: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(leaf.view(leaf.shape[0], -1), dim=1)
+    norm: Tensor = torch.linalg.vector_norm(leaf.view(leaf.shape[0], -1), dim=1)
+    return norm

@@ -1,10 +1,11 @@
 """The frozen policy: the one canonical way to act, and the file its members live in.
 
-Hold-out scoring, back-test, verification and paper trading all call `FrozenPolicy.act`: on the CPU, in float64, one observation at a time. The action is
-the mean over the members of tanh(actor), each through its own normaliser, rounded to 1e-6, so that it doesn't hang on the last bits of a product.
+Hold-out scoring, back-test, verification and paper trading all call `FrozenPolicy.act`: on the CPU, in float64, one
+observation at a time. The action is the mean over the members of tanh(actor), each through its own normaliser, rounded
+to 1e-6, so that it doesn't hang on the last bits of a product.
 
-A member is the `state_dict` of ElegantRL's `ActorPPO`: `net.0.weight` (out, in), `net.0.bias`, `net.2.weight`, …, `action_std_log` (1, action_dim),
-`state_avg` and `state_std` (state_dim,), all float32.
+A member is the `state_dict` of ElegantRL's `ActorPPO`: `net.0.weight` (out, in), `net.0.bias`, `net.2.weight`, …,
+`action_std_log` (1, action_dim), `state_avg` and `state_std` (state_dim,), all float32.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def _fault(member: Member) -> str | None:
 
 
 def check_members(members: Sequence[Member], source: str = "the policy") -> tuple[int, int]:
-    """(state_dim, action_dim) of members that fit together. Raises InputError naming `source`, the member and what is wrong."""
+    """(state_dim, action_dim) of members that fit together. Raises InputError naming `source`, the member and what is
+    wrong.
+    """
     if not members:
         raise InputError(f"{source} has no members.")
     dims: tuple[int, int] | None = None
@@ -75,9 +78,8 @@ def check_members(members: Sequence[Member], source: str = "the policy") -> tupl
             raise InputError(f"{source}: member {index} {fault}.")
         own = (member["state_avg"].numel(), member["action_std_log"].numel())
         if dims is not None and own != dims:
-            raise InputError(
-                f"{source}: member {index} maps {own[0]} inputs to {own[1]} actions, but member 0 maps {dims[0]} to {dims[1]}."
-            )
+            first = f"member 0 maps {dims[0]} to {dims[1]}"
+            raise InputError(f"{source}: member {index} maps {own[0]} inputs to {own[1]} actions, but {first}.")
         dims = own
     assert dims is not None
     return dims
@@ -87,7 +89,9 @@ class FrozenPolicy:
     """An ensemble of actors that no longer learn. Equal members give the same actions wherever it runs, to 1e-6."""
 
     def __init__(self, members: Sequence[Member]) -> None:
-        """Raises InputError where the members are no actors, or don't fit together. They may differ in width and depth."""
+        """Raises InputError where the members are no actors, or don't fit together. They may differ in width and
+        depth.
+        """
         self.state_dim, self.action_dim = check_members(members)
         self.size = len(members)
         self._avg, self._std = ([_float64(member[name]) for member in members] for name in ("state_avg", "state_std"))
@@ -102,7 +106,8 @@ class FrozenPolicy:
         return cls(load_members(path))
 
     def act(self, obs: NDArray[np.float32]) -> NDArray[np.float64]:
-        """The deterministic action, (action_dim,) float64 in [-1, 1] in steps of 1e-6, for one (state_dim,) observation.
+        """The deterministic action, (action_dim,) float64 in [-1, 1] in steps of 1e-6, for one (state_dim,)
+        observation.
 
         Raises RunError where the observation has another shape or a value that is not finite.
         """
@@ -128,7 +133,9 @@ def _float64(tensor: Tensor) -> NDArray[np.float64]:
 
 
 def save_members(path: Path, members: Sequence[Member]) -> None:
-    """Write members to a safetensors file, whole or not at all. Equal members give equal bytes. Raises InputError for what is no actor."""
+    """Write members to a safetensors file, whole or not at all. Equal members give equal bytes. Raises InputError for
+    what is no actor.
+    """
     check_members(members, str(path))
     if len(members) > 999:
         raise InputError(f"{path}: {len(members)} members are too many; at most 999 fit.")
@@ -158,7 +165,9 @@ def load_members(path: Path) -> list[dict[str, Tensor]]:
             raise InputError(f"{path}: {key!r} is no member's tensor; names look like 'm000.net.0.weight'.")
         members.setdefault(int(match[1]), {})[match[2]] = tensor
     if sorted(members) != list(range(len(members))):
-        raise InputError(f"{path}: members are numbered {sorted(members)}, where they should count from 0 without a gap.")
+        raise InputError(
+            f"{path}: members are numbered {sorted(members)}, where they should count from 0 without a gap."
+        )
     ordered = [members[index] for index in range(len(members))]
     check_members(ordered, str(path))
     return ordered

@@ -1,4 +1,4 @@
-"""The members of one program: their weights and normalisers in G slots, and the way in and out as ElegantRL's modules."""
+"""The members of one program: their weights and normalisers in G slots, in and out as ElegantRL's modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ StateDict = dict[str, Tensor]
 class Population:
     """Stacked weights (`flat`, and `weights` as views of it) and frozen normalisers of G slots. Empty slots hold zeros.
 
-    state_avg, state_std: (G, 1, obs_dim), applied as (obs - avg) / std; value_avg, value_std: (G, 1, 1), the critic's output is value * std + avg.
+    state_avg, state_std: (G, 1, obs_dim), applied as (obs - avg) / std; value_avg, value_std: (G, 1, 1), the critic's
+    output is value * std + avg.
     """
 
     def __init__(self, shape: Shape, device: torch.device) -> None:
@@ -33,8 +34,8 @@ class Population:
     def new_member(self, slot: int, seed: int, initial_log_std: float, state_avg: Tensor, state_std: Tensor) -> None:
         """Put a freshly initialised member into a slot: what ElegantRL's own constructors make of this seed.
 
-        state_avg, state_std: (state_dim,) or (obs_dim,); privileged columns that are not given pass through as they are.
-        Raises InputError where they have another size, or hold what no normaliser can use.
+        state_avg, state_std: (state_dim,) or (obs_dim,); privileged columns that are not given pass through as they
+        are. Raises InputError where they have another size, or hold what no normaliser can use.
         """
         shape = self.shape
         with torch.random.fork_rng(devices=[]):
@@ -56,35 +57,45 @@ class Population:
         self.state_avg[slot], self.state_std[slot], self.value_avg[slot], self.value_std[slot] = 0, 1, 0, 1
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
-        """(actor, critic): CPU copies that ElegantRL's `ActorPPO` and `CriticPPO` of this shape load as their `state_dict`."""
+        """(actor, critic): CPU copies that ElegantRL's `ActorPPO` and `CriticPPO` of this shape load as their
+        `state_dict`.
+        """
         actor, critic = (
             {name: (part.mT if name.endswith(".weight") else part) for name, part in parts.items()}
             for parts in _named(self.weights, slot, self.shape)
         )
-        actor = {**actor, "state_avg": self.state_avg[slot, 0, : self.shape.state_dim], "state_std": self.state_std[slot, 0, : self.shape.state_dim]}
+        actor = {
+            **actor,
+            "state_avg": self.state_avg[slot, 0, : self.shape.state_dim],
+            "state_std": self.state_std[slot, 0, : self.shape.state_dim],
+        }
         critic = {**critic, "state_avg": self.state_avg[slot, 0], "state_std": self.state_std[slot, 0]}
         critic |= {"value_avg": self.value_avg[slot, 0], "value_std": self.value_std[slot, 0]}
         return _copies(actor), _copies(critic)
 
     def import_member(self, slot: int, actor: Mapping[str, Tensor], critic: Mapping[str, Tensor]) -> None:
-        """Put networks given as ElegantRL's `state_dict`s into a slot. Raises InputError where names, sizes or normalisers don't fit."""
+        """Put networks given as ElegantRL's `state_dict`s into a slot. Raises InputError where names, sizes or
+        normalisers don't fit.
+        """
         shape = self.shape
-        self.clear(slot)
-        own = {"actor": actor, "critic": critic}
-        for role, parts in zip(own, _named(self.weights, slot, shape), strict=True):
-            given = own[role]
+        stacked = _named(self.weights, slot, shape)
+        for role, given, parts in zip(("actor", "critic"), (actor, critic), stacked, strict=True):
             wanted = {*parts, "state_avg", "state_std"} | ({"value_avg", "value_std"} if role == "critic" else set())
             if set(given) != wanted:
                 raise InputError(f"The {role}'s tensors should be {sorted(wanted)}, and are {sorted(given)}.")
             for name, part in parts.items():
-                tensor = given[name].mT if name.endswith(".weight") else given[name]
-                if tensor.shape != part.shape:
-                    raise InputError(f"The {role}'s {name} has shape {tuple(given[name].shape)}, which doesn't fit {shape}.")
-                part.copy_(tensor)
+                size = part.mT.shape if name.endswith(".weight") else part.shape
+                if given[name].shape != size:
+                    raise InputError(f"The {role}'s {name} is {tuple(given[name].shape)}, which doesn't fit {shape}.")
         avg, std = _normaliser(shape, critic["state_avg"], critic["state_std"])
+        own = _normaliser(shape, actor["state_avg"], actor["state_std"])
         columns = shape.state_dim
-        if not (torch.equal(avg[:columns], actor["state_avg"].cpu()) and torch.equal(std[:columns], actor["state_std"].cpu())):
+        if not (torch.equal(own[0][:columns], avg[:columns]) and torch.equal(own[1][:columns], std[:columns])):
             raise InputError("The actor's state_avg and state_std are not the critic's; a member has one normaliser.")
+        self.clear(slot)
+        for given, parts in zip((actor, critic), stacked, strict=True):
+            for name, part in parts.items():
+                part.copy_(given[name].mT if name.endswith(".weight") else given[name])
         self.state_avg[slot, 0], self.state_std[slot, 0] = avg.to(self.device), std.to(self.device)
         self.value_avg[slot, 0], self.value_std[slot, 0] = critic["value_avg"], critic["value_std"]
 
@@ -113,14 +124,14 @@ def _normaliser(shape: Shape, avg: Tensor, std: Tensor) -> tuple[Tensor, Tensor]
     """(obs_dim,) float32 on the CPU, checked; the caller may leave out the privileged columns."""
     avg, std = (tensor.detach().to("cpu", torch.float32) for tensor in (avg, std))
     if avg.shape != std.shape or avg.shape not in {(shape.state_dim,), (shape.obs_dim,)}:
-        raise InputError(
-            f"state_avg and state_std must have shape ({shape.state_dim},), not {tuple(avg.shape)} and {tuple(std.shape)}."
-        )
+        sizes = f"{tuple(avg.shape)} and {tuple(std.shape)}"
+        raise InputError(f"state_avg and state_std must have shape ({shape.state_dim},), not {sizes}.")
     missing = shape.obs_dim - avg.numel()
     avg, std = torch.cat((avg, torch.zeros(missing))), torch.cat((std, torch.ones(missing)))
     if not bool(torch.isfinite(avg).all() & torch.isfinite(std).all() & (std > 0).all()):
         column = int(torch.nonzero(~(torch.isfinite(avg) & torch.isfinite(std) & (std > 0)))[0])
         raise InputError(
-            f"state_avg and state_std must be finite and the deviation above zero; column {column} has {float(avg[column])} and {float(std[column])}."
+            "state_avg and state_std must be finite, and the deviation above zero; "
+            f"column {column} has {float(avg[column])} and {float(std[column])}."
         )
     return avg, std

@@ -1,20 +1,22 @@
-"""Proximal policy optimization (Schulman et al., 2017) for G members at once, on G * num_envs rows of one vectorized environment.
+"""Proximal policy optimization (Schulman et al., 2017) for G members at once, on G * num_envs rows of one vectorized
+environment.
 
-It is ElegantRL's PPO: a Gaussian before tanh whose log-probability is that of the sample before tanh, a smooth-L1 critic, and separate networks, each
-with its own gradient clip and Adam. It departs from it in four things: every transition is used once per epoch (a permutation per member), a truncated
-episode is bootstrapped with the value of its last observation, advantages are normalised over the member's whole rollout, and what is random comes
-from a stream per member.
+It is ElegantRL's PPO: a Gaussian before tanh whose log-probability is that of the sample before tanh, a smooth-L1
+critic, and separate networks, each with its own gradient clip and Adam. It departs from it in four things: every
+transition is used once per epoch (a permutation per member), a truncated episode is bootstrapped with the value of its
+last observation, advantages are normalised over the member's whole rollout, and what is random comes from a stream per
+member.
 
-Reading order: `train` collects a rollout, estimates advantages and updates. Nothing in these loops reads a tensor's value on the host, except the
-environment's fault latch, once per rollout; nothing mixes members. A member whose gradient is no longer finite is latched as diverged and stops
-learning; its rows go on with finite actions, and the others don't notice.
+Reading order: `train` collects a rollout, estimates advantages and updates. Nothing in these loops reads a tensor's
+value on the host, except the environment's fault latch, once per rollout; nothing mixes members. A member whose
+gradient is no longer finite is latched as diverged and stops learning; its rows go on with finite actions, and the
+others don't notice.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -23,76 +25,21 @@ from torch import Tensor
 from agents.networks import Activations, Backward, Shape, forward, leaf_views, new_gradients
 from agents.optimizer import Adam
 from agents.population import Population, StateDict
+from agents.ppo_params import NUMBERS, SCHEDULES, PPOParams
+from agents.rollout import HALF_LOG_2PI, Rollout
 from envs.errors import InputError
 from envs.streams import Streams, derive_seed
 from envs.vec_env import VecEnv
 
 __all__ = ["PPO", "PPOParams", "RolloutStats", "Shape"]
 
-SCHEDULES = ("constant", "linear", "cosine")
-_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PPOParams:
-    """The numbers of one member. They may differ between the members of a program.
-
-    learning_rate: Adam's, at the start; gamma: discount per step; gae_lambda: of the advantage estimate; clip: of the probability ratio;
-    entropy_coef: per nat of entropy; initial_log_std: of the Gaussian before tanh, capped at 0 throughout; value_coef: scales the critic's gradient
-    (before its clip); max_grad_norm: of each network; target_kl: mean KL per minibatch above which a rollout's remaining updates are left out,
-    0 = off; adam_eps; lr_schedule: constant, linear or cosine over the member's rollouts; weight_decay: AdamW's.
-    """
-
-    learning_rate: float = 1e-3
-    gamma: float = 0.96
-    gae_lambda: float = 0.95
-    clip: float = 0.25
-    entropy_coef: float = 0.03
-    initial_log_std: float = -1.0
-    value_coef: float = 0.5
-    max_grad_norm: float = 3.0
-    target_kl: float = 0.0
-    adam_eps: float = 1e-5
-    weight_decay: float = 0.0
-    lr_schedule: str = "constant"
-
-    def __post_init__(self) -> None:
-        above_zero = ("learning_rate", "clip", "value_coef", "max_grad_norm", "adam_eps")
-        shares = ("gamma", "gae_lambda")
-        for name in NUMBERS:
-            value = getattr(self, name)
-            if name in above_zero:
-                right, bound = value > 0, "above 0"
-            elif name in shares:
-                right, bound = 0 <= value <= 1, "between 0 and 1"
-            elif name == "initial_log_std":
-                right, bound = True, "finite"
-            else:
-                right, bound = value >= 0, "at least 0"
-            if not (right and math.isfinite(value)):
-                raise InputError(f"{name} must be {bound}, not {value}.")
-        if self.lr_schedule not in SCHEDULES:
-            raise InputError(f"lr_schedule must be one of {', '.join(SCHEDULES)}, not {self.lr_schedule!r}.")
-
-    def learning_rate_at(self, rollout: int, total: int) -> float:
-        """The rate of rollout 0 … total - 1; beyond the last, the last one's."""
-        progress = min(rollout, total - 1) / total
-        if self.lr_schedule == "linear":
-            return self.learning_rate * (1.0 - progress)
-        if self.lr_schedule == "cosine":
-            return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
-        return self.learning_rate
-
-
-NUMBERS = tuple(field.name for field in fields(PPOParams) if field.name != "lr_schedule")
-
 
 class RolloutStats(NamedTuple):
     """One rollout of every slot, on the device, (G,) float32; what stands in empty or diverged slots means nothing.
 
-    reward: mean per step; value_loss, approx_kl, clip_fraction, actor_norm, critic_norm: of the rollout's last minibatch, the norms before clipping;
-    explained_variance: of the returns by the values before the update; entropy: in nats, before tanh; std: mean over actions;
-    updates: gradient steps made.
+    reward: mean per step; value_loss, approx_kl, clip_fraction, actor_norm, critic_norm: of the rollout's last
+    minibatch, the norms before clipping; explained_variance: of the returns by the values before the update; entropy:
+    in nats, before tanh; std: mean over actions; updates: gradient steps made.
     """
 
     reward: Tensor
@@ -116,7 +63,8 @@ class _Slot:
 
 
 class PPO:
-    """One program: `shape.slots` members, trained together on an environment of as many members with `shape.num_envs` rows each.
+    """One program: `shape.slots` members, trained together on an environment of as many members with `shape.num_envs`
+    rows each.
 
     A slot is empty until `add_member` or `set_member`. Empty slots compute along as dummies.
     """
@@ -124,8 +72,9 @@ class PPO:
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         self.shape = shape
         self.device = torch.device(device)
-        slots, envs, steps, actions = shape.slots, shape.num_envs, shape.horizon, shape.action_dim
+        slots, actions = shape.slots, shape.action_dim
         self.population = Population(shape, self.device)
+        self.rollout = Rollout(shape, self.population)
         self.optimizer = Adam(self.population.flat, shape)
         self.streams = Streams(slots, self.device)
         self._slots: list[_Slot | None] = [None] * slots
@@ -133,46 +82,22 @@ class PPO:
         self._diverged = torch.zeros(slots, dtype=torch.bool, device=self.device)
         self._numbers = {name: torch.zeros(slots, 1, device=self.device) for name in NUMBERS}
 
-        def new(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(*size, dtype=dtype, device=self.device)
-
-        # The rollout, member by member, so that a member's transitions are neighbours; one more step for the observation after the last.
-        # Observations are stored normalised. `_side` holds what a minibatch needs beside them: the action before tanh, then its
-        # log-probability, advantage and return, to be gathered in one go.
-        self._obs = new(slots * envs, shape.obs_dim)
-        self._store = new(slots, steps + 1, envs, shape.obs_dim)
-        self._side = new(slots, steps + 1, envs, actions + 3)
-        self._values = new(slots, steps + 1, envs)
-        self._rewards = new(slots, steps, envs)
-        self._final_values = new(slots, steps, envs)
-        self._terminated = new(slots, steps, envs, dtype=torch.bool)
-        self._truncated = new(slots, steps, envs, dtype=torch.bool)
-        self._advantages = new(slots, steps + 1, envs)
-
-        self._acting = Activations(shape, envs, self.device)
-        self._pre_tanh = new(slots, envs, actions)
-        self._action = new(slots, envs, actions)
-        self._final = new(slots, envs, shape.obs_dim)
-
         rows = shape.minibatch
         self._learning = Activations(shape, rows, self.device)
-        rest = shape.samples % rows
-        self._rest = Activations(shape, rest, self.device) if rest else None
         self._backward = Backward(shape, rows, self.device)
         self._grads = new_gradients(shape, self.device)
-        self._batch = new(slots, rows, shape.obs_dim)
-        self._batch_side = new(slots, rows, actions + 3)
-        self._u, self._u2, self._d_mean = (new(slots, rows, actions) for _ in range(3))
-
-    # Members ---------------------------------------------------------------------------------------------------------------------------
+        self._batch = torch.zeros(slots, rows, shape.obs_dim, device=self.device)
+        self._side = torch.zeros(slots, rows, actions + 3, device=self.device)
+        self._u, self._u2, self._d_mean = (torch.zeros(slots, rows, actions, device=self.device) for _ in range(3))
 
     def add_member(
         self, slot: int, params: PPOParams, seed: int, total_rollouts: int, state_avg: Tensor, state_std: Tensor
     ) -> None:
         """Put a new member into a slot; whoever was there is gone.
 
-        seed: its weights, exploration and minibatches follow from it; total_rollouts: what its learning-rate schedule spans;
-        state_avg, state_std: (state_dim,) or (obs_dim,), frozen for good. Its first observation comes from `begin`.
+        seed: its weights, exploration and minibatches follow from it; total_rollouts: what its learning-rate schedule
+        spans; state_avg, state_std: (state_dim,) or (obs_dim,), frozen for good. Its first observation comes from
+        `begin`.
         """
         if total_rollouts < 1:
             raise InputError(f"total_rollouts must be at least 1, not {total_rollouts}.")
@@ -188,19 +113,23 @@ class PPO:
         self.streams.seed(slot, None)
         self._slots[slot] = None
         self._live[slot] = self._diverged[slot] = False
-        self._rows(self._obs, slot).zero_()
+        self._rows(self.rollout.obs, slot).zero_()
 
     def begin(self, obs: Tensor, slots: Sequence[int] | None = None) -> None:
-        """Hand over the rows' present observations, (G * num_envs, obs_dim), as `VecEnv.reset` returns them; of some slots only, if named."""
+        """Hand over the rows' present observations, (G * num_envs, obs_dim), as `VecEnv.reset` returns them; of some
+        slots only, if named.
+        """
         for slot in range(self.shape.slots) if slots is None else slots:
             member = self._slots[slot]
             if member is not None:
-                self._rows(self._obs, slot).copy_(self._rows(obs, slot))
+                self._rows(self.rollout.obs, slot).copy_(self._rows(obs, slot))
                 member.has_obs = True
 
     @property
     def diverged(self) -> list[bool]:
-        """Per slot, whether its member's gradient or loss stopped being finite; it has learned nothing since. Reads the device."""
+        """Per slot, whether its member's gradient or loss stopped being finite; it has learned nothing since. Reads
+        the device.
+        """
         return [bool(flag) for flag in self._diverged.tolist()]
 
     @property
@@ -209,53 +138,36 @@ class PPO:
         return [member.rollouts if member else 0 for member in self._slots]
 
     def get_member(self, slot: int) -> dict[str, Tensor]:
-        """Everything a member needs to go on exactly, in any slot of a program of this shape: a flat dict of CPU tensors (safetensors-ready)."""
+        """Everything a member needs to go on exactly, in any slot of a program of this shape: a flat dict of CPU
+        tensors (safetensors-ready).
+        """
         member = self._member(slot)
-        population, optimizer = self.population, self.optimizer
+        schedule = SCHEDULES.index(member.params.lr_schedule)
         state = {
+            **self._state(slot),
             "shape": self._shape_code(),
-            "weights": population.flat[:, slot],
-            "adam_m": optimizer.m[:, slot],
-            "adam_v": optimizer.v[:, slot],
-            "adam_step": optimizer.step[slot],
-            "state_avg": population.state_avg[slot],
-            "state_std": population.state_std[slot],
-            "value_avg": population.value_avg[slot],
-            "value_std": population.value_std[slot],
             "params": torch.tensor([getattr(member.params, name) for name in NUMBERS], dtype=torch.float64),
-            "counters": torch.tensor(
-                [member.rollouts, member.total_rollouts, SCHEDULES.index(member.params.lr_schedule), int(member.has_obs)]
-            ),
-            "diverged": self._diverged[slot],
-            "obs": self._rows(self._obs, slot),
+            "counters": torch.tensor([member.rollouts, member.total_rollouts, schedule, int(member.has_obs)]),
             "stream": self.streams.state(slot),
         }
         return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in state.items()}
 
     def set_member(self, slot: int, state: Mapping[str, Tensor]) -> None:
-        """Put back what `get_member` returned, in this or another slot. Raises InputError where it is of another shape or incomplete."""
-        wanted = {"shape", "weights", "adam_m", "adam_v", "adam_step", "state_avg", "state_std", "value_avg", "value_std"}
-        wanted |= {"params", "counters", "diverged", "obs", "stream"}
+        """Put back what `get_member` returned, in this or another slot. Raises InputError where it is of another shape
+        or incomplete.
+        """
+        targets = self._state(slot)
+        wanted = {*targets, "shape", "params", "counters", "stream"}
         if set(state) != wanted:
             raise InputError(f"A member's state must hold {sorted(wanted)}, and holds {sorted(state)}.")
         if not torch.equal(state["shape"], self._shape_code()):
-            raise InputError(f"The member's state is of another shape ({state['shape'].tolist()}) than this program's {self.shape}.")
-        self.remove_member(slot)
-        population, optimizer = self.population, self.optimizer
-        for target, name in (
-            (population.flat[:, slot], "weights"),
-            (optimizer.m[:, slot], "adam_m"),
-            (optimizer.v[:, slot], "adam_v"),
-            (optimizer.step[slot], "adam_step"),
-            (population.state_avg[slot], "state_avg"),
-            (population.state_std[slot], "state_std"),
-            (population.value_avg[slot], "value_avg"),
-            (population.value_std[slot], "value_std"),
-            (self._diverged[slot], "diverged"),
-            (self._rows(self._obs, slot), "obs"),
-        ):
+            raise InputError(f"The member's state is of shape {state['shape'].tolist()}, which is not {self.shape}.")
+        for name, target in targets.items():
             if state[name].shape != target.shape or state[name].dtype != target.dtype:
-                raise InputError(f"The member's {name} is {tuple(state[name].shape)} {state[name].dtype}, not {tuple(target.shape)} {target.dtype}.")
+                given = f"{tuple(state[name].shape)} {state[name].dtype}"
+                raise InputError(f"The member's {name} is {given}, not {tuple(target.shape)} {target.dtype}.")
+        self.remove_member(slot)
+        for name, target in targets.items():
             target.copy_(state[name])
         self.streams.set_state(slot, state["stream"])
         rollouts, total, schedule, has_obs = state["counters"].tolist()
@@ -264,16 +176,20 @@ class PPO:
         self._occupy(slot, _Slot(params, total, rollouts, bool(has_obs)))
 
     def act_fn(self, slots: Sequence[int] | None = None) -> Callable[[Tensor], Tensor]:
-        """A function from (len(slots) * k, obs_dim or state_dim) observations, for any k, to deterministic actions (len(slots) * k, action_dim).
+        """A function from (len(slots) * k, obs_dim or state_dim) observations, for any k, to deterministic actions
+        (len(slots) * k, action_dim).
 
-        Rows are grouped by member in the order of `slots` (all of them by default; numbers that must not depend on the company come from all
-        slots). It is a snapshot: training on doesn't change it.
+        Rows are grouped by member in the order of `slots` (all of them by default; numbers that must not depend on the
+        company come from all slots). It is a snapshot: training on doesn't change it.
         """
         chosen = list(range(self.shape.slots)) if slots is None else list(slots)
         shape = replace(self.shape, slots=len(chosen), privileged_dim=0)
         own = replace(self.shape, slots=len(chosen))
         weights = leaf_views(self.population.flat[:, chosen].clone(), own)
-        avg, std = (part[chosen, :, : shape.state_dim].clone() for part in (self.population.state_avg, self.population.state_std))
+        avg, std = (
+            part[chosen, :, : shape.state_dim].clone()
+            for part in (self.population.state_avg, self.population.state_std)
+        )
         buffers: dict[int, Activations] = {}
 
         def act(obs: Tensor) -> Tensor:
@@ -281,7 +197,9 @@ class PPO:
             if rows not in buffers:
                 buffers[rows] = Activations(shape, rows, self.device)
             into = buffers[rows]
-            forward(weights, (obs.view(shape.slots, rows, -1)[..., : shape.state_dim] - avg).div_(std), into, critic=False)
+            forward(
+                weights, (obs.view(shape.slots, rows, -1)[..., : shape.state_dim] - avg).div_(std), into, critic=False
+            )
             return into.mean.tanh().nan_to_num_(nan=0.0).view(-1, shape.action_dim)
 
         return act
@@ -291,28 +209,29 @@ class PPO:
         self._member(slot)
         return self.population.export_member(slot)
 
-    # Training --------------------------------------------------------------------------------------------------------------------------
-
+    @torch.no_grad()
     def train(
         self, env: VecEnv, rollouts: int, on_rollout: Callable[[RolloutStats], bool | None] | None = None
     ) -> list[RolloutStats]:
         """Collect and learn from that many rollouts; every member in a slot advances by as many.
 
-        A program that was never given an observation resets the environment itself. on_rollout: called after each rollout; returning True
-        ends the training there, where a checkpoint may be taken. Raises RunError where the environment latched a fault, before learning
-        from that rollout; ValueError where environment and shape don't fit, or a member has no observation.
+        A program that was never given an observation resets the environment itself. on_rollout: called after each
+        rollout; returning True ends the training there, where a checkpoint may be taken. Raises RunError where the
+        environment latched a fault, before learning from that rollout; ValueError where environment and shape don't
+        fit, or a member has no observation.
         """
         self._check(env)
         if not any(member.has_obs for member in self._slots if member):
             self.begin(env.reset())
         if any(not member.has_obs for member in self._slots if member):
             raise ValueError("a member was added without its first observation: call begin() with the environment's")
-        history = []
+        history: list[RolloutStats] = []
+        shape = self.shape
         for _ in range(rollouts):
-            self._collect(env)
+            self.rollout.collect(env, self.streams.normal(shape.horizon, shape.num_envs, shape.action_dim))
             if bool(env.faults().any()):
                 env.check()
-            explained = self._estimate()
+            explained = self.rollout.estimate(self._numbers["gamma"], self._numbers["gae_lambda"], self._learning)
             history.append(self._update(explained))
             for member in self._slots:
                 if member is not None:
@@ -321,76 +240,10 @@ class PPO:
                 break
         return history
 
-    @torch.no_grad()
-    def _collect(self, env: VecEnv) -> None:
-        """Fill the rollout: observations, actions with their log-probabilities, rewards, ends, and the values of truncated episodes' ends."""
-        shape, weights, acting = self.shape, self.population.weights, self._acting
-        slots, envs, steps, actions = shape.slots, shape.num_envs, shape.horizon, shape.action_dim
-        noise = self.streams.normal(steps, envs, actions).view(steps, slots, envs, actions)
-        env.draw(steps)
-        std = weights.log_std.exp()
-        self._normalise(self._obs, self._store[:, 0])
-        booted = 0
-        for step in range(steps):
-            forward(weights, self._store[:, step], acting, critic=False)
-            torch.addcmul(acting.mean, std, noise[step], out=self._pre_tanh)
-            self._side[:, step, :, :actions] = self._pre_tanh
-            # A member gone mad must not hand the environment what it would have to refuse.
-            torch.tanh(self._pre_tanh, out=self._action).nan_to_num_(nan=0.0)
-            _, reward, terminated, truncated = env.step(self._action.view(-1, actions), out=self._obs)
-            self._normalise(self._obs, self._store[:, step + 1])
-            self._rewards[:, step] = reward.view(slots, envs)
-            self._terminated[:, step] = terminated.view(slots, envs)
-            self._truncated[:, step] = truncated.view(slots, envs)
-            if step + 1 - booted == env.bootstrap_interval or step + 1 == steps:
-                # Within an interval a row is truncated at most once, so its final observation is still there.
-                self._normalise(env.final_obs(), self._final)
-                forward(weights, self._final, acting, actor=False)
-                ends = self._truncated[:, booted : step + 1] & ~self._terminated[:, booted : step + 1]
-                self._final_values[:, booted : step + 1] = torch.where(ends, self._value(acting.value).unsqueeze(1), 0.0)
-                booted = step + 1
-        # The sample is mean + std * noise, so its log-probability needs only the noise.
-        log_prob = noise.square().sum(-1).mul_(-0.5).permute(1, 0, 2) - self._log_scale()[..., None]
-        self._side[:, :steps, :, actions] = log_prob
-
-    @torch.no_grad()
-    def _estimate(self) -> Tensor:
-        """Values, advantages (GAE, Schulman et al., 2016) and returns of the rollout; (G,) the variance that the values explain."""
-        shape, weights = self.shape, self.population.weights
-        slots, steps, samples, actions = shape.slots, shape.horizon, shape.samples, shape.action_dim
-        store, values = self._store.view(slots, -1, shape.obs_dim), self._values.view(slots, -1)
-        for start in range(0, samples, shape.minibatch):
-            stop = min(start + shape.minibatch, samples)
-            into = self._learning if self._rest is None or stop - start == shape.minibatch else self._rest
-            forward(weights, store[:, start:stop], into, actor=False)
-            values[:, start:stop] = self._value(into.value)
-        forward(weights, self._store[:, steps], self._acting, actor=False)
-        self._values[:, steps] = self._value(self._acting.value)
-
-        gamma, lam = self._numbers["gamma"][..., None], self._numbers["gae_lambda"][..., None]
-        done = self._terminated | self._truncated
-        following = torch.where(done, self._final_values, self._values[:, 1:])
-        errors = self._rewards + gamma * following - self._values[:, :steps]
-        carry = torch.where(done, 0.0, gamma * lam)
-        advantages = self._advantages
-        for step in range(steps - 1, -1, -1):
-            torch.addcmul(errors[:, step], carry[:, step], advantages[:, step + 1], out=advantages[:, step])
-
-        flat = advantages.view(slots, -1)[:, :samples]
-        returns = flat + values[:, :samples]
-        side = self._side.view(slots, -1, actions + 3)
-        side[:, :samples, actions + 1] = (flat - flat.mean(1, keepdim=True)) / (flat.std(1, keepdim=True) + 1e-4)
-        side[:, :samples, actions + 2] = returns
-        return 1.0 - flat.var(1) / (returns.var(1) + 1e-12)
-
-    @torch.no_grad()
     def _update(self, explained: Tensor) -> RolloutStats:
         """Epochs of minibatches over the rollout."""
         shape, slots = self.shape, self.shape.slots
-        count = shape.samples // shape.minibatch
-        order = self.streams.permutations(shape.epochs, shape.samples)[:, :, : count * shape.minibatch]
-        order = order + torch.arange(slots, device=self.device).view(-1, 1, 1) * ((shape.horizon + 1) * shape.num_envs)
-        batches = order.reshape(slots, shape.epochs * count, shape.minibatch).transpose(0, 1).reshape(shape.epochs * count, -1)
+        batches = self.rollout.batches(self.streams.permutations(shape.epochs, shape.samples))
         self.optimizer.lr.copy_(torch.tensor([self._learning_rate(slot) for slot in range(slots)], dtype=torch.float64))
         members = [member.params for member in self._slots if member]
         stop_early = any(params.target_kl > 0 for params in members)
@@ -402,10 +255,10 @@ class PPO:
             updates += running
         log_std = self.population.weights.log_std
         return RolloutStats(
-            reward=self._rewards.mean((1, 2)),
+            reward=self.rollout.rewards.mean((1, 2)),
             **self._minibatch_stats(*losses),
             explained_variance=explained,
-            entropy=log_std.sum((1, 2)) + shape.action_dim * (0.5 + _HALF_LOG_2PI),
+            entropy=log_std.sum((1, 2)) + shape.action_dim * (0.5 + HALF_LOG_2PI),
             std=log_std.exp().mean((1, 2)),
             updates=updates,
         )
@@ -419,20 +272,19 @@ class PPO:
         """
         shape, numbers, weights = self.shape, self._numbers, self.population.weights
         slots, actions, share = shape.slots, shape.action_dim, 1.0 / shape.minibatch
-        batch, side = self._batch, self._batch_side
-        torch.index_select(self._store.view(-1, shape.obs_dim), 0, rows, out=batch.view(-1, shape.obs_dim))
-        torch.index_select(self._side.view(-1, actions + 3), 0, rows, out=side.view(-1, actions + 3))
-        acts, grads = self._learning, self._grads
+        batch, side, acts, grads = self._batch, self._side, self._learning, self._grads
+        self.rollout.gather(rows, batch, side)
         forward(weights, batch, acts)
 
-        # The actor maximises mean(min(A * ratio, A * clipped ratio)) + entropy_coef * entropy. With u = (action - mean) / std, the
-        # log-probability's derivative is u / std for the mean and u * u - 1 for log std; the entropy's for log std is 1.
+        # The actor maximises mean(min(A * ratio, A * clipped ratio)) + entropy_coef * entropy. With u = (action -
+        # mean) / std, the log-probability's derivative is u / std for the mean and u * u - 1 for log std; the
+        # entropy's for log std is 1.
         inverse_std = torch.exp(-weights.log_std)
         torch.sub(side[..., :actions], acts.mean, out=self._u)
         self._u.mul_(inverse_std)
         torch.mul(self._u, self._u, out=self._u2)
         old_log_prob, advantage, returns = side[..., actions:].unbind(-1)
-        log_ratio = self._u2.sum(-1).mul_(-0.5) - self._log_scale() - old_log_prob
+        log_ratio = self._u2.sum(-1).mul_(-0.5) - self.rollout.log_scale() - old_log_prob
         ratio = log_ratio.exp()
         if stop_early:
             target = numbers["target_kl"][:, 0]
@@ -448,7 +300,7 @@ class PPO:
         grads.log_std.sub_(entropy_push.unsqueeze(-1))
 
         # The critic minimises value_coef * smooth L1 of (value - return), whose derivative is the error clipped to 1.
-        error = self._value(acts.value) - returns
+        error = self.rollout.value(acts.value) - returns
         pull = numbers["value_coef"] * self.population.value_std[..., 0] * share
         d_value = torch.where(mask, error.clamp(-1.0, 1.0) * pull, 0.0)
 
@@ -461,8 +313,6 @@ class PPO:
         weights.log_std.clamp_(max=0.0)
         return running, (log_ratio, error, norms)
 
-    # Odds and ends ---------------------------------------------------------------------------------------------------------------------
-
     def _minibatch_stats(self, log_ratio: Tensor, error: Tensor, norms: Tensor) -> dict[str, Tensor]:
         ratio = log_ratio.exp()
         size = error.abs()
@@ -474,19 +324,21 @@ class PPO:
             "critic_norm": norms[1],
         }
 
-    def _normalise(self, obs: Tensor, out: Tensor) -> None:
-        """(G * num_envs, obs_dim) observations into (G, num_envs, obs_dim) `out`."""
-        population = self.population
-        torch.sub(obs.view(out.shape), population.state_avg, out=out)
-        out.div_(population.state_std)
-
-    def _value(self, output: Tensor) -> Tensor:
-        """(G, rows): the critics' outputs (G, rows, 1) in units of returns."""
-        return torch.addcmul(self.population.value_avg, output, self.population.value_std).squeeze(-1)
-
-    def _log_scale(self) -> Tensor:
-        """(G, 1): what a log-probability loses to the width of the Gaussian."""
-        return self.population.weights.log_std.sum(-1) + self.shape.action_dim * _HALF_LOG_2PI
+    def _state(self, slot: int) -> dict[str, Tensor]:
+        """The tensors that are a member's, as views."""
+        population, optimizer = self.population, self.optimizer
+        return {
+            "weights": population.flat[:, slot],
+            "adam_m": optimizer.m[:, slot],
+            "adam_v": optimizer.v[:, slot],
+            "adam_step": optimizer.step[slot],
+            "state_avg": population.state_avg[slot],
+            "state_std": population.state_std[slot],
+            "value_avg": population.value_avg[slot],
+            "value_std": population.value_std[slot],
+            "diverged": self._diverged[slot],
+            "obs": self._rows(self.rollout.obs, slot),
+        }
 
     def _rows(self, tensor: Tensor, slot: int) -> Tensor:
         return tensor[slot * self.shape.num_envs : (slot + 1) * self.shape.num_envs]
@@ -510,12 +362,17 @@ class PPO:
         return member.params.learning_rate_at(member.rollouts, member.total_rollouts) if member else 0.0
 
     def _shape_code(self) -> Tensor:
-        names = ("state_dim", "action_dim", "privileged_dim", "net_width", "net_depth", "num_envs", "horizon", "minibatch", "epochs")
-        return torch.tensor([1, *(getattr(self.shape, name) for name in names)])  # 1: the layout's version
+        shape = self.shape
+        sizes = (shape.state_dim, shape.action_dim, shape.privileged_dim, shape.net_width, shape.net_depth)
+        return torch.tensor(
+            [1, *sizes, shape.num_envs, shape.horizon, shape.minibatch, shape.epochs]
+        )  # 1: of the layout
 
     def _check(self, env: VecEnv) -> None:
         shape = self.shape
         wanted = (shape.slots, shape.num_envs, shape.state_dim, shape.action_dim, shape.privileged_dim)
         given = (env.num_members, env.envs_per_member, env.state_dim, env.action_dim, env.privileged_dim)
         if wanted != given or env.if_discrete:
-            raise ValueError(f"the environment's (members, rows, state, action, privileged) {given} are not the shape's {wanted}")
+            raise ValueError(
+                f"the environment's (members, rows, state, action, privileged) {given} are not the shape's {wanted}"
+            )

@@ -1,7 +1,9 @@
-"""A small tensor environment for the agents' tests: track a hidden, slowly moving target that the observation shows through known offsets.
+"""A small tensor environment for the agents' tests: track a hidden, slowly moving target that the observation shows
+through known offsets.
 
-State s in R^action_dim follows s' = 0.9 s + 0.1 w with w from the member's stream; the observation is (5 + 3 s, age); the reward
-1 - mean((action - s)^2). Episodes are truncated at `max_step`, or terminated where the first state passes `cliff`.
+State s in R^action_dim follows s' = 0.9 s + 0.1 w with w from the member's stream; the observation is (5 + 3 s, age);
+the reward 1 - mean((action - s)^2). Episodes are truncated at `max_step`, or terminated where the first state passes
+`cliff`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ class ToyEnv(VecEnv):
     if_discrete = False
 
     def __init__(
-        self, members: int, envs_per_member: int, *, action_dim: int = 2, max_step: int = 7, cliff: float = 10.0, privileged: bool = False
+        self,
+        members: int,
+        envs_per_member: int,
+        *,
+        action_dim: int = 2,
+        max_step: int = 7,
+        cliff: float = 10.0,
+        privileged: bool = False,
     ) -> None:
         self.num_members, self.envs_per_member = members, envs_per_member
         self.num_envs = members * envs_per_member
@@ -54,7 +63,9 @@ class ToyEnv(VecEnv):
         return self._observe()
 
     def draw(self, horizon: int) -> None:
-        self._noise = self.streams.normal(horizon, self.envs_per_member, self.action_dim).view(horizon, self.num_envs, -1)
+        self._noise = self.streams.normal(horizon, self.envs_per_member, self.action_dim).view(
+            horizon, self.num_envs, -1
+        )
         self._at = 0
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
@@ -92,7 +103,12 @@ class ToyEnv(VecEnv):
 
     def get_member(self, member: int) -> dict[str, Tensor]:
         rows = self._rows(member)
-        state = {"s": self._s[rows], "age": self._age[rows], "final": self._final[rows], "stream": self.streams.state(member)}
+        state = {
+            "s": self._s[rows],
+            "age": self._age[rows],
+            "final": self._final[rows],
+            "stream": self.streams.state(member),
+        }
         return {name: tensor.clone() for name, tensor in state.items()}
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
