@@ -1,0 +1,122 @@
+"""The registry's tables (SQLAlchemy 2). Moments are UTC text, bar times are seconds since the epoch.
+
+Rows of `bundles`, `versions`, `events` and `looks` are never changed or deleted: triggers refuse it. What moves is `slots`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import DDL, JSON, BigInteger, ForeignKey, MetaData, Text, UniqueConstraint, event
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+SCHEMA_VERSION = 1
+APPEND_ONLY = ("bundles", "versions", "events", "looks")
+
+
+class Base(DeclarativeBase):
+    """Constraint names are fixed, so that migrations can name them on every database."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+class SchemaRow(Base):
+    """One row: the version of these tables."""
+
+    __tablename__ = "schema_version"
+    version: Mapped[int] = mapped_column(primary_key=True)
+
+
+class BundleRow(Base):
+    """A bundle that is, or was, in some slot or asked to be."""
+
+    __tablename__ = "bundles"
+    hash: Mapped[str] = mapped_column(Text, primary_key=True)
+    members_sha256: Mapped[str] = mapped_column(Text, index=True)
+    environment: Mapped[str] = mapped_column(Text)
+    timeframe: Mapped[str] = mapped_column(Text)
+    tickers: Mapped[list[str]] = mapped_column(JSON)
+    study: Mapped[str] = mapped_column(Text)
+    study_uid: Mapped[str] = mapped_column(Text)
+    trial: Mapped[int]
+    last_seen: Mapped[int] = mapped_column(BigInteger)
+    data_dir: Mapped[str] = mapped_column(Text)
+    at: Mapped[str] = mapped_column(Text)
+
+
+class SlotRow(Base):
+    """A named place that trades one champion. `revision` counts its moves."""
+
+    __tablename__ = "slots"
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    champion: Mapped[str | None] = mapped_column(ForeignKey("bundles.hash"))
+    previous: Mapped[str | None] = mapped_column(ForeignKey("bundles.hash"))
+    revision: Mapped[int]
+
+
+class VersionRow(Base):
+    """The bundles of a slot, numbered from 1 in the order in which they came."""
+
+    __tablename__ = "versions"
+    __table_args__ = (UniqueConstraint("slot", "bundle"),)
+    slot: Mapped[str] = mapped_column(Text, primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    bundle: Mapped[str] = mapped_column(ForeignKey("bundles.hash"))
+    at: Mapped[str] = mapped_column(Text)
+
+
+class EventRow(Base):
+    """What happened to a slot, when and why, with the gate's report where there was one."""
+
+    __tablename__ = "events"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    slot: Mapped[str] = mapped_column(Text, index=True)
+    kind: Mapped[str] = mapped_column(Text)
+    at: Mapped[str] = mapped_column(Text)
+    bundle: Mapped[str | None] = mapped_column(ForeignKey("bundles.hash"))
+    previous: Mapped[str | None] = mapped_column(ForeignKey("bundles.hash"))
+    reason: Mapped[str] = mapped_column(Text)
+    report: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+
+
+class LookRow(Base):
+    """A look at hold-out bars: bars `first` to `last` (opens) of an asset set, by one candidate's weights."""
+
+    __tablename__ = "looks"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    asset_set: Mapped[str] = mapped_column(Text, index=True)
+    timeframe: Mapped[str] = mapped_column(Text)
+    first: Mapped[int] = mapped_column(BigInteger)
+    last: Mapped[int] = mapped_column(BigInteger)
+    number: Mapped[int]
+    members_sha256: Mapped[str] = mapped_column(Text)
+    study: Mapped[str] = mapped_column(Text)
+    study_uid: Mapped[str] = mapped_column(Text)
+    trial: Mapped[int]
+    at: Mapped[str] = mapped_column(Text)
+
+
+def _guard_append_only() -> None:
+    for table in APPEND_ONLY:
+        for action in ("UPDATE", "DELETE"):
+            refusal = f"rows of {table} are append-only"
+            name = f"{table}_no_{action.lower()}"
+            sqlite = DDL(f"CREATE TRIGGER {name} BEFORE {action} ON {table} BEGIN SELECT RAISE(ABORT, '{refusal}'); END")
+            function = DDL(
+                f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION '{refusal}'; END $$ LANGUAGE plpgsql"
+            )
+            trigger = DDL(f"CREATE TRIGGER {name} BEFORE {action} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()")
+            target = Base.metadata.tables[table]
+            event.listen(target, "after_create", sqlite.execute_if(dialect="sqlite"))
+            event.listen(target, "after_create", function.execute_if(dialect="postgresql"))
+            event.listen(target, "after_create", trigger.execute_if(dialect="postgresql"))
+
+
+_guard_append_only()
