@@ -49,9 +49,9 @@ def make_demo_market(
     """The demo market described above: `bars` bars of DEMO1/USDT, DEMO2/USDT, …, marked synthetic.
 
     edge: strength of the learnable structure, 0 for none; 1 survives the default costs with room to spare.
-    Raises InputError for counts under 1 and a negative edge.
+    Raises InputError for counts under 1, a negative seed and a negative edge.
     """
-    _check(assets, bars, timeframe)
+    _check(seed, assets, bars, timeframe)
     if not edge >= 0.0:
         raise InputError(f"the edge of the demo market is 0 or more, not {edge}")
     rng = np.random.default_rng([seed, 9])
@@ -80,10 +80,10 @@ def make_planted_market(
     """The bare planted edge, for tests of learning and of the gate's power: Gaussian, one regime, constant volatility.
 
     Log prices are a random walk (common 0.4 %, own 0.3 % per bar, no drift) plus an AR(1) deviation of standard
-    deviation `deviation_sd` and coefficient `phi` per asset. Raises InputError for counts under 1 and phi outside [0,
-    1).
+    deviation `deviation_sd` and coefficient `phi` per asset. Raises InputError for counts under 1, a negative seed
+    and phi outside [0, 1).
     """
-    _check(assets, bars, timeframe)
+    _check(seed, assets, bars, timeframe)
     if not 0.0 <= phi < 1.0 or not deviation_sd >= 0.0:
         raise InputError(f"a planted market needs 0 ≤ phi < 1 and deviation_sd ≥ 0, not {phi} and {deviation_sd}")
     rng = np.random.default_rng([seed, 2])
@@ -120,8 +120,10 @@ def shuffled(bars: Bars, seed: int) -> Bars:
     )
 
 
-def _check(assets: int, bars: int, timeframe: str) -> None:
+def _check(seed: int, assets: int, bars: int, timeframe: str) -> None:
     bar_seconds(timeframe)
+    if seed < 0:
+        raise InputError(f"a synthetic market needs a seed of 0 or more, not {seed}")
     if assets < 1 or bars < 1:
         raise InputError(f"a synthetic market needs at least 1 asset and 1 bar, not {assets} and {bars}")
 

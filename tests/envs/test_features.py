@@ -22,8 +22,7 @@ PRICES = ("open", "high", "low", "close")
 
 @pytest.fixture(scope="module")
 def market() -> Bars:
-    """A demo market with what real bars have too: bars without volume, a hole over all assets, and one asset that stands still.
-    """
+    """A demo market with bars without volume, a hole over all assets, and one asset that stands still for a while."""
     bars = make_demo_market(3, assets=3, bars=2400)
     volume, hole = bars.volume.copy(), bars.hole.copy()
     prices = {name: getattr(bars, name).copy() for name in PRICES}
@@ -129,8 +128,7 @@ def test_real_bars_live_equals_training(real_data: Path) -> None:
 
 
 def test_features_do_not_depend_on_the_price_level(market: Bars, features: np.ndarray) -> None:
-    """No raw price and no absolute threshold: a coin of a millionth of the price has the same features (powers of two are exact).
-    """
+    """No raw price, no absolute threshold: a millionth of the price gives the same bits (powers of two are exact)."""
     for factor in (2.0**-20, 2.0**12):
         scaled = {name: getattr(market, name) * factor for name in PRICES}
         assert np.array_equal(compute_features(replace(market, **scaled), RECIPE), features)
