@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time as clock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -210,7 +211,9 @@ class CcxtSource:
         limit = self._page_size(ticker)
         cursor = start
         while cursor < end:
-            rows = self._call(partial(self.exchange.fetch_ohlcv, ticker, timeframe, cursor * 1000, limit), ticker)
+            ask = partial(self.exchange.fetch_ohlcv, ticker, timeframe, cursor * 1000, limit)
+            # Bars stepped over are never asked for again, so an empty answer is believed only when given twice.
+            rows = self._call(ask, ticker) or self._call(ask, ticker)
             page = np.array([row[:6] for row in rows], dtype=np.float64).reshape(-1, 6)
             page[:, 0] //= 1000
             page = page[(page[:, 0] >= cursor) & (page[:, 0] < end)]
@@ -235,13 +238,18 @@ class CcxtSource:
     def _call(self, call: Callable[[], Any], what: str) -> Any:
         def attempt() -> Any:
             try:
-                return call()
+                result = call()
+                # ccxt passes an answer that is cut off on as text, in which its parsers find no bars.
+                json.loads(getattr(self.exchange, "last_http_response", None) or "null")
+                return result
             except self.errors.BadSymbol as error:
                 raise InputError(f"--tickers {what}: refused by {self.exchange.id} ({error})") from None
             except self.errors.OperationFailed as error:  # network, time-out, rate limit, maintenance
                 raise Busy(_first_line(error)) from None
             except self.errors.BaseError as error:
                 raise RunError(f"{self.exchange.id}: {what}: {_first_line(error)}") from None
+            except (ValueError, TypeError, LookupError, AttributeError):
+                raise Busy("the answer is cut off or not what ccxt expects") from None
 
         return retrying(attempt, f"{self.exchange.id}: {what}", self.sleep, self.notice)
 
