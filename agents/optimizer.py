@@ -68,7 +68,7 @@ class Adam:
         first = torch.where(active, 1.0 - BETA1, 0.0)
         second = torch.where(active, BETA2, 1.0)
         keep = torch.where(active, 1.0 - self.lr * self.weight_decay, 1.0)
-        table = torch.stack((scale, offset, first, second, keep)).float()
+        table = torch.stack((scale, offset, first, second, keep)).to(self._flat.dtype)
         scale, offset, first, second, keep = table.unsqueeze(-1)  # each (G, 1), the same for both networks of a member
 
         if decay:

@@ -29,7 +29,7 @@ class Rollout:
         device = population.device
         slots, envs, steps, actions = shape.slots, shape.num_envs, shape.horizon, shape.action_dim
 
-        def new(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        def new(*size: int, dtype: torch.dtype | None = None) -> Tensor:
             return torch.zeros(*size, dtype=dtype, device=device)
 
         self.obs = new(slots * envs, shape.obs_dim)

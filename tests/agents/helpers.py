@@ -1,0 +1,55 @@
+"""What several of the agents' tests need: programs on the toy environment, and states compared bit by bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agents.ppo import PPO, PPOParams, Shape
+from tests.agents.toy_env import ToyEnv
+
+SMALL: dict[str, Any] = {"net_width": 16, "num_envs": 4, "horizon": 12, "minibatch": 16, "epochs": 2}
+
+
+def shape_for(env: ToyEnv, **changes: Any) -> Shape:
+    """A small shape that fits the environment."""
+    sizes = {"state_dim": env.state_dim, "action_dim": env.action_dim, "privileged_dim": env.privileged_dim}
+    return Shape(**{**SMALL, **sizes, "slots": env.num_members, "num_envs": env.envs_per_member, **changes})
+
+
+def member_params(index: int, **changes: Any) -> PPOParams:
+    """Params that differ from one member to the next in every number."""
+    base = {
+        "learning_rate": 1e-3 * (1 + 0.3 * index),
+        "gamma": 0.9 + 0.01 * index,
+        "gae_lambda": 0.95 - 0.02 * index,
+        "clip": 0.2 + 0.02 * index,
+        "entropy_coef": 0.01 * (1 + index),
+        "initial_log_std": -1.0 + 0.1 * index,
+        "value_coef": 0.5 + 0.1 * index,
+        "max_grad_norm": 0.5 + 0.5 * index,
+        "target_kl": (0.0, 0.002, 0.01, 0.0)[index % 4],
+        "adam_eps": 10.0 ** (-8 + index % 4),
+        "weight_decay": 0.01 * (index % 2),
+        "lr_schedule": ("constant", "linear", "cosine")[index % 3],
+    }
+    return PPOParams(**{**base, **changes})
+
+
+def start(env: ToyEnv, members: dict[int, int], **changes: Any) -> PPO:
+    """A program with member `members[slot]` (which decides its params and seeds) in each slot named, its rows begun."""
+    ppo = PPO(shape_for(env, **changes))
+    for slot, member in members.items():
+        ppo.add_member(slot, member_params(member), 100 + member, 8, env.state_avg, env.state_std)
+        env.streams.seed(slot, 200 + member)
+    ppo.begin(env.reset())
+    return ppo
+
+
+def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    """Equal to the bit, NaN equal to NaN."""
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert torch.equal(tensor.nan_to_num(nan=123.0), other[name].nan_to_num(nan=123.0)), name

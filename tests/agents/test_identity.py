@@ -1,0 +1,145 @@
+"""A member's numbers are the same bits alone, in company, in any slot, and after it was saved and put back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from agents.ppo import PPO, PPOParams
+from envs.errors import InputError
+from tests.agents.helpers import assert_same, shape_for, start
+from tests.agents.toy_env import ToyEnv
+
+SLOTS = 5
+ROLLOUTS = 4
+
+
+def trained(members: dict[int, int], rollouts: int = ROLLOUTS, **changes: int) -> tuple[PPO, ToyEnv]:
+    env = ToyEnv(SLOTS, 4, privileged=True)
+    ppo = start(env, members, **changes)
+    ppo.train(env, rollouts)
+    return ppo, env
+
+
+@pytest.mark.parametrize(("width", "minibatch"), [(16, 16), (64, 48), (128, 33)])
+@pytest.mark.parametrize("member", [0, 1, 2])
+def test_alone_in_company_and_in_another_slot(member: int, width: int, minibatch: int) -> None:
+    size = {"net_width": width, "minibatch": minibatch}
+    alone, env = trained({1: member}, **size)
+    alone_stats = alone.train(env, 1)[-1]
+    companies = ({1: member, 0: 5, 2: 6, 3: 7, 4: 8}, {4: member}, {0: member, 4: 7, 3: 9})
+    for company in companies:
+        slot = next(slot for slot, who in company.items() if who == member)
+        ppo, other_env = trained(company, **size)
+        stats = ppo.train(other_env, 1)[-1]
+        assert_same(alone.get_member(1), ppo.get_member(slot))
+        assert_same(env.get_member(1), other_env.get_member(slot))
+        for name, value in stats._asdict().items():
+            assert torch.equal(value[slot], getattr(alone_stats, name)[1]), name
+        rows = torch.randn(SLOTS, 3, alone.shape.obs_dim)
+        swapped = rows.clone()
+        swapped[slot] = rows[1]
+        ours = alone.act_fn()(rows.view(-1, alone.shape.obs_dim)).view(SLOTS, 3, -1)[1]
+        theirs = ppo.act_fn()(swapped.view(-1, alone.shape.obs_dim)).view(SLOTS, 3, -1)[slot]
+        assert torch.equal(ours, theirs)
+
+
+def test_saved_and_put_back_anywhere_it_goes_on_exactly(tmp_path: Path) -> None:
+    straight, straight_env = trained({1: 2, 3: 1}, 5)
+    half, half_env = trained({1: 2, 3: 1}, 2)
+    save_file(half.get_member(1), tmp_path / "member.safetensors")
+    save_file(half_env.get_member(1), tmp_path / "rows.safetensors")
+
+    env = ToyEnv(SLOTS, 4, privileged=True)
+    ppo = start(env, {0: 8, 2: 9})
+    ppo.train(env, 3)
+    ppo.set_member(4, load_file(tmp_path / "member.safetensors"))
+    env.set_member(4, load_file(tmp_path / "rows.safetensors"))
+    assert ppo.rollouts == [3, 0, 3, 0, 2]
+    ppo.train(env, 3)
+    assert_same(straight.get_member(1), ppo.get_member(4))
+    assert_same(straight_env.get_member(1), env.get_member(4))
+
+
+def test_saving_changes_nothing() -> None:
+    quiet, quiet_env = trained({1: 2}, 3)
+    env = ToyEnv(SLOTS, 4, privileged=True)
+    ppo = start(env, {1: 2})
+    for _ in range(3):
+        ppo.train(env, 1)
+        ppo.get_member(1)
+        ppo.act_fn([1])(torch.zeros(2, ppo.shape.obs_dim))
+        ppo.export_member(1)
+    assert_same(quiet.get_member(1), ppo.get_member(1))
+    assert_same(quiet_env.get_member(1), env.get_member(1))
+
+
+def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone() -> None:
+    calm, calm_env = trained({0: 1, 3: 2}, 3)
+    env = ToyEnv(SLOTS, 4, privileged=True)
+    ppo = start(env, {0: 1, 1: 3, 2: 4, 3: 2})
+    env.poison = 1  # member 1's rewards become NaN
+    ppo.population.weights.actor_in[2] = torch.nan
+    ppo.train(env, 3)
+    assert ppo.diverged == [False, True, True, False, False]
+    for slot in (0, 3):
+        assert_same(calm.get_member(slot), ppo.get_member(slot))
+        assert_same(calm_env.get_member(slot), env.get_member(slot))
+    assert not env.faults().any()  # its actions stayed legal
+    env.poison = None
+    ppo.add_member(1, PPOParams(), 7, 4, env.state_avg, env.state_std)  # the slot serves again, none the worse
+    ppo.begin(env.reset(), [1])
+    ppo.train(env, 1)
+    assert ppo.diverged == [False, False, True, False, False]
+    assert bool(torch.isfinite(ppo.get_member(1)["weights"]).all())
+    assert ppo.act_fn([2])(torch.zeros(1, 3)).tolist() == [[0.0, 0.0]]
+
+
+def test_a_member_that_stopped_early_keeps_learning_next_time_whoever_else_does() -> None:
+    """A target-KL in one member, a weight decay in another: the branches that they open change no bit of a third."""
+    alone, _ = trained({2: 0})  # member 0 has neither
+    company, _ = trained({2: 0, 0: 1, 1: 2})  # 1: decay and KL, 2: KL
+    assert_same(alone.get_member(2), company.get_member(2))
+
+
+def test_members_come_and_go() -> None:
+    env = ToyEnv(2, 4)
+    ppo = PPO(shape_for(env))
+    with pytest.raises(ValueError, match="slot 0 is empty"):
+        ppo.get_member(0)
+    ppo.add_member(0, PPOParams(), 1, 4, env.state_avg, env.state_std)
+    env.streams.seed(0, 1)
+    assert ppo.train(env, 1, lambda _: True)[0].updates.tolist() == [6.0, 0.0]
+    assert len(ppo.train(env, 3, lambda _: True)) == 1  # stopped by the callback
+    ppo.add_member(1, PPOParams(), 1, 4, env.state_avg, env.state_std)
+    with pytest.raises(ValueError, match="begin"):
+        ppo.train(env, 1)
+    ppo.remove_member(1)
+    ppo.remove_member(0)
+    assert ppo.rollouts == [0, 0]
+    assert not ppo.population.flat.any()
+    assert ppo.population.state_std.eq(1).all()
+    with pytest.raises(ValueError, match="are not the shape's"):
+        PPO(shape_for(env, slots=3)).train(env, 1)
+    with pytest.raises(InputError, match="total_rollouts"):
+        ppo.add_member(0, PPOParams(), 1, 0, env.state_avg, env.state_std)
+
+
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
+    ppo, env = trained({1: 2}, 1)
+    state = ppo.get_member(1)
+    for changes, words in (
+        ({"obs": None}, "must hold"),
+        ({"shape": state["shape"] + 1}, "is of shape"),
+        ({"adam_m": state["adam_m"][:, :-1]}, "adam_m is"),
+    ):
+        wrong = {name: tensor for name, tensor in {**state, **changes}.items() if tensor is not None}
+        with pytest.raises(InputError, match=words):
+            ppo.set_member(1, wrong)
+        assert_same(state, ppo.get_member(1))
+    other = PPO(shape_for(env, net_width=32))
+    with pytest.raises(InputError, match="is of shape"):
+        other.set_member(0, state)
