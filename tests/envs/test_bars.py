@@ -394,6 +394,9 @@ def test_open_bars_are_refused_until_they_close(tmp_path: Path) -> None:
         f"{path}: row 4 (2024-01-01 04:00 UTC): the bar is still open until 2024-01-01 05:00 UTC (now 2024-01-01 04:59)"
     )
     assert len(load_bars(tmp_path, "1h", now=closes)) == 5
+    path.unlink()
+    write_bars(replace(sample_bars(), synthetic=True), tmp_path)
+    assert len(load_bars(tmp_path, "1h", now=closes)) == 50  # no clock runs in a market that was made up
 
 
 def test_no_overlap_names_both(tmp_path: Path) -> None:
