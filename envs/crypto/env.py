@@ -1,0 +1,403 @@
+"""The crypto market as a vectorized environment: one code for training, evaluation and single runs, whatever the
+rows' number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs.crypto.episodes import Episodes, Window
+from envs.crypto.market import Market
+from envs.crypto.params import EnvParams, resolve_episode_bars
+from envs.crypto.portfolio import (
+    Filled,
+    Ledger,
+    Portfolio,
+    Rules,
+    fill_,
+    mark_,
+    plan,
+    portfolio_columns,
+    to_portfolio,
+)
+from envs.crypto.reward import Reward
+from envs.crypto.timeframe import bars_per_week
+from envs.errors import InputError
+from envs.faults import FaultLatch
+from envs.streams import derive_seed
+from envs.vec_env import Step, VecEnv
+
+
+class Account(NamedTuple):
+    """The bar just closed, before any autoreset: (R,) float64 each.
+
+    value, equal_weight: V and E at its close, in quote units. fees, notional: of the orders filled in it, in quote
+    units. trades: orders filled. exposure: 1 - cash/V. dropped: orders under the minimum. unfilled: orders whose fill
+    bar was a hole.
+    """
+
+    value: Tensor
+    equal_weight: Tensor
+    fees: Tensor
+    notional: Tensor
+    trades: Tensor
+    exposure: Tensor
+    dropped: Tensor
+    unfilled: Tensor
+
+
+class CryptoEnv(VecEnv):
+    """`envs_per_member` rows per member, each trading the market from flat cash for one episode after the other.
+
+    Observation (state_dim = 1 + 3N + max_lookback·M, float32): cash share, N weights, N unrealised returns, N clocks
+    min(1, bars held / held_scale), then the features of the last `lookback` bars, newest first, zeros beyond a row's
+    own lookback. With `privileged_age` one more column for critics: age / episode_bars where the reward depends on
+    age, else 0.
+
+    Action (N): parts of `action_scale`, in [-1, 1]; decided at a bar's close, filled at the next bar's open, rewarded
+    at its close.
+
+    account: the last step's `Account`, kept by evaluation environments (and with `accounts`); None before the first
+    step.
+    """
+
+    env_name = "sweepd/Crypto-v0"
+    if_discrete = False
+
+    def __init__(
+        self,
+        market: Market,
+        params: EnvParams | Sequence[EnvParams],
+        windows: Sequence[Window] | Sequence[Sequence[Window]],
+        envs_per_member: int,
+        *,
+        max_lookback: int | None = None,
+        privileged_age: bool = False,
+        stagger: bool = False,
+        accounts: bool = False,
+        device: torch.device | str = "cpu",
+        debug: bool = False,
+    ) -> None:
+        """For training: episodes start at random bars. Call `reset` before the first step.
+
+        params: one per member, or one for a single member. windows: training windows (first, last), the same for all
+        members or a list of them per member. max_lookback: the lookback that observations are padded to (default: the
+        largest there is). stagger: shorten the first episodes by even steps, so that a member's rows don't all end at
+        once. accounts: keep `account`. debug: check for faults after every step. Raises InputError where a window is
+        too early, too late or empty.
+        """
+        every = [params] if isinstance(params, EnvParams) else list(params)
+        if windows and isinstance(windows[0][0], int):
+            grounds = [cast("Sequence[Window]", windows)] * len(every)
+        else:
+            grounds = list(cast("Sequence[Sequence[Window]]", windows))
+        self._set_up(
+            market, every, grounds, envs_per_member, max_lookback, torch.device(device),
+            fixed=False, privileged_age=privileged_age, stagger=stagger, accounts=accounts, debug=debug,
+        )
+
+    @classmethod
+    def for_windows(
+        cls,
+        market: Market,
+        params: EnvParams | Sequence[EnvParams],
+        windows: Sequence[Sequence[Window]],
+        *,
+        max_lookback: int | None = None,
+        device: torch.device | str = "cpu",
+        debug: bool = False,
+    ) -> CryptoEnv:
+        """For evaluation: row j of member m trades exactly windows[m][j], from its first bar to its last; nothing is
+        random.
+
+        All members need equally many windows. Rows whose window has ended trade it again until somebody stops.
+        """
+        env = cls.__new__(cls)
+        every = [params] * len(windows) if isinstance(params, EnvParams) else list(params)
+        rows = len(windows[0]) if windows else 0
+        if not rows or any(len(own) != rows for own in windows):
+            raise InputError("evaluation needs at least one window per member, and equally many for each")
+        env._set_up(
+            market, every, list(windows), rows, max_lookback, torch.device(device),
+            fixed=True, privileged_age=False, stagger=False, accounts=True, debug=debug,
+        )
+        return env
+
+    def _set_up(
+        self,
+        market: Market,
+        params: list[EnvParams],
+        windows: list[Sequence[Window]],
+        envs_per_member: int,
+        max_lookback: int | None,
+        device: torch.device,
+        *,
+        fixed: bool,
+        privileged_age: bool,
+        stagger: bool,
+        accounts: bool,
+        debug: bool,
+    ) -> None:
+        if len(windows) != len(params) or not params:
+            raise InputError(f"parameters are given for {len(params)} members, but windows for {len(windows)}")
+        if envs_per_member < 1:
+            raise InputError(f"envs per member is {envs_per_member}; it must be at least 1")
+        self.market = market
+        self.device = device
+        self.debug = debug
+        self.num_members, self.envs_per_member = len(params), envs_per_member
+        self.num_envs = rows = self.num_members * envs_per_member
+        self.action_dim = assets = market.assets
+        self.max_lookback = max_lookback or max(p.lookback for p in params)
+        self.privileged_dim = int(privileged_age)
+        self._portfolio_dim = 1 + 3 * assets
+        self.state_dim = self._portfolio_dim + self.max_lookback * market.feature_count
+        self._tables = market.tables(device)
+        self._features = self._tables.lagged(self.max_lookback)
+        self._params = list(params)
+
+        def per_row(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+            return torch.zeros(*shape, rows, dtype=dtype, device=device)
+
+        # One block, so that neighbours can be worked on together: paid and units are the ledger's book, units and equal
+        # weight's units are valued together.
+        self._holdings = per_row(3, assets)
+        self._ledger = Ledger(per_row(), self._holdings[:2], per_row(assets), per_row(assets))
+        self._worth = per_row(2, assets)  # of the positions and of equal weight's, at the last close
+        self._total = per_row(2)  # V and E at the last close
+        self._prices = per_row(2 * assets)  # opens and closes of the last closed bar
+        self._bar = per_row(dtype=torch.int64)  # the last closed bar
+        self._age = per_row()
+        self._initial_cash = per_row()
+        self._inverse_held_scale = per_row()
+        self._age_scale = per_row()  # 1 / episode_bars where the reward depends on age, else 0
+        # The bar in which equal weight buys each asset; only markets with holes need it.
+        self._buys_at = None if self._tables.next_fill is None else per_row(assets, dtype=torch.int64)
+        self._beyond_lookback: Tensor | None = None  # (R, max_lookback, 1) bool
+        self._no_rows = per_row(dtype=torch.bool)
+        self._final = torch.zeros(rows, self.state_dim + self.privileged_dim, device=device)
+        self._rules = Rules(rows, market.instruments, device)
+        self._reward = Reward(rows, device)
+        self._faults = FaultLatch(rows, envs_per_member, market.tickers, device)
+        self._episodes = Episodes(self.num_members, envs_per_member, device, fixed=fixed, stagger=stagger)
+        self.account: Account | None = None
+        self._accounts = accounts
+        for member, (own, ground) in enumerate(zip(params, windows, strict=True)):
+            self.configure_member(member, own, ground)
+
+    def configure_member(self, member: int, params: EnvParams, windows: Sequence[Window]) -> None:
+        """Give a slot to another member; follow it with `reset_member` or `set_member`.
+
+        Raises InputError where the lookback exceeds the padding, or a window starts before features exist, is empty,
+        or ends after the last bar.
+        """
+        if params.lookback > self.max_lookback:
+            raise InputError(
+                f"lookback is {params.lookback}, but this environment's observations hold no more than {self.max_lookback}"
+            )
+        if not windows:
+            raise InputError("a member has no window to trade in; give at least one (first, last)")
+        earliest, latest = self.market.first_bar(self.max_lookback), self.market.length - 1
+        for first, last in windows:
+            if not earliest <= first < last <= latest:
+                raise InputError(
+                    f"window ({first}, {last}) doesn't fit: the first decision is possible at bar {earliest}, "
+                    f"and the last valuation at bar {latest}"
+                )
+        week = bars_per_week(self.market.bars.timeframe)
+        length = resolve_episode_bars(params, windows, week)
+        self._params[member] = params
+        self._episodes.configure(member, windows, length)
+        rows = self._episodes.rows(member)
+        self._initial_cash[rows] = params.initial_cash
+        self._inverse_held_scale[rows] = 1.0 / (params.held_scale or float(week))
+        self._age_scale[rows] = 1.0 / length if params.time_decay_floor < 1 else 0.0
+        self._rules.set_rows(rows.start, rows.stop, params)
+        self._reward.set_rows(rows.start, rows.stop, params, length)
+        self._beyond_lookback = None
+        lookbacks = torch.tensor([p.lookback for p in self._params], device=self.device)
+        if any(p.lookback < self.max_lookback for p in self._params):
+            beyond = torch.arange(self.max_lookback, device=self.device) >= lookbacks.unsqueeze(1)
+            self._beyond_lookback = beyond.repeat_interleave(self.envs_per_member, dim=0).unsqueeze(2)
+        self.max_step = int(self._episodes.lengths.max())
+        self.bootstrap_interval = int(self._episodes.lengths.min())
+
+    def member_params(self, member: int) -> EnvParams:
+        """The parameters that a slot was configured with."""
+        return self._params[member]
+
+    @property
+    def row_lengths(self) -> np.ndarray:
+        """(R,) int64: the bars of each row's episodes (`EnvParams.episode_bars` resolved, or the row's window)."""
+        return self._episodes.lengths
+
+    def bars(self) -> Tensor:
+        """(R,) int64: the last closed bar of each row."""
+        return self._bar.clone()
+
+    def values(self) -> Tensor:
+        """(2, R) float64: what the portfolio and equal weight are worth at the last close."""
+        return self._total.clone()
+
+    def portfolio(self) -> Portfolio:
+        """A copy of the rows' portfolios."""
+        return to_portfolio(self._ledger)
+
+    def reset(self, seed: int | Sequence[int | None] | None = None) -> Tensor:
+        """See `VecEnv.reset`. A None among several seeds keeps that member's stream (or the slot empty, if it never
+        had one).
+
+        Where no seed was ever given at all, members get one from the operating system.
+        """
+        members = range(self.num_members)
+        seeds: list[int | None]
+        if isinstance(seed, int):
+            seeds = [derive_seed("env", seed, member) for member in members]
+        elif seed is not None:
+            seeds = list(seed)
+        elif any(self._episodes.seeded(member) for member in members):
+            seeds = [None] * self.num_members
+        else:
+            seeds = [int(np.random.SeedSequence().generate_state(1)[0]) for _ in members]
+        for member, own in enumerate(seeds):
+            self.reset_member(member, own)
+        return self.observe()
+
+    def reset_member(self, member: int, seed: int | None = None) -> None:
+        """Start that member's rows anew, its stream too where a seed is given; the others go on undisturbed."""
+        if seed is not None:
+            self._episodes.seed(member, seed)
+        self._begin(self._episodes.start(member))
+        self._faults.clear(self._episodes.rows(member))
+
+    def draw(self, horizon: int) -> None:
+        """See `VecEnv.draw`: the bars where the episodes start that begin within `horizon` steps."""
+        self._episodes.draw(horizon)
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        """See `VecEnv.step`. `terminated` is always false. Read both masks, don't write them."""
+        if not self._episodes.started:
+            raise RuntimeError("step was called before reset")
+        reward = self._trade(action)
+        truncated = self._no_rows
+        if self._episodes.tick():  # known to the host, whatever is on the device
+            truncated = self._episodes.restart_ended()
+            torch.where(truncated.unsqueeze(1), self.observe(), self._final, out=self._final)
+            self._begin(truncated)
+        if self.debug:
+            self.check()
+        return Step(self.observe(out), reward, self._no_rows, truncated)
+
+    def _begin(self, mask: Tensor) -> None:
+        """Begin an episode in the rows of `mask` (R,): flat, with the initial cash, at the next of their starting
+        bars.
+        """
+        tables, ledger, assets = self._tables, self._ledger, self.action_dim
+        torch.where(mask, self._episodes.next_bars(), self._bar, out=self._bar)
+        self._episodes.take_turn(mask)
+        for money in (ledger.cash, self._total):
+            torch.where(mask, self._initial_cash, money, out=money)
+        for state in (self._holdings, self._worth, ledger.held, ledger.high, self._age):
+            state.masked_fill_(mask, 0.0)
+        self._reward.start(self._initial_cash, mask)
+
+        # Equal weight is bought like any order, each asset at the open of its first bar from the next one on that is
+        # no hole.
+        fill = (self._bar + 1).clamp_max(self.market.length - 1).expand(assets, -1)
+        units = (self._initial_cash / assets * self._rules.buy_rate) / tables.next_open.gather(1, fill)
+        torch.where(mask, units, self._holdings[2], out=self._holdings[2])
+        if self._buys_at is not None and tables.next_fill is not None:
+            torch.where(mask, tables.next_fill.gather(1, fill), self._buys_at, out=self._buys_at)
+
+    def _trade(self, action: Tensor) -> Tensor:
+        """One bar in every row; returns the reward (R,)."""
+        assets, ledger, rules, tables = self.action_dim, self._ledger, self._rules, self._tables
+        wish = torch.empty_like(ledger.held).copy_(action.t())
+        self._faults.look(wish)
+        worth, close = self._worth[0], self._prices[assets:]
+        orders = plan(ledger, worth, self._total[0], close, wish, rules, count=self._accounts)
+
+        self._bar += 1
+        bar = self._bar.expand(2 * assets, -1)
+        torch.gather(tables.prices, 1, bar, out=self._prices)
+        hole = None if tables.hole is None else tables.hole.gather(1, bar[:assets])
+        filled = fill_(ledger, orders, self._prices[:assets], hole, rules, count=self._accounts)
+        mark_(ledger, close, rules)
+
+        torch.mul(self._holdings[1:], close, out=self._worth)
+        if self._buys_at is not None:
+            waiting = (self._initial_cash / assets).expand(assets, -1)
+            torch.where(self._buys_at <= self._bar, self._worth[1], waiting, out=self._worth[1])
+        total = self._worth.sum(1)
+        total[0] += ledger.cash
+        growth = torch.div(total, self._total).log_()
+        self._total.copy_(total)
+        reward = self._reward.of(growth, total[0], worth, ledger.cash, self._age)
+        self._age += 1.0
+        if filled is not None and orders.dropped is not None:
+            self.account = self._account(total, filled, orders.dropped)
+        return reward
+
+    def _account(self, total: Tensor, filled: Filled, dropped: Tensor) -> Account:
+        exposure = 1.0 - self._ledger.cash / total[0]
+        return Account(
+            total[0], total[1], filled.fees, filled.notional, filled.trades, exposure, dropped.double(), filled.unfilled
+        )
+
+    def observe(self, out: Tensor | None = None) -> Tensor:
+        """(num_envs, state_dim + privileged_dim) float32: what every row sees now. Changes nothing."""
+        obs = torch.empty_like(self._final) if out is None else out
+        ledger, total = self._ledger, self._total[0]
+        columns = portfolio_columns(self._worth[0], total, ledger, self._inverse_held_scale)
+        obs[:, 0] = ledger.cash / total
+        obs[:, 1 : self._portfolio_dim] = columns.flatten(0, 1).float().t()
+        features = obs[:, self._portfolio_dim : self.state_dim]
+        torch.index_select(self._features, 0, self.market.length - 1 - self._bar, out=features)
+        if self._beyond_lookback is not None:
+            features.view(self.num_envs, self.max_lookback, -1).masked_fill_(self._beyond_lookback, 0.0)
+        if self.privileged_dim:
+            obs[:, self.state_dim] = self._age * self._age_scale
+        return obs
+
+    def final_obs(self) -> Tensor:
+        """See `VecEnv.final_obs`."""
+        return self._final
+
+    def faults(self) -> Tensor:
+        """See `VecEnv.faults`."""
+        return self._faults.latched()
+
+    def check(self) -> None:
+        """See `VecEnv.check`."""
+        self._faults.check()
+
+    def _state(self) -> dict[str, Tensor]:
+        """All tensors that change from step to step; their last dimension is the rows'."""
+        state = {
+            "cash": self._ledger.cash, "holdings": self._holdings, "held": self._ledger.held, "high": self._ledger.high,
+            "worth": self._worth, "total": self._total, "prices": self._prices, "bar": self._bar, "age": self._age,
+            "peak": self._reward.peak, "drawdown": self._reward.drawdown, "final_obs": self._final.t(),
+        }
+        if self._buys_at is not None:
+            state["buys_at"] = self._buys_at
+        return state
+
+    def get_member(self, member: int) -> dict[str, Tensor]:
+        """See `VecEnv.get_member`."""
+        rows = self._episodes.rows(member)
+        own = {name: tensor[..., rows] for name, tensor in self._state().items()}
+        own |= self._faults.state(rows) | self._episodes.state(member)
+        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in own.items()}
+
+    def set_member(self, member: int, state: dict[str, Tensor]) -> None:
+        """See `VecEnv.set_member`. The slot must be configured with the member's parameters and windows."""
+        rows = self._episodes.rows(member)
+        for name, tensor in self._state().items():
+            tensor[..., rows] = state[name].to(self.device)
+        self._faults.set_state(rows, state)
+        self._episodes.set_state(member, state)

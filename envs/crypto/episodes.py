@@ -1,0 +1,172 @@
+"""Where episodes start and when they end.
+
+Episodes have fixed lengths, so the host counts them and never asks the device whether some row has ended. Where they
+start is random, drawn ahead from each member's own stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs.streams import Streams
+
+Window = tuple[int, int]
+
+
+class Episodes:
+    """The episodes of `members * per_member` rows.
+
+    fixed: row j of a member always trades that member's window j from end to end, and nothing is random. Otherwise
+    episodes of the member's length start at random bars of its windows and never leave the one they started in.
+    stagger: shorten the first episodes of a member's rows by even steps, so that they don't all end at once.
+    """
+
+    def __init__(self, members: int, per_member: int, device: torch.device, *, fixed: bool, stagger: bool) -> None:
+        rows = members * per_member
+        self.members, self.per_member = members, per_member
+        self.fixed, self.stagger = fixed, stagger
+        self.device = device
+        self.lengths = np.ones(rows, dtype=np.int64)
+        self._windows: list[Tensor] = [torch.zeros(0, 2, dtype=torch.int64)] * members
+        self._streams = Streams(members)
+        # Drawn ahead: entry `turn` of a row's column is where its next episode starts.
+        self._starts = torch.zeros(1, rows, dtype=torch.int64, device=device)
+        self._turn = torch.zeros(1, rows, dtype=torch.int64, device=device)
+        self._starts_left = np.zeros(rows, dtype=np.int64)
+        self._steps_left = np.zeros(rows, dtype=np.int64)  # to each episode's end, `_uncounted` steps ago
+        self._uncounted = 0
+        self._next_end = 0
+
+    def rows(self, member: int) -> slice:
+        """That member's rows."""
+        return slice(member * self.per_member, (member + 1) * self.per_member)
+
+    @property
+    def started(self) -> bool:
+        """Whether every row has been started."""
+        return self._next_end > 0
+
+    def configure(self, member: int, windows: Sequence[Window], length: int) -> None:
+        """What holds from the member's next start: its windows, and its episodes' length where they aren't fixed."""
+        self._windows[member] = torch.tensor([(int(first), int(last)) for first, last in windows])
+        self.lengths[self.rows(member)] = [last - first for first, last in windows] if self.fixed else length
+
+    def seed(self, member: int, seed: int) -> None:
+        """Begin the member's stream anew."""
+        self._streams.seed(member, seed)
+
+    def seeded(self, member: int) -> bool:
+        """Whether the member's stream ever had a seed."""
+        return self._streams.seeded(member)
+
+    def start(self, member: int) -> Tensor:
+        """Start the member's rows anew; returns their mask (rows,), for which `next_bars` holds the first bars."""
+        self._count()
+        rows = self.rows(member)
+        self._draw(member, 1)
+        first = self.lengths[rows]
+        if self.stagger:
+            first = -(-first * np.arange(1, self.per_member + 1) // self.per_member)
+        self._steps_left[rows] = first
+        return self._took(self._only(rows))
+
+    def draw(self, horizon: int) -> None:
+        """Draw where the episodes start that begin within `horizon` steps."""
+        if self.fixed:
+            return
+        self._count()
+        ends = np.where(self._steps_left <= horizon, 1 + (horizon - self._steps_left) // self.lengths, 0)
+        for member, rounds in enumerate(ends.reshape(self.members, -1).max(axis=1)):
+            if rounds:
+                self._draw(member, int(rounds))
+
+    def tick(self) -> bool:
+        """Count a step; true if episodes end with it."""
+        self._uncounted += 1
+        return self._uncounted == self._next_end
+
+    def next_bars(self) -> Tensor:
+        """(rows,) int64: where each row's next episode starts. Meaningless where none is drawn."""
+        return self._starts.gather(0, self._turn.clamp_max(self._starts.shape[0] - 1)).squeeze(0)
+
+    def take_turn(self, mask: Tensor) -> None:
+        """The rows of `mask` have begun the episode that `next_bars` named."""
+        self._turn += mask
+
+    def restart_ended(self) -> Tensor:
+        """The mask (rows,) of those whose episode has just ended, set to begin the next."""
+        self._count()
+        ended = self._steps_left == 0
+        for member in np.unique(np.flatnonzero(ended & (self._starts_left == 0)) // self.per_member):
+            self._draw(int(member), 1)
+        self._steps_left[ended] = self.lengths[ended]
+        return self._took(ended)
+
+    def state(self, member: int) -> dict[str, Tensor]:
+        """What that member needs to go on exactly."""
+        self._count()
+        rows = self.rows(member)
+        return {
+            "stream": self._streams.state(member),
+            "starts": self._starts[:, rows].clone(),
+            "turn": self._turn[:, rows].clone(),
+            "starts_left": torch.from_numpy(self._starts_left[rows].copy()),
+            "steps_left": torch.from_numpy(self._steps_left[rows].copy()),
+        }
+
+    def set_state(self, member: int, state: dict[str, Tensor]) -> None:
+        """Put back what `state` returned, in this or another slot."""
+        self._count()
+        rows = self.rows(member)
+        self._streams.set_state(member, state["stream"])
+        self._put(rows, state["starts"])
+        self._turn[:, rows] = state["turn"].to(self.device)
+        self._starts_left[rows] = state["starts_left"].numpy()
+        self._steps_left[rows] = state["steps_left"].numpy()
+        self._next_end = int(self._steps_left.min())
+
+    def _count(self) -> None:
+        self._steps_left -= self._uncounted
+        self._next_end -= self._uncounted
+        self._uncounted = 0
+
+    def _only(self, rows: slice) -> np.ndarray:
+        mask = np.zeros(len(self.lengths), dtype=bool)
+        mask[rows] = True
+        return mask
+
+    def _took(self, mask: np.ndarray) -> Tensor:
+        self._starts_left[mask] -= 1
+        self._next_end = int(self._steps_left.min())
+        return torch.from_numpy(mask).to(self.device, non_blocking=True)
+
+    def _draw(self, member: int, rounds: int) -> None:
+        """The next `rounds` starts of each of a member's rows, instead of those it still had."""
+        rows = self.rows(member)
+        windows = self._windows[member]
+        if self.fixed:
+            starts = windows[:, 0].unsqueeze(0)
+        else:
+            # The rows of a round take even parts of the training bars, all turned by one random amount: each start is
+            # uniform, and as far as there are bars enough no two rows start at the same one.
+            n = self.per_member
+            uniform = self._streams.member_uniform(member, rounds, n + 1)
+            place = (torch.arange(n, dtype=torch.float64) + uniform[:, :n]) / n + uniform[:, n:]
+            choices = windows[:, 1] - windows[:, 0] - int(self.lengths[rows.start]) + 1
+            bounds = choices.cumsum(0)
+            chosen = ((place - place.floor()) * bounds[-1]).long().clamp_max(int(bounds[-1]) - 1)
+            window = torch.searchsorted(bounds, chosen, right=True)
+            starts = windows[window, 0] + chosen - (bounds - choices)[window]
+        self._put(rows, starts)
+        self._turn[:, rows] = 0
+        self._starts_left[rows] = rounds
+
+    def _put(self, rows: slice, starts: Tensor) -> None:
+        missing = starts.shape[0] - self._starts.shape[0]
+        if missing > 0:
+            self._starts = torch.cat([self._starts, self._starts.new_zeros(missing, self._starts.shape[1])])
+        self._starts[: starts.shape[0], rows] = starts.to(self.device)

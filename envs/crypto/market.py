@@ -1,0 +1,147 @@
+"""A market ready to be traded in: bars, their features, what the exchange allows, and the tables a batch gathers
+from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs.crypto.params import Instruments
+from envs.errors import InputError
+
+if TYPE_CHECKING:
+    from envs.crypto.bars import Bars
+
+Window = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A market on one device, laid out for gathering. T bars, N assets, M feature columns.
+
+    prices: (2N, T) float64, opens of all assets, then closes. Asset-first, since the step works on (N, rows).
+    hole: (N, T) bool, or None where the market has none.
+    next_fill: (N, T) int64, the first bar from t on that is no hole (T where there is none); None without holes.
+    next_open: (N, T) float64, the open at `next_fill` (1 where there is none).
+    features: (T, M) float32, newest bar first, so that the lags of an observation, newest first, lie one after another.
+    """
+
+    prices: Tensor
+    hole: Tensor | None
+    next_fill: Tensor | None
+    next_open: Tensor
+    features: Tensor
+
+    def lagged(self, lookback: int) -> Tensor:
+        """(T - lookback + 1, lookback * M) float32, a view: row T-1-t holds the features of t, t-1, … t-lookback+1."""
+        bars, columns = self.features.shape
+        return self.features.as_strided((bars - lookback + 1, lookback * columns), (columns, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Market:
+    """Bars with their features.
+
+    recipe: the name of the recipe that made the features.
+    features: (T, M) float32. Rows before `memory` - 1 mean nothing.
+    memory: W, the bars that one row of features looks back on (its own included).
+    """
+
+    bars: Bars
+    recipe: str
+    features: np.ndarray
+    instruments: Instruments
+    memory: int = 1
+    _tables: dict[torch.device, Tables] = field(default_factory=dict, repr=False)
+
+    @property
+    def tickers(self) -> tuple[str, ...]:
+        return self.bars.tickers
+
+    @property
+    def assets(self) -> int:
+        """N."""
+        return len(self.bars.tickers)
+
+    @property
+    def length(self) -> int:
+        """T, the number of bars."""
+        return int(self.bars.close.shape[0])
+
+    @property
+    def feature_count(self) -> int:
+        """M, the feature columns of one bar."""
+        return int(self.features.shape[1])
+
+    def first_bar(self, max_lookback: int) -> int:
+        """The first bar at which an observation with `max_lookback` bars of features exists."""
+        return self.memory - 1 + max_lookback - 1
+
+    def tables(self, device: torch.device | str = "cpu") -> Tables:
+        """The market as tensors on `device`; made once per device."""
+        device = torch.device(device)
+        if device not in self._tables:
+            self._tables[device] = _make_tables(self, device)
+        return self._tables[device]
+
+
+def make_market(bars: Bars, recipe: str = "default", instruments: Instruments | None = None) -> Market:
+    """Compute the features of `bars` by the named recipe. Raises InputError where instruments don't fit the tickers."""
+    from envs.crypto.features import compute_features, get_recipe  # TA-Lib is loaded only where features are computed
+
+    assets = len(bars.tickers)
+    instruments = instruments or Instruments.unrestricted(assets)
+    if len(instruments.increment) != assets:
+        raise InputError(f"instruments are given for {len(instruments.increment)} tickers, but the bars have {assets}")
+    found = get_recipe(recipe)
+    return Market(bars, recipe, compute_features(bars, found), instruments, found.memory)
+
+
+def _make_tables(market: Market, device: torch.device) -> Tables:
+    bars = market.bars
+    prices = np.concatenate([bars.open.T, bars.close.T]).astype(np.float64)
+    hole = np.ascontiguousarray(bars.hole.T)
+    next_open = np.ascontiguousarray(bars.open.T, dtype=np.float64)
+    next_fill = None
+    if hole.any():
+        length = market.length
+        own = np.where(hole, length, np.arange(length))
+        next_fill = np.minimum.accumulate(own[:, ::-1], axis=1)[:, ::-1].copy()
+        reachable = np.minimum(next_fill, length - 1)
+        next_open = np.where(next_fill < length, np.take_along_axis(next_open, reachable, axis=1), 1.0)
+    features = np.ascontiguousarray(market.features[::-1], dtype=np.float32)
+    return Tables(
+        prices=torch.from_numpy(prices).to(device),
+        hole=torch.from_numpy(hole).to(device) if next_fill is not None else None,
+        next_fill=torch.from_numpy(next_fill).to(device) if next_fill is not None else None,
+        next_open=torch.from_numpy(next_open).to(device),
+        features=torch.from_numpy(features).to(device),
+    )
+
+
+def observation_normaliser(
+    market: Market, windows: Sequence[Window], lookback: int, max_lookback: int
+) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of a member's observations over its training bars: two (state_dim,) float32 tensors.
+
+    Portfolio entries have 0 and 1; so have lags beyond the member's own `lookback`, which it sees as zeros. Market
+    features have the mean and the population deviation over all bars at which the windows let it decide (1 where that
+    is 0).
+    """
+    bars = np.unique(np.concatenate([np.arange(first, last) for first, last in windows]))
+    values = market.features[bars].astype(np.float64)
+    mean, deviation = values.mean(axis=0), values.std(axis=0)
+    deviation[deviation < 1e-8] = 1.0
+    columns, portfolio = market.feature_count, 1 + 3 * market.assets
+    average = np.zeros(portfolio + max_lookback * columns)
+    spread = np.ones_like(average)
+    for lag in range(lookback):
+        at = slice(portfolio + lag * columns, portfolio + (lag + 1) * columns)
+        average[at], spread[at] = mean, deviation
+    return torch.from_numpy(average).float(), torch.from_numpy(spread).float()

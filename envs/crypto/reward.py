@@ -1,0 +1,92 @@
+"""The reward of one step, for rows whose weights may all differ. Metrics never use it: it only shapes learning."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from envs.crypto.params import EnvParams
+
+
+class Reward:
+    """r = reward_scale · (g·[alpha_weight·(x − b) + (1 − alpha_weight)·x] − penalties), with x and b the log growth
+    of the portfolio and of equal weight over the bar, and g = max(time_decay_floor, 1 − age / episode_bars).
+
+    Penalties: drawdown_penalty·max(0, rise of the drawdown from the episode's peak), volatility_penalty·x²,
+    concentration_penalty·max(0, largest weight − concentration_limit), cash_penalty·max(0, cash_reserve − cash/V),
+    all of the portfolio as the bar closes. Blocks that are off in all rows are skipped; they would add nothing but
+    zeros.
+    """
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        def per_row(*shape: int) -> Tensor:
+            return torch.zeros(*shape, rows, dtype=torch.float64, device=device)
+
+        self.peak = per_row()
+        self.drawdown = per_row()
+        self._growth = per_row(2)  # what a unit of x and of b is worth
+        self._scale = per_row()
+        self._floor = per_row()
+        self._inverse_length = per_row()
+        self._drawdown_penalty = per_row()
+        self._volatility_penalty = per_row()
+        self._concentration_penalty = per_row()
+        self._concentration_limit = per_row()
+        self._cash_penalty = per_row()
+        self._cash_reserve = per_row()
+        self._members: dict[int, EnvParams] = {}
+        self._decays = self._penalises_drawdown = self._penalises_state = False
+
+    @property
+    def decays(self) -> bool:
+        """Whether some row's reward depends on the episode's age."""
+        return self._decays
+
+    def set_rows(self, first: int, stop: int, params: EnvParams, episode_bars: int) -> None:
+        """Rows first … stop-1 follow `params` from now on."""
+        at = slice(first, stop)
+        self._growth[0, at] = params.reward_scale
+        self._growth[1, at] = -params.reward_scale * params.alpha_weight
+        self._scale[at] = params.reward_scale
+        self._floor[at] = params.time_decay_floor
+        self._inverse_length[at] = 1.0 / episode_bars
+        for name in ("drawdown", "volatility", "concentration", "cash"):
+            getattr(self, f"_{name}_penalty")[at] = params.reward_scale * getattr(params, f"{name}_penalty")
+        self._concentration_limit[at] = params.concentration_limit
+        self._cash_reserve[at] = params.cash_reserve
+        self._members[first] = params
+        members = self._members.values()
+        self._decays = any(p.time_decay_floor < 1 for p in members)
+        self._penalises_drawdown = any(p.drawdown_penalty > 0 for p in members)
+        self._penalises_state = any(
+            p.volatility_penalty > 0 or p.concentration_penalty > 0 or p.cash_penalty > 0 for p in members
+        )
+
+    def start(self, total: Tensor, rows: Tensor | slice) -> None:
+        """Begin an episode worth `total` (R,) in `rows` (a mask or a slice)."""
+        if isinstance(rows, slice):
+            self.peak[rows] = total[rows]
+            self.drawdown[rows] = 0.0
+        else:
+            torch.where(rows, total, self.peak, out=self.peak)
+            self.drawdown.masked_fill_(rows, 0.0)
+
+    def of(self, growth: Tensor, total: Tensor, worth: Tensor, cash: Tensor, age: Tensor) -> Tensor:
+        """(R,) float32.
+
+        growth: (2, R), x and b. total, cash: (R,) and worth (N, R) as the bar closes. age: (R,) steps before this one.
+        """
+        reward = (growth * self._growth).sum(0)
+        if self._decays:
+            reward *= torch.maximum(self._floor, 1.0 - age * self._inverse_length)
+        if self._penalises_drawdown:
+            torch.maximum(self.peak, total, out=self.peak)
+            drawdown = 1.0 - total / self.peak
+            reward -= self._drawdown_penalty * (drawdown - self.drawdown).clamp_min_(0.0)
+            self.drawdown.copy_(drawdown)
+        if self._penalises_state:
+            reward -= self._volatility_penalty * growth[0].square()
+            heaviest = worth.amax(0) / total
+            reward -= self._concentration_penalty * (heaviest - self._concentration_limit).clamp_min_(0.0)
+            reward -= self._cash_penalty * (self._cash_reserve - cash / total).clamp_min_(0.0)
+        return reward.float()
