@@ -1,0 +1,81 @@
+"""Checkpoints of trials: one safetensors file each, whole or not at all, with what is not a tensor as JSON in its header."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from envs.errors import InputError
+from envs.files import write_atomic
+
+FORMAT = 1
+State = dict[str, Tensor]
+
+
+@dataclass
+class MemberState:
+    """One member between rollouts: what `PPO.get_member` and `VecEnv.get_member` return (None before the first), and how far it got."""
+
+    ppo: State | None = None
+    env: State | None = None
+    rollouts: int = 0
+
+
+@dataclass
+class Checkpoint:
+    """A trial between rollouts. members: one per fold. rung: rungs reached. seconds: spent training it so far, all attempts.
+
+    scores: objective and fold scores of the rungs reached. note: what identifies the trial (seed, params), checked on resuming.
+    """
+
+    members: list[MemberState]
+    rung: int = 0
+    seconds: float = 0.0
+    note: dict[str, Any] = field(default_factory=dict)
+
+
+def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
+    """Write it and return the file's sha256."""
+    tensors: State = {}
+    for fold, member in enumerate(checkpoint.members):
+        for part, state in (("ppo", member.ppo), ("env", member.env)):
+            for name, tensor in (state or {}).items():
+                tensors[f"{fold}.{part}.{name}"] = tensor.detach().cpu().contiguous().clone()
+    described = {
+        "format": FORMAT, "rung": checkpoint.rung, "seconds": checkpoint.seconds, "note": checkpoint.note,
+        "rollouts": [member.rollouts for member in checkpoint.members],
+    }
+    content = save(tensors or {"empty": torch.zeros(1)}, metadata={"sweepd": json.dumps(described, sort_keys=True)})
+    write_atomic(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_checkpoint(path: Path, sha256: str | None = None) -> Checkpoint:
+    """Read it back. Raises InputError where the file is missing, damaged, of another format, or not the one with this sha256."""
+    try:
+        if sha256 is not None and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+            raise InputError(f"{path} is not the checkpoint that was recorded (its hash differs)")
+        with safe_open(str(path), framework="pt") as file:
+            described = json.loads((file.metadata() or {})["sweepd"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- not a mapping
+    except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
+        raise InputError(f"{path} is not a checkpoint of sweepd ({error})") from None
+    if described.get("format") != FORMAT:
+        raise InputError(f"{path} is a checkpoint of format {described.get('format')!r}; this version reads format {FORMAT}")
+    members = [MemberState(_part(tensors, fold, "ppo"), _part(tensors, fold, "env"), int(rollouts))
+               for fold, rollouts in enumerate(described["rollouts"])]
+    return Checkpoint(members, int(described["rung"]), float(described["seconds"]), dict(described["note"]))
+
+
+def _part(tensors: Mapping[str, Tensor], fold: int, part: str) -> State | None:
+    prefix = f"{fold}.{part}."
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)} or None

@@ -1,0 +1,258 @@
+"""From flags to a frozen study: automatic choices are made once, measured and printed; joining is checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agents.ppo import PPO, PPOParams
+from envs.crypto.bars import Bars, load_bars
+from envs.crypto.features import get_recipe
+from envs.crypto.metrics import OBJECTIVES
+from envs.crypto.params import EnvParams
+from envs.crypto.splits import CrossValidation, make_splits
+from envs.errors import InputError
+from envs.sizing import Measurement, SizingChoice, available_memory, choose_num_envs
+from optimize.experiment import Experiment, load_study_bars
+from optimize.pruning import PRUNERS, SAMPLERS
+from optimize.search_space import SHAPE_DEFAULTS, SearchSpace, Settings, load_space
+from optimize.spec import DataSpec, StudySpec, differences, refuse_other
+from optimize.storage import StudyStorage
+from optimize.study import StudyHandle, create_study, study_exists
+from optimize.summary import best_trial
+
+CPU_SLOTS, GPU_SLOTS = 10, 64
+TRIALS_PER_BATCH = 4
+UPDATES_PER_FOLD = 100
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a study shall be, as flags say it. None: automatic where the study is made, as frozen where it is joined.
+
+    given: names of the fields that a person set; only those are compared with a study that exists already.
+    n_envs: None for auto.
+    """
+
+    data_dir: Path
+    timeframe: str = "1h"
+    tickers: tuple[str, ...] | None = None
+    environment: str = "crypto"
+    recipe: str = "default"
+    cv: CrossValidation = dataclasses.field(default_factory=CrossValidation)
+    holdout: float = 0.15
+    budget: int = 250_000
+    rungs: int = 4
+    horizon: int = 64
+    n_envs: int | None = None
+    slots: int | None = None
+    trials_per_batch: int | None = None
+    search_space: str = "wide"
+    sampler: str = "tpe"
+    pruner: str = "hyperband"
+    objective: str = "excess-sharpe"
+    seed: int = 0
+    threads: int | None = None
+    env: dict[str, Any] = dataclasses.field(default_factory=dict)
+    given: frozenset[str] = frozenset()
+
+
+def check_request(request: Request) -> None:
+    """Raise InputError for the first flag that cannot be right, before anything is read or written."""
+    choices = {"env": (request.environment, ("crypto",)), "objective": (request.objective, tuple(OBJECTIVES)),
+               "sampler": (request.sampler, SAMPLERS), "pruner": (request.pruner, PRUNERS)}
+    for flag, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise InputError(f"--{flag} {value!r} is not known; choose {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}")
+    least = {"budget": request.budget, "rungs": request.rungs, "horizon": request.horizon, "n-envs": request.n_envs,
+             "slots": request.slots, "trials-per-batch": request.trials_per_batch, "threads": request.threads}
+    for flag, number in least.items():
+        if number is not None and number < 1:
+            raise InputError(f"--{flag} {number} must be at least 1")
+    if not 0 <= request.holdout < 0.9:
+        raise InputError(f"--holdout {request.holdout} must be a share from 0 to below 0.9")
+    if request.seed < 0:
+        raise InputError(f"--seed {request.seed} must be at least 0")
+    EnvParams(**request.env)
+    get_recipe(request.recipe)
+
+
+def open_study(storage: StudyStorage, name: str, request: Request, device: torch.device, runs_dir: Path, flags: Mapping[str, Any],
+               say: Callable[[str], None], bars: Bars | None = None) -> tuple[StudyHandle, Experiment]:
+    """Join the study called `name`, or make it. Raises InputError where it is something else than what was asked for."""
+    check_request(request)
+    if not study_exists(storage, name):
+        handle = _create(storage, name, request, device, runs_dir, flags, say, bars)
+        if handle is not None:
+            return handle
+        say(f"study {name} was made by another worker meanwhile; joining it")
+    handle = StudyHandle(storage, name)
+    spec = handle.spec
+    _refuse_flags(storage, name, spec, request)
+    now = dataclasses.replace(spec, **{f.name: f.default_factory() for f in dataclasses.fields(spec)  # type: ignore[misc]  # both are callable
+                                       if f.name in ("code_version", "torch_version")})
+    refuse_other(name, spec, now)
+    torch.set_num_threads(spec.threads)
+    bars = load_study_bars(spec, request.data_dir if "data_dir" in request.given else None)
+    return handle, Experiment(spec, bars, device)
+
+
+def _refuse_flags(storage: StudyStorage, name: str, spec: StudySpec, request: Request) -> None:
+    """Compare what a person set with the study as it was frozen."""
+    asked: dict[str, Any] = {}
+    plain = {"environment", "holdout", "budget", "rungs", "horizon", "slots", "trials_per_batch", "sampler", "pruner", "objective", "seed", "threads"}
+    for field in plain & request.given:
+        asked[field] = getattr(request, field)
+    if "n_envs" in request.given and request.n_envs is not None:
+        asked["num_envs"] = request.n_envs
+    if "cv" in request.given:
+        asked["cv"] = dataclasses.asdict(request.cv)
+    asked["env"] = spec.env | {name: value for name, value in request.env.items() if name in request.given}
+    if "recipe" in request.given:
+        asked["recipe"] = {**spec.recipe, "name": request.recipe}
+    if "search_space" in request.given:
+        space, _ = resolve_space(storage, request.search_space, spec.data.timeframe).within(spec.transitions)
+        asked["space"] = space.to_dict()
+    data = spec.data
+    if "timeframe" in request.given:
+        data = dataclasses.replace(data, timeframe=request.timeframe)
+    if "tickers" in request.given and request.tickers is not None:
+        data = dataclasses.replace(data, tickers=tuple(_like(ticker, data.tickers) for ticker in request.tickers))
+    now = dataclasses.replace(spec, data=data, **asked)
+    if differences(spec, now):
+        refuse_other(name, spec, now)
+
+
+def _like(ticker: str, known: tuple[str, ...]) -> str:
+    """The study's own name for a ticker given as BTC or BTC_USDT."""
+    for name in known:
+        if ticker.upper().replace("_", "/") in (name, name.partition("/")[0]):
+            return name
+    return ticker
+
+
+def resolve_space(storage: StudyStorage, name: str, timeframe: str) -> SearchSpace:
+    """A preset, a file, or `narrow:STUDY[#TRIAL]`, which is the space around a trial (the best one) of a study in this database."""
+    if not name.startswith("narrow:"):
+        return load_space(name, timeframe)
+    study_name, _, number = name.removeprefix("narrow:").partition("#")
+    handle = StudyHandle(storage, study_name)
+    trial = best_trial(handle)
+    if number:
+        trial = next((t for t in handle.trials() if str(t.number) == number and t.params), None)
+    if trial is None:
+        raise InputError(f"--search-space {name}: study {study_name!r} has no {'trial ' + number if number else 'complete trial'} to search around")
+    return handle.space.around(trial.params)
+
+
+def _create(storage: StudyStorage, name: str, request: Request, device: torch.device, runs_dir: Path, flags: Mapping[str, Any],
+            say: Callable[[str], None], bars: Bars | None) -> tuple[StudyHandle, Experiment] | None:
+    """Choose what is automatic, freeze, write. None where another worker was faster."""
+    bars = bars or load_bars(request.data_dir, request.timeframe, request.tickers)
+    spec = draft_spec(storage, request, bars, device)
+    torch.set_num_threads(spec.threads)
+    choice: SizingChoice | None = None
+    if request.n_envs is None:
+        choice = measure_num_envs(spec, bars, device, say)
+        spec = dataclasses.replace(spec, num_envs=choice.num_envs)
+    space, notes = spec.search_space.within(spec.transitions)
+    for note in notes:
+        say(note)
+    spec = dataclasses.replace(spec, space=space.to_dict())
+    experiment = Experiment(spec, bars, device)
+    # A space whose corner the engine refuses is refused now, not by its first unlucky trial.
+    EnvParams(**spec.env_settings(Settings({}, {}, {})))
+    made = create_study(storage, name, spec, runs_dir, {**flags, "n_envs_measured": None if choice is None else choice.table()})
+    if not made:
+        return None
+    say(f"study {name} is frozen; these flags would make it again: {reproducing_flags(spec, request)}")
+    return StudyHandle(storage, name), experiment
+
+
+def draft_spec(storage: StudyStorage, request: Request, bars: Bars, device: torch.device) -> StudySpec:
+    """The spec with everything chosen but a measured num_envs (then at its upper bound)."""
+    space = resolve_space(storage, request.search_space, request.timeframe)
+    recipe = get_recipe(request.recipe)
+    max_lookback = space.max_lookback
+    first_bar = recipe.memory - 1 + max_lookback - 1
+    splits = make_splits(len(bars), request.timeframe, request.cv, first_bar=first_bar, holdout=request.holdout,
+                         lookback=max_lookback, memory=recipe.memory)
+    slots = request.slots or (GPU_SLOTS if device.type == "cuda" else CPU_SLOTS)
+    together = request.trials_per_batch or max(TRIALS_PER_BATCH, slots // len(splits.folds))
+    return StudySpec(
+        environment=request.environment, algorithm="ppo",
+        data=DataSpec(dir=str(request.data_dir.resolve()), tickers=bars.tickers, timeframe=bars.timeframe, fingerprint=bars.fingerprint,
+                      first=_iso(bars, 0), last=_iso(bars, len(bars) - 1), bars=len(bars), synthetic=bars.synthetic),
+        recipe={"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
+        cv=dataclasses.asdict(request.cv), holdout=request.holdout, first_bar=first_bar, max_lookback=max_lookback, env=dict(request.env),
+        budget=request.budget, rungs=request.rungs, num_envs=request.n_envs or upper_num_envs(request.budget, request.horizon),
+        horizon=request.horizon, slots=slots, trials_per_batch=together, objective=request.objective, sampler=request.sampler,
+        pruner=request.pruner, seed=request.seed, space=space.to_dict(), threads=request.threads or torch.get_num_threads())
+
+
+def _iso(bars: Bars, bar: int) -> str:
+    return bars.time_of(bar).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def upper_num_envs(budget: int, horizon: int) -> int:
+    """The most envs per member that leave at least `UPDATES_PER_FOLD` rollouts in the budget."""
+    return max(1, budget // (UPDATES_PER_FOLD * horizon))
+
+
+def measure_num_envs(spec: StudySpec, bars: Bars, device: torch.device, say: Callable[[str], None]) -> SizingChoice:
+    """Measure rollout and update for growing numbers of envs per member, with this study's program on this device."""
+    upper = upper_num_envs(spec.budget, spec.horizon)
+    shape = typical_shape(spec.search_space)
+    experiment = Experiment(spec, bars, device)
+
+    def measure(num_envs: int) -> Measurement:
+        env = experiment.training_env(spec.slots, num_envs)
+        settings = Settings({**shape, "minibatch": min(shape["minibatch"], num_envs * spec.horizon)}, {}, {})
+        ppo = PPO(experiment.shape(settings, env, spec.slots), device)
+        avg, std = experiment.normaliser(0, 1)
+        for slot in range(spec.slots):
+            ppo.add_member(slot, PPOParams(), slot, 100, avg, std)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        ppo.begin(env.reset(0))
+        ppo.train(env, 1)
+        began, rollouts = time.perf_counter(), 0
+        while rollouts < 1 or (time.perf_counter() - began < 0.3 and rollouts < 20):
+            ppo.train(env, 1)
+            rollouts += 1
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds = time.perf_counter() - began
+        peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+        return Measurement(steps_per_second=rollouts * spec.slots * num_envs * spec.horizon / seconds, memory=peak)
+
+    say(f"--n-envs auto: measuring rollout and update of {spec.slots} members, network {shape['net_width']} x {shape['net_depth']}, "
+        f"{shape['epochs']} epochs, on {device}; at most {upper} envs, so that {spec.budget:,} steps hold {UPDATES_PER_FOLD} rollouts of {spec.horizon}")
+    choice = choose_num_envs(measure, upper=upper, memory_limit=available_memory(device))
+    for line in str(choice).splitlines():
+        say(f"  {line}")
+    return choice
+
+
+def typical_shape(space: SearchSpace) -> dict[str, int]:
+    """The middle of the space's shapes."""
+    shape = dict(SHAPE_DEFAULTS)
+    for name, dimension in space.tables["shape"].items():
+        options = sorted(int(v) for v in (dimension.choices or (dimension.value,)) if isinstance(v, int | float))
+        if options:
+            shape[name] = options[len(options) // 2]
+    return shape
+
+
+def reproducing_flags(spec: StudySpec, request: Request) -> str:
+    """The automatic choices as flags."""
+    flags = {"n-envs": spec.num_envs, "horizon": spec.horizon, "slots": spec.slots, "trials-per-batch": spec.trials_per_batch,
+             "threads": spec.threads, "budget": spec.budget, "rungs": spec.rungs, "seed": spec.seed, "search-space": request.search_space,
+             "tickers": ",".join(spec.data.tickers)}
+    return " ".join(f"--{name} {value}" for name, value in flags.items())

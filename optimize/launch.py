@@ -1,0 +1,87 @@
+"""Around a worker: choosing the device, making the demo market, one worker per GPU."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from envs.crypto.bars import load_bars, write_bars
+from envs.crypto.demo_market import make_demo_market
+from envs.errors import InputError, RunError
+
+# What --demo and --smoke stand for where a flag is not given. The demo is the smallest study that was seen to learn its market's
+# structure in most trials; the smoke run only shows that everything works.
+DEMO: dict[str, Any] = {
+    "study_name": "demo", "n_trials": 12, "groups": 4, "test_groups": 2, "budget": 120_000, "search_space": "demo", "data_dir": Path("data/demo"),
+}
+SMOKE: dict[str, Any] = {
+    "study_name": "smoke", "n_trials": 4, "cv": "kfold", "groups": 3, "budget": 12_000, "rungs": 3, "search_space": "demo", "data_dir": Path("data/smoke"),
+}
+DEMO_BARS, SMOKE_BARS = 12_000, 6_000
+ASSETS = 5
+
+
+def choose_device(gpu: str | None) -> torch.device:
+    """None: the first GPU where there is one, else the CPU. Raises InputError for a GPU that is not there."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gpu is None:
+        return torch.device("cuda:0" if count else "cpu")
+    if gpu == "cpu":
+        return torch.device("cpu")
+    if gpu != "all" and not gpu.isdigit():
+        raise InputError(f"--gpu {gpu!r} is not right; give a GPU's number, all, or cpu")
+    if count == 0:
+        raise InputError(f"--gpu {gpu}: this machine has no GPU that torch can use (sweepd doctor says more); use --gpu cpu")
+    if gpu == "all":
+        return torch.device("cuda:0")
+    if int(gpu) >= count:
+        raise InputError(f"--gpu {gpu}: this machine has {count} GPU{'s' if count > 1 else ''}, numbered from 0 to {count - 1}")
+    return torch.device(f"cuda:{gpu}")
+
+
+def make_demo_data(folder: Path, timeframe: str, bars: int, say: Callable[[str], None]) -> None:
+    """Write the demo market, unless it is there already. Raises InputError where the folder holds something else."""
+    made = make_demo_market(assets=ASSETS, bars=bars, timeframe=timeframe)
+    if folder.exists() and any(folder.iterdir()):
+        try:
+            same = load_bars(folder, timeframe).fingerprint == made.fingerprint
+        except InputError:
+            same = False
+        if not same:
+            raise InputError(f"--data-dir {folder} holds something else than the demo market; name an empty folder, or leave --demo out")
+        return
+    write_bars(made, folder)
+    say(f"made a synthetic market of {ASSETS} assets and {bars:,} bars of {timeframe} in {folder}")
+
+
+def run_on_all(count: int, arguments: Sequence[str]) -> None:
+    """Run one worker process per GPU with the same arguments, pass signals on, and wait for all.
+
+    Raises RunError where one of them failed; the others then go on to the study's end.
+    """
+    workers = [
+        subprocess.Popen([sys.executable, "-m", "sweepd", *arguments, "--gpu", str(index), "--alongside"]) for index in range(count)]
+
+    def forward(signum: int, _frame: FrameType | None) -> None:
+        for worker in workers:
+            if worker.poll() is None:
+                worker.send_signal(signum)
+
+    before = {s: signal.signal(s, forward) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        while any(worker.poll() is None for worker in workers):
+            time.sleep(0.2)
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+    failed = [str(index) for index, worker in enumerate(workers) if worker.returncode]
+    if failed:
+        raise RunError(f"the worker{'s' if len(failed) > 1 else ''} on GPU {', '.join(failed)} failed; their messages are above")

@@ -1,0 +1,82 @@
+"""Samplers and pruners by name, and the pruner that judges a batch of trials at a rung.
+
+Optuna's `SuccessiveHalvingPruner` writes a trial's place at a rung when it is judged, so in a batch that reports together the first
+one judged would compete with fewer than the last. `RungPruner` looks at reported values only: the order of judging does not matter.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import optuna
+from optuna.pruners import BasePruner, MedianPruner, NopPruner
+from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPESampler
+
+from envs.errors import InputError
+
+SAMPLERS = ("tpe", "random")
+PRUNERS = ("hyperband", "median", "none")
+
+
+class RungPruner(BasePruner):
+    """Hyperband's brackets (Li et al. 2018, JMLR 18) with successive halving by reported values.
+
+    A trial of bracket b is judged from rung b + 1 on; its bracket follows from its number. At a rung it goes on if it is among the
+    best ⌈n / eta⌉ of the n trials that reported there, and is never pruned while fewer than `least` have. The last rung prunes nobody.
+    """
+
+    def __init__(self, rungs: int, eta: float = 2.0, least: int = 4) -> None:
+        self.rungs, self.eta, self.least = rungs, eta, least
+        self.brackets = max(1, min(3, rungs - 1))
+
+    def bracket(self, number: int) -> int:
+        """0 … brackets - 1; lower brackets, which prune earlier, hold more trials, as in Hyperband."""
+        shares = [self.eta ** (self.brackets - 1 - b) for b in range(self.brackets)]
+        at = zlib.crc32(str(number).encode()) / 2**32 * sum(shares)
+        for b, share in enumerate(shares):
+            at -= share
+            if at < 0:
+                return b
+        return self.brackets - 1
+
+    def prune(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> bool:
+        rung = trial.last_step
+        if rung is None or rung >= self.rungs or rung <= self.bracket(trial.number):
+            return False
+        values = [t.intermediate_values[rung] for t in study.get_trials(deepcopy=False) if rung in t.intermediate_values]
+        values = sorted((v for v in values if math.isfinite(v)), reverse=True)
+        if len(values) < self.least:
+            return False
+        return trial.intermediate_values[rung] < values[math.ceil(len(values) / self.eta) - 1]
+
+
+def make_pruner(name: str, rungs: int) -> BasePruner:
+    """Raises InputError for an unknown name."""
+    if name == "hyperband":
+        return RungPruner(rungs)
+    if name == "median":
+        return MedianPruner(n_startup_trials=4)
+    if name == "none":
+        return NopPruner()
+    raise InputError(f"--pruner {name!r} is not known; choose one of {', '.join(PRUNERS)}")
+
+
+def make_sampler(name: str, seed: int, fixed: Mapping[str, Any] | None = None) -> BaseSampler:
+    """A sampler, with some parameters fixed where given. seed: any non-negative integer. Raises InputError for an unknown name."""
+    sampler: BaseSampler
+    if name == "tpe":
+        # Parameters that only some trials have (those that can be off) are drawn independently; that is no news to anyone.
+        sampler = TPESampler(multivariate=True, constant_liar=True, warn_independent_sampling=False, seed=seed % 2**32)
+    elif name == "random":
+        sampler = RandomSampler(seed=seed % 2**32)
+    else:
+        raise InputError(f"--sampler {name!r} is not known; choose one of {', '.join(SAMPLERS)}")
+    if fixed:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = PartialFixedSampler(dict(fixed), sampler)
+    return sampler

@@ -1,0 +1,258 @@
+"""Who is alive: heartbeats of trials and workers, taking back what a dead worker held, and handing a study over to a new worker.
+
+Optuna's own heartbeat is started by `study.optimize` only and never sees a trial that did not beat, so ask-and-tell needs this one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import sqlalchemy as sa
+from optuna.storages._rdb import models
+from optuna.trial import TrialState
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from envs.errors import RunError
+from optimize.storage import StudyStorage, attempts, workers
+
+BEAT_SECONDS = 10.0
+GRACE_SECONDS = 120.0
+MAX_TRIES = 3
+SECOND_REQUEST_AFTER = 10.0
+GIVE_UP_AFTER = 30.0
+
+
+def process_start(pid: int) -> str | None:
+    """Something that tells this process from any other that ever had its pid; None where there is no such process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+        return None if fields[0] == "Z" else f"{boot}:{fields[19]}"
+    except OSError:
+        pass
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.2f}"
+    except psutil.Error:
+        return None
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker as recorded in the database."""
+
+    worker: str
+    host: str
+    pid: int
+    started: str
+    alongside: bool
+    state: str
+    beat_age: float
+    info: dict[str, Any]
+
+    @property
+    def is_here(self) -> bool:
+        """True where the worker ran on this machine."""
+        return self.host == socket.gethostname()
+
+    @property
+    def alive(self) -> bool | None:
+        """Whether its process lives; None where that cannot be seen from here (another machine)."""
+        return process_start(self.pid) == self.started if self.is_here else None
+
+
+def list_workers(storage: StudyStorage, study_id: int, session: Session | None = None) -> list[Worker]:
+    """All recorded workers of a study, dead ones included."""
+    if session is None:
+        with storage.transaction() as opened:
+            return list_workers(storage, study_id, opened)
+    now = storage.now(session)
+    rows = session.execute(sa.select(workers).where(workers.c.study_id == study_id).order_by(workers.c.worker)).all()
+    return [Worker(r.worker, r.host, r.pid, r.started, r.alongside, r.state, now - r.beat, json.loads(r.info)) for r in rows]
+
+
+def register_worker(storage: StudyStorage, study_id: int, *, alongside: bool, say: Callable[[str], None],
+                    second_request_after: float = SECOND_REQUEST_AFTER, give_up_after: float = GIVE_UP_AFTER) -> str:
+    """Record this process as a worker of the study and return its name.
+
+    Unless `alongside`, a worker of the same study that runs on this machine is asked to drain first (SIGTERM to the recorded
+    process, after checking that it still is that process; once more after `second_request_after` seconds). Raises RunError where
+    it is still there `give_up_after` seconds after the first request.
+    """
+    name = uuid.uuid4().hex
+    asked: dict[str, tuple[float, int]] = {}
+    while True:
+        with storage.transaction() as session:
+            storage.lock_study(session, study_id)
+            others = [w for w in list_workers(storage, study_id, session) if w.is_here and w.pid != os.getpid()]
+            gone = [w.worker for w in others if not w.alive]
+            if gone:
+                session.execute(workers.delete().where(workers.c.worker.in_(gone)))
+            running = [] if alongside else [w for w in others if w.alive and not w.alongside]
+            if not running:
+                session.execute(workers.insert().values(
+                    worker=name, study_id=study_id, host=socket.gethostname(), pid=os.getpid(), started=process_start(os.getpid()) or "",
+                    alongside=alongside, state="starting", beat=storage.now(session), info="{}"))
+                return name
+        for other in running:
+            first, requests = asked.get(other.worker, (time.monotonic(), 0))
+            waited = time.monotonic() - first
+            if waited > give_up_after:
+                raise RunError(f"the worker of this study with pid {other.pid} does not stop; end it, or start this one with --alongside")
+            if requests == 0 or (requests == 1 and waited > second_request_after):
+                say(f"asking the running worker (pid {other.pid}) to drain" if requests == 0 else f"asking pid {other.pid} again")
+                _terminate(other)
+                asked[other.worker] = (first, requests + 1)
+        time.sleep(0.1)
+
+
+def _terminate(worker: Worker) -> None:
+    if worker.alive:
+        try:
+            os.kill(worker.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            raise RunError(f"the worker of this study with pid {worker.pid} belongs to another user; ask them, or use --alongside") from None
+
+
+def leave(storage: StudyStorage, worker: str) -> None:
+    """Remove this worker's record."""
+    with storage.transaction() as session:
+        session.execute(workers.delete().where(workers.c.worker == worker))
+
+
+def claim_closing(storage: StudyStorage, study_id: int, worker: str) -> bool:
+    """Whether this worker is the one that closes the study (promotion): at most one live worker does at a time."""
+    with storage.transaction() as session:
+        storage.lock_study(session, study_id)
+        others = [w for w in list_workers(storage, study_id, session) if w.worker != worker and w.state == "closing"]
+        if any(w.alive or (w.alive is None and w.beat_age < GRACE_SECONDS) for w in others):
+            return False
+        session.execute(workers.update().where(workers.c.worker == worker).values(state="closing"))
+        return True
+
+
+class Heartbeat:
+    """A thread that beats for every trial this worker holds, and for the worker itself.
+
+    lost: ids of trials that were taken away meanwhile (the process was suspended, or the database out of reach, for longer than the
+    grace period). The trainer drops its copies of them.
+    """
+
+    def __init__(self, storage: StudyStorage, worker: str, interval: float = BEAT_SECONDS) -> None:
+        self.storage, self.worker, self.interval = storage, worker, interval
+        self.lost: set[int] = set()
+        self.state = "training"
+        self.info: dict[str, Any] = {}
+        self.last_error = ""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        self.beat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.interval):
+            try:
+                self.beat()
+                self.last_error = ""
+            except SQLAlchemyError as error:
+                self.last_error = str(error).splitlines()[0]
+        self.storage.remove_session()
+
+    def beat(self) -> None:
+        """Write one beat for the worker and all held trials, in one transaction, and note the trials that are no longer ours."""
+        held = self.storage.held()
+        lost = set()
+        with self.storage.transaction() as session:
+            now = self.storage.now(session)
+            session.execute(workers.update().where(workers.c.worker == self.worker, workers.c.state != "closing").values(state=self.state))
+            session.execute(workers.update().where(workers.c.worker == self.worker).values(beat=now, info=json.dumps(self.info)))
+            for trial_id, token in sorted(held.items()):
+                ours = session.execute(sa.select(attempts.c.token).where(attempts.c.trial_id == trial_id)).scalar_one_or_none() == token
+                if ours:
+                    session.execute(attempts.update().where(attempts.c.trial_id == trial_id, attempts.c.token == token).values(beat=now))
+                else:
+                    lost.add(trial_id)
+        still = self.storage.held()
+        self.lost |= {t for t in lost if still.get(t) == held[t]}  # not those that were told or released while this ran
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """A trial that a dead worker held: `quarantined` after too many attempts without a new rung, else back to WAITING."""
+
+    trial_id: int
+    number: int
+    tries: int
+    quarantined: bool
+
+
+def recover_stale(storage: StudyStorage, study_id: int, *, grace: float = GRACE_SECONDS, max_tries: int = MAX_TRIES) -> list[Recovered]:
+    """Put RUNNING trials whose attempt is dead back to WAITING under their own number.
+
+    Dead: no beat for `grace` seconds by the database's clock, or the recorded process is on this machine and gone. A RUNNING trial
+    that never beat (made by something else than a worker) gets its first beat here. Each trial is changed in one transaction that
+    checks its token, beat and state once more. A trial that died `max_tries` times without reaching a new rung is failed instead.
+    """
+    trial, recovered = models.TrialModel, []
+    with storage.transaction() as session:
+        now = storage.now(session)
+        running = session.execute(sa.select(trial.trial_id, trial.number).where(trial.study_id == study_id, trial.state == TrialState.RUNNING)).all()
+        seen = {row.trial_id: row for row in session.execute(
+            sa.select(attempts).where(attempts.c.trial_id.in_([r.trial_id for r in running])))}
+        dead_workers = {w.worker for w in list_workers(storage, study_id, session) if w.alive is False}
+        for row in running:
+            if row.trial_id not in seen:
+                session.execute(attempts.insert().values(trial_id=row.trial_id, token="", worker="", beat=now, tries=1, rung=0))
+    held = storage.held()
+    for row in running:
+        known = seen.get(row.trial_id)
+        if known is None or row.trial_id in held:
+            continue
+        if known.worker not in dead_workers and now - known.beat <= grace:
+            continue
+        with storage.transaction() as session:
+            same = session.execute(
+                sa.select(attempts.c.trial_id)
+                .where(attempts.c.trial_id == row.trial_id, attempts.c.token == known.token, attempts.c.beat == known.beat)
+                .with_for_update()).scalar_one_or_none()
+            if same is None:
+                continue
+            quarantined = known.tries >= max_tries
+            state = TrialState.FAIL if quarantined else TrialState.WAITING
+            values: dict[str, Any] = {"state": state}
+            if quarantined:
+                values["_datetime_complete_utc"] = datetime.now(UTC).replace(tzinfo=None)
+            changed = session.execute(
+                sa.update(trial).where(trial.trial_id == row.trial_id, trial.state == TrialState.RUNNING).values(**values))
+            if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
+                continue
+            session.execute(attempts.update().where(attempts.c.trial_id == row.trial_id).values(token=""))
+            if quarantined:
+                reason = f"quarantined: its process died {known.tries} times without reaching a new rung"
+                attribute = models.TrialUserAttributeModel
+                session.execute(sa.delete(attribute).where(attribute.trial_id == row.trial_id, attribute.key == "sweepd:reason"))
+                session.add(models.TrialUserAttributeModel(trial_id=row.trial_id, key="sweepd:reason", value_json=json.dumps(reason)))
+        recovered.append(Recovered(row.trial_id, row.number, known.tries, quarantined))
+    return recovered

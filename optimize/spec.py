@@ -1,0 +1,149 @@
+"""What a study is, frozen when it is created: stored with the study as JSON, compared when a worker joins it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from envs.crypto.splits import CrossValidation
+from envs.errors import InputError
+from optimize.search_space import SearchSpace, Settings
+
+SPEC_KEY = "sweepd:spec"
+# Where the data lies may differ from machine to machine; what it is (the fingerprint) may not.
+NOT_COMPARED = ("data.dir",)
+
+
+def code_version() -> str:
+    """Version of the installed package, or the one in this checkout."""
+    try:
+        return importlib.metadata.version("sweepd")
+    except importlib.metadata.PackageNotFoundError:
+        return "0.1.0"
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Which bars. `first` and `last` are the opens of the first and last bar, ISO 8601 UTC; fingerprint as `Bars.fingerprint`."""
+
+    dir: str
+    tickers: tuple[str, ...]
+    timeframe: str
+    fingerprint: str
+    first: str
+    last: str
+    bars: int
+    synthetic: bool
+
+
+@dataclass(frozen=True)
+class StudySpec:
+    """Everything that decides the numbers of a trial, given its parameters and its number.
+
+    recipe: name, version and memory (bars) of the feature recipe. cv: fields of `CrossValidation`. first_bar: earliest decision bar.
+    env: settings that every trial shares (`EnvParams` names). budget: environment steps per fold, spent in `rungs` parts.
+    num_envs: environments per member. slots: members per program (G). trials_per_batch: trials asked for at once (K).
+    space: the whole search space. threads: of torch on the CPU, which decide how sums are rounded.
+    """
+
+    environment: str
+    algorithm: str
+    data: DataSpec
+    recipe: dict[str, Any]
+    cv: dict[str, Any]
+    holdout: float
+    first_bar: int
+    max_lookback: int
+    env: dict[str, Any]
+    budget: int
+    rungs: int
+    num_envs: int
+    horizon: int
+    slots: int
+    trials_per_batch: int
+    objective: str
+    sampler: str
+    pruner: str
+    seed: int
+    space: dict[str, Any]
+    threads: int
+    code_version: str = dataclasses.field(default_factory=code_version)
+    torch_version: str = dataclasses.field(default_factory=lambda: torch.__version__.partition("+")[0])
+
+    @property
+    def transitions(self) -> int:
+        """Environment steps of one member in one rollout."""
+        return self.num_envs * self.horizon
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts of one member over the whole budget (rounded up, at least one per rung)."""
+        return max(self.rungs, -(-self.budget // self.transitions))
+
+    def rung_end(self, rung: int) -> int:
+        """Rollouts done when rung `rung` (1 … rungs) is reached; equal parts of the budget."""
+        return round(self.rollouts * rung / self.rungs)
+
+    @property
+    def search_space(self) -> SearchSpace:
+        return SearchSpace.from_dict(self.space)
+
+    @property
+    def cross_validation(self) -> CrossValidation:
+        return CrossValidation(**self.cv)
+
+    def env_settings(self, settings: Settings) -> dict[str, Any]:
+        """Keyword arguments of `EnvParams` for a trial: the study's and its own."""
+        return {**self.env, **settings.env}
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> StudySpec:
+        """Raises InputError where the study was written by another version that describes studies differently."""
+        described = json.loads(text)
+        try:
+            data = described.pop("data")
+            return StudySpec(data=DataSpec(**{**data, "tickers": tuple(data["tickers"])}), **described)
+        except (TypeError, KeyError) as error:
+            raise InputError(f"this study was made by another version of sweepd ({error}); use that version, or another --study-name") from None
+
+
+def differences(frozen: StudySpec, now: StudySpec) -> list[tuple[str, Any, Any]]:
+    """(dotted name, frozen value, value now) of everything that differs and matters."""
+    ours, theirs = _flat(json.loads(frozen.to_json())), _flat(json.loads(now.to_json()))
+    absent = "nothing"
+    return [(name, ours.get(name, absent), theirs.get(name, absent)) for name in sorted(set(ours) | set(theirs))
+            if ours.get(name, absent) != theirs.get(name, absent) and name not in NOT_COMPARED]
+
+
+def refuse_other(study_name: str, frozen: StudySpec, now: StudySpec) -> None:
+    """Raise InputError naming the first difference between the study as it was frozen and what was asked for."""
+    found = differences(frozen, now)
+    if found:
+        # What a person chose is said before what follows from it.
+        name, was, given = min(found, key=lambda d: (d[0].startswith(("data.f", "data.l", "data.b", "first_bar")), d[0]))
+        also = f" ({len(found) - 1} more differ)" if len(found) > 1 else ""
+        raise InputError(f"study {study_name!r} was created with {name} = {_short(was)}, and now it is {_short(given)}{also}; "
+                         "leave that as it was, or choose another --study-name")
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        flat: dict[str, Any] = {}
+        for key, inner in value.items():
+            flat |= _flat(inner, f"{prefix}.{key}" if prefix else str(key))
+        return flat
+    return {prefix: value}

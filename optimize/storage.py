@@ -1,0 +1,358 @@
+"""The study's database: Optuna's `RDBStorage`, made safe for several workers at once.
+
+What is added, all of it inside transactions of the same database:
+
+- On SQLite every transaction starts with BEGIN IMMEDIATE, in WAL mode with a long busy timeout. Otherwise two workers that pop the
+  same WAITING trial both believe that they got it.
+- A trial is held by an *attempt*: a token in the table `sweepd_attempts`. Every write to a held trial first checks, in its own
+  transaction, that the token is still there, and raises `TrialLost` if the trial was given to someone else meanwhile.
+- The total of trials is exact: a trial is created, or a waiting one taken, in the transaction that counts them.
+- The database's clock times heartbeats, so the clocks of the workers do not matter.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import optuna
+import sqlalchemy as sa
+from optuna.distributions import BaseDistribution
+from optuna.storages import RDBStorage
+from optuna.storages._rdb import models  # the tables themselves: Optuna offers no conditional change of a trial's state
+from optuna.trial import TrialState
+from sqlalchemy.orm import Session
+
+from envs.errors import InputError
+
+BUSY_TIMEOUT = 60.0
+NETWORK_FILE_SYSTEMS = frozenset({
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "fuse.sshfs", "fuse.glusterfs",
+    "fuse.ceph-fuse", "fuse.s3fs", "fuse.rclone", "ncpfs", "davfs", "fuse.davfs",
+})
+
+_metadata = sa.MetaData()
+attempts = sa.Table(
+    "sweepd_attempts", _metadata,
+    sa.Column("trial_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("token", sa.String(64), nullable=False),       # "" while nobody holds the trial
+    sa.Column("worker", sa.String(64), nullable=False),
+    sa.Column("beat", sa.Float, nullable=False),             # seconds since the epoch, by the database's clock
+    sa.Column("tries", sa.Integer, nullable=False),          # attempts since the trial last reached a new rung
+    sa.Column("rung", sa.Integer, nullable=False),           # rungs reached so far
+)
+workers = sa.Table(
+    "sweepd_workers", _metadata,
+    sa.Column("worker", sa.String(64), primary_key=True),
+    sa.Column("study_id", sa.Integer, nullable=False, index=True),
+    sa.Column("host", sa.String(256), nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("started", sa.String(128), nullable=False),    # start of the process, so that a reused pid is told apart
+    sa.Column("alongside", sa.Boolean, nullable=False),
+    sa.Column("state", sa.String(32), nullable=False),
+    sa.Column("beat", sa.Float, nullable=False),
+    sa.Column("info", sa.Text, nullable=False),              # JSON: device, num_envs, steps_per_second
+)
+
+
+class TrialLost(Exception):
+    """The trial was given to another worker, or finished by someone else: drop the copy held here."""
+
+    def __init__(self, trial_id: int) -> None:
+        super().__init__(f"trial with id {trial_id} is no longer held by this worker")
+        self.trial_id = trial_id
+
+
+class StudyStorage(RDBStorage):
+    """`RDBStorage` whose writes to a held trial are fenced by the attempt's token."""
+
+    def __init__(self, url: str, *, immediate: bool = True, busy_timeout: float = BUSY_TIMEOUT) -> None:
+        self._tokens: dict[int, str] = {}
+        self._gone: set[int] = set()
+        options: dict[str, Any] = {"connect_args": {"timeout": busy_timeout}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+        super().__init__(url, engine_kwargs=options)
+        if url.startswith("sqlite"):
+            begin = "BEGIN IMMEDIATE" if immediate else "BEGIN"
+
+            @sa.event.listens_for(self.engine, "connect")
+            def _explicit_transactions(connection: Any, _record: Any) -> None:
+                connection.isolation_level = None  # or pysqlite opens transactions itself, and late
+
+            @sa.event.listens_for(self.engine, "begin")
+            def _begin(connection: sa.Connection) -> None:
+                connection.exec_driver_sql(begin)
+
+            self.engine.dispose()  # connections opened while the tables were made lack the two listeners
+        _metadata.create_all(self.engine)
+        self._now: sa.ColumnElement[float] = (
+            sa.literal_column("(julianday('now') - 2440587.5) * 86400.0") if self.engine.dialect.name == "sqlite"
+            else sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Float))
+
+    # -- transactions ---------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """One transaction of its own: committed at the end, rolled back where anything is raised."""
+        session: Session = self.scoped_session()
+        try:
+            yield session
+            session.commit()
+        except BaseException:
+            session.rollback()
+            raise
+        finally:
+            session.close()
+
+    def now(self, session: Session) -> float:
+        """Seconds since the epoch by the database's clock."""
+        return float(session.execute(sa.select(self._now)).scalar_one())
+
+    # -- holding trials -------------------------------------------------------------------------------------------------------
+
+    def held(self) -> dict[int, str]:
+        """Trials held by this worker: trial id to token."""
+        return dict(self._tokens)
+
+    def drop(self, trial_id: int) -> None:
+        """Let go of a trial: every later write to it from here raises TrialLost, until it is claimed again."""
+        self._tokens.pop(trial_id, None)
+        self._gone.add(trial_id)
+
+    def _took(self, trial_id: int, token: str) -> None:
+        self._gone.discard(trial_id)
+        self._tokens[trial_id] = token
+
+    def lock_study(self, session: Session, study_id: int) -> None:
+        """Serialise what follows in this transaction with every other that locks the study (on SQLite BEGIN IMMEDIATE did already)."""
+        session.execute(sa.select(models.StudyModel.study_id).where(models.StudyModel.study_id == study_id).with_for_update()).scalar_one()
+
+    def _count(self, session: Session, study_id: int, states: Sequence[TrialState]) -> int:
+        trial = models.TrialModel
+        query = sa.select(sa.func.count(trial.trial_id)).where(trial.study_id == study_id, trial.state.in_(states))
+        return int(session.execute(query).scalar_one())
+
+    def _hold(self, session: Session, trial_id: int, worker: str) -> str:
+        """Write a fresh token and beat for a trial within the caller's transaction: a beat outlives its attempt, and would look stale."""
+        token = secrets.token_hex(16)
+        now = self.now(session)
+        known = session.execute(sa.select(attempts.c.tries).where(attempts.c.trial_id == trial_id).with_for_update()).scalar_one_or_none()
+        if known is None:
+            session.execute(attempts.insert().values(trial_id=trial_id, token=token, worker=worker, beat=now, tries=1, rung=0))
+        else:
+            session.execute(attempts.update().where(attempts.c.trial_id == trial_id)
+                            .values(token=token, worker=worker, beat=now, tries=known + 1))
+        return token
+
+    def claim_new(self, study_id: int, worker: str, total: int) -> int | None:
+        """Create a RUNNING trial held by `worker`, unless the study has `total` trials already. Returns its id."""
+        with self.transaction() as session:
+            self.lock_study(session, study_id)
+            if self._count(session, study_id, list(TrialState)) >= total:
+                return None
+            trial = models.TrialModel(study_id=study_id, number=None, state=TrialState.RUNNING, datetime_start=datetime.now())
+            session.add(trial)
+            session.flush()
+            trial.number = trial.count_past_trials(session)
+            session.flush()
+            trial_id = int(trial.trial_id)
+            token = self._hold(session, trial_id, worker)
+        self._took(trial_id, token)
+        return trial_id
+
+    def claim_waiting(self, study_id: int, trial_id: int, worker: str, total: int) -> bool:
+        """Take this WAITING trial, unless someone else did, or finished and running trials make up `total` already."""
+        with self.transaction() as session:
+            self.lock_study(session, study_id)
+            if self._count(session, study_id, [s for s in TrialState if s != TrialState.WAITING]) >= total:
+                return False
+            token = self._hold(session, trial_id, worker)
+            changed = session.execute(
+                sa.update(models.TrialModel)
+                .where(models.TrialModel.trial_id == trial_id, models.TrialModel.state == TrialState.WAITING)
+                .values(state=TrialState.RUNNING, _datetime_start_utc=datetime.now(UTC).replace(tzinfo=None)))
+            if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
+                session.rollback()
+                return False
+        self._took(trial_id, token)
+        return True
+
+    def reached(self, trial_id: int, rung: int) -> None:
+        """Note that a held trial reached a new rung: its attempts start counting afresh. Raises TrialLost."""
+        with self.transaction() as session:
+            self._check_token(session, trial_id)
+            session.execute(attempts.update().where(attempts.c.trial_id == trial_id, attempts.c.rung < rung).values(rung=rung, tries=1))
+
+    # -- fenced writes --------------------------------------------------------------------------------------------------------
+
+    def _check_token(self, session: Session, trial_id: int) -> None:
+        token = self._tokens.get(trial_id)
+        stored = session.execute(sa.select(attempts.c.token).where(attempts.c.trial_id == trial_id).with_for_update()).scalar_one_or_none()
+        if token is None or stored != token:
+            raise TrialLost(trial_id)
+
+    @contextmanager
+    def _fence(self, trial_id: int) -> Iterator[Session | None]:
+        """Check a held trial's token in the transaction that the caller's write then joins.
+
+        `RDBStorage` writes through the thread's scoped session, so a transaction opened here is the one it commits.
+        """
+        if trial_id in self._gone:
+            raise TrialLost(trial_id)
+        if trial_id not in self._tokens:
+            yield None
+            return
+        session: Session = self.scoped_session()
+        try:
+            self._check_token(session, trial_id)
+            yield session
+        except BaseException:
+            session.rollback()
+            raise
+        finally:
+            session.close()
+
+    def set_trial_param(self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution) -> None:
+        with self._fence(trial_id):
+            super().set_trial_param(trial_id, param_name, param_value_internal, distribution)
+
+    def _set_trial_param(self, trial_id: int, *args: Any, **kwargs: Any) -> None:
+        with self._fence(trial_id):
+            super()._set_trial_param(trial_id, *args, **kwargs)
+
+    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
+        with self._fence(trial_id):
+            super().set_trial_intermediate_value(trial_id, step, intermediate_value)
+
+    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
+        with self._fence(trial_id):
+            super().set_trial_user_attr(trial_id, key, value)
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        with self._fence(trial_id):
+            super().set_trial_system_attr(trial_id, key, value)
+
+    def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
+        with self._fence(trial_id) as session:
+            if session is not None and state != TrialState.RUNNING:
+                session.execute(attempts.update().where(attempts.c.trial_id == trial_id).values(token=""))
+            done = super().set_trial_state_values(trial_id, state, values)
+        if state != TrialState.RUNNING and trial_id in self._tokens:
+            self.drop(trial_id)
+        return done
+
+
+def storage_url(storage: str | None, runs_dir: Path) -> str:
+    """The database URL for `--storage`: none means `sweepd.db` under the runs directory, a path means a SQLite file."""
+    if storage is None:
+        storage = str(runs_dir / "sweepd.db")
+    if "://" in storage:
+        if storage.startswith("postgresql://"):
+            return "postgresql+psycopg://" + storage.removeprefix("postgresql://")
+        if not storage.startswith(("sqlite:///", "postgresql+")):
+            raise InputError(f"--storage {hide_password(storage)}: use a SQLite file (path or sqlite:///path) or postgresql://user@host/database")
+        return storage
+    return f"sqlite:///{Path(storage).resolve()}"
+
+
+def hide_password(url: str) -> str:
+    """The URL with any password replaced, for messages and logs."""
+    try:
+        return sa.engine.make_url(url).render_as_string(hide_password=True)
+    except sa.exc.ArgumentError:
+        return url
+
+
+def file_system_of(path: Path, mounts: str | None = None) -> str:
+    """Type of the file system that holds `path` (its nearest existing parent), or "" where it cannot be told.
+
+    mounts: text of /proc/self/mounts, for tests.
+    """
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+    resolved = path.resolve()
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) >= 3:
+            point = fields[1].replace("\\040", " ")
+            if resolved.is_relative_to(point) and len(point) >= len(best):
+                best, kind = point, fields[2]
+    return kind
+
+
+def _prepare_sqlite(path: Path, busy_timeout: float) -> None:
+    """Make the file and put it in WAL mode (which is remembered in the file). Raises InputError."""
+    kind = file_system_of(path)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise InputError(f"--storage {path} is on a network file system ({kind}), where SQLite loses data; put it on a local disk or use PostgreSQL")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(path, timeout=busy_timeout)
+        try:
+            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            connection.execute("BEGIN IMMEDIATE")
+            connection.rollback()
+        finally:
+            connection.close()
+    except (sqlite3.Error, OSError) as error:
+        raise InputError(f"--storage {path} cannot be used ({_reason(error)}); name a SQLite file in a folder that you can write to") from None
+    if mode != "wal":
+        raise InputError(f"--storage {path}: its file system does not support SQLite's WAL mode; put it on a local disk")
+
+
+def _reason(error: BaseException) -> str:
+    original = getattr(error, "orig", None)
+    return str(original or error).strip().splitlines()[0]
+
+
+def open_storage(url: str, *, create: bool = True, immediate: bool = True, busy_timeout: float = BUSY_TIMEOUT) -> StudyStorage:
+    """Open the study database, making it where there is none.
+
+    create: False refuses a SQLite file that does not exist. immediate: False for readers (status), who then never block a worker.
+    Raises InputError naming the storage where it is missing, locked, unwritable, or no Optuna database.
+    """
+    shown = hide_password(url)
+    if url.startswith("sqlite:///"):
+        path = Path(url.removeprefix("sqlite:///"))
+        if not create and not path.exists():
+            raise InputError(f"--storage {path} does not exist; name the database of a study, or start one with sweepd train")
+        _prepare_sqlite(path, busy_timeout)
+    try:
+        with _creating(url):
+            return StudyStorage(url, immediate=immediate, busy_timeout=busy_timeout)
+    except ImportError as error:
+        raise InputError(f"--storage {shown}: the driver is missing ({error.name or error}); pip install 'sweepd[postgres]'") from None
+    except (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError) as error:
+        raise InputError(f"--storage {shown} cannot be used ({_reason(error)})") from None
+
+
+@contextmanager
+def _creating(url: str) -> Iterator[None]:
+    """Only one process at a time makes the tables: `create_all` asks first and creates later."""
+    if not url.startswith("sqlite:///"):
+        yield
+        return
+    import fcntl
+
+    lock = Path(url.removeprefix("sqlite:///") + ".lock")
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def require_study(storage: StudyStorage, name: str) -> int:
+    """The id of the study called `name`. Raises InputError listing the studies there are."""
+    try:
+        return storage.get_study_id_from_name(name)
+    except KeyError:
+        names = ", ".join(study.study_name for study in storage.get_all_studies()[:8]) or "none"
+        raise InputError(f"--study-name {name!r} is not in {hide_password(storage.url)}; there are: {names}") from None
+

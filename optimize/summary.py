@@ -1,0 +1,103 @@
+"""What a study came to, for people: the closing summary, and `sweepd status`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+from rich.console import Console
+from rich.table import Table
+
+from optimize.recovery import list_workers
+from optimize.study import REASON_KEY, StudyHandle
+from optimize.telemetry import Telemetry, duration
+
+METRICS = (
+    ("sharpe", "Sharpe", "{:+.2f}"), ("excess_sharpe", "Sharpe over equal weight", "{:+.2f}"), ("annual_return", "return a year", "{:+.1%}"),
+    ("excess_growth", "log growth over equal weight a year", "{:+.2f}"), ("max_drawdown", "largest drawdown", "{:.1%}"),
+    ("turnover", "turnover a year", "{:,.0f}x"), ("fees", "fees paid", "{:.1%}"), ("exposure", "exposure", "{:.0%}"), ("trades", "trades", "{:,.0f}"),
+)
+
+
+def best_trial(handle: StudyHandle) -> FrozenTrial | None:
+    """The complete trial with the highest value, the earliest of equals; None where none is complete."""
+    complete = [t for t in handle.trials() if t.state == TrialState.COMPLETE and t.value is not None]
+    return max(complete, key=lambda t: (t.value or 0.0, -t.number), default=None)
+
+
+def print_summary(handle: StudyHandle, console: Console, telemetry: Telemetry | None = None, batches: Sequence[int] = ()) -> None:
+    """Trials finished, pruned and failed with reasons; best parameters; out-of-sample metrics beside equal weight's."""
+    counts = handle.counts()
+    console.rule(f"study {handle.name}")
+    if handle.spec.data.synthetic:
+        console.print("The market is SYNTHETIC: a demonstration, no evidence about any real market.", style="bold yellow")
+    console.print(f"trials: {counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} failed", highlight=False)
+    for trial in handle.trials():
+        if trial.state == TrialState.FAIL:
+            console.print(f"  trial {trial.number} failed: {trial.user_attrs.get(REASON_KEY) or 'no reason recorded'}", highlight=False, markup=False)
+    if telemetry is not None and telemetry.steps_done:
+        console.print(f"this worker: {telemetry.steps_done:,} environment steps in {duration(telemetry.elapsed)} "
+                      f"({telemetry.steps_done / telemetry.elapsed:,.0f} steps/s, {telemetry.trials_per_hour:.1f} trials/hour, "
+                      f"{sum(batches) / len(batches):.1f} trials per batch)", highlight=False)
+    best = best_trial(handle)
+    if best is None:
+        console.print("No trial is complete, so there is no best one.")
+        return
+    console.print(f"best trial: {best.number}, objective ({handle.spec.objective}) {best.value:+.4f}", highlight=False)
+    parameters = {**best.user_attrs.get("sweepd:shape", {}), **best.params}
+    console.print("  " + "  ".join(f"{name}={_number(value)}" for name, value in parameters.items()), highlight=False, markup=False)
+    metrics: dict[str, Any] = best.user_attrs.get("sweepd:metrics", {})
+    table = Table(title="out of sample, cross-validated, mean over paths", title_justify="left", show_edge=False)
+    table.add_column("")
+    table.add_column("policy", justify="right")
+    table.add_column("equal weight", justify="right")
+    beside = {"sharpe": "equal_weight_sharpe", "max_drawdown": "equal_weight_drawdown"}
+    for name, label, form in METRICS:
+        if name in metrics:
+            equal = form.format(metrics[beside[name]]) if name in beside else ""
+            table.add_row(label, form.format(metrics[name]), equal)
+    if "total_return" in metrics:
+        table.add_row("return, whole length", f"{metrics['total_return']:+.1%}", f"{metrics['equal_weight_return']:+.1%}")
+    console.print(table)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def status(handle: StudyHandle) -> dict[str, Any]:
+    """The study as plain data: trials by state, workers, best trial, recent failures."""
+    best = best_trial(handle)
+    trials = handle.trials()
+    return {
+        "study": handle.name,
+        "run_dir": str(handle.run_dir),
+        "trials": handle.counts(),
+        "best": None if best is None else {"trial": best.number, "value": best.value, "params": best.params},
+        "workers": [
+            {"host": w.host, "pid": w.pid, "alive": w.alive, "state": w.state, "beat_age": round(w.beat_age, 1), **w.info}
+            for w in list_workers(handle.storage, handle.study_id)],
+        "failures": [{"trial": t.number, "reason": t.user_attrs.get(REASON_KEY, "")} for t in trials if t.state == TrialState.FAIL][-5:],
+    }
+
+
+def print_status(handle: StudyHandle, console: Console) -> None:
+    """`status` for people."""
+    found = status(handle)
+    spec, counts = handle.spec, found["trials"]
+    console.print(f"study {handle.name}: {spec.environment}, {len(spec.data.tickers)} tickers, {spec.data.timeframe}, "
+                  f"{spec.cv['scheme']}, {spec.budget:,} steps per fold", highlight=False)
+    console.print("  trials: " + ", ".join(f"{n} {state.lower()}" for state, n in counts.items() if n) if any(counts.values()) else "  no trials yet",
+                  highlight=False)
+    if found["best"]:
+        console.print(f"  best: trial {found['best']['trial']}, {found['best']['value']:+.4f}", highlight=False)
+    for worker in found["workers"]:
+        alive = {True: "alive", False: "dead", None: f"last beat {worker['beat_age']:.0f} s ago"}[worker["alive"]]
+        doing = f", trials {', '.join(map(str, worker['trials']))}, rung {worker['rung']}" if worker.get("trials") else ""
+        console.print(f"  worker {worker['host']}:{worker['pid']}: {alive}, {worker['state']}{doing}, {worker.get('steps_per_second', 0):,} steps/s",
+                      highlight=False)
+    if not found["workers"]:
+        console.print("  no worker")
+    for failure in found["failures"]:
+        console.print(f"  trial {failure['trial']} failed: {failure['reason']}", highlight=False, markup=False)

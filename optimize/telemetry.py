@@ -1,0 +1,202 @@
+"""What a worker shows while it works: a live panel on a terminal, plain log lines otherwise, and TensorBoard curves."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+LOG_EVERY = 15.0
+RATE_WINDOW = 30.0
+
+
+def duration(seconds: float) -> str:
+    """3725 → "1:02:05"; for what is not finite "?"."""
+    if not 0 <= seconds < 1e8:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class GpuMeter:
+    """Utilisation and memory of one CUDA device; silent where there is none or the driver does not tell."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._handle: Any = None
+        if device.type != "cuda":
+            return
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._nvml = pynvml
+            uuid = str(torch.cuda.get_device_properties(device).uuid)
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+        except Exception:  # a driver that does not answer must not end a training run; ROCm has no NVML
+            self._handle = None
+
+    def read(self) -> str:
+        """"83 % · 12.1/139.8 GiB", or "" where it cannot be told."""
+        if self._handle is None:
+            return ""
+        try:
+            use = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
+            memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+        except self._nvml.NVMLError:
+            return ""
+        return f"{use} % · {memory.used / 2**30:.1f}/{memory.total / 2**30:.1f} GiB"
+
+
+class Telemetry:
+    """Progress of one worker on one study. Use as a context manager around the work; `say` works outside it too.
+
+    total: finished trials wanted. steps_per_trial: environment steps of an unpruned trial, all folds.
+    """
+
+    def __init__(self, console: Console, study_name: str, device: torch.device) -> None:
+        self.console, self.study_name = console, study_name
+        self.total = 0
+        self.steps_per_trial = 0
+        self.counts: dict[str, int] = {}
+        self.best: tuple[float, int] | None = None
+        self.activity = "starting"
+        self.share_of_batch = 0.0
+        self._gpu = GpuMeter(device)
+        self._began = time.monotonic()
+        self._finished_here = 0
+        self._steps = 0
+        self._recent: deque[tuple[float, int]] = deque()
+        self._logged = 0.0
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        self._began = time.monotonic()
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, get_renderable=self._panel, refresh_per_second=4, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    # -- told by the worker -------------------------------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        """One line for a person: with date and time where it goes to a log."""
+        if self.console.is_terminal:
+            self.console.print(text, highlight=False)
+        else:
+            self.console.print(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}", highlight=False, soft_wrap=True, markup=False)
+
+    def steps(self, count: int) -> None:
+        """Environment steps just done."""
+        now = time.monotonic()
+        self._steps += count
+        self._recent.append((now, count))
+        while self._recent and now - self._recent[0][0] > RATE_WINDOW:
+            self._recent.popleft()
+        if not self.console.is_terminal and now - self._logged > LOG_EVERY:
+            self._logged = now
+            self.say(self.line())
+
+    def finished(self, count: int) -> None:
+        """Trials finished by this worker."""
+        self._finished_here += count
+
+    # -- figures ------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def steps_done(self) -> int:
+        return self._steps
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def steps_per_second(self) -> float:
+        """Over the last half minute, everything between the rollouts included."""
+        if not self._recent:
+            return 0.0
+        span = max(time.monotonic() - self._recent[0][0], 1e-3)
+        return sum(count for _, count in self._recent) / span
+
+    @property
+    def trials_per_hour(self) -> float:
+        return 3600.0 * self._finished_here / max(self.elapsed, 1e-3)
+
+    @property
+    def done(self) -> int:
+        return sum(self.counts.get(state, 0) for state in ("COMPLETE", "PRUNED", "FAIL"))
+
+    @property
+    def eta(self) -> float:
+        """Seconds left: by trials finished per hour once there are some, before that by steps per second, nothing pruned."""
+        left = max(0, self.total - self.done)
+        if self._finished_here >= 2:
+            return 3600.0 * left / self.trials_per_hour
+        return left * self.steps_per_trial / self.steps_per_second if self.steps_per_second else float("nan")
+
+    def line(self) -> str:
+        """The panel as one line."""
+        best = f"best {self.best[0]:+.3f} (trial {self.best[1]})" if self.best else "no best yet"
+        gpu = self._gpu.read()
+        return (f"trials {self.done}/{self.total} ({self.counts.get('PRUNED', 0)} pruned, {self.counts.get('FAIL', 0)} failed) · "
+                f"{self.activity} · {self.steps_per_second:,.0f} steps/s · {self.trials_per_hour:.1f} trials/hour · "
+                f"ETA {duration(self.eta)} · {best}" + (f" · GPU {gpu}" if gpu else ""))
+
+    def _panel(self) -> Panel:
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="bold", no_wrap=True)
+        grid.add_column()
+        pruned, failed = self.counts.get("PRUNED", 0), self.counts.get("FAIL", 0)
+        grid.add_row("trials", f"{self.done} of {self.total} done · {pruned} pruned · {failed} failed")
+        grid.add_row("", ProgressBar(total=max(self.total, 1), completed=self.done, width=44))
+        grid.add_row("now", self.activity)
+        grid.add_row("", ProgressBar(total=1.0, completed=self.share_of_batch, width=44))
+        grid.add_row("speed", f"{self.steps_per_second:,.0f} steps/s · {self.trials_per_hour:.1f} trials/hour")
+        grid.add_row("time", f"{duration(self.elapsed)} gone · ETA {duration(self.eta)}")
+        grid.add_row("best", f"{self.best[0]:+.4f} (trial {self.best[1]})" if self.best else "none yet")
+        gpu = self._gpu.read()
+        if gpu:
+            grid.add_row("GPU", gpu)
+        return Panel(grid, title=f"sweepd · {self.study_name}", border_style="cyan", expand=False)
+
+
+class Curves:
+    """TensorBoard curves of one trial: means over its folds, by environment steps per fold."""
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        self.folder, self.first_step = folder, first_step
+        self._writer: SummaryWriter | None = None
+
+    def add(self, values: dict[str, float], step: int) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # What an interrupted attempt wrote after its last checkpoint is hidden.
+            self._writer = SummaryWriter(str(self.folder), purge_step=self.first_step or None)
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

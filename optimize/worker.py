@@ -1,0 +1,391 @@
+"""The worker: take a batch of trials, train it rung by rung, report, judge, tell; put everything back when asked to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from optuna.trial import TrialState
+from rich.console import Console
+
+from envs.errors import InputError
+from optimize.artifacts import upload, write_trial
+from optimize.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from optimize.experiment import Experiment
+from optimize.recovery import BEAT_SECONDS, GRACE_SECONDS, Heartbeat, claim_closing, leave, recover_stale, register_worker
+from optimize.storage import TrialLost
+from optimize.study import CHECKPOINT_KEY, Plan, StudyHandle
+from optimize.summary import print_summary
+from optimize.telemetry import Curves, Telemetry
+from optimize.trial_batch import Evaluation, Interrupted, Trainer, Training
+
+AfterStudy = Callable[[StudyHandle, Console], None]
+WAIT_SECONDS = 2.0
+
+
+class StopRequest:
+    """SIGINT and SIGTERM: the first asks for a stop at the next safe point, a second one ends the process at once.
+
+    Ending at once leaves a study that recovers by itself: the trials' heartbeats stop, and the next worker takes them back.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.requested = False
+        self._say = say
+
+    def __call__(self) -> bool:
+        return self.requested
+
+    def _handle(self, signum: int, _frame: FrameType | None) -> None:
+        if self.requested:
+            sys.stderr.write("\x1b[?25h" if sys.stderr.isatty() else "")  # the live panel hides the cursor
+            os._exit(128 + signum)
+        self.requested = True
+        self._say(f"{signal.Signals(signum).name}: finishing this rollout, then putting the trials back (once more to stop at once)")
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handle both signals within the block."""
+        before = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """total: finished trials that the study shall have. alongside: run beside another worker of this study on this machine."""
+
+    total: int
+    alongside: bool = False
+    beat_seconds: float = BEAT_SECONDS
+    grace_seconds: float = GRACE_SECONDS
+
+
+class Worker:
+    """One process working on one study."""
+
+    def __init__(self, handle: StudyHandle, experiment: Experiment, options: WorkerOptions, telemetry: Telemetry, name: str, stop: StopRequest) -> None:
+        self.handle, self.experiment, self.options, self.telemetry, self.name, self.stop = handle, experiment, options, telemetry, name, stop
+        self.spec = handle.spec
+        self.heartbeat = Heartbeat(handle.storage, name, options.beat_seconds)
+        self.slots_left: int | None = None  # fewer than the study's, once memory ran out
+        self.trained = 0
+        self.batches: list[int] = []
+
+    # -- the loop -----------------------------------------------------------------------------------------------------------------
+
+    def run(self) -> bool:
+        """Work until the study has its total. False where a signal ended it before."""
+        with self.heartbeat, self.telemetry:
+            while not self.stop():
+                self._recover()
+                plans = self.handle.ask_batch(self.spec.trials_per_batch, self.name, self.options.total)
+                self._refresh()
+                if plans:
+                    self.heartbeat.state = "training"
+                    self.batches.append(len(plans))
+                    self._batch(plans)
+                elif self.telemetry.counts["RUNNING"] and self.telemetry.done < self.options.total:
+                    self._wait()
+                else:
+                    return True
+        return False
+
+    def _recover(self) -> None:
+        for taken in recover_stale(self.handle.storage, self.handle.study_id, grace=self.options.grace_seconds):
+            fate = f"failed: its process died {taken.tries} times without reaching a new rung" if taken.quarantined else "put back, its worker died"
+            self.telemetry.say(f"trial {taken.number}: {fate}")
+
+    def _refresh(self) -> None:
+        telemetry = self.telemetry
+        telemetry.counts = self.handle.counts()
+        complete = [t for t in self.handle.trials() if t.state == TrialState.COMPLETE and t.value is not None]
+        if complete:
+            best = max(complete, key=lambda t: (t.value, -t.number))
+            telemetry.best = (float(best.value or 0.0), best.number)
+
+    def _wait(self) -> None:
+        """The last trials run elsewhere: stay, to take them over should their worker die."""
+        if self.heartbeat.state != "waiting":
+            self.telemetry.say("waiting for the trials that other workers are training")
+        self.heartbeat.state, self.telemetry.activity = "waiting", "waiting for other workers"
+        until = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < until and not self.stop():
+            time.sleep(0.1)
+
+    # -- one batch ----------------------------------------------------------------------------------------------------------------
+
+    def _batch(self, plans: list[Plan]) -> None:
+        trainer = Trainer(self.experiment, stop=self._stop_or_lost, progress=self._progress, say=self.telemetry.say)
+        trainer.slots = self.slots_left or trainer.slots
+        trainings = [self._resume(trainer, plan) for plan in plans]
+        numbers = ", ".join(str(plan.number) for plan in plans)
+        shape = " ".join(f"{name} {value}" for name, value in plans[0].settings.shape.items())
+        self.telemetry.say(f"training {'trials' if len(plans) > 1 else 'trial'} {numbers} together ({shape})")
+        try:
+            while trainings:
+                self._describe(trainings)
+                self._done_steps, self._want_steps = 0, sum(
+                    (self.spec.rung_end(t.rung + 1) - m.rollouts) * self.spec.transitions for t in trainings for m in t.members)
+                try:
+                    trainer.advance(trainings, lambda t: t.rung + 1)
+                    trainings = self._fail_diverged(trainings)
+                    evaluations = trainer.evaluate(trainings)
+                except Interrupted:
+                    if not self.stop():
+                        trainings = self._without_lost(trainings)
+                        continue
+                    for training in trainings:
+                        self._put_back(training, with_checkpoint=True)
+                    return
+                trainings = self._rung(trainer, trainings, evaluations)
+        except BaseException:
+            # The machine's trouble, not the trials': they wait for whoever comes next, from their last checkpoints.
+            for training in trainings:
+                self._put_back(training, with_checkpoint=False)
+            raise
+        finally:
+            self.slots_left = trainer.slots if trainer.slots != self.spec.slots else None
+
+    def _stop_or_lost(self) -> bool:
+        return self.stop() or bool(self.heartbeat.lost)
+
+    def _without_lost(self, trainings: list[Training]) -> list[Training]:
+        lost, self.heartbeat.lost = set(self.heartbeat.lost), set()
+        kept = []
+        for training in trainings:
+            if training.plan.trial_id in lost:
+                self._drop(training)
+            else:
+                kept.append(training)
+        return kept
+
+    def _drop(self, training: Training) -> None:
+        self.handle.storage.drop(training.plan.trial_id)
+        self.telemetry.say(f"trial {training.plan.number} was given to another worker meanwhile; its copy here is dropped")
+
+    def _describe(self, trainings: list[Training]) -> None:
+        numbers = ", ".join(str(t.plan.number) for t in trainings)
+        rung = min(t.rung for t in trainings) + 1
+        self.telemetry.activity = f"trials {numbers}, rung {rung} of {self.spec.rungs}"
+        self.telemetry.share_of_batch = 0.0
+        self.heartbeat.info = {
+            "trials": [t.plan.number for t in trainings], "rung": rung, "device": str(self.experiment.device),
+            "num_envs": self.spec.num_envs, "steps_per_second": round(self.telemetry.steps_per_second),
+        }
+
+    def _progress(self, steps: int) -> None:
+        self.telemetry.steps(steps)
+        self._done_steps += steps
+        self.telemetry.share_of_batch = self._done_steps / max(self._want_steps, 1)
+        self.heartbeat.info["steps_per_second"] = round(self.telemetry.steps_per_second)
+
+    def _resume(self, trainer: Trainer, plan: Plan) -> Training:
+        """From the trial's last checkpoint where that is here and whole, else from the beginning: the same numbers either way."""
+        training = trainer.start(plan)
+        if plan.checkpoint is None:
+            return training
+        path = self.handle.run_dir / plan.checkpoint["path"]
+        try:
+            checkpoint = read_checkpoint(path, plan.checkpoint["sha256"])
+            if len(checkpoint.members) != len(training.members) or checkpoint.note != _note(plan):
+                raise InputError(f"{path} belongs to another trial")
+        except InputError as error:
+            self.telemetry.say(f"trial {plan.number} starts again: {error}")
+            return training
+        self.telemetry.say(f"trial {plan.number} goes on from rung {checkpoint.rung} (rollout {checkpoint.members[0].rollouts})")
+        training.members, training.rung, training.seconds = checkpoint.members, checkpoint.rung, checkpoint.seconds
+        return training
+
+    # -- at a rung ----------------------------------------------------------------------------------------------------------------
+
+    def _fail_diverged(self, trainings: list[Training]) -> list[Training]:
+        for training in [t for t in trainings if t.fault]:
+            self._tell(training, lambda t=training: self.handle.fail(t.plan.trial_id, t.fault))  # type: ignore[misc]  # mypy infers no type for t
+            self.telemetry.say(f"trial {training.plan.number} failed: {training.fault}")
+        return [t for t in trainings if not t.fault]
+
+    def _rung(self, trainer: Trainer, trainings: list[Training], evaluations: list[Evaluation | None]) -> list[Training]:
+        """All report, then all are judged; the pruned and the complete leave, the rest is checkpointed and goes on."""
+        rate = trainer.steps / max(trainer.seconds, 1e-9)
+        standing: list[tuple[Training, Evaluation]] = []
+        for training, evaluation in zip(trainings, evaluations, strict=True):
+            if evaluation is None:
+                continue
+            training.rung += 1
+            self._write_curves(training, evaluation)
+            attributes = self._attributes(training, evaluation, rate)
+
+            def told(t: Training = training, e: Evaluation = evaluation, a: dict[str, Any] = attributes) -> None:
+                self.handle.set_attributes(t.plan.trial_id, a)
+                self.handle.report(t.plan, t.rung, e.value)
+
+            if self._hold(training, told):
+                standing.append((training, evaluation))
+        self._fail_diverged(trainings)
+        verdicts = self.handle.judge([t.plan for t, _ in standing])
+        goes_on = []
+        for (training, evaluation), pruned in zip(standing, verdicts, strict=True):
+            number, rung = training.plan.number, training.rung
+            if rung >= self.spec.rungs:
+                self._tell(training, lambda t=training, e=evaluation: self._complete(trainer, t, e))  # type: ignore[misc]
+                self.telemetry.say(f"trial {number} complete: objective {evaluation.objective.value:+.4f}")
+            elif pruned:
+                reason = f"pruned at rung {rung} of {self.spec.rungs}: {evaluation.value:+.4f} is worse than its peers"
+                self._tell(training, lambda t=training, r=reason: self.handle.prune(t.plan.trial_id, r))  # type: ignore[misc]
+                self.telemetry.say(f"trial {number} {reason}")
+            elif self._hold(training, lambda t=training: self._checkpoint(t)):  # type: ignore[misc]
+                goes_on.append(training)
+        self._refresh()
+        return goes_on
+
+    def _hold(self, training: Training, write: Callable[[], None]) -> bool:
+        """Write to a trial; False where it turned out to be someone else's by now."""
+        try:
+            write()
+        except TrialLost:
+            self._drop(training)
+            return False
+        return True
+
+    def _tell(self, training: Training, write: Callable[[], None]) -> None:
+        """Finish a trial; what it needed on disk is no longer needed."""
+        if self._hold(training, write):
+            self.trained += 1
+            self.telemetry.finished(1)
+            for old in self.handle.trial_dir(training.plan.number).glob("checkpoint-*.safetensors"):
+                old.unlink(missing_ok=True)
+
+    def _attributes(self, training: Training, evaluation: Evaluation, rate: float) -> dict[str, Any]:
+        plan = training.plan
+        return {
+            "sweepd:fold_scores": list(evaluation.fold_scores),
+            "sweepd:path_scores": list(evaluation.objective.path_scores),
+            "sweepd:metrics": _mean_metrics(evaluation),
+            "sweepd:reason": "; ".join(evaluation.objective.reasons),
+            "sweepd:env_params": asdict(self.experiment.env_params(plan.settings)),
+            "sweepd:ppo_params": asdict(self.experiment.ppo_params(plan.settings)),
+            "sweepd:shape": plan.settings.shape,
+            "sweepd:seed": plan.seed,
+            "sweepd:num_envs": self.spec.num_envs,
+            "sweepd:device": device_name(self.experiment.device),
+            "sweepd:steps_per_second": round(rate),
+            "sweepd:seconds": round(training.seconds, 1),
+        }
+
+    def _write_curves(self, training: Training, evaluation: Evaluation) -> None:
+        taken = training.take_curves()
+        folder = self.handle.run_dir / "tensorboard" / f"trial-{training.plan.number:05d}"
+        curves = Curves(folder, (taken[0][0] if taken else 0) * self.spec.transitions)
+        for rollout, values in taken:
+            curves.add({f"train/{name}": value for name, value in values.items()}, rollout * self.spec.transitions)
+        curves.add({"test/mean_over_folds": evaluation.value, "test/objective": evaluation.objective.value},
+                   self.spec.rung_end(training.rung) * self.spec.transitions)
+        curves.close()
+
+    def _checkpoint(self, training: Training) -> None:
+        """Write the file, then record it under the attempt's token; only then is the one before superfluous."""
+        plan, storage = training.plan, self.handle.storage
+        folder = self.handle.trial_dir(plan.number)
+        token = storage.held().get(plan.trial_id, "")
+        path = folder / f"checkpoint-{max(m.rollouts for m in training.members):07d}-{token[:8]}.safetensors"
+        sha256 = write_checkpoint(path, Checkpoint(training.members, training.rung, training.seconds, _note(plan)))
+        try:
+            storage.set_trial_user_attr(
+                plan.trial_id, CHECKPOINT_KEY, {"path": f"{folder.name}/{path.name}", "sha256": sha256, "rung": training.rung})
+        except TrialLost:
+            path.unlink(missing_ok=True)
+            raise
+        for old in folder.glob("checkpoint-*.safetensors"):
+            if old != path:
+                old.unlink(missing_ok=True)
+
+    def _complete(self, trainer: Trainer, training: Training, evaluation: Evaluation) -> None:
+        plan, handle = training.plan, self.handle
+        folder = handle.trial_dir(plan.number)
+        times = self.experiment.market.bars.time[self.experiment.splits.path_bars]
+        title = f"{handle.name}, trial {plan.number}: out of sample, cross-validated"
+        members = write_trial(folder, trainer.actors(training), evaluation.paths, evaluation.metrics, times, title)
+        handle.set_attributes(plan.trial_id, {"sweepd:members": members})
+        upload(handle.run_dir, folder, handle.storage.get_trial(plan.trial_id), handle.storage)
+        handle.complete(plan.trial_id, evaluation.objective.value)
+
+    def _put_back(self, training: Training, *, with_checkpoint: bool) -> None:
+        """RUNNING to WAITING under the same number; first with a checkpoint where there is something new to keep."""
+        trial_id = training.plan.trial_id
+        if trial_id not in self.handle.storage.held():
+            return
+        try:
+            if with_checkpoint and any(member.ppo is not None for member in training.members):
+                self._checkpoint(training)
+            self.handle.put_back(trial_id)
+        except TrialLost:
+            self._drop(training)
+            return
+        self.telemetry.say(f"trial {training.plan.number} put back at rollout {training.members[0].rollouts} of {self.spec.rollouts}")
+
+
+def _note(plan: Plan) -> dict[str, Any]:
+    return {"number": plan.number, "seed": plan.seed, "params": plan.params}
+
+
+def _mean_metrics(evaluation: Evaluation) -> dict[str, float]:
+    """Means over paths of every number in `Metrics`."""
+    rows = [m.to_dict() for m in evaluation.metrics]
+    return {name: float(np.mean([float(row[name]) for row in rows])) for name, value in rows[0].items() if not isinstance(value, str)}
+
+
+def device_name(device: torch.device) -> str:
+    """"cpu", or the GPU's model."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def work(handle: StudyHandle, experiment: Experiment, options: WorkerOptions, console: Console, after_study: AfterStudy | None = None) -> None:
+    """Register, work to the study's total, sum up, and hand over to `after_study`. Returns normally on a requested stop, too."""
+    telemetry = Telemetry(console, handle.name, experiment.device)
+    telemetry.total = options.total
+    telemetry.steps_per_trial = len(experiment.folds) * handle.spec.rollouts * handle.spec.transitions
+    stop = StopRequest(telemetry.say)
+    with stop.installed():
+        name = register_worker(handle.storage, handle.study_id, alongside=options.alongside, say=telemetry.say)
+        try:
+            worker = Worker(handle, experiment, options, telemetry, name, stop)
+            telemetry.say(f"Using Vectorized Environments: {handle.spec.num_envs * handle.spec.slots} parallel envs "
+                          f"({handle.spec.num_envs} per member x {handle.spec.slots} members per program)")
+            finished = worker.run()
+        except BaseException:
+            leave(handle.storage, name)
+            raise
+    try:
+        if not finished:
+            console.print(f"stopped as asked; {_left(handle)}. Start it again to go on.", highlight=False)
+            return
+        print_summary(handle, console, telemetry, worker.batches)
+        if after_study is not None and claim_closing(handle.storage, handle.study_id, name):
+            after_study(handle, console)
+    finally:
+        leave(handle.storage, name)
+
+
+def _left(handle: StudyHandle) -> str:
+    counts = handle.counts()
+    return f"{counts['WAITING']} trials wait, {counts['RUNNING']} run elsewhere, {counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} failed"
+
+
+def run_dir_of(handle: StudyHandle) -> Path:
+    """The study's folder, made where it is missing."""
+    handle.run_dir.mkdir(parents=True, exist_ok=True)
+    return handle.run_dir
