@@ -149,8 +149,8 @@ def _race(folder: str, seed: int, start: float) -> None:
 
 @pytest.mark.slow
 def test_racing_promoters_end_in_one_champion_and_a_whole_history(registry: Registry) -> None:
-    context = multiprocessing.get_context("spawn")
-    start = time.time() + 6.0
+    context = multiprocessing.get_context("fork")
+    start = time.time() + 1.0
     racers = [context.Process(target=_race, args=(str(registry.folder), seed, start)) for seed in range(3)]
     for racer in racers:
         racer.start()
@@ -175,7 +175,7 @@ def _promote_for_ever(folder: str) -> None:
 
 @pytest.mark.slow
 def test_a_kill_at_any_instant_leaves_a_loadable_champion(registry: Registry) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     for delay in (0.0, 0.02, 0.05):
         before = len(registry.events(SLOT))
         promoter = context.Process(target=_promote_for_ever, args=(str(registry.folder),))

@@ -1,0 +1,104 @@
+"""What the trader knows about its positions beyond what a broker does: cost basis, highest close, bars held. And its benchmark.
+
+Cash and units come from the broker. The rest follows from the fills it reports, by the rules of `envs.crypto.portfolio`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from deploy.brokers.base import AccountState, Fill
+from envs.crypto.portfolio import Portfolio
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+class Book:
+    """The positions of one slot. Arrays are (N,), in the order of `tickers`.
+
+    units: held. basis: quote units paid for them, fees included. held: bars since the fill bar, or since the holding rule's clock
+    restarted. high: highest close since the position was opened.
+    """
+
+    def __init__(self, tickers: Sequence[str], account: AccountState) -> None:
+        count = len(tickers)
+        self.tickers = tuple(tickers)
+        self.cash = account.cash
+        self.units = self._units_of(account)
+        self.basis = np.zeros(count)
+        self.held = np.zeros(count)
+        self.high = np.zeros(count)
+
+    def adopt(self, close: Array) -> None:
+        """Take positions that the account holds already as bought now, at `close`."""
+        self.basis = self.units * close
+        self.high = np.where(self.units > 0.0, close, 0.0)
+
+    def settle(self, fills: Sequence[Fill], account: AccountState, restart: Mask, hole: Mask) -> None:
+        """A bar has filled orders, and clocks run on by one bar.
+
+        account: the broker's, after those fills. restart: clocks that the holding rule restarts where the bar is no hole.
+        """
+        kept = self.units.copy()
+        for fill in fills:
+            asset = self.tickers.index(fill.order.ticker)
+            if fill.status == "filled" and fill.order.side == "sell":
+                left = 0.0 if fill.order.whole else max(0.0, kept[asset] - fill.units)
+                self.basis[asset] *= left / kept[asset] if kept[asset] > 0.0 else 0.0
+                kept[asset] = left
+        still_open = kept > 0.0
+        self.held = np.where(still_open, self.held + 1.0, 0.0)
+        self.held[restart & ~hole] = 0.0
+        self.high[~still_open] = 0.0
+        self.basis[~still_open] = 0.0
+        for fill in fills:
+            if fill.status == "filled" and fill.order.side == "buy":
+                self.basis[self.tickers.index(fill.order.ticker)] += fill.notional
+        self.cash, self.units = account.cash, self._units_of(account)
+
+    def mark(self, close: Array) -> None:
+        """Note a bar's close in the highs of open positions."""
+        self.high = np.where(self.units > 0.0, np.maximum(self.high, close), 0.0)
+
+    def value(self, close: Array) -> float:
+        """Cash and positions at `close`, in quote units."""
+        return self.cash + float(np.sum(self.units * close))
+
+    def portfolio(self) -> Portfolio:
+        """The book as the order rules take it, one row."""
+        held = np.where(self.units > 0.0, self.units, 1.0)
+        cost = np.where(self.units > 0.0, self.basis / held, 0.0)
+        columns = (torch.from_numpy(np.array(column, dtype=np.float64)).unsqueeze(0) for column in (self.units, cost, self.high, self.held))
+        return Portfolio(torch.tensor([self.cash], dtype=torch.float64), *columns)
+
+    def _units_of(self, account: AccountState) -> Array:
+        return np.array([account.units.get(ticker, 0.0) for ticker in self.tickers], dtype=np.float64)
+
+
+class EqualWeight:
+    """The benchmark: the same assets bought once in equal parts and held.
+
+    Bought like any order at the first open after the start (where that bar is a hole: at the asset's first bar that is none), with
+    the same fee and slippage.
+    """
+
+    def __init__(self, value: float, assets: int, *, fee: float, slippage: float) -> None:
+        self._part = value / assets
+        self._rate = (1.0 - fee) / (1.0 + slippage)
+        self._units = np.zeros(assets)
+        self._waiting = np.ones(assets, dtype=bool)
+
+    def next_bar(self, open_: Array, hole: Mask) -> None:
+        """Buy what is still to be bought."""
+        now = self._waiting & ~hole
+        self._units[now] = self._part * self._rate / open_[now]
+        self._waiting &= ~now
+
+    def value(self, close: Array) -> float:
+        """In quote units."""
+        return float(np.sum(np.where(self._waiting, self._part, self._units * close)))

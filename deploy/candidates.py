@@ -1,0 +1,274 @@
+"""What promotion reads of a study: its frozen spec, its finished trials, and the weights and paths that each of them stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pandas as pd
+from optuna.trial import FrozenTrial, TrialState
+from pydantic import BaseModel, ConfigDict, ValidationError
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from deploy.bundle import (
+    MEMBERS_FILE,
+    Bundle,
+    DataPart,
+    Manifest,
+    OriginPart,
+    PolicyPart,
+    default_symbols,
+    describe_members,
+    finite,
+    format_time,
+    make_bundle,
+    read_policy,
+    recipe_part,
+    sha256,
+)
+from deploy.gate import Evidence
+from envs.crypto.bars import Bars, load_bars
+from envs.crypto.features import get_recipe
+from envs.crypto.metrics import Metrics, PathTrades
+from envs.crypto.params import EnvParams, Instruments
+from envs.crypto.splits import CrossValidation, Splits, make_splits
+from envs.errors import InputError
+
+PATH_COLUMNS = ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
+
+
+class _Described(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class DataSpec(_Described):
+    """The study's bars: where they were, and what they are."""
+
+    dir: str
+    tickers: tuple[str, ...]
+    timeframe: str
+    fingerprint: str
+    first: str
+    last: str
+    synthetic: bool
+
+
+class StudySpec(_Described):
+    """What promotion needs of the spec that was frozen when the study was created."""
+
+    environment: str
+    algorithm: str
+    data: DataSpec
+    recipe: dict[str, Any]
+    cv: dict[str, Any]
+    holdout: float
+    first_bar: int
+    max_lookback: int
+    objective: str
+    code_version: str
+    torch_version: str
+
+
+@dataclass(frozen=True)
+class FinishedStudy:
+    """A study as promotion sees it. trials: the COMPLETE ones, best first (ties: oldest first). finished: how many ended in any way."""
+
+    name: str
+    uid: str
+    run_dir: Path
+    spec: StudySpec
+    trials: tuple[FrozenTrial, ...]
+    finished: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A trial that asks to be promoted. members: bytes of its weights, or None where `faults` says why they cannot be used."""
+
+    trial: FrozenTrial
+    params: EnvParams | None
+    members: bytes | None
+    paths: tuple[Metrics, ...]
+    faults: tuple[str, ...]
+
+    @property
+    def value(self) -> float:
+        """Its objective, to be maximised."""
+        return float(self.trial.value) if self.trial.value is not None else float("nan")
+
+    def evidence(self) -> Evidence:
+        """What the first stage of the gate reads."""
+        return Evidence(paths=self.paths, faults=self.faults)
+
+
+def storage_url(storage: str | None) -> str:
+    """The database URL that `--storage` means: none is `runs/sweepd.db`, a path is a SQLite file."""
+    if storage is None:
+        storage = str(Path("runs") / "sweepd.db")
+    if storage.startswith("postgresql://"):
+        return "postgresql+psycopg://" + storage.removeprefix("postgresql://")
+    return storage if "://" in storage else f"sqlite:///{Path(storage).resolve()}"
+
+
+def open_study(name: str | None, storage: str) -> FinishedStudy:
+    """Read a study. name: None takes the only one that the storage has.
+
+    storage: an SQLAlchemy URL. Raises InputError where there is no such storage or study, or it was not made by sweepd.
+    """
+    try:
+        url = make_url(storage)
+    except ArgumentError as error:
+        raise InputError(f"--storage {storage!r} is not a database URL like sqlite:///runs/sweepd.db") from error
+    shown = url.render_as_string(hide_password=True)
+    if url.get_backend_name() == "sqlite" and (not url.database or not Path(url.database).exists()):
+        raise InputError(f"--storage {shown} does not exist; name the database of a study, or start one with sweepd train")
+    engine: dict[str, Any] = {"connect_args": {"timeout": 60.0}} if url.get_backend_name() == "sqlite" else {}
+    try:
+        database = optuna.storages.RDBStorage(storage, engine_kwargs=engine)
+        names = sorted(optuna.get_all_study_names(database))
+        if name is None and len(names) == 1:
+            name = names[0]
+        if name is None or name not in names:
+            asked = f"--study-name {name!r} is not in" if name else "name a study of"
+            raise InputError(f"{asked} {shown}; there are: {', '.join(names[:8]) or 'none'}")
+        study = optuna.load_study(study_name=name, storage=database)
+        attributes = study.user_attrs
+        trials = study.get_trials(deepcopy=False)
+    except (SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError, ImportError) as error:
+        raise InputError(f"--storage {shown} cannot be used ({str(error).splitlines()[0]})") from error
+    if "sweepd:spec" not in attributes:
+        raise InputError(f"study {name!r} was not made by sweepd train: it has no frozen spec")
+    described = attributes["sweepd:spec"]
+    try:
+        spec = StudySpec.model_validate(json.loads(described) if isinstance(described, str) else described)
+    except (ValidationError, ValueError) as error:
+        raise InputError(f"study {name!r} was made by another version of sweepd ({str(error).splitlines()[0]}); use that version") from error
+    if spec.environment != "crypto":
+        raise InputError(f"study {name!r} is of environment {spec.environment!r}; only crypto policies can be promoted to paper trading")
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE and trial.value is not None and np.isfinite(trial.value)]
+    best_first = sorted(complete, key=lambda trial: (-float(trial.value or 0.0), trial.number))
+    return FinishedStudy(
+        name=name, uid=str(attributes.get("sweepd:uid", "")), run_dir=Path(str(attributes.get("sweepd:run_dir", "."))), spec=spec,
+        trials=tuple(best_first), finished=sum(trial.state.is_finished() for trial in trials),
+    )
+
+
+def study_bars(spec: StudySpec, data_dir: Path | None = None) -> Bars:
+    """The very bars of the study: loaded, cut to its range, and checked by fingerprint. data_dir: where they lie now."""
+    folder = data_dir or Path(spec.data.dir)
+    bars = load_bars(folder, spec.data.timeframe, spec.data.tickers)
+    first, last = (int(pd.Timestamp(text).timestamp()) for text in (spec.data.first, spec.data.last))
+    start, stop = int(np.searchsorted(bars.time, first)), int(np.searchsorted(bars.time, last, side="right"))
+    bars = bars.slice(start, stop)
+    if bars.fingerprint != spec.data.fingerprint:
+        raise InputError(
+            f"the bars in {folder} are not those of the study (fingerprint {bars.fingerprint[:12]}…, not {spec.data.fingerprint[:12]}…); "
+            "name the folder that has them with --data-dir"
+        )
+    return bars
+
+
+def study_splits(spec: StudySpec, bars: Bars) -> Splits:
+    """The study's folds and hold-out, made again from its spec."""
+    return make_splits(
+        len(bars.time), spec.data.timeframe, CrossValidation(**spec.cv), first_bar=spec.first_bar, holdout=spec.holdout,
+        lookback=spec.max_lookback, memory=int(spec.recipe["memory"]),
+    )
+
+
+def read_candidate(trial: FrozenTrial, study: FinishedStudy) -> Candidate:
+    """What the trial stored, with a sentence for everything about it that keeps it from being deployed."""
+    faults: list[str] = []
+    attributes = trial.user_attrs
+    faults += [f"the trial did not record {name}" for name in ("sweepd:seed", "sweepd:ppo_params") if name not in attributes]
+    members, folder = _members(attributes, study.run_dir, faults)
+    params = None
+    try:
+        params = EnvParams(**attributes["sweepd:env_params"])
+    except KeyError:
+        faults.append("the trial did not record its environment parameters")
+    except (InputError, TypeError) as error:
+        faults.append(f"its environment parameters are not valid here: {error}")
+    paths: tuple[Metrics, ...] = ()
+    if folder is not None:
+        try:
+            paths = tuple(read_paths(folder / "paths.parquet").summarise(study.spec.data.timeframe))
+        except (OSError, ValueError, KeyError) as error:
+            faults.append(f"its back-test paths cannot be read: {error}")
+    return Candidate(trial, params, members, paths, tuple(faults))
+
+
+def read_paths(path: Path) -> PathTrades:
+    """The back-test paths that a trial stored: one row per path and bar, joined to (φ, T) arrays."""
+    table = pd.read_parquet(path)
+    rows = [group for _, group in table.groupby("path", sort=True)]
+    if not rows:
+        raise ValueError(f"{path} has no path")
+    return PathTrades(**{name: np.stack([group[name].to_numpy(dtype=np.float64) for group in rows]) for name in PATH_COLUMNS})
+
+
+def _members(attributes: Mapping[str, Any], run_dir: Path, faults: list[str]) -> tuple[bytes | None, Path | None]:
+    """The weights' bytes, if they are still those that were scored, and the folder of the trial's files."""
+    recorded = attributes.get("sweepd:members")
+    if not isinstance(recorded, Mapping) or "path" not in recorded or "sha256" not in recorded:
+        faults.append(f"the trial did not record its {MEMBERS_FILE}")
+        return None, None
+    path = run_dir / str(recorded["path"])
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        faults.append(f"its weights {path} cannot be read: {error.strerror or error}")
+        return None, path.parent
+    if sha256(content) != recorded["sha256"]:
+        faults.append(f"its weights {path} are not the bytes that were scored (their sha256 has changed)")
+        return None, path.parent
+    return content, path.parent
+
+
+def build_bundle(candidate: Candidate, study: FinishedStudy, bars: Bars, holdout: tuple[int, int], *, gate: dict[str, Any]) -> Bundle:
+    """The bundle of a candidate without faults.
+
+    holdout: range of bars [a, b) that the study set aside; gate: the gate's report. Raises ValueError for a candidate with faults.
+    """
+    if candidate.params is None or candidate.members is None:
+        raise ValueError(f"trial {candidate.trial.number} cannot be deployed: {candidate.faults[0]}")
+    spec, attributes = study.spec, candidate.trial.user_attrs
+    recipe = get_recipe(str(spec.recipe["name"]))
+    instruments = Instruments.unrestricted(len(bars.tickers))  # training knows no others
+    tickers = tuple(bars.tickers)
+    policy, hidden = read_policy(candidate.members)
+    manifest = Manifest(
+        tickers=tickers,
+        symbols=default_symbols(tickers, synthetic=bars.synthetic),
+        timeframe=bars.timeframe,
+        recipe=recipe_part(recipe),
+        env_params=dataclasses.asdict(candidate.params),
+        minimum_order=tuple(instruments.minimum_order),
+        increment=tuple(instruments.increment),
+        policy=PolicyPart(
+            algorithm=spec.algorithm, members=policy.size, state_dim=policy.state_dim, action_dim=policy.action_dim,
+            max_lookback=spec.max_lookback, hidden=hidden,
+        ),
+        origin=OriginPart(
+            study=study.name, study_uid=study.uid, trial=candidate.trial.number, seed=int(attributes["sweepd:seed"]),
+            objective=spec.objective, objective_value=candidate.value, parameters=dict(candidate.trial.params),
+            ppo_params=dict(attributes["sweepd:ppo_params"]),
+        ),
+        data=DataPart(
+            fingerprint=bars.fingerprint, first=format_time(int(bars.time[0])), last=format_time(int(bars.time[-1])), synthetic=bars.synthetic
+        ),
+        last_seen_bar=format_time(int(bars.time[holdout[0] - 1])),
+        metrics={"describes": "the members, in cross-validation", "paths": [finite(metrics.to_dict()) for metrics in candidate.paths]},
+        gate=gate,
+        code_version=spec.code_version,
+        torch_version=spec.torch_version,
+        files=describe_members(candidate.members),
+    )
+    return make_bundle(manifest, candidate.members)

@@ -1,0 +1,265 @@
+"""Promotion: choose the best trial, score its ensemble on the hold-out, and move the slot's champion when every rule is met."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from deploy.bundle import Bundle, finite, format_time
+from deploy.candidates import Candidate, FinishedStudy, build_bundle, read_candidate, study_bars, study_splits
+from deploy.gate import DEFAULT_RULES, Evidence, Finding, Rule, deferred, judge, not_asked, passed
+from deploy.registry import ChampionMoved, Look, Registry
+from deploy.scoring import Score, duel, score_bundle
+from envs.crypto.bars import Bars, load_bars
+from envs.errors import InputError, RunError
+
+Outcome = Literal["promoted", "would promote", "champion already", "challenger", "none passes", "no candidate", "no hold-out"]
+MAX_RACES = 5
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A candidate and what every rule said about it. look, score, bundle: None where the hold-out was not looked at."""
+
+    trial: int
+    value: float
+    findings: tuple[Finding, ...]
+    look: Look | None = None
+    score: Score | None = None
+    bundle: Bundle | None = None
+
+    @property
+    def passes(self) -> bool:
+        """Whether every rule is met."""
+        return passed(self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: plain numbers and text."""
+        return {
+            "trial": self.trial,
+            "objective": self.value,
+            "passes": self.passes,
+            "look": None if self.look is None else dataclasses.asdict(self.look),
+            "holdout": None if self.score is None else self.score.metrics.to_dict(),
+            "bundle": None if self.bundle is None else self.bundle.hash,
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """What came of it.
+
+    candidates: those that were judged, best objective first; chosen: the one the outcome is about, or the one that came closest.
+    champion: the slot's afterwards (with dry_run: still the old one). version: the champion's number in the slot, where it moved.
+    """
+
+    outcome: Outcome
+    slot: str
+    study: str
+    reason: str
+    candidates: tuple[Judged, ...] = ()
+    chosen: Judged | None = None
+    champion_before: str | None = None
+    champion: str | None = None
+    version: int | None = None
+    dry_run: bool = False
+    synthetic: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: plain numbers and text."""
+        content: dict[str, Any] = finite(
+            {
+                "outcome": self.outcome,
+                "slot": self.slot,
+                "study": self.study,
+                "reason": self.reason,
+                "champion_before": self.champion_before,
+                "champion": self.champion,
+                "version": self.version,
+                "dry_run": self.dry_run,
+                "synthetic": self.synthetic,
+                "trial": self.chosen.trial if self.chosen else None,
+                "candidates": [judged.to_dict() for judged in self.candidates],
+            }
+        )
+        return content
+
+
+def default_slot(environment: str, timeframe: str) -> str:
+    """The slot that a study's candidates ask for unless told otherwise: `crypto-1h`."""
+    return f"{environment}-{timeframe}"
+
+
+class Promoter:
+    """One promotion of one study.
+
+    slot: default `crypto-<timeframe>`. data_dir: where the study's bars lie now (default: where they were).
+    dry_run: change no champion and write no bundle; a look at the hold-out is counted all the same, since its numbers are seen.
+    looks: how many candidates may be scored on the hold-out. progress: told, in a few words, what takes long.
+    """
+
+    def __init__(
+        self,
+        study: FinishedStudy,
+        registry: Registry,
+        *,
+        slot: str | None = None,
+        data_dir: Path | None = None,
+        dry_run: bool = False,
+        looks: int = 1,
+        rules: Sequence[Rule] = DEFAULT_RULES,
+        progress: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        self.study = study
+        self.registry = registry
+        self.slot = slot or default_slot(study.spec.environment, study.spec.data.timeframe)
+        self.data_dir = (data_dir or Path(study.spec.data.dir)).resolve()
+        self.dry_run = dry_run
+        self.looks = looks
+        self.rules = tuple(rules)
+        self.progress = progress
+        self.before = registry.slot(self.slot).champion
+
+    def run(self, trial: int | None = None) -> Promotion:
+        """Judge the candidates in the order of their objective, until one may be promoted or the looks are spent.
+
+        trial: consider only this one. Raises InputError for what is wrong with the study's data, the slot's champion or the registry.
+        """
+        trials = [item for item in self.study.trials if trial is None or item.number == trial]
+        if trial is not None and not trials:
+            raise InputError(f"--trial {trial} is not a COMPLETE trial of study {self.study.name!r}")
+        if not trials:
+            reason = f"none of the study's {self.study.finished} finished trials is COMPLETE: all were pruned or failed"
+            return self._outcome("no candidate", reason)
+        bars = study_bars(self.study.spec, self.data_dir)
+        holdout = study_splits(self.study.spec, bars).holdout
+        if holdout[1] <= holdout[0]:
+            return self._outcome("no hold-out", "the study set no bars aside (--holdout 0), so nothing unseen is left to judge it by")
+        judged: list[Judged] = []
+        spent = 0
+        for item in trials:
+            candidate = read_candidate(item, self.study)
+            findings = tuple(judge(self.rules, candidate.evidence(), "cross-validation"))
+            if not passed(findings) or spent >= self.looks:
+                why = (
+                    "it failed a rule that is free to ask, so no look was spent on it"
+                    if not passed(findings)
+                    else f"--looks {self.looks}: the look(s) at the hold-out went to better candidates"
+                )
+                judged.append(Judged(item.number, candidate.value, (*findings, *not_asked(self.rules, "hold-out", why))))
+                continue
+            spent += 1
+            result = self._challenge(candidate, findings, bars, holdout)
+            judged.append(result.chosen)
+            if result.outcome is not None:
+                return self._outcome(result.outcome, result.reason, judged, result.chosen, result.version)
+        chosen = next((one for one in judged if one.score is not None), judged[0])
+        result_ = self._outcome("none passes", _why_none(judged, chosen), judged, chosen)
+        if not self.dry_run:
+            self.registry.refuse(self.slot, result_.reason, result_.to_dict())
+        return result_
+
+    def _challenge(self, candidate: Candidate, findings: tuple[Finding, ...], bars: Bars, holdout: tuple[int, int]) -> _Challenge:
+        """Second stage: a look at the hold-out, and the promotion if every rule is met."""
+        number, value = candidate.trial.number, candidate.value
+        draft = build_bundle(candidate, self.study, bars, holdout, gate={})
+        champion_hash = self.registry.slot(self.slot).champion
+        champion = self.registry.bundle(champion_hash) if champion_hash else None
+        if champion is not None and _same_policy(champion, draft):
+            why = not_asked(self.rules, "hold-out", "it is the champion already")
+            return _Challenge("champion already", f"trial {number} is the champion of {self.slot} already", Judged(number, value, (*findings, *why)))
+        look = self.registry.take_look(
+            draft.manifest.tickers, draft.manifest.timeframe, int(bars.time[holdout[0]]), int(bars.time[holdout[1] - 1]),
+            members_sha256=draft.members_sha256, study=self.study.name, study_uid=self.study.uid, trial=number,
+        )
+        self.progress(f"trial {number}: look {look.number} at the hold-out, {holdout[1] - holdout[0]:,} bars")
+        result = score_bundle(draft, bars, (holdout[0] - 1, holdout[1] - 1))
+        for _ in range(MAX_RACES):
+            contest = duel(draft, champion, self._load) if champion is not None else None
+            evidence = Evidence(candidate.paths, candidate.faults, result.metrics, contest)
+            asked = (*findings, *judge(self.rules, evidence, "hold-out"))
+            gate = {
+                "slot": self.slot,
+                "look": look.number,
+                "holdout": {"first": format_time(int(result.time[0])), "last": format_time(int(result.time[-1])), **result.metrics.to_dict()},
+                "findings": [finding.to_dict() for finding in asked],
+            }
+            bundle = build_bundle(candidate, self.study, bars, holdout, gate=finite(gate))
+            judged = Judged(number, value, asked, look, result, bundle)
+            try:
+                return self._settle(judged, bundle, champion_hash)
+            except ChampionMoved:
+                champion_hash = self.registry.slot(self.slot).champion
+                champion = self.registry.bundle(champion_hash) if champion_hash else None
+        raise RunError(f"the champion of {self.slot} changed {MAX_RACES} times while trial {number} was compared with it; try again")
+
+    def _settle(self, judged: Judged, bundle: Bundle, champion: str | None) -> _Challenge:
+        """Write down what the findings mean for the slot. Raises ChampionMoved."""
+        report = judged.to_dict() | {"study": self.study.name}
+        if judged.passes:
+            reason = f"trial {judged.trial} of {self.study.name} met every rule"
+            if self.dry_run:
+                return _Challenge("would promote", reason + " (--dry-run: nothing was changed)", judged)
+            version = self.registry.promote(
+                self.slot, bundle, expected=champion, reason=reason, report=report, data_dir=str(self.data_dir)
+            )
+            return _Challenge("promoted", reason, judged, version)
+        if deferred(judged.findings):
+            open_question = next(finding.explanation for finding in judged.findings if finding.verdict == "defer")
+            reason = f"trial {judged.trial} met every rule that could be asked, but {open_question}"
+            if self.dry_run:
+                return _Challenge("challenger", reason + " (--dry-run: nothing was changed)", judged)
+            version = self.registry.challenger(self.slot, bundle, reason=reason, report=report, data_dir=str(self.data_dir))
+            return _Challenge("challenger", reason, judged, version)
+        return _Challenge(None, "", judged)
+
+    def _load(self, tickers: tuple[str, ...]) -> Bars:
+        return load_bars(self.data_dir, self.study.spec.data.timeframe, tickers)
+
+    def _outcome(
+        self, outcome: Outcome, reason: str, judged: Sequence[Judged] = (), chosen: Judged | None = None, version: int | None = None
+    ) -> Promotion:
+        return Promotion(
+            outcome=outcome, slot=self.slot, study=self.study.name, reason=reason, candidates=tuple(judged), chosen=chosen,
+            champion_before=self.before, champion=self.registry.slot(self.slot).champion, version=version, dry_run=self.dry_run,
+            synthetic=self.study.spec.data.synthetic,
+        )
+
+
+@dataclass(frozen=True)
+class _Challenge:
+    """How a second stage ended; outcome None: the candidate failed, and the next one may try."""
+
+    outcome: Outcome | None
+    reason: str
+    chosen: Judged
+    version: int | None = None
+
+
+def _same_policy(one: Bundle, other: Bundle) -> bool:
+    """Whether they would act the same: same weights, environment parameters and tickers."""
+    return (one.members_sha256, one.manifest.env_params, one.manifest.tickers) == (
+        other.members_sha256, other.manifest.env_params, other.manifest.tickers
+    )
+
+
+def _why_none(judged: Sequence[Judged], closest: Judged) -> str:
+    """One paragraph: who came closest, what it lacked, and what would help."""
+    lacks = [
+        f"{finding.name} is {'not measurable' if finding.value is None else format(finding.value, '.4g')} "
+        f"where {finding.comparison} {finding.limit:g} is needed ({finding.explanation})"
+        for finding in closest.findings
+        if finding.verdict in ("fail", "defer")
+    ]
+    looked = sum(one.score is not None for one in judged)
+    where = "the hold-out" if closest.score is not None else "cross-validation"
+    return (
+        f"{len(judged)} candidate(s) judged, {looked} of them on the hold-out; trial {closest.trial} came closest but failed on {where}: "
+        + "; ".join(lacks)
+        + ". This is a normal result: most searches find nothing that beats holding equal weight after fees. More data, a larger --budget, "
+        "longer bars or lower fees help; a larger search on the same data mostly finds better luck"
+    )

@@ -1,0 +1,149 @@
+"""Replay: the paper trader over recorded bars with the simulated broker, one closed bar at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from deploy.brokers.sim import SimBroker
+from deploy.bundle import Bundle, finite, format_time
+from deploy.paper_trader import ClosedBar, Entry, PaperTrader
+from deploy.scoring import in_order
+from envs.crypto.bars import Bars
+from envs.crypto.metrics import Metrics, summarise
+from envs.crypto.splits import Window
+from envs.errors import InputError
+from envs.files import write_atomic
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of a replay. entries: one per bar, the first being that of the first decision; arrays: (L,), one per bar after it.
+
+    returns, equal_weight: simple per-bar returns. fees, notional: shares of the value at the bar before.
+    """
+
+    bundle: Bundle
+    entries: tuple[Entry, ...]
+    time: NDArray[np.int64]
+    returns: Array
+    equal_weight: Array
+    trades: Array
+    fees: Array
+    notional: Array
+    exposure: Array
+    metrics: Metrics
+
+
+def replay(
+    bundle: Bundle,
+    bars: Bars,
+    window: Window,
+    *,
+    slot: str = "replay",
+    cash: float | None = None,
+    any_account: bool = False,
+    act: Callable[[NDArray[np.float32]], Array] | None = None,
+    progress: Callable[[int], None] = lambda _bar: None,
+) -> Replay:
+    """Trade `window` of `bars` on paper, flat at the start.
+
+    cash: of the account, default the bundle's initial cash. act: instead of the bundle's policy. progress: called with the number of
+    bars done. Raises InputError where the bars don't fit the bundle or too few lie before the window.
+    """
+    first, last = window
+    bars = in_order(bars, bundle)
+    params = bundle.params
+    broker = SimBroker(bundle.manifest.tickers, params.initial_cash if cash is None else cash, params, bundle.instruments)
+    trader = PaperTrader(bundle, broker, slot=slot, act=act, any_account=any_account)
+    if first < trader.bars_needed:
+        raise InputError(
+            f"bundle {bundle.name} can decide at {format_time(int(bars.time[min(trader.bars_needed, len(bars.time) - 1)]))} at the earliest, after "
+            f"{trader.bars_needed} bars; --from names bar {first}"
+        )
+    trader.start(bars.slice(first - trader.bars_needed, first))
+    entries = []
+    for number in range(first, last + 1):
+        bar = ClosedBar.of(bars, number)
+        broker.next_bar(bar.time, bar.open, bar.hole)
+        entries.append(trader.on_bar(bar, decide=number < last))
+        progress(number - first)
+    return _summed_up(bundle, entries)
+
+
+def _summed_up(bundle: Bundle, entries: list[Entry]) -> Replay:
+    value, equal = np.array([entry.value for entry in entries]), np.array([entry.equal_weight for entry in entries])
+    after = entries[1:]
+    columns = {
+        "returns": value[1:] / value[:-1] - 1.0,
+        "equal_weight": equal[1:] / equal[:-1] - 1.0,
+        "trades": np.array([entry.trades for entry in after], dtype=np.float64),
+        "fees": np.array([entry.fees for entry in after]) / value[:-1],
+        "notional": np.array([entry.notional for entry in after]) / value[:-1],
+        "exposure": np.array([entry.exposure for entry in after]),
+    }
+    metrics = summarise(
+        columns["returns"], columns["equal_weight"], bundle.manifest.timeframe, trades=columns["trades"], fees=columns["fees"],
+        notional=columns["notional"], exposure=columns["exposure"],
+    )
+    time = np.array([entry.time for entry in after], dtype=np.int64)
+    return Replay(bundle=bundle, entries=tuple(entries), time=time, metrics=metrics, **columns)
+
+
+def ledger_table(result: Replay) -> pd.DataFrame:
+    """One row per bar: date (UTC, bar open), value, equal_weight, cash, …, and `units`, `action` per ticker."""
+    entries = result.entries
+    columns: dict[str, Any] = {"date": pd.to_datetime([entry.time for entry in entries], unit="s", utc=True)}
+    for name in ("value", "equal_weight", "cash", "fees", "notional", "trades", "unfilled", "dropped", "exposure"):
+        columns[name] = [getattr(entry, name) for entry in entries]
+    nothing = np.full(len(result.bundle.manifest.tickers), np.nan)
+    for asset, ticker in enumerate(result.bundle.manifest.tickers):
+        columns[f"units {ticker}"] = [entry.units[asset] for entry in entries]
+        columns[f"action {ticker}"] = [(nothing if entry.action is None else entry.action)[asset] for entry in entries]
+    return pd.DataFrame(columns)
+
+
+def orders_table(result: Replay) -> pd.DataFrame:
+    """One row per order that was settled: when it was decided, what it was, and what became of it."""
+    rows = [
+        {
+            "client_id": fill.order.client_id, "decided": fill.order.decided, "settled": fill.at, "ticker": fill.order.ticker,
+            "side": fill.order.side, "status": fill.status, "units": fill.units, "notional": fill.notional, "fee": fill.fee,
+            "price": fill.price,
+        }
+        for entry in result.entries
+        for fill in entry.fills
+    ]
+    names = ["client_id", "decided", "settled", "ticker", "side", "status", "units", "notional", "fee", "price"]
+    table = pd.DataFrame(rows, columns=names)
+    for name in ("decided", "settled"):
+        table[name] = pd.to_datetime(table[name], unit="s", utc=True)
+    return table
+
+
+def write_replay(result: Replay, folder: Path) -> list[Path]:
+    """Write `ledger.parquet`, `orders.parquet`, `summary.json` and `equity.png` into `folder`, each whole; returns their paths."""
+    from deploy.report import draw_replay
+
+    ledger, orders = ledger_table(result), orders_table(result)
+    summary = {
+        "bundle": result.bundle.hash,
+        "first": format_time(int(result.time[0])),
+        "last": format_time(int(result.time[-1])),
+        "metrics": finite(result.metrics.to_dict()),
+    }
+    paths = [folder / name for name in ("ledger.parquet", "orders.parquet", "summary.json", "equity.png")]
+    write_atomic(paths[0], lambda path: ledger.to_parquet(path, index=False))
+    write_atomic(paths[1], lambda path: orders.to_parquet(path, index=False))
+    write_atomic(paths[2], json.dumps(summary, indent=1))
+    draw_replay(paths[3], result.time, result.returns, result.equal_weight, result.exposure, result.bundle)
+    return paths

@@ -1,0 +1,171 @@
+"""What people see of promotion and replay: tables in the terminal, and a picture of the equity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from deploy.bundle import NAME_DIGITS, Bundle
+from deploy.gate import Finding
+from deploy.promote import Judged, Promotion
+from envs.crypto.metrics import Metrics, equity
+from envs.files import write_atomic
+
+SHOWN_CANDIDATES = 8
+VERDICT_STYLE = {"pass": "green", "fail": "red", "defer": "yellow", "not asked": "dim"}
+OUTCOME_STYLE = {"promoted": "bold green", "would promote": "bold green", "champion already": "green", "challenger": "yellow"}
+HEADLINES = {
+    "promoted": "PROMOTED",
+    "would promote": "WOULD BE PROMOTED",
+    "champion already": "CHAMPION ALREADY",
+    "challenger": "KEPT AS CHALLENGER",
+    "none passes": "NO CANDIDATE PASSES",
+    "no candidate": "NO CANDIDATE",
+    "no hold-out": "NO HOLD-OUT",
+}
+
+
+def short(hash_: str | None) -> str:
+    """A bundle's name as people see it."""
+    return hash_[:NAME_DIGITS] if hash_ else "none"
+
+
+def percent(value: float) -> str:
+    """0.1 as +10.00 %."""
+    return f"{100.0 * value:+.2f} %"
+
+
+def promotion_view(promotion: Promotion) -> RenderableType:
+    """The whole report of a promotion."""
+    parts: list[RenderableType] = []
+    if promotion.candidates:
+        parts.append(candidates_table(promotion))
+    if promotion.chosen is not None:
+        parts.append(findings_table(promotion.chosen))
+        if promotion.chosen.score is not None:
+            parts.append(metrics_table(promotion.chosen.score.metrics, "Hold-out: the ensemble of the trial's fold members, canonical policy path"))
+    parts.append(verdict_panel(promotion))
+    return Group(*parts)
+
+
+def candidates_table(promotion: Promotion) -> Table:
+    """The best candidates, and how far each came."""
+    table = Table(title=f"Candidates of study {promotion.study} for slot {promotion.slot}", title_justify="left")
+    table.add_column("trial", justify="right")
+    table.add_column("objective", justify="right")
+    table.add_column("cross-validation")
+    table.add_column("hold-out")
+    for judged in promotion.candidates[:SHOWN_CANDIDATES]:
+        table.add_row(str(judged.trial), f"{judged.value:+.3f}", _stage(judged, "cross-validation"), _stage(judged, "hold-out"))
+    left = len(promotion.candidates) - SHOWN_CANDIDATES
+    if left > 0:
+        table.caption = f"and {left} more"
+    return table
+
+
+def _stage(judged: Judged, stage: str) -> Text:
+    findings = [finding for finding in judged.findings if finding.stage == stage]
+    for verdict in ("fail", "defer", "not asked"):
+        named = [finding.name for finding in findings if finding.verdict == verdict]
+        if named:
+            return Text(verdict if verdict == "not asked" else f"{verdict}: {', '.join(named)}", style=VERDICT_STYLE[verdict])
+    return Text("pass", style="green") if findings else Text("-", style="dim")
+
+
+def findings_table(judged: Judged) -> Table:
+    """Every rule: value, limit, verdict, explanation."""
+    look = f", look {judged.look.number} at this hold-out" if judged.look else ""
+    table = Table(title=f"Trial {judged.trial}{look}", title_justify="left")
+    table.add_column("rule")
+    table.add_column("value", justify="right")
+    table.add_column("limit", justify="right")
+    table.add_column("verdict")
+    table.add_column("explanation", ratio=1)
+    stage = None
+    for finding in judged.findings:
+        if finding.stage != stage:
+            stage = finding.stage
+            table.add_section()
+        table.add_row(
+            finding.name, _number(finding), f"{finding.comparison} {finding.limit:g}",
+            Text(finding.verdict, style=VERDICT_STYLE[finding.verdict]), finding.explanation,
+        )
+    return table
+
+
+def _number(finding: Finding) -> str:
+    return "-" if finding.value is None else f"{finding.value:.4g}"
+
+
+def metrics_table(metrics: Metrics, title: str) -> Table:
+    """A policy beside equal weight over the same bars."""
+    table = Table(title=title, title_justify="left")
+    table.add_column(f"{metrics.bars:,} bars")
+    table.add_column("policy", justify="right")
+    table.add_column("equal weight", justify="right")
+    table.add_row("return after fees", percent(metrics.total_return), percent(metrics.equal_weight_return))
+    table.add_row("Sharpe ratio (annual)", f"{metrics.sharpe:+.2f}", f"{metrics.equal_weight_sharpe:+.2f}")
+    table.add_row("largest drawdown", f"{metrics.max_drawdown:.1%}", f"{metrics.equal_weight_drawdown:.1%}")
+    table.add_row("Sortino ratio (annual)", f"{metrics.sortino:+.2f}", "")
+    table.add_row("information ratio (annual)", f"{metrics.information_ratio:+.2f}", "")
+    table.add_row("trades", f"{metrics.trades:,}", "")
+    table.add_row("turnover a year", f"{metrics.turnover:.1f}×", "")
+    table.add_row("fees, share of value", f"{metrics.fees:.2%}", "")
+    table.add_row("mean exposure", f"{metrics.exposure:.1%}", "")
+    return table
+
+
+def verdict_panel(promotion: Promotion) -> Panel:
+    """The outcome in a headline and a paragraph, and the slot's champion."""
+    text = Text()
+    text.append(HEADLINES[promotion.outcome], style=OUTCOME_STYLE.get(promotion.outcome, "bold yellow"))
+    text.append(f"\n{promotion.reason}.\n")
+    text.append(f"champion of {promotion.slot}: {short(promotion.champion)}")
+    if promotion.champion != promotion.champion_before:
+        text.append(f" (before: {short(promotion.champion_before)})")
+    if promotion.synthetic:
+        text.append("\nThe market is synthetic: this shows that the program works, and nothing about real markets.", style="dim")
+    return Panel(text, title="Verdict", title_align="left")
+
+
+def draw_replay(path: Path, time: NDArray[np.int64], returns: NDArray[np.float64], equal_weight: NDArray[np.float64], exposure: NDArray[np.float64], bundle: Bundle) -> None:
+    """Write a PNG: equity of the champion and of equal weight from 1, its drawdown, and its exposure.
+
+    time, returns, equal_weight, exposure: (L,), one per bar.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 6.5), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=[4, 1.3, 1])
+    dates = pd.to_datetime(time, unit="s", utc=True).to_numpy()
+    own, equal = equity(returns), equity(equal_weight)
+    top.plot(dates, equal[1:], color="tab:gray", linewidth=1.4, label=f"equal weight  {percent(float(equal[-1]) - 1.0)}")
+    top.plot(dates, own[1:], color="tab:blue", linewidth=1.4, label=f"champion {bundle.name}  {percent(float(own[-1]) - 1.0)}")
+    top.set_ylabel("value, start = 1")
+    top.legend(loc="best")
+    origin = bundle.manifest.origin
+    synthetic = " (synthetic market)" if bundle.manifest.data.synthetic else ""
+    top.set_title(f"Paper replay: {origin.study}, trial {origin.trial}, {len(bundle.manifest.tickers)} assets, {bundle.manifest.timeframe}{synthetic}")
+    for value, colour in ((equal, "tab:gray"), (own, "tab:blue")):
+        middle.plot(dates, -100.0 * (1.0 - value / np.maximum.accumulate(value))[1:], color=colour, linewidth=1.0)
+    middle.set_ylabel("drawdown, %")
+    bottom.fill_between(dates, 0.0, 100.0 * exposure, color="tab:blue", alpha=0.35, linewidth=0.0)
+    bottom.set_ylabel("invested, %")
+    bottom.set_ylim(0, 105)
+    for axes in (top, middle, bottom):
+        axes.grid(alpha=0.3)
+    write_atomic(path, lambda temporary: figure.savefig(temporary, format="png"))
+
+
+def print_promotion(console: Console, promotion: Promotion) -> None:
+    """Print the report."""
+    console.print(promotion_view(promotion))

@@ -1,0 +1,154 @@
+"""The canonical score of a frozen policy: one env row in float64, one observation at a time, on the CPU.
+
+Hold-out, champion comparison and verification all come from here, and the paper trader must agree with it to 1e-9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from agents.policy import FrozenPolicy
+from deploy.bundle import Bundle
+from deploy.gate import Duel
+from envs.crypto.bars import Bars
+from envs.crypto.env import CryptoEnv
+from envs.crypto.evaluate import trade_windows
+from envs.crypto.market import Market, make_market
+from envs.crypto.metrics import Metrics, summarise
+from envs.crypto.params import EnvParams
+from envs.crypto.splits import Window
+from envs.crypto.timeframe import bars_per_day
+from envs.errors import InputError
+
+Array = NDArray[np.float64]
+DUEL_DAYS = 7
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a policy earned over a window. Arrays are (L,), one number per bar after the first decision.
+
+    time: opens of those bars, seconds since the epoch. returns, equal_weight: simple per-bar returns. trades: fills. fees, notional:
+    shares of the portfolio's value. exposure: 1 - cash / value.
+    """
+
+    time: NDArray[np.int64]
+    returns: Array
+    equal_weight: Array
+    trades: Array
+    fees: Array
+    notional: Array
+    exposure: Array
+    metrics: Metrics
+
+
+def score(policy: FrozenPolicy, market: Market, params: EnvParams, window: Window, *, max_lookback: int) -> Score:
+    """Trade `window` of `market` with the policy, flat at the start.
+
+    max_lookback: lags that the policy's observation is padded to.
+    """
+    env = CryptoEnv.for_windows(market, params, [[window]], max_lookback=max_lookback)
+
+    def act(obs: Tensor) -> Tensor:
+        return torch.from_numpy(policy.act(obs[0, : policy.state_dim].numpy())).unsqueeze(0)
+
+    return score_actions(env, act, market, window)
+
+
+def score_actions(env: CryptoEnv, act: Callable[[Tensor], Tensor], market: Market, window: Window) -> Score:
+    """As `score`, with any way to act on an evaluation env of one row."""
+    trades = trade_windows(env, act)
+    length = window[1] - window[0]
+    columns = {
+        name: np.asarray(getattr(trades, name)[0, :length], dtype=np.float64)
+        for name in ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
+    }
+    metrics = summarise(
+        columns["returns"], columns["equal_weight"], market.bars.timeframe,
+        trades=columns["trades"], fees=columns["fees"], notional=columns["notional"], exposure=columns["exposure"],
+    )
+    return Score(time=market.bars.time[window[0] + 1 : window[1] + 1].copy(), metrics=metrics, **columns)
+
+
+def score_bundle(bundle: Bundle, bars: Bars, window: Window) -> Score:
+    """The canonical score of a bundle over `window` of `bars`, which are put in its order of tickers.
+
+    Raises InputError where the bars lack a ticker, have another timeframe, or too few of them lie before the window.
+    """
+    earliest = first_decision(bundle)
+    if window[0] < earliest:
+        raise InputError(f"bundle {bundle.name} needs {earliest} bars before its first decision; there are {window[0]}")
+    # Features look back on a fixed number of bars, so what lies before and behind makes no difference to them.
+    part = in_order(bars.slice(window[0] - earliest, window[1] + 1), bundle)
+    market = make_market(part, bundle.manifest.recipe.name, bundle.instruments)
+    span = (earliest, len(part.time) - 1)
+    return score(bundle.policy, market, bundle.params, span, max_lookback=bundle.manifest.policy.max_lookback)
+
+
+def in_order(bars: Bars, bundle: Bundle) -> Bars:
+    """The bars with the bundle's tickers in the bundle's order, found by name; other tickers are left out."""
+    manifest = bundle.manifest
+    if bars.timeframe != manifest.timeframe:
+        raise InputError(f"bundle {bundle.name} trades bars of {manifest.timeframe}; the data has {bars.timeframe}")
+    missing = [ticker for ticker in manifest.tickers if ticker not in bars.tickers]
+    if missing:
+        raise InputError(f"bundle {bundle.name} trades {missing[0]}, which the data lacks (it has {', '.join(bars.tickers)})")
+    if bars.tickers == manifest.tickers:
+        return bars
+    order = [bars.tickers.index(ticker) for ticker in manifest.tickers]
+    return Bars(
+        tickers=manifest.tickers, timeframe=bars.timeframe, time=bars.time, open=bars.open[:, order], high=bars.high[:, order],
+        low=bars.low[:, order], close=bars.close[:, order], volume=bars.volume[:, order], hole=bars.hole[:, order], synthetic=bars.synthetic,
+    )
+
+
+def first_decision(bundle: Bundle) -> int:
+    """The earliest bar at which the bundle can decide: features and all its lags exist from there."""
+    return bundle.manifest.recipe.memory - 1 + bundle.manifest.policy.max_lookback - 1
+
+
+def unseen_window(bars: Bars, last_seen: int, first_bar: int) -> Window | None:
+    """The window whose returns belong to the bars after `last_seen` (open, seconds); None where there is none.
+
+    Its first decision is made at the close of the last bar that was seen, or of `first_bar` where that is later.
+    """
+    first = max(int(np.searchsorted(bars.time, last_seen, side="right")) - 1, first_bar)
+    last = len(bars.time) - 1
+    return (first, last) if first < last else None
+
+
+def duel(candidate: Bundle, champion: Bundle, load: Callable[[tuple[str, ...]], Bars]) -> Duel:
+    """Compare candidate and champion, each flat at the start, over the bars that neither had seen.
+
+    load: bars by tickers, at the candidate's timeframe; both are scored on their common range.
+    """
+    if champion.manifest.timeframe != candidate.manifest.timeframe:
+        problem = f"champion {champion.name} trades {champion.manifest.timeframe} bars, so they cannot be compared; promote to another --slot"
+        return Duel(champion.name, 0, None, None, problem)
+    try:
+        own, other = load(candidate.manifest.tickers), load(champion.manifest.tickers)
+    except InputError as error:
+        return Duel(champion.name, 0, None, None, f"champion {champion.name} cannot be scored on this data: {error}")
+    until = int(min(own.time[-1], other.time[-1]))
+    since = max(candidate.last_seen, champion.last_seen)
+    sides = [(candidate, _until(own, until)), (champion, _until(other, until))]
+    windows = [unseen_window(bars, since, first_decision(bundle)) for bundle, bars in sides]
+    starts = [int(bars.time[window[0]]) for (_, bars), window in zip(sides, windows, strict=True) if window is not None]
+    if len(starts) < 2:
+        return Duel(champion.name, 0, None, None)
+    spans = [(int(np.searchsorted(bars.time, max(starts))), len(bars.time) - 1) for _, bars in sides]
+    count = spans[0][1] - spans[0][0]
+    if count < DUEL_DAYS * bars_per_day(own.timeframe):
+        return Duel(champion.name, max(0, count), None, None)
+    ours, theirs = (score_bundle(bundle, bars, span).metrics for (bundle, bars), span in zip(sides, spans, strict=True))
+    return Duel(champion.name, count, ours, theirs)
+
+
+def _until(bars: Bars, last: int) -> Bars:
+    return bars.slice(0, int(np.searchsorted(bars.time, last, side="right")))
