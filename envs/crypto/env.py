@@ -198,7 +198,7 @@ class CryptoEnv(VecEnv):
         """
         if params.lookback > self.max_lookback:
             raise InputError(
-                f"lookback is {params.lookback}, but this environment's observations hold no more than {self.max_lookback}"
+                f"lookback is {params.lookback}, but the observations here hold no more than {self.max_lookback}"
             )
         if not windows:
             raise InputError("a member has no window to trade in; give at least one (first, last)")
@@ -346,7 +346,7 @@ class CryptoEnv(VecEnv):
     def _account(self, total: Tensor, filled: Filled, dropped: Tensor) -> Account:
         exposure = 1.0 - self._ledger.cash / total[0]
         return Account(
-            total[0], total[1], filled.fees, filled.notional, filled.trades, exposure, dropped.double(), filled.unfilled
+            total[0], total[1], filled.fees, filled.notional, filled.trades, exposure, dropped, filled.unfilled
         )
 
     def observe(self, out: Tensor | None = None) -> Tensor:

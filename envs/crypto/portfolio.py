@@ -17,8 +17,10 @@ from torch import Tensor
 
 from envs.crypto.params import EnvParams, Instruments
 
-# A stand-in for a minimum order of zero: it keeps 0/0 out of the shares, and no order and no remainder is smaller.
-_TINY = 1e-200
+_TINY = 1e-200  # keeps 0/0 out of quotients whose numerator is 0 too
+# The least amount that any exchange knows. An "order" worth less is what rounding left of one; it is neither placed nor
+# counted, and a position worth less isn't kept, even where no minimum is set.
+SMALLEST_ORDER = 1e-8
 # Quantities that miss a whole number of increments (or cents) by less than this part of one are rounding noise, not
 # remainders.
 _ROUNDING_NOISE = 1e-6
@@ -75,7 +77,7 @@ class Rules:
         self.trailing_stop[at] = params.trailing_stop
         self.max_holding_bars[at] = params.max_holding_bars or torch.inf
         self.max_holding_fraction[at] = params.max_holding_fraction
-        self.minimum[:, at] = self._ticker_minimum.clamp_min(max(params.minimum_order, _TINY))
+        self.minimum[:, at] = self._ticker_minimum.clamp_min(max(params.minimum_order, SMALLEST_ORDER))
         self._members[first, stop] = params
         self.stops = any(p.trailing_stop > 0 for p in self._members.values())
         self.holding_rule = any(p.max_holding_bars > 0 for p in self._members.values())
@@ -160,7 +162,9 @@ def plan(
     enough = torch.ge(flow, rules.minimum, out=torch.empty_like(flow))
     dropped = None
     if count:
-        dropped = ((buy > 0) & (enough[0] == 0)).sum(0) + ((sell > 0) & (enough[1] == 0) & (whole == 0)).sum(0)
+        missed = (flow > SMALLEST_ORDER) & (enough == 0)
+        missed[1] &= whole == 0
+        dropped = missed.sum((0, 1)).double()
     flow *= enough
     sell /= torch.maximum(worth, rules.minimum)
     torch.maximum(sell, whole, out=sell)

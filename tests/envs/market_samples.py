@@ -1,0 +1,88 @@
+"""Small markets and random parameters for the tests of the environment."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from envs.crypto.bars import Bars
+from envs.crypto.market import Market
+from envs.crypto.params import EnvParams, Instruments
+
+
+def sample_bars(
+    seed: int = 0,
+    bars: int = 300,
+    assets: int = 3,
+    *,
+    hole_share: float = 0.0,
+    volatility: float = 0.02,
+    timeframe: str = "1h",
+) -> Bars:
+    """A random walk with gaps between close and open; holes carry the last close, as loading makes them."""
+    rng = np.random.default_rng(seed)
+    shape = (bars, assets)
+    level = 10.0 ** rng.uniform(-1, 3, assets)
+    close = level * np.exp(np.cumsum(rng.normal(0, volatility, shape), axis=0))
+    open_ = np.vstack([close[:1], close[:-1]]) * np.exp(rng.normal(0, volatility / 5, shape))
+    hole = rng.random(shape) < hole_share
+    hole[0] = False
+    for bar in range(1, bars):
+        gone = hole[bar]
+        close[bar, gone] = close[bar - 1, gone]
+        open_[bar, gone] = close[bar - 1, gone]
+    high, low = np.maximum(open_, close), np.minimum(open_, close)
+    volume = np.where(hole, 0.0, rng.uniform(1, 10, shape))
+    step = {"1h": 3600, "5m": 300, "1d": 86400}[timeframe]
+    time = 1_700_000_000 // step * step + step * np.arange(bars)
+    names = tuple(f"{chr(ord('A') + i) * 3}/USDT" for i in range(assets))
+    return Bars(names, timeframe, time, open_, high, low, close, volume, hole, synthetic=True)
+
+
+def sample_market(
+    seed: int = 0,
+    bars: int = 300,
+    assets: int = 3,
+    *,
+    hole_share: float = 0.0,
+    volatility: float = 0.02,
+    features: int = 2,
+    instruments: Instruments | None = None,
+    timeframe: str = "1h",
+) -> Market:
+    """`sample_bars` with made-up features: column 0 is the bar's number, the others are noise."""
+    made = sample_bars(seed, bars, assets, hole_share=hole_share, volatility=volatility, timeframe=timeframe)
+    table = np.random.default_rng(seed + 1).normal(size=(bars, features)).astype(np.float32)
+    table[:, 0] = np.arange(bars)
+    return Market(made, "sample", table, instruments or Instruments.unrestricted(assets))
+
+
+def random_params(seed: int, **fixed: float) -> EnvParams:
+    """Parameters drawn wide, each rule switched on about half of the time."""
+    rng = np.random.default_rng(seed)
+
+    def sometimes(low: float, high: float, off: float = 0.0) -> float:
+        return float(rng.uniform(low, high)) if rng.random() < 0.5 else off
+
+    values: dict[str, float] = {
+        "action_scale": float(np.exp(rng.uniform(np.log(0.01), 0.0))),
+        "cash_reserve": sometimes(0, 0.5),
+        "max_position": sometimes(0.1, 1.0, off=1.0),
+        "trailing_stop": sometimes(0.01, 0.2),
+        "max_holding_bars": int(sometimes(1, 20)),
+        "max_holding_fraction": sometimes(0.05, 1.0, off=1.0),
+        "alpha_weight": float(rng.uniform(0, 1)),
+        "drawdown_penalty": sometimes(0, 1),
+        "volatility_penalty": sometimes(0, 5),
+        "concentration_penalty": sometimes(0, 0.1),
+        "concentration_limit": float(rng.uniform(0, 1)),
+        "cash_penalty": sometimes(0, 0.1),
+        "time_decay_floor": sometimes(0, 1, off=1.0),
+        "reward_scale": float(rng.uniform(1, 200)),
+        "fee": sometimes(0, 0.02),
+        "slippage": sometimes(0, 0.01),
+        "minimum_order": sometimes(0, 500),
+        "episode_bars": int(rng.integers(20, 60)),
+        "initial_cash": float(10 ** rng.uniform(2, 5)),
+        "held_scale": float(rng.integers(1, 50)),
+    }
+    return EnvParams(**(values | fixed))  # type: ignore[arg-type]

@@ -1,0 +1,126 @@
+"""The batched environment against the plain one, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.crypto.env import CryptoEnv
+from envs.crypto.market import Market
+from envs.crypto.params import EnvParams, Instruments
+from tests.envs.market_samples import random_params, sample_market
+from tests.envs.reference_market import ReferenceMarket
+
+RELATIVE = 1e-11
+
+
+def reference_of(env: CryptoEnv, market: Market, row: int) -> ReferenceMarket:
+    """A plain market that starts where that row of the batched one now is."""
+    member = row // env.envs_per_member
+    return ReferenceMarket(
+        opens=market.bars.open.tolist(),
+        closes=market.bars.close.tolist(),
+        holes=market.bars.hole.tolist(),
+        params=env.member_params(member),
+        start=int(env.bars()[row]),
+        episode_bars=int(env.row_lengths[row]),
+        minimums=market.instruments.minimum_order,
+        increments=market.instruments.increment,
+    )
+
+
+def actions(rng: np.random.Generator, style: str, shape: tuple[int, int]) -> np.ndarray:
+    if style == "wild":
+        return rng.choice([-1.0, 0.0, 1.0], shape)
+    return rng.normal(0, 0.05, shape).clip(-1, 1) if style == "small" else rng.uniform(-1, 1, shape)
+
+
+def compare(
+    market: Market, params: Sequence[EnvParams], steps: int, seed: int, style: str, per_member: int = 2
+) -> int:
+    """Step both and compare everything in every step, over the ends of episodes; returns the orders that filled."""
+    env = CryptoEnv(market, params, [(0, 80), (90, market.length - 1)], per_member, accounts=True, debug=True)
+    env.reset(seed)
+    plain = [reference_of(env, market, row) for row in range(env.num_envs)]
+    rng = np.random.default_rng(seed)
+    width = 1 + 3 * market.assets
+    traded = 0
+    for step in range(steps):
+        action = actions(rng, style, (env.num_envs, market.assets))
+        made = env.step(torch.from_numpy(action))
+        rewards = [own.step(wish) for own, wish in zip(plain, action.tolist(), strict=True)]
+        ended = made.truncated.numpy()
+        np.testing.assert_array_equal(ended, [own.age == own.episode_bars for own in plain])
+        bills = [own.bill for own in plain]
+        values = np.array([own.value() for own in plain])
+        account = env.account
+        assert account is not None
+
+        def same(got: torch.Tensor, wanted: object, rtol: float, atol: float = 0.0, step: int = step) -> None:
+            np.testing.assert_allclose(got, wanted, rtol=rtol, atol=atol, err_msg=f"step {step}, seed {seed}, {style}")
+
+        same(account.dropped, [bill.dropped for bill in bills], 0)
+        same(account.unfilled, [bill.unfilled for bill in bills], 0)
+        same(account.trades, [bill.trades for bill in bills], 0)
+        same(account.value, values, RELATIVE)
+        same(account.equal_weight, [own.equal_weight() for own in plain], RELATIVE)
+        same(account.fees, [bill.fees for bill in bills], RELATIVE, 1e-9)
+        same(account.notional, [bill.notional for bill in bills], RELATIVE, 1e-9)
+        same(account.exposure, [1 - own.cash / value for own, value in zip(plain, values, strict=True)], 0, 1e-11)
+        scales = np.array([own.params.reward_scale for own in plain])
+        same(made.reward.double().numpy() / scales, np.array(rewards) / scales, 1e-6, 1e-10)
+        seen = torch.where(made.truncated.unsqueeze(1), env.final_obs(), made.obs)
+        same(seen[:, :width], [own.observation(own.params.held_scale or 168) for own in plain], 1e-6, 1e-7)
+        same(seen[:, width], [own.bar for own in plain], 0)  # the feature that is the bar's number
+        traded += sum(bill.trades for bill in bills)
+
+        book, going_on = env.portfolio(), ~ended
+        for name in ("units", "cost"):
+            wanted = np.array([[getattr(position, name) for position in own.positions] for own in plain])
+            same(getattr(book, name)[going_on], wanted[going_on], 1e-9, 1e-12)
+        same(book.cash[going_on], np.array([own.cash for own in plain])[going_on], 1e-9, 1e-9)
+        for row in np.flatnonzero(ended):
+            plain[row] = reference_of(env, market, int(row))
+    return traded
+
+
+@pytest.mark.parametrize("style", ["wild", "even", "small"])
+@pytest.mark.parametrize("holes", [0.0, 0.15])
+def test_thousands_of_steps_equal_the_reference(style: str, holes: float) -> None:
+    market = sample_market(seed=3, assets=4, hole_share=holes, volatility=0.03)
+    params = [EnvParams(episode_bars=40), *(random_params(seed) for seed in range(7))]
+    traded = compare(market, params, steps=130, seed=5, style=style)
+    assert traded > 500  # the comparison was not one of idle portfolios
+
+
+@pytest.mark.parametrize("style", ["wild", "small"])
+def test_increments_and_minimums_of_the_exchange_equal_the_reference(style: str) -> None:
+    rules = Instruments(minimum_order=(0.0, 25.0, 300.0, 1.0), increment=(0.0, 0.5, 1e-4, 3.0))
+    market = sample_market(seed=11, assets=4, hole_share=0.1, instruments=rules)
+    traded = compare(market, [random_params(seed) for seed in range(20, 28)], steps=120, seed=2, style=style)
+    assert traded > 200
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    assets=st.integers(1, 6),
+    holes=st.sampled_from([0.0, 0.05, 0.5]),
+    style=st.sampled_from(["wild", "even", "small"]),
+    increments=st.booleans(),
+)
+def test_random_markets_and_parameters_equal_the_reference(
+    seed: int, assets: int, holes: float, style: str, increments: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    rules = Instruments.unrestricted(assets)
+    if increments:
+        steps = rng.choice([0.0, 1e-8, 1e-3, 0.1, 1.0], assets)
+        rules = Instruments(tuple(rng.choice([0.0, 5.0, 50.0], assets).tolist()), tuple(steps.tolist()))
+    market = sample_market(seed, bars=160, assets=assets, hole_share=holes, volatility=0.05, instruments=rules)
+    compare(market, [random_params(seed + k) for k in range(3)], steps=60, seed=seed, style=style, per_member=1)
