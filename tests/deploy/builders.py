@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
+import math
+import tempfile
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import optuna
+import pandas as pd
 import torch
+from optuna.trial import TrialState
 from torch import Tensor
 
 from agents.policy import save_members
@@ -20,9 +29,13 @@ from deploy.bundle import (
     format_time,
     make_bundle,
     recipe_part,
+    sha256,
 )
+from envs.crypto.bars import Bars, load_bars, write_bars
+from envs.crypto.demo_market import make_demo_market
 from envs.crypto.features import get_recipe
 from envs.crypto.params import EnvParams, Instruments
+from envs.crypto.splits import CrossValidation, make_splits
 
 START = 1_577_836_800
 HIDDEN = (8, 8)
@@ -33,7 +46,7 @@ def random_actor(state_dim: int, action_dim: int, seed: int, *, gain: float = 1.
     generator = torch.Generator().manual_seed(seed)
     sizes = (state_dim, *HIDDEN, action_dim)
     member: dict[str, Tensor] = {}
-    for layer, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         scale = gain * (2.0 / inputs) ** 0.5
         member[f"net.{2 * layer}.weight"] = scale * torch.randn(outputs, inputs, generator=generator)
         member[f"net.{2 * layer}.bias"] = 0.1 * torch.randn(outputs, generator=generator)
@@ -45,9 +58,6 @@ def random_actor(state_dim: int, action_dim: int, seed: int, *, gain: float = 1.
 
 def members_bytes(actors: list[dict[str, Tensor]]) -> bytes:
     """The content of a members file."""
-    import tempfile
-    from pathlib import Path
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "members.safetensors"
         save_members(path, actors)
@@ -90,3 +100,116 @@ def small_bundle(
         "files": describe_members(content),
     }
     return make_bundle(Manifest(**(fields | changes)), content)
+
+
+class FakeStudy:
+    """A finished study as `sweepd train` leaves it, without training: random members, or members with a lean.
+
+    folder: gets `data/` (a demo market), `runs/` (trial files) and `studies.db`.
+    """
+
+    def __init__(
+        self, folder: Path, *, name: str = "fake", bars: int = 2000, holdout: float = 0.15, seed: int = 0, assets: int = 3, edge: float = 1.0,
+    ) -> None:
+        self.folder = folder
+        self.name = name
+        self.storage = f"sqlite:///{folder / 'studies.db'}"
+        self.run_dir = folder / "runs" / f"{name}-00000000"
+        self.data_dir = folder / "data"
+        if not self.data_dir.exists():
+            write_bars(make_demo_market(seed, assets=assets, bars=bars, edge=edge), self.data_dir)
+        self.bars = load_bars(self.data_dir, "1h")
+        recipe = get_recipe("default")
+        cv = {"scheme": "single", "groups": 3, "test_groups": 1, "embargo_share": 0.01}
+        self.first_bar = recipe.memory - 1
+        self.splits = make_splits(
+            len(self.bars.time), "1h", CrossValidation(**cv), first_bar=self.first_bar, holdout=holdout, lookback=1, memory=recipe.memory
+        )
+        spec = {
+            "environment": "crypto", "algorithm": "ppo",
+            "data": {
+                "dir": str(self.data_dir), "tickers": list(self.bars.tickers), "timeframe": "1h", "fingerprint": self.bars.fingerprint,
+                "first": self.bars.time_of(0).isoformat(), "last": self.bars.time_of(-1).isoformat(), "bars": len(self.bars.time),
+                "synthetic": True,
+            },
+            "recipe": {"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
+            "cv": cv, "holdout": holdout, "first_bar": self.first_bar, "max_lookback": 1, "objective": "excess-sharpe", "budget": 1000,
+            "code_version": "0.1.0", "torch_version": "2.13.0",
+        }
+        self.study = optuna.create_study(study_name=name, storage=self.storage, direction="maximize")
+        self.study.set_user_attr("sweepd:spec", json.dumps(spec))
+        self.study.set_user_attr("sweepd:uid", f"{name:0<32}")
+        self.study.set_user_attr("sweepd:run_dir", str(self.run_dir))
+
+    @property
+    def state_dim(self) -> int:
+        count = len(self.bars.tickers)
+        return 1 + 3 * count + get_recipe("default").width(count)
+
+    def add(
+        self, value: float, actors: list[dict[str, Tensor]], *, params: EnvParams | None = None, state: TrialState = TrialState.COMPLETE,
+        edge: float = 1e-3, trades: float = 1.0, **changes: Any,
+    ) -> int:
+        """A trial with these members; edge: its mean return over equal weight per bar in cross-validation. Returns its number."""
+        number = len(self.study.get_trials(deepcopy=False))
+        folder = self.run_dir / f"trial-{number:05d}"
+        save_members(folder / "members.safetensors", actors)
+        rng = np.random.default_rng(number)
+        equal = rng.normal(0.0, 0.01, (1, 300))
+        ones = np.ones_like(equal)
+        columns = {"returns": equal + edge, "equal_weight": equal, "trades": trades * ones, "fees": 1e-4 * ones, "notional": 0.1 * ones, "exposure": 0.5 * ones}
+        table = pd.DataFrame(
+            {"path": 0, "date": pd.date_range("2020-01-01", periods=300, freq="1h", tz="UTC")} | {key: item[0] for key, item in columns.items()}
+        )
+        table.to_parquet(folder / "paths.parquet", index=False)
+        attributes = {
+            "sweepd:members": {
+                "path": f"{folder.name}/members.safetensors", "sha256": sha256((folder / "members.safetensors").read_bytes()),
+            },
+            "sweepd:env_params": dataclasses.asdict(params or EnvParams()), "sweepd:ppo_params": {"clip": 0.2}, "sweepd:seed": 2**62 + number,
+            "sweepd:shape": {"net_width": 8},
+        } | changes
+        self.study.add_trial(
+            optuna.trial.create_trial(
+                state=state, value=value if state == TrialState.COMPLETE else None, params={"learning_rate": 1e-3},
+                distributions={"learning_rate": optuna.distributions.FloatDistribution(1e-5, 1e-2, log=True)}, user_attrs=attributes,
+            )
+        )
+        return number
+
+    def idle(self) -> list[dict[str, Tensor]]:
+        """Two members that do nothing at all."""
+        return [constant_actor(self.state_dim, len(self.bars.tickers), 0.0)] * 2
+
+    def contrarian(self, strength: float = 1.0) -> list[dict[str, Tensor]]:
+        """Two members that buy what has fallen and sell what has risen over 12 and 48 bars: what pays on the demo market."""
+        return [contrarian_actor(self.bars, strength * (1.0 + 0.1 * index)) for index in range(2)]
+
+
+def constant_actor(state_dim: int, action_dim: int, action: float) -> dict[str, Tensor]:
+    """An actor whose every action is `action`."""
+    member = random_actor(state_dim, action_dim, 0)
+    member["net.4.weight"] = torch.zeros_like(member["net.4.weight"])
+    member["net.4.bias"] = torch.full_like(member["net.4.bias"], math.atanh(action))
+    return member
+
+
+def contrarian_actor(bars: Bars, strength: float) -> dict[str, Tensor]:
+    """An actor that trades against the 12- and 48-bar returns of each asset; its hidden layers hold their negative parts."""
+    recipe, count = get_recipe("default"), len(bars.tickers)
+    columns = list(recipe.columns(bars.tickers))
+    width, offset = 2 * count, 1 + 3 * count
+    state_dim = offset + recipe.width(count)
+    first = torch.zeros(width, state_dim)
+    last = torch.zeros(count, width)
+    for asset, ticker in enumerate(bars.tickers):
+        used = [index for index, name in enumerate(columns) if name.startswith(f"{ticker} ") and ("12" in name or "48" in name)]
+        assert len(used) == 2, columns
+        for index in used:
+            first[2 * asset, offset + index], first[2 * asset + 1, offset + index] = 1.0, -1.0
+        last[asset, 2 * asset], last[asset, 2 * asset + 1] = -strength, strength
+    return {
+        "net.0.weight": first, "net.0.bias": torch.zeros(width), "net.2.weight": torch.eye(width), "net.2.bias": torch.zeros(width),
+        "net.4.weight": last, "net.4.bias": torch.zeros(count), "action_std_log": torch.full((1, count), -1.0),
+        "state_avg": torch.zeros(state_dim), "state_std": torch.ones(state_dim),
+    }

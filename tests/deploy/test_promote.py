@@ -1,0 +1,366 @@
+"""Promotion from a finished study: the right candidate, its very bytes, counted looks, and refusals that explain themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+import typer
+from optuna.trial import TrialState
+from rich.console import Console
+from typer.testing import CliRunner
+
+from deploy.bundle import load_bundle
+from deploy.candidates import open_study, study_bars
+from deploy.commands import deploy_commands, promote_after_study
+from deploy.promote import Promoter, Promotion
+from deploy.registry import Registry
+from deploy.report import promotion_view
+from deploy.scoring import score, unseen_window
+from envs.crypto.bars import write_bars
+from envs.crypto.demo_market import make_demo_market
+from envs.crypto.market import make_market
+from envs.errors import InputError
+from tests.deploy.builders import FakeStudy, small_bundle
+
+SLOT = "crypto-1h"
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeStudy:
+    """A market on which trading against what has risen beats equal weight, and no trial yet."""
+    return FakeStudy(tmp_path, edge=2.0)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(tmp_path / "deployments")
+
+
+def run(fake: FakeStudy, registry: Registry, **options: object) -> Promotion:
+    trial = options.pop("trial", None)
+    return Promoter(open_study(fake.name, fake.storage), registry, **options).run(trial)  # type: ignore[arg-type]
+
+
+def shown(promotion: Promotion) -> str:
+    console = Console(width=200, record=True, quiet=True)
+    console.quiet = False
+    with console.capture() as captured:
+        console.print(promotion_view(promotion))
+    return captured.get()
+
+
+def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(fake: FakeStudy, registry: Registry) -> None:
+    fake.add(0.5, fake.idle())
+    best = fake.add(2.0, fake.contrarian())
+    fake.add(9.0, fake.idle(), state=TrialState.PRUNED)
+    promotion = run(fake, registry)
+    assert (promotion.outcome, promotion.chosen.trial, promotion.version) == ("promoted", best, 1)  # type: ignore[union-attr]
+    assert promotion.champion == registry.slot(SLOT).champion
+    assert promotion.champion is not None
+    bundle = registry.bundle(promotion.champion)
+    stored = fake.run_dir / f"trial-{best:05d}" / "members.safetensors"
+    assert bundle.members == stored.read_bytes()
+    manifest = bundle.manifest
+    assert manifest.tickers == fake.bars.tickers
+    assert (manifest.origin.study, manifest.origin.trial, manifest.origin.seed) == (fake.name, best, 2**62 + best)
+    assert manifest.data.fingerprint == fake.bars.fingerprint
+    assert manifest.gate["look"] == 1
+    assert [finding["verdict"] for finding in manifest.gate["findings"]] == ["pass"] * 7
+    # The newest bar seen is the one before the hold-out, whose first return is the gate's first.
+    first, last = fake.splits.holdout
+    assert bundle.last_seen == fake.bars.time[first - 1]
+    assert unseen_window(fake.bars, bundle.last_seen, 0) == (first - 1, last - 1) == fake.splits.holdout_window()
+    assert manifest.gate["holdout"]["bars"] == last - first
+    # An independent way to the same number.
+    market = make_market(fake.bars)
+    again = score(bundle.policy, market, bundle.params, fake.splits.holdout_window(), max_lookback=1).metrics
+    assert manifest.gate["holdout"]["total_return"] == pytest.approx(again.total_return, rel=1e-12)
+    text = shown(promotion)
+    assert "PROMOTED" in text
+    assert bundle.name in text
+    assert "synthetic" in text
+
+
+def test_promoting_again_changes_nothing_and_costs_no_look(fake: FakeStudy, registry: Registry) -> None:
+    fake.add(2.0, fake.contrarian())
+    first = run(fake, registry)
+    again = run(fake, registry)
+    assert (again.outcome, again.champion) == ("champion already", first.champion)
+    assert len(registry.events(SLOT)) == 1
+    assert registry.looks(fake.bars.tickers, int(fake.bars.time[0]), int(fake.bars.time[-1])) == 1
+
+
+def test_no_candidate_passes_is_explained(fake: FakeStudy, registry: Registry) -> None:
+    fake.add(2.0, fake.idle())
+    fake.add(1.0, fake.contrarian(), trades=0.01)
+    promotion = run(fake, registry)
+    assert promotion.outcome == "none passes"
+    assert promotion.champion is None
+    for word in ("holdout-trades", "holdout-exposure", "normal result", "More data"):
+        assert word in promotion.reason
+    best, other = promotion.candidates
+    assert best.look is not None
+    assert best.look.number == 1
+    assert other.score is None
+    assert {finding.name for finding in other.findings if finding.verdict == "fail"} == {"path-trades"}
+    (event,) = registry.events(SLOT)
+    assert (event.kind, event.reason) == ("refused", promotion.reason)
+    assert not registry.bundles.exists()
+    assert "NO CANDIDATE PASSES" in shown(promotion)
+    json.dumps(promotion.to_dict(), allow_nan=False)
+
+
+def test_looks_are_limited_and_the_next_candidate_gets_one_only_when_asked(fake: FakeStudy, registry: Registry) -> None:
+    fake.add(3.0, fake.idle())
+    good = fake.add(2.0, fake.contrarian())
+    assert run(fake, registry).outcome == "none passes"
+    promotion = run(fake, registry, looks=2)
+    assert promotion.outcome == "promoted"
+    assert promotion.chosen is not None
+    assert promotion.chosen.trial == good
+    assert promotion.candidates[0].look is not None
+    assert promotion.candidates[0].look.repeated  # its number was known
+    assert promotion.chosen.look is not None
+    assert promotion.chosen.look.number == 2
+
+
+def test_a_dry_run_changes_nothing_but_counts_its_look(fake: FakeStudy, registry: Registry) -> None:
+    fake.add(2.0, fake.contrarian())
+    promotion = run(fake, registry, dry_run=True)
+    assert promotion.outcome == "would promote"
+    assert registry.slot(SLOT).champion is None
+    assert registry.events() == []
+    assert not registry.bundles.exists()
+    assert registry.looks(fake.bars.tickers, int(fake.bars.time[0]), int(fake.bars.time[-1])) == 1
+    assert run(fake, registry).chosen.look.number == 1  # type: ignore[union-attr]
+
+
+def test_changed_weights_are_never_promoted(fake: FakeStudy, registry: Registry) -> None:
+    number = fake.add(2.0, fake.contrarian())
+    weights = fake.run_dir / f"trial-{number:05d}" / "members.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(bytes(content))
+    promotion = run(fake, registry)
+    assert promotion.outcome == "none passes"
+    assert "not the bytes that were scored" in promotion.reason
+    weights.unlink()
+    assert "cannot be read" in run(fake, registry).reason
+
+
+def test_a_challenger_must_beat_the_champion_on_bars_that_both_have_not_seen(fake: FakeStudy, registry: Registry) -> None:
+    strong = FakeStudy(fake.folder, name="strong")
+    strong.add(2.0, strong.contrarian(3.0))
+    champion = run(strong, registry).champion
+    weak = fake.add(1.0, fake.contrarian(0.02), params=None)
+    promotion = run(fake, registry)
+    assert promotion.chosen is not None
+    assert promotion.chosen.trial == weak
+    assert promotion.outcome == "none passes"
+    assert [finding.name for finding in promotion.chosen.findings if finding.verdict == "fail"] == ["beats-champion"]
+    assert registry.slot(SLOT).champion == champion
+    assert promotion.chosen.look is not None
+    assert promotion.chosen.look.number == 2  # the same hold-out, in another study
+    # The other way round it moves, and the old one stays at hand.
+    other = Registry(fake.folder / "other")
+    before = run(fake, other).champion
+    after = run(strong, other)
+    assert after.outcome == "promoted"
+    assert (other.slot(SLOT).champion, other.slot(SLOT).previous) == (after.champion, before)
+
+
+def test_a_champion_that_has_seen_the_hold_out_makes_the_candidate_a_challenger(fake: FakeStudy, registry: Registry) -> None:
+    seen = small_bundle(tickers=fake.bars.tickers, last_seen=int(fake.bars.time[-50]))
+    registry.promote(SLOT, seen, expected=None, reason="it has seen nearly everything")
+    fake.add(2.0, fake.contrarian())
+    promotion = run(fake, registry)
+    assert promotion.outcome == "challenger"
+    assert "49 bars are newer" in promotion.reason
+    assert registry.slot(SLOT).champion == seen.hash
+    assert [event.kind for event in registry.events(SLOT)] == ["promoted", "challenger"]
+    assert promotion.chosen is not None
+    assert promotion.chosen.bundle is not None
+    assert registry.bundle(promotion.chosen.bundle.hash).manifest.origin.study == fake.name
+
+
+def test_a_champion_that_moves_during_the_comparison_is_compared_again(
+    fake: FakeStudy, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.add(2.0, fake.contrarian())
+    rival = small_bundle(3, tickers=fake.bars.tickers, last_seen=int(fake.bars.time[fake.splits.holdout[0] - 1]))
+    real, calls = registry.promote, []
+
+    def promote(*args: object, **keywords: object) -> int:
+        calls.append(keywords["expected"])
+        if len(calls) == 1:
+            real(SLOT, rival, expected=None, reason="faster")
+        return real(*args, **keywords)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(registry, "promote", promote)
+    promotion = run(fake, registry)
+    assert promotion.outcome == "promoted"
+    assert calls == [None, rival.hash]
+    assert promotion.chosen is not None
+    assert promotion.chosen.findings[-1].name == "beats-champion"
+    assert registry.slot(SLOT).previous == rival.hash
+
+
+def test_studies_without_anything_to_promote_say_so(fake: FakeStudy, registry: Registry, tmp_path: Path) -> None:
+    fake.add(1.0, fake.idle(), state=TrialState.FAIL)
+    promotion = run(fake, registry)
+    assert promotion.outcome == "no candidate"
+    assert "1 finished trials" in promotion.reason
+    assert "NO CANDIDATE" in shown(promotion)
+    whole = FakeStudy(tmp_path, name="whole", holdout=0.0)
+    whole.add(1.0, whole.contrarian())
+    assert run(whole, registry).outcome == "no hold-out"
+    with pytest.raises(InputError, match="--trial 7 is not a COMPLETE trial"):
+        run(whole, registry, trial=7)
+
+
+def test_the_study_s_own_bars_are_found_in_a_folder_that_grew_and_others_are_refused(fake: FakeStudy, tmp_path: Path) -> None:
+    study = open_study(fake.name, fake.storage)
+    grown = tmp_path / "grown"
+    long = make_demo_market(0, assets=3, bars=2100)
+    head = fake.bars
+    values = {
+        name: np.concatenate([getattr(head, name), getattr(long, name)[len(head.time) :]])
+        for name in ("time", "open", "high", "low", "close", "volume", "hole")
+    }
+    write_bars(dataclasses.replace(long, **values), grown)
+    assert study_bars(study.spec, grown).fingerprint == head.fingerprint
+    write_bars(make_demo_market(5, assets=3, bars=2000), tmp_path / "other")
+    with pytest.raises(InputError, match="are not those of the study"):
+        study_bars(study.spec, tmp_path / "other")
+
+
+def test_what_is_no_study_of_ours_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        open_study("x", f"sqlite:///{tmp_path / 'none.db'}")
+    assert not (tmp_path / "none.db").exists()
+    storage = f"sqlite:///{tmp_path / 'plain.db'}"
+    optuna.create_study(study_name="plain", storage=storage)
+    with pytest.raises(InputError, match="'other' is not in .*there are: plain"):
+        open_study("other", storage)
+    with pytest.raises(InputError, match="not made by sweepd"):
+        open_study(None, storage)
+    (tmp_path / "text.db").write_text("no database " * 1000)
+    with pytest.raises(InputError, match="cannot be used"):
+        open_study("x", f"sqlite:///{tmp_path / 'text.db'}")
+
+
+# -- the command line -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cli(fake: FakeStudy, monkeypatch: pytest.MonkeyPatch):
+    """Runs `sweepd …` in the study's folder; a wrong input is raised, as the program's top level wants it."""
+    app = typer.Typer()
+    deploy_commands(app)
+    monkeypatch.chdir(fake.folder)
+
+    def invoke(*arguments: str) -> str:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "160"})
+        if result.exception is not None:
+            raise result.exception
+        return result.stdout
+
+    return invoke
+
+
+def test_promote_trade_and_roll_back_from_the_command_line(fake: FakeStudy, cli) -> None:
+    fake.add(2.0, fake.contrarian())
+    dry = json.loads(cli("promote", "--storage", "studies.db", "--dry-run", "--json"))
+    assert (dry["outcome"], dry["champion"]) == ("would promote", None)
+    assert "PROMOTED" in cli("promote", "--storage", "studies.db", "--study-name", fake.name)
+    traded = cli("trade", "--replay")
+    assert "equal weight" in traded
+    assert "agree with its canonical score to" in traded
+    agreement = float(traded.split("canonical score to ")[1].split()[0].rstrip("."))
+    assert agreement < 1e-9
+    (folder,) = (fake.folder / "deployments" / "replays").iterdir()
+    assert {item.name for item in folder.iterdir()} == {"ledger.parquet", "orders.parquet", "summary.json", "equity.png"}
+    last = fake.bars.time_of(-10).isoformat()
+    some = json.loads(cli("trade", "--replay", SLOT, "--from", fake.bars.time_of(-30).isoformat(), "--to", last, "--out", "here", "--json"))
+    assert some["metrics"]["bars"] == 20
+    assert (fake.folder / "here" / "equity.png").exists()
+    name = fake.name
+    second = FakeStudy(fake.folder, name="second")
+    second.add(2.0, second.contrarian(3.0))
+    limits = ("--limit", "beats-champion=-9")
+    assert "PROMOTED" in cli("promote", "--storage", "studies.db", "--study-name", "second", *limits)
+    registry = Registry(fake.folder / "deployments")
+    now = registry.slot(SLOT)
+    assert now.previous is not None
+    assert f"{now.previous[:16]} is champion again" in cli("rollback", "--reason", "test")
+    assert registry.slot(SLOT).champion == now.previous
+    assert registry.events(SLOT)[-1].reason == "test"
+    assert registry.bundle(now.previous).manifest.origin.study == name
+
+
+def test_a_bundle_with_one_byte_changed_cannot_trade(fake: FakeStudy, cli) -> None:
+    fake.add(2.0, fake.contrarian())
+    cli("promote", "--storage", "studies.db")
+    (path,) = (fake.folder / "deployments" / "bundles").iterdir()
+    manifest = path / "bundle.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace("0.0025", "0.0024", 1))
+    for arguments in (("trade", "--replay"), ("trade", "--replay", "--bundle", str(path), "--data-dir", "data")):
+        with pytest.raises(InputError, match="has been changed since it was written"):
+            cli(*arguments)
+    with pytest.raises(InputError, match="has been changed"):  # nor be compared with
+        second = FakeStudy(fake.folder, name="second")
+        second.add(2.0, second.contrarian(3.0))
+        cli("promote", "--storage", "studies.db", "--study-name", "second")
+    manifest.write_text(text)
+    load_bundle(path)
+
+
+def test_wrong_input_to_trade_is_one_sentence(fake: FakeStudy, cli) -> None:
+    with pytest.raises(InputError, match="no registry at"):
+        cli("trade", "--replay")
+    fake.add(2.0, fake.contrarian())
+    cli("promote", "--storage", "studies.db")
+    for arguments, sentence in [
+        (("trade",), "needs --replay"),
+        (("trade", "--replay", "crypto-5m"), "has no champion"),
+        (("trade", "--replay", "--from", "soon"), "--from 'soon' is not a time"),
+        (("trade", "--replay", "--from", "2019-01-01"), "too early"),
+        (("trade", "--replay", "--to", "2019-01-01"), "leaves no bar to trade"),
+        (("trade", "--replay", "--from", "2031-01-01"), "leaves no bar to trade"),
+        (("trade", "--replay", "--cash", "50"), "outside half to three times"),
+        (("trade", "--replay", "--data-dir", "nowhere"), "nowhere"),
+        (("promote", "--storage", "studies.db", "--limit", "x=1"), "no such rule"),
+        (("promote", "--storage", "studies.db", "--data-dir", "nowhere"), "nowhere"),
+        (("rollback",), "no previous champion"),
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            cli(*arguments)
+
+
+def test_after_a_study_the_verdict_the_replay_and_the_next_commands_are_printed(fake: FakeStudy) -> None:
+    fake.add(2.0, fake.contrarian())
+    console = Console(width=160, force_terminal=False)
+    for outcome in ("promoted", "champion already"):
+        with console.capture() as captured:
+            promotion = promote_after_study(fake.name, fake.storage, console=console, deployments=fake.folder / "deployments")
+        text = captured.get()
+        assert promotion.outcome == outcome
+        for words in ("Verdict", "Paper replay of", "agree with its canonical score", f"sweepd trade --replay {SLOT}", "sweepd dashboard"):
+            assert words in text
+
+
+def test_after_a_study_without_a_winner_the_reason_is_printed(fake: FakeStudy) -> None:
+    fake.add(2.0, fake.idle())
+    console = Console(width=160, force_terminal=False)
+    with console.capture() as captured:
+        promotion = promote_after_study(fake.name, fake.storage, console=console, deployments=fake.folder / "deployments")
+    assert promotion.outcome == "none passes"
+    assert "NO CANDIDATE PASSES" in captured.get()
+    assert "has no champion yet" in captured.get()
