@@ -1,0 +1,70 @@
+"""The `sweepd` command: the packages' commands put together, and the parts wired.
+
+This is the one module that imports everything (docs/architecture.md): it hands the promotion step to the worker as a function, so
+that `optimize` never imports `deploy`.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from deploy.commands import deploy_commands, promote_after_study
+from envs.commands import data_app
+from envs.errors import InputError, RunError
+from optimize.commands import search_commands
+from optimize.study import StudyHandle
+
+
+def promote_best(handle: StudyHandle, console: Console) -> None:
+    """The auto-deploy step of a finished study: ask for the best trial's promotion, and replay the champion on paper."""
+    promote_after_study(handle.name, handle.storage.url, console=console)
+
+
+def print_version(wanted: bool) -> None:
+    """`--version`."""
+    if wanted:
+        typer.echo(f"sweepd {version('sweepd')}")
+        raise typer.Exit
+
+
+def build_app() -> typer.Typer:
+    """The whole command line."""
+    app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="rich")
+
+    @app.callback()
+    def sweepd(
+        _: Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True, help="Say which version this is.")] = False,
+    ) -> None:
+        """Search hyperparameters of trading policies, test the best against luck, and trade the champion on paper.
+
+        Research software, paper trading only: no order is ever sent to a real market.
+        """
+
+    search_commands(app, promote_best)
+    deploy_commands(app)
+    app.add_typer(data_app, name="data")
+    return app
+
+
+def main() -> None:
+    """Entry point: wrong input is one sentence and exit code 2, a fault while running one sentence and exit code 1."""
+    try:
+        build_app()()
+    except InputError as error:
+        code, message = 2, str(error)
+    except RunError as error:
+        code, message = 1, str(error)
+    else:
+        return
+    Console(stderr=True).print("[bold red]error:[/] ", end="")
+    Console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
