@@ -128,7 +128,12 @@ def test_an_earlier_start_fetches_the_head_once(tmp_path: Path, market: Market, 
     fetch(source, tmp_path, start=early)
     np.testing.assert_array_equal(stored(tmp_path, source), market.rows[:-1])
     market.asked.clear()
+    fetch(source, tmp_path, start=START)
     fetch(source, tmp_path, start=early)
+    assert [ask for ask in market.asked if "exchangeInfo" not in ask["path"]] == []
+    fetch(source, tmp_path, start=early - STEP)  # nothing there, and that it was asked for is remembered
+    market.asked.clear()
+    fetch(source, tmp_path, start=early - STEP)
     assert [ask for ask in market.asked if "exchangeInfo" not in ask["path"]] == []
 
 
@@ -164,7 +169,7 @@ def test_ccxt_passes_over_pages_without_bars(tmp_path: Path) -> None:
             return [[*row[:5], None if row[0] == rows[3, 0] else row[5]] for row in rows[inside].tolist()]
 
     source = CcxtSource("okx", Windowed())
-    (result,) = fetch(source, tmp_path, start=START - 333 * STEP, now=START + 10**6)
+    (result,) = fetch(source, tmp_path, start=START - 380 * STEP, now=START + 10**6)
     assert result.left_out == 1  # no volume told
     expected = np.delete(rows, 3, axis=0)
     np.testing.assert_array_equal(stored(tmp_path, source)[:, 1:], expected[:, 1:])
