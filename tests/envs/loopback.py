@@ -19,7 +19,7 @@ Failure = int | str | tuple[int, dict[str, str]]
 class Market:
     """What the server knows. base: (n, 6) rows of the shortest bars; failures: taken from the front, one a request.
 
-    A failure is a status, a status with headers, or "cut" (half an answer), "hang up" (none), "text" (not JSON).
+    A failure is a status, a status with headers, or "cut" (part of an answer), "hang up" (none), "text" (not JSON).
     """
 
     def __init__(self, rows: np.ndarray, base: int, symbols: tuple[str, ...] = ("BTC/USD", "ETH/USD")) -> None:
@@ -106,7 +106,7 @@ def serving(market: Market) -> Iterator[Market]:
             elif isinstance(failure, tuple):
                 code, headers = failure
             elif failure == "cut":
-                body = body[: len(body) // 2]
+                body = body[: min(2000, len(body) // 2)]
             elif failure == "text":
                 body = b"<html>maintenance</html>"
             self.send_response(code)

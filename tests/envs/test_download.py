@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.crypto import download as downloads
@@ -211,6 +211,7 @@ def test_alpaca_days_are_put_together_on_the_utc_grid(tmp_path: Path, market: Ma
     assert len(stored(tmp_path, source, "4h")) == len(hours) - 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.lists(st.integers(0, 12), max_size=8))
 def test_merging_does_not_depend_on_pages(present: list[bool], sizes: list[int]) -> None:
     bars = sample_bars(len(present), ("X/USD",), "1h")
