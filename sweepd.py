@@ -1,7 +1,7 @@
 """The `sweepd` command: the packages' commands put together, and the parts wired.
 
-This is the one module that imports everything (docs/architecture.md): it hands the promotion step to the worker as a function, so
-that `optimize` never imports `deploy`.
+This is the one module that imports everything (docs/architecture.md): it hands the promotion step to the worker as a
+function, so that `optimize` never imports `deploy`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from optimize.study import StudyHandle
 
 
 def promote_best(handle: StudyHandle, console: Console) -> None:
-    """The auto-deploy step of a finished study: ask for the best trial's promotion, and replay the champion on paper."""
+    """The auto-deploy step of a finished study: ask for the best trial's promotion, replay the champion on paper."""
     promote_after_study(handle.name, handle.storage.url, console=console)
 
 
@@ -34,11 +34,15 @@ def print_version(wanted: bool) -> None:
 
 def build_app() -> typer.Typer:
     """The whole command line."""
-    app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="rich")
+    app = typer.Typer(
+        no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="markdown"
+    )
 
     @app.callback()
     def sweepd(
-        _: Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True, help="Say which version this is.")] = False,
+        _: Annotated[
+            bool, typer.Option("--version", callback=print_version, is_eager=True, help="Say which version this is.")
+        ] = False,
     ) -> None:
         """Search hyperparameters of trading policies, test the best against luck, and trade the champion on paper.
 

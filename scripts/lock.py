@@ -1,7 +1,8 @@
-"""Write requirements.lock and requirements-dev.lock from what is installed here, following pyproject.toml's dependencies.
+"""Write requirements.lock and requirements-dev.lock from what is installed here, following pyproject.toml.
 
-Run it in an environment made with `pip install .[dashboard,ccxt,postgres,test]` (torch first, elegantrl with --no-deps) after changing a
-dependency. torch itself is left out: its build (cpu, cuda, rocm) is chosen by start_vectorized_training.sh, at the version pinned in pyproject.toml.
+Run it after changing a dependency, in an environment made with `pip install .[dashboard,ccxt,postgres,test]` (torch
+first, elegantrl with --no-deps). torch itself is left out: its build (cpu, cuda, rocm) is chosen by
+start_vectorized_training.sh, at the version pinned in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-# elegantrl declares gym[Box2D], which doesn't build on current Pythons; its agents and networks need torch and numpy alone.
+# elegantrl declares gym[Box2D], which doesn't build on current Pythons; what is used of it needs torch and numpy alone.
 WITHOUT_DEPENDENCIES = {"elegantrl"}
-HEADER = "# Written by scripts/lock.py. Install with: pip install --no-deps -r {name}  (after torch: see start_vectorized_training.sh)\n"
+HEADER = "# Written by scripts/lock.py. After torch: pip install --no-deps -r {name} (see start_vectorized_training.sh)\n"
 
 
 def closure(requirements: list[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "optimize": {"envs", "agents"},
     "deploy": {"envs", "agents"},
 }
-SOURCES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py")) + [ROOT / "sweepd.py"]
+SOURCES = [*sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py")), ROOT / "sweepd.py"]
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
