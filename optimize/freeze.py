@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,25 +10,22 @@ from typing import Any
 
 import torch
 
-from agents.ppo import PPO, PPOParams
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.features import get_recipe
 from envs.crypto.metrics import OBJECTIVES
 from envs.crypto.params import EnvParams
 from envs.crypto.splits import CrossValidation, make_splits
 from envs.errors import InputError
-from envs.sizing import Measurement, SizingChoice, available_memory, choose_num_envs
 from optimize.experiment import Experiment, load_study_bars
 from optimize.pruning import PRUNERS, SAMPLERS
-from optimize.search_space import SHAPE_DEFAULTS, SearchSpace, Settings, load_space
-from optimize.spec import DataSpec, StudySpec, differences, refuse_other
+from optimize.search_space import SearchSpace, load_space
+from optimize.spec import DataSpec, StudySpec, differences, refuse_other, upper_num_envs
 from optimize.storage import StudyStorage
 from optimize.study import StudyHandle, create_study, study_exists
 from optimize.summary import best_trial
 
 CPU_SLOTS, GPU_SLOTS = 10, 64
 TRIALS_PER_BATCH = 4
-UPDATES_PER_FOLD = 100
 
 
 @dataclass(frozen=True)
@@ -157,18 +153,18 @@ def _create(storage: StudyStorage, name: str, request: Request, device: torch.de
     bars = bars or load_bars(request.data_dir, request.timeframe, request.tickers)
     spec = draft_spec(storage, request, bars, device)
     torch.set_num_threads(spec.threads)
-    choice: SizingChoice | None = None
+    measured: list[str] = []
     if request.n_envs is None:
-        choice = measure_num_envs(spec, bars, device, say)
-        spec = dataclasses.replace(spec, num_envs=choice.num_envs)
+        from optimize.measure import measure_num_envs
+
+        num_envs, measured = measure_num_envs(spec, bars, device, say)
+        spec = dataclasses.replace(spec, num_envs=num_envs)
     space, notes = spec.search_space.within(spec.transitions)
     for note in notes:
         say(note)
     spec = dataclasses.replace(spec, space=space.to_dict())
     experiment = Experiment(spec, bars, device)
-    # A space whose corner the engine refuses is refused now, not by its first unlucky trial.
-    EnvParams(**spec.env_settings(Settings({}, {}, {})))
-    made = create_study(storage, name, spec, runs_dir, {**flags, "n_envs_measured": None if choice is None else choice.table()})
+    made = create_study(storage, name, spec, runs_dir, {**flags, "n_envs_measured": measured})
     if not made:
         return None
     say(f"study {name} is frozen; these flags would make it again: {reproducing_flags(spec, request)}")
@@ -183,7 +179,7 @@ def draft_spec(storage: StudyStorage, request: Request, bars: Bars, device: torc
     first_bar = recipe.memory - 1 + max_lookback - 1
     splits = make_splits(len(bars), request.timeframe, request.cv, first_bar=first_bar, holdout=request.holdout,
                          lookback=max_lookback, memory=recipe.memory)
-    slots = request.slots or (GPU_SLOTS if device.type == "cuda" else CPU_SLOTS)
+    slots = request.slots or choose_slots(len(splits.folds), device)
     together = request.trials_per_batch or max(TRIALS_PER_BATCH, slots // len(splits.folds))
     return StudySpec(
         environment=request.environment, algorithm="ppo",
@@ -196,58 +192,14 @@ def draft_spec(storage: StudyStorage, request: Request, bars: Bars, device: torc
         pruner=request.pruner, seed=request.seed, space=space.to_dict(), threads=request.threads or torch.get_num_threads())
 
 
+def choose_slots(folds: int, device: torch.device) -> int:
+    """Members per program: near what saturates the device, and a multiple of a trial's folds, so that programs are full."""
+    near = GPU_SLOTS if device.type == "cuda" else CPU_SLOTS
+    return folds * max(1, round(near / folds)) if folds <= 2 * near else near
+
+
 def _iso(bars: Bars, bar: int) -> str:
     return bars.time_of(bar).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def upper_num_envs(budget: int, horizon: int) -> int:
-    """The most envs per member that leave at least `UPDATES_PER_FOLD` rollouts in the budget."""
-    return max(1, budget // (UPDATES_PER_FOLD * horizon))
-
-
-def measure_num_envs(spec: StudySpec, bars: Bars, device: torch.device, say: Callable[[str], None]) -> SizingChoice:
-    """Measure rollout and update for growing numbers of envs per member, with this study's program on this device."""
-    upper = upper_num_envs(spec.budget, spec.horizon)
-    shape = typical_shape(spec.search_space)
-    experiment = Experiment(spec, bars, device)
-
-    def measure(num_envs: int) -> Measurement:
-        env = experiment.training_env(spec.slots, num_envs)
-        settings = Settings({**shape, "minibatch": min(shape["minibatch"], num_envs * spec.horizon)}, {}, {})
-        ppo = PPO(experiment.shape(settings, env, spec.slots), device)
-        avg, std = experiment.normaliser(0, 1)
-        for slot in range(spec.slots):
-            ppo.add_member(slot, PPOParams(), slot, 100, avg, std)
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        ppo.begin(env.reset(0))
-        ppo.train(env, 1)
-        began, rollouts = time.perf_counter(), 0
-        while rollouts < 1 or (time.perf_counter() - began < 0.3 and rollouts < 20):
-            ppo.train(env, 1)
-            rollouts += 1
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds = time.perf_counter() - began
-        peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-        return Measurement(steps_per_second=rollouts * spec.slots * num_envs * spec.horizon / seconds, memory=peak)
-
-    say(f"--n-envs auto: measuring rollout and update of {spec.slots} members, network {shape['net_width']} x {shape['net_depth']}, "
-        f"{shape['epochs']} epochs, on {device}; at most {upper} envs, so that {spec.budget:,} steps hold {UPDATES_PER_FOLD} rollouts of {spec.horizon}")
-    choice = choose_num_envs(measure, upper=upper, memory_limit=available_memory(device))
-    for line in str(choice).splitlines():
-        say(f"  {line}")
-    return choice
-
-
-def typical_shape(space: SearchSpace) -> dict[str, int]:
-    """The middle of the space's shapes."""
-    shape = dict(SHAPE_DEFAULTS)
-    for name, dimension in space.tables["shape"].items():
-        options = sorted(int(v) for v in (dimension.choices or (dimension.value,)) if isinstance(v, int | float))
-        if options:
-            shape[name] = options[len(options) // 2]
-    return shape
 
 
 def reproducing_flags(spec: StudySpec, request: Request) -> str:

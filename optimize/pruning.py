@@ -69,8 +69,7 @@ def make_sampler(name: str, seed: int, fixed: Mapping[str, Any] | None = None) -
     """A sampler, with some parameters fixed where given. seed: any non-negative integer. Raises InputError for an unknown name."""
     sampler: BaseSampler
     if name == "tpe":
-        # Parameters that only some trials have (those that can be off) are drawn independently; that is no news to anyone.
-        sampler = TPESampler(multivariate=True, constant_liar=True, warn_independent_sampling=False, seed=seed % 2**32)
+        sampler = TPESampler(multivariate=True, constant_liar=True, seed=seed % 2**32)
     elif name == "random":
         sampler = RandomSampler(seed=seed % 2**32)
     else:

@@ -28,9 +28,9 @@ from envs.files import write_atomic
 from optimize.artifacts import write_trial
 from optimize.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from optimize.experiment import Experiment
-from optimize.freeze import CPU_SLOTS, GPU_SLOTS, upper_num_envs
+from optimize.freeze import choose_slots
 from optimize.search_space import SHAPE_DEFAULTS, Settings
-from optimize.spec import DataSpec, StudySpec
+from optimize.spec import DataSpec, StudySpec, upper_num_envs
 from optimize.study import Plan
 from optimize.trial_batch import Interrupted, Trainer, Training
 
@@ -184,14 +184,15 @@ def _load(data: Mapping[str, Any]) -> Bars:
 def _spec(tables: Mapping[str, Mapping[str, Any]], bars: Bars, device: torch.device) -> StudySpec:
     train, recipe = tables["train"], get_recipe(tables["train"]["recipe"])
     lookback = EnvParams(**tables["env"]).lookback
-    slots = train["slots"] or (GPU_SLOTS if device.type == "cuda" else CPU_SLOTS)
+    cv = CrossValidation(**tables["cv"])
+    slots = train["slots"] or choose_slots(len(cv.tested()), device)
     fixed = {"name": "run", "version": 1, "shape": {}, "ppo": {}, "env": {k: {"value": v} for k, v in tables["env"].items()}}
     return StudySpec(
         environment="crypto", algorithm="ppo",
         data=DataSpec(str(tables["data"]["dir"]), bars.tickers, bars.timeframe, bars.fingerprint, str(bars.time_of(0)), str(bars.time_of(len(bars) - 1)),
                       len(bars), bars.synthetic),
         recipe={"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
-        cv=dataclasses.asdict(CrossValidation(**tables["cv"])), holdout=train["holdout"], first_bar=recipe.memory - 1 + lookback - 1,
+        cv=dataclasses.asdict(cv), holdout=train["holdout"], first_bar=recipe.memory - 1 + lookback - 1,
         max_lookback=lookback, env={}, budget=train["budget"], rungs=train["rungs"],
         num_envs=train["num_envs"] or min(64, upper_num_envs(train["budget"], train["horizon"])), horizon=train["horizon"], slots=slots,
         trials_per_batch=1, objective=train["objective"], sampler="none", pruner="none", seed=train["seed"], space=fixed,

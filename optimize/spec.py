@@ -16,6 +16,7 @@ from envs.errors import InputError
 from optimize.search_space import SearchSpace, Settings
 
 SPEC_KEY = "sweepd:spec"
+UPDATES_PER_FOLD = 100
 # Where the data lies may differ from machine to machine; what it is (the fingerprint) may not.
 NOT_COMPARED = ("data.dir",)
 
@@ -114,6 +115,11 @@ class StudySpec:
             return StudySpec(data=DataSpec(**{**data, "tickers": tuple(data["tickers"])}), **described)
         except (TypeError, KeyError) as error:
             raise InputError(f"this study was made by another version of sweepd ({error}); use that version, or another --study-name") from None
+
+
+def upper_num_envs(budget: int, horizon: int) -> int:
+    """The most envs per member that leave at least `UPDATES_PER_FOLD` rollouts in the budget."""
+    return max(1, budget // (UPDATES_PER_FOLD * horizon))
 
 
 def differences(frozen: StudySpec, now: StudySpec) -> list[tuple[str, Any, Any]]:

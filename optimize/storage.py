@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -231,6 +231,13 @@ class StudyStorage(RDBStorage):
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
         with self._fence(trial_id):
             super().set_trial_user_attr(trial_id, key, value)
+
+    def set_trial_user_attrs(self, trial_id: int, attributes: Mapping[str, Any]) -> None:
+        """Several attributes of a held trial in one transaction. Raises TrialLost."""
+        with self.transaction() as session:
+            self._check_token(session, trial_id)
+            for key, value in attributes.items():
+                self._set_trial_attr_without_commit(session, models.TrialUserAttributeModel, trial_id, key, value)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         with self._fence(trial_id):

@@ -85,7 +85,8 @@ class StudyHandle:
         self.run_dir = Path(attributes[RUN_DIR_KEY])
         self.flags: dict[str, Any] = attributes[FLAGS_KEY]
         self.pruner = make_pruner(self.spec.pruner, self.spec.rungs)
-        self.study = optuna.load_study(study_name=name, storage=storage, pruner=self.pruner)
+        self.cached = optuna.storages.get_storage(storage)  # keeps finished trials in memory
+        self.study = optuna.load_study(study_name=name, storage=self.cached, pruner=self.pruner)
 
     # -- looking ----------------------------------------------------------------------------------------------------------------
 
@@ -141,9 +142,12 @@ class StudyHandle:
         """Draw what is not drawn yet of a claimed trial's parameters. None where the trial failed or was lost over it."""
         number = self.storage.get_trial(trial_id).number
         # One sampler per trial, seeded by its number: proposals depend on the study's history, not on the process that asks.
-        self.study.sampler = make_sampler(self.spec.sampler, derive_seed(self.spec.seed, "sampler", number), shape)
+        sampler = make_sampler(self.spec.sampler, derive_seed(self.spec.seed, "sampler", number), shape)
+        # A Study object of its own: one that is used again would show its sampler the trials as they were at its last `ask`.
+        study = optuna.load_study(study_name=self.name, storage=self.cached, sampler=sampler, pruner=self.pruner)
+        study.get_trials(deepcopy=False)  # and the cache learns of the trial only by reading
         try:
-            trial = optuna.Trial(self.study, trial_id)
+            trial = optuna.Trial(study, trial_id)
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # an enqueued parameter out of range is refused below, with a sentence
@@ -164,8 +168,7 @@ class StudyHandle:
 
     def set_attributes(self, trial_id: int, attributes: Mapping[str, Any]) -> None:
         """Write trial attributes. Raises TrialLost where the trial is no longer ours."""
-        for key, value in attributes.items():
-            self.storage.set_trial_user_attr(trial_id, key, value)
+        self.storage.set_trial_user_attrs(trial_id, attributes)
 
     def report(self, plan: Plan, rung: int, value: float) -> None:
         """Report the value of a rung (1 …) once; a repetition after a resume changes nothing. Raises TrialLost."""

@@ -1,0 +1,196 @@
+"""The worker as a process: exact totals, kills, signals, joining."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pandas as pd
+import pytest
+from optuna.trial import TrialState
+
+from agents.policy import load_members
+from optimize.storage import open_storage, storage_url
+from optimize.study import StudyHandle
+
+from tests.optimize.conftest import Sweepd
+
+KEPT = ("sweepd:fold_scores", "sweepd:path_scores", "sweepd:metrics", "sweepd:env_params", "sweepd:ppo_params", "sweepd:shape", "sweepd:seed")
+
+
+def _handle(folder: Path) -> StudyHandle:
+    return StudyHandle(open_storage(storage_url(None, folder / "runs"), create=False), "s")
+
+
+def _numbers(folder: Path) -> dict[int, Any]:
+    """Everything about every trial that must not depend on how often its worker was interrupted."""
+    handle = _handle(folder)
+    found = {}
+    for trial in handle.trials():
+        row: dict[str, Any] = {"state": trial.state, "value": trial.value, "params": trial.params, "rungs": trial.intermediate_values}
+        row |= {key: trial.user_attrs.get(key) for key in KEPT}
+        weights = handle.trial_dir(trial.number) / "members.safetensors"
+        row["members"] = weights.read_bytes() if weights.exists() else None
+        found[trial.number] = row
+    return found
+
+
+def _finish(process: Any, code: int = 0) -> str:
+    out, err = process.communicate(timeout=150)
+    assert process.returncode == code, out + err
+    return str(out)
+
+
+def _wait_for(condition: Any, seconds: float = 90.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.05)
+
+
+def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(market: Path, sweepd: Sweepd) -> None:
+    out = _finish(sweepd("train", "--n-trials", 4))
+    assert "Using Vectorized Environments: 8 parallel envs" in out
+    assert "best trial" in out
+    handle = _handle(market)
+    trials = handle.trials()
+    assert len(trials) == 4
+    assert all(t.state in (TrialState.COMPLETE, TrialState.PRUNED) for t in trials)
+    complete = [t for t in trials if t.state == TrialState.COMPLETE]
+    assert complete
+    for trial in complete:
+        folder = handle.trial_dir(trial.number)
+        assert len(load_members(folder / "members.safetensors")) == 3
+        frame = pd.read_parquet(folder / "paths.parquet")
+        assert set(frame.columns) >= {"path", "date", "returns", "equal_weight"}
+        assert (folder / "equity.png").read_bytes().startswith(b"\x89PNG")
+        assert json.loads((folder / "metrics.json").read_text())[0]["bars"] == len(frame)
+        assert len([k for k in trial.system_attrs if k.startswith("artifacts:")]) == 2
+        assert list(trial.intermediate_values) == [1, 2, 3]
+        assert len(trial.user_attrs["sweepd:fold_scores"]) == 3
+        assert trial.user_attrs["sweepd:members"]["path"] == f"{folder.name}/members.safetensors"
+        assert trial.user_attrs["sweepd:device"] == "cpu"
+        assert not list(folder.glob("checkpoint-*"))
+        curves = handle.run_dir / "tensorboard" / folder.name
+        assert list(curves.glob("events.*"))
+    pruned = [t for t in trials if t.state == TrialState.PRUNED]
+    assert all("worse than its peers" in t.user_attrs["sweepd:reason"] for t in pruned)
+    # Categorical values, not their indices; and what was sampled is what was used.
+    for trial in trials:
+        assert trial.params["net_width"] in (8, 16)
+        assert trial.params["minibatch"] in (16, 32)
+        shape, ppo, env = (trial.user_attrs[f"sweepd:{kind}"] for kind in ("shape", "ppo_params", "env_params"))
+        assert shape["net_width"] == trial.params["net_width"]
+        assert shape["minibatch"] == trial.params["minibatch"]
+        assert ppo["lr_schedule"] == trial.params["lr_schedule"]
+        assert ppo["gamma"] == 1 - trial.params["one_minus_gamma"]
+        assert ppo["target_kl"] == trial.params.get("target_kl", 0.0)
+        assert env["lookback"] == trial.params["lookback"]
+    # All trials of a batch have one shape.
+    assert len({(t.params["net_width"], t.params["minibatch"]) for t in trials[:3]}) == 1
+    assert handle.flags["budget"] == 192
+    assert handle.flags["search_space"] == "tiny.toml"
+    assert {"fee", "slippage", "seed", "timeframe", "tickers", "pruner", "holdout", "n_trials", "auto_deploy"} <= set(handle.flags)
+    # Started again it has nothing to do; asked for more it goes on; joined with something else it refuses.
+    assert "training" not in _finish(sweepd("train", "--n-trials", 4))
+    _finish(sweepd("train", "--n-trials", 5, "--pruner", "hyperband"))
+    assert len(_handle(market).trials()) == 5
+    refused = sweepd("train", "--n-trials", 6, "--budget", "193")
+    _, err = refused.communicate(timeout=60)
+    assert refused.returncode == 2
+    assert "budget = 192" in err
+    assert "--study-name" in err
+    refused = sweepd("train", "--n-trials", 6, "--tickers", "ASSET2/USDT")
+    assert refused.wait(timeout=60) == 2
+    out = _finish(sweepd("status", "--json", small=False))
+    assert json.loads(out)[0]["trials"]["RUNNING"] == 0
+
+
+@pytest.mark.slow
+def test_two_racing_workers_reach_the_total_exactly(market: Path, sweepd: Sweepd) -> None:
+    racers = [sweepd("train", "--n-trials", 6, "--trials-per-batch", 2, "--alongside", "--pruner", "none") for _ in range(2)]
+    for racer in racers:
+        _finish(racer)
+    trials = _handle(market).trials()
+    assert [t.number for t in trials] == list(range(6))
+    assert {t.state for t in trials} == {TrialState.COMPLETE}
+
+
+@pytest.mark.slow
+def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweepd, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """SIGINT in the middle of a rung, SIGKILL after a later one, then to the end: bit for bit the numbers of a run left alone."""
+    long = ("--budget", 4096, "--pruner", "none", "--sampler", "random")
+    _finish(sweepd("train", "--n-trials", 3, *long, "--study-name", "s", "--runs-dir", "alone/runs"))
+
+    first = sweepd("train", "--n-trials", 3, *long)
+    _wait_for(lambda: (market / "runs/sweepd.db").exists() and _begun(market))
+    first.send_signal(signal.SIGINT)
+    out = _finish(first)
+    assert "stopped as asked" in out
+    states = {t.state for t in _handle(market).trials()}
+    assert states <= {TrialState.WAITING, TrialState.COMPLETE}, states
+
+    second = sweepd("train", "--n-trials", 3, *long)
+    _wait_for(lambda: any(t.intermediate_values for t in _handle(market).trials()) or second.poll() is not None)
+    second.kill()
+    second.wait()
+    third = sweepd("train", "--n-trials", 3, *long)
+    _finish(third)
+    interrupted, alone = _numbers(market), _numbers(market / "alone")
+    assert interrupted == alone
+    assert {row["state"] for row in alone.values()} == {TrialState.COMPLETE}
+
+
+def _begun(folder: Path) -> bool:
+    try:
+        return any(t.state == TrialState.RUNNING and len(t.params) > 5 for t in _handle(folder).trials())
+    except Exception:  # the study is being made at this moment
+        return False
+
+
+@pytest.mark.slow
+def test_a_started_again_worker_takes_over_and_sigterm_leaves_nothing_running(market: Path, sweepd: Sweepd) -> None:
+    endless = ("--budget", 200_000, "--pruner", "none")
+    first = sweepd("train", "--n-trials", 3, *endless)
+    _wait_for(lambda: (market / "runs/sweepd.db").exists() and _begun(market))
+    second = sweepd("train", "--n-trials", 3)
+    second_out = []
+    assert "stopped as asked" in _finish(first)
+    _wait_for(lambda: _begun(market))
+    second.send_signal(signal.SIGTERM)
+    second_out.append(_finish(second))
+    assert "asking the running worker" in second_out[0]
+    assert {t.state for t in _handle(market).trials()} == {TrialState.WAITING}
+    assert [t.number for t in _handle(market).trials()] == [0, 1, 2]
+
+
+def test_waiting_trials_go_first_and_only_those_of_the_batchs_shape(market: Path, sweepd: Sweepd) -> None:
+    _finish(sweepd("train", "--n-trials", 1, "--trials-per-batch", 1))
+    handle = _handle(market)
+    wide = {"net_width": 16, "minibatch": 16, "learning_rate": 1e-3, "one_minus_gamma": 0.05, "target_kl_on": False, "lr_schedule": "linear",
+            "action_scale": 0.2, "time_decay_floor": 1.0, "lookback": 1}
+    handle.study.enqueue_trial(wide)
+    handle.study.enqueue_trial({**wide, "net_width": 8})
+    handle.study.enqueue_trial({**wide, "lookback": 2})
+    handle.study.enqueue_trial({**wide, "action_scale": 7.0})
+    plans = handle.ask_batch(4, "w", total=10)
+    assert [p.number for p in plans] == [1, 3, 5, 6]
+    assert {p.settings.shape["net_width"] for p in plans} == {16}
+    assert plans[0].settings.env["action_scale"] == 0.2
+    failed = handle.trials()[4]
+    assert failed.state == TrialState.FAIL
+    assert "action_scale = 7.0" in failed.user_attrs["sweepd:reason"]
+    assert [t.number for t in handle.trials() if t.state == TrialState.WAITING] == [2]
+    seeds = {p.seed for p in plans}
+    assert len(seeds) == 4
+    for plan in plans:
+        handle.put_back(plan.trial_id)
+    again = _handle(market).ask_batch(4, "w2", total=10)
+    assert [p.number for p in again] == [1, 3, 5, 6]
+    assert [p.params for p in again] == [p.params for p in plans]
+    assert {p.seed for p in again} == seeds
+    assert optuna.__version__
