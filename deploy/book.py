@@ -1,6 +1,8 @@
-"""What the trader knows about its positions beyond what a broker does: cost basis, highest close, bars held. And its benchmark.
+"""What the trader knows about its positions beyond what a broker does: cost basis, highest close, bars held. And its
+benchmark.
 
-Cash and units come from the broker. The rest follows from the fills it reports, by the rules of `envs.crypto.portfolio`.
+Cash and units come from the broker. The rest follows from the fills it reports, by the rules of
+`envs.crypto.portfolio`.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ Mask = NDArray[np.bool_]
 class Book:
     """The positions of one slot. Arrays are (N,), in the order of `tickers`.
 
-    units: held. basis: quote units paid for them, fees included. held: bars since the fill bar, or since the holding rule's clock
-    restarted. high: highest close since the position was opened.
+    units: held. basis: quote units paid for them, fees included. held: bars since the fill bar, or since the holding
+    rule's clock restarted. high: highest close since the position was opened.
     """
 
     def __init__(self, tickers: Sequence[str], account: AccountState) -> None:
@@ -42,7 +44,8 @@ class Book:
     def settle(self, fills: Sequence[Fill], account: AccountState, restart: Mask, hole: Mask) -> None:
         """A bar has filled orders, and clocks run on by one bar.
 
-        account: the broker's, after those fills. restart: clocks that the holding rule restarts where the bar is no hole.
+        account: the broker's, after those fills. restart: clocks that the holding rule restarts where the bar is no
+        hole.
         """
         kept = self.units.copy()
         for fill in fills:
@@ -73,7 +76,10 @@ class Book:
         """The book as the order rules take it, one row."""
         held = np.where(self.units > 0.0, self.units, 1.0)
         cost = np.where(self.units > 0.0, self.basis / held, 0.0)
-        columns = (torch.from_numpy(np.array(column, dtype=np.float64)).unsqueeze(0) for column in (self.units, cost, self.high, self.held))
+        columns = (
+            torch.from_numpy(np.array(column, dtype=np.float64)).unsqueeze(0)
+            for column in (self.units, cost, self.high, self.held)
+        )
         return Portfolio(torch.tensor([self.cash], dtype=torch.float64), *columns)
 
     def _units_of(self, account: AccountState) -> Array:
@@ -83,8 +89,8 @@ class Book:
 class EqualWeight:
     """The benchmark: the same assets bought once in equal parts and held.
 
-    Bought like any order at the first open after the start (where that bar is a hole: at the asset's first bar that is none), with
-    the same fee and slippage.
+    Bought like any order at the first open after the start (where that bar is a hole: at the asset's first bar that is
+    none), with the same fee and slippage.
     """
 
     def __init__(self, value: float, assets: int, *, fee: float, slippage: float) -> None:

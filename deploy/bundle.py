@@ -5,8 +5,9 @@ A bundle is a folder of two files, named by the first 16 hex digits of its hash:
     bundle.json           everything needed to act that is not a tensor, as canonical JSON (sorted keys, one layout)
     members.safetensors   the weights and normalisers of the policy's members, byte for byte as they were scored
 
-`bundle.json` names the size and sha256 of the weights, and carries `hash`: the sha256 of its own canonical text without that
-field. So one changed byte anywhere is found, wherever the folder has been copied to. Bundles are never changed once written.
+`bundle.json` names the size and sha256 of the weights, and carries `hash`: the sha256 of its own canonical text without
+that field. So one changed byte anywhere is found, wherever the folder has been copied to. Bundles are never changed
+once written.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -34,7 +35,7 @@ from envs.crypto.timeframe import bar_seconds
 from envs.errors import InputError
 from envs.files import write_atomic
 
-FORMAT = "sweepd-bundle"
+FORMAT: Final = "sweepd-bundle"
 FORMAT_VERSION = 1
 MANIFEST_FILE = "bundle.json"
 MEMBERS_FILE = "members.safetensors"
@@ -56,7 +57,9 @@ class RecipePart(_Part):
 
 
 class PolicyPart(_Part):
-    """The policy: an ensemble, mean of the members' post-tanh actions, each through its own normaliser, rounded to 1e-6."""
+    """The policy: an ensemble, mean of the members' post-tanh actions, each through its own normaliser, rounded to
+    1e-6.
+    """
 
     algorithm: str
     members: int = Field(gt=0)
@@ -135,7 +138,9 @@ class Manifest(_Part):
         market = count * len(self.recipe.asset_features) + len(self.recipe.shared_features)
         expected = 1 + 3 * count + self.policy.max_lookback * market
         if self.policy.state_dim != expected:
-            raise ValueError(f"the policy reads {self.policy.state_dim} numbers but its tickers and recipe give {expected}")
+            raise ValueError(
+                f"the policy reads {self.policy.state_dim} numbers but its tickers and recipe give {expected}"
+            )
         for venue, names in self.symbols.items():
             if set(names) != set(self.tickers):
                 raise ValueError(f"symbols of {venue} must name exactly the tickers")
@@ -210,7 +215,9 @@ def finite(value: Any) -> Any:
 
 
 def canonical_json(content: Mapping[str, Any]) -> str:
-    """The one text of these values: sorted keys, one indentation, ASCII, shortest floats that round-trip, a final newline."""
+    """The one text of these values: sorted keys, one indentation, ASCII, shortest floats that round-trip, a final
+    newline.
+    """
     return json.dumps(content, sort_keys=True, indent=1, allow_nan=False) + "\n"
 
 
@@ -265,7 +272,8 @@ def load_bundle(path: Path, *, expected: str | None = None) -> Bundle:
     """Read and check a bundle.
 
     expected: the hash that it must have (a registry knows it).
-    Raises InputError, one sentence naming the file and what is wrong, for anything missing, added, changed or not understood.
+    Raises InputError, one sentence naming the file and what is wrong, for anything missing, added, changed or not
+    understood.
     """
     if not path.is_dir():
         raise InputError(f"bundle {path} is not there (a folder with {MANIFEST_FILE} and {MEMBERS_FILE} is expected)")
@@ -286,14 +294,24 @@ def load_bundle(path: Path, *, expected: str | None = None) -> Bundle:
     claimed = content.pop("hash", None)
     if not isinstance(claimed, str):
         raise InputError(f"{manifest_path} lacks its hash")
-    if canonical_json(content | {"hash": claimed}).encode() != text or sha256(canonical_json(content).encode()) != claimed:
-        raise InputError(f"{manifest_path} has been changed since it was written: its content does not have the hash {claimed[:NAME_DIGITS]}…")
+    if (
+        canonical_json(content | {"hash": claimed}).encode() != text
+        or sha256(canonical_json(content).encode()) != claimed
+    ):
+        raise InputError(
+            f"{manifest_path} has been changed since it was written: its content does not have the hash "
+            f"{claimed[:NAME_DIGITS]}…"
+        )
     if expected is not None and claimed != expected:
-        raise InputError(f"bundle {path} is not the one registered: its hash is {claimed[:NAME_DIGITS]}…, not {expected[:NAME_DIGITS]}…")
+        raise InputError(
+            f"bundle {path} is not the one registered: its hash is {claimed[:NAME_DIGITS]}…, not "
+            f"{expected[:NAME_DIGITS]}…"
+        )
     version = content.get("format_version")
     if content.get("format") != FORMAT or version != FORMAT_VERSION:
         raise InputError(
-            f"{manifest_path} is of format {content.get('format')!r} version {version!r}; this program reads {FORMAT!r} version {FORMAT_VERSION}"
+            f"{manifest_path} is of format {content.get('format')!r} version {version!r}; this program reads "
+            f"{FORMAT!r} version {FORMAT_VERSION}"
         )
     try:
         manifest = Manifest.model_validate_json(json.dumps(content))
@@ -305,7 +323,9 @@ def load_bundle(path: Path, *, expected: str | None = None) -> Bundle:
 
 
 def default_symbols(tickers: tuple[str, ...], *, synthetic: bool) -> dict[str, dict[str, str]]:
-    """What `tickers` are called on other venues: on Alpaca, dollars stand for dollar-pegged coins. None for a synthetic market."""
+    """What `tickers` are called on other venues: on Alpaca, dollars stand for dollar-pegged coins. None for a
+    synthetic market.
+    """
     if synthetic or not all("/" in ticker for ticker in tickers):
         return {}
     pegged = {"USDT", "USDC", "BUSD", "FDUSD", "TUSD"}
@@ -329,15 +349,22 @@ def read_policy(members: bytes) -> tuple[FrozenPolicy, tuple[int, ...]]:
             policy = FrozenPolicy(loaded)
         except InputError as error:
             raise InputError(str(error).replace(str(path), MEMBERS_FILE)) from error
-    widths = {int(name.split(".")[1]): tensor.shape[0] for name, tensor in loaded[0].items() if name.startswith("net.") and name.endswith(".bias")}
+    widths = {
+        int(name.split(".")[1]): tensor.shape[0]
+        for name, tensor in loaded[0].items()
+        if name.startswith("net.") and name.endswith(".bias")
+    }
     return policy, tuple(widths[index] for index in sorted(widths))[:-1]
 
 
 def recipe_part(recipe: Recipe) -> RecipePart:
     """The recipe as a bundle records it."""
     return RecipePart(
-        name=recipe.name, version=recipe.version, memory=recipe.memory,
-        asset_features=tuple(recipe.asset_features), shared_features=tuple(recipe.shared_features),
+        name=recipe.name,
+        version=recipe.version,
+        memory=recipe.memory,
+        asset_features=tuple(recipe.asset_features),
+        shared_features=tuple(recipe.shared_features),
     )
 
 
@@ -373,7 +400,9 @@ def _check(bundle: Bundle, where: str) -> None:
 def _check_members(bundle: Bundle) -> None:
     part, policy = bundle.manifest.files[MEMBERS_FILE], bundle.manifest.policy
     if len(bundle.members) != part.size or sha256(bundle.members) != part.sha256:
-        raise InputError(f"{MEMBERS_FILE} has been changed since it was scored: its sha256 is not {part.sha256[:NAME_DIGITS]}…")
+        raise InputError(
+            f"{MEMBERS_FILE} has been changed since it was scored: its sha256 is not {part.sha256[:NAME_DIGITS]}…"
+        )
     found, hidden = read_policy(bundle.members)
     if found.size != policy.members:
         raise InputError(f"{MEMBERS_FILE} holds {found.size} members, not {policy.members}")
@@ -381,14 +410,19 @@ def _check_members(bundle: Bundle) -> None:
         raise InputError(f"the members' hidden layers are {list(hidden)}, not {list(policy.hidden)}")
     if (found.state_dim, found.action_dim) != (policy.state_dim, policy.action_dim):
         raise InputError(
-            f"the members map {found.state_dim} numbers to {found.action_dim} actions, not {policy.state_dim} to {policy.action_dim}"
+            f"the members map {found.state_dim} numbers to {found.action_dim} actions, not {policy.state_dim} to "
+            f"{policy.action_dim}"
         )
 
 
 def _check_meaning(bundle: Bundle) -> None:
     manifest = bundle.manifest
     seconds = bar_seconds(manifest.timeframe)
-    for field, text in (("last_seen_bar", manifest.last_seen_bar), ("data.first", manifest.data.first), ("data.last", manifest.data.last)):
+    for field, text in (
+        ("last_seen_bar", manifest.last_seen_bar),
+        ("data.first", manifest.data.first),
+        ("data.last", manifest.data.last),
+    ):
         try:
             moment = parse_time(text)
         except ValueError as error:
@@ -406,6 +440,7 @@ def _check_meaning(bundle: Bundle) -> None:
     recipe = get_recipe(manifest.recipe.name)
     if recipe_part(recipe) != manifest.recipe:
         raise InputError(
-            f"feature recipe {recipe.name!r} is version {manifest.recipe.version} there and version {recipe.version} here, "
+            f"feature recipe {recipe.name!r} is version {manifest.recipe.version} there and version "
+            f"{recipe.version} here, "
             "or computes other features; use the version of sweepd that made the bundle"
         )

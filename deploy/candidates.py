@@ -1,4 +1,6 @@
-"""What promotion reads of a study: its frozen spec, its finished trials, and the weights and paths that each of them stored."""
+"""What promotion reads of a study: its frozen spec, its finished trials, and the weights and paths that each of them
+stored.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ import optuna
 import pandas as pd
 from optuna.trial import FrozenTrial, TrialState
 from pydantic import BaseModel, ConfigDict, ValidationError
+from sqlalchemy import create_engine, inspect
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -78,7 +81,9 @@ class StudySpec(_Described):
 
 @dataclass(frozen=True)
 class FinishedStudy:
-    """A study as promotion sees it. trials: the COMPLETE ones, best first (ties: oldest first). finished: how many ended in any way."""
+    """A study as promotion sees it. trials: the COMPLETE ones, best first (ties: oldest first). finished: how many
+    ended in any way.
+    """
 
     name: str
     uid: str
@@ -90,7 +95,9 @@ class FinishedStudy:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A trial that asks to be promoted. members: bytes of its weights, or None where `faults` says why they cannot be used."""
+    """A trial that asks to be promoted. members: bytes of its weights, or None where `faults` says why they cannot be
+    used.
+    """
 
     trial: FrozenTrial
     params: EnvParams | None
@@ -128,9 +135,14 @@ def open_study(name: str | None, storage: str) -> FinishedStudy:
         raise InputError(f"--storage {storage!r} is not a database URL like sqlite:///runs/sweepd.db") from error
     shown = url.render_as_string(hide_password=True)
     if url.get_backend_name() == "sqlite" and (not url.database or not Path(url.database).exists()):
-        raise InputError(f"--storage {shown} does not exist; name the database of a study, or start one with sweepd train")
+        raise InputError(
+            f"--storage {shown} does not exist; name the database of a study, or start one with sweepd train"
+        )
     engine: dict[str, Any] = {"connect_args": {"timeout": 60.0}} if url.get_backend_name() == "sqlite" else {}
     try:
+        # RDBStorage makes its tables where they are missing; a database that is not Optuna's is not to be touched.
+        if not inspect(create_engine(url)).has_table("studies"):
+            raise InputError(f"--storage {shown} is not a database of studies")
         database = optuna.storages.RDBStorage(storage, engine_kwargs=engine)
         names = sorted(optuna.get_all_study_names(database))
         if name is None and len(names) == 1:
@@ -149,19 +161,32 @@ def open_study(name: str | None, storage: str) -> FinishedStudy:
     try:
         spec = StudySpec.model_validate(json.loads(described) if isinstance(described, str) else described)
     except (ValidationError, ValueError) as error:
-        raise InputError(f"study {name!r} was made by another version of sweepd ({str(error).splitlines()[0]}); use that version") from error
+        raise InputError(
+            f"study {name!r} was made by another version of sweepd ({str(error).splitlines()[0]}); use that version"
+        ) from error
     if spec.environment != "crypto":
-        raise InputError(f"study {name!r} is of environment {spec.environment!r}; only crypto policies can be promoted to paper trading")
-    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE and trial.value is not None and np.isfinite(trial.value)]
+        raise InputError(
+            f"study {name!r} is of environment {spec.environment!r}; only crypto policies can be promoted to paper "
+            "trading"
+        )
+    complete = [
+        trial
+        for trial in trials
+        if trial.state == TrialState.COMPLETE and trial.value is not None and np.isfinite(trial.value)
+    ]
     best_first = sorted(complete, key=lambda trial: (-float(trial.value or 0.0), trial.number))
     return FinishedStudy(
-        name=name, uid=str(attributes.get("sweepd:uid", "")), run_dir=Path(str(attributes.get("sweepd:run_dir", "."))), spec=spec,
-        trials=tuple(best_first), finished=sum(trial.state.is_finished() for trial in trials),
+        name=name,
+        uid=str(attributes.get("sweepd:uid", "")),
+        run_dir=Path(str(attributes.get("sweepd:run_dir", "."))),
+        spec=spec,
+        trials=tuple(best_first),
+        finished=sum(trial.state.is_finished() for trial in trials),
     )
 
 
 def study_bars(spec: StudySpec, data_dir: Path | None = None) -> Bars:
-    """The very bars of the study: loaded, cut to its range, and checked by fingerprint. data_dir: where they lie now."""
+    """The very bars of the study: cut to its range, checked by fingerprint. data_dir: where they lie now."""
     folder = data_dir or Path(spec.data.dir)
     bars = load_bars(folder, spec.data.timeframe, spec.data.tickers)
     first, last = (int(pd.Timestamp(text).timestamp()) for text in (spec.data.first, spec.data.last))
@@ -169,7 +194,8 @@ def study_bars(spec: StudySpec, data_dir: Path | None = None) -> Bars:
     bars = bars.slice(start, stop)
     if bars.fingerprint != spec.data.fingerprint:
         raise InputError(
-            f"the bars in {folder} are not those of the study (fingerprint {bars.fingerprint[:12]}…, not {spec.data.fingerprint[:12]}…); "
+            f"the bars in {folder} are not those of the study (fingerprint {bars.fingerprint[:12]}…, not "
+            f"{spec.data.fingerprint[:12]}…); "
             "name the folder that has them with --data-dir"
         )
     return bars
@@ -178,8 +204,13 @@ def study_bars(spec: StudySpec, data_dir: Path | None = None) -> Bars:
 def study_splits(spec: StudySpec, bars: Bars) -> Splits:
     """The study's folds and hold-out, made again from its spec."""
     return make_splits(
-        len(bars.time), spec.data.timeframe, CrossValidation(**spec.cv), first_bar=spec.first_bar, holdout=spec.holdout,
-        lookback=spec.max_lookback, memory=int(spec.recipe["memory"]),
+        len(bars.time),
+        spec.data.timeframe,
+        CrossValidation(**spec.cv),
+        first_bar=spec.first_bar,
+        holdout=spec.holdout,
+        lookback=spec.max_lookback,
+        memory=int(spec.recipe["memory"]),
     )
 
 
@@ -187,7 +218,9 @@ def read_candidate(trial: FrozenTrial, study: FinishedStudy) -> Candidate:
     """What the trial stored, with a sentence for everything about it that keeps it from being deployed."""
     faults: list[str] = []
     attributes = trial.user_attrs
-    faults += [f"the trial did not record {name}" for name in ("sweepd:seed", "sweepd:ppo_params") if name not in attributes]
+    faults += [
+        f"the trial did not record {name}" for name in ("sweepd:seed", "sweepd:ppo_params") if name not in attributes
+    ]
     members, folder = _members(attributes, study.run_dir, faults)
     params = None
     try:
@@ -211,7 +244,9 @@ def read_paths(path: Path) -> PathTrades:
     rows = [group for _, group in table.groupby("path", sort=True)]
     if not rows:
         raise ValueError(f"{path} has no path")
-    return PathTrades(**{name: np.stack([group[name].to_numpy(dtype=np.float64) for group in rows]) for name in PATH_COLUMNS})
+    return PathTrades(
+        **{name: np.stack([group[name].to_numpy(dtype=np.float64) for group in rows]) for name in PATH_COLUMNS}
+    )
 
 
 def _members(attributes: Mapping[str, Any], run_dir: Path, faults: list[str]) -> tuple[bytes | None, Path | None]:
@@ -232,10 +267,13 @@ def _members(attributes: Mapping[str, Any], run_dir: Path, faults: list[str]) ->
     return content, path.parent
 
 
-def build_bundle(candidate: Candidate, study: FinishedStudy, bars: Bars, holdout: tuple[int, int], *, gate: dict[str, Any]) -> Bundle:
+def build_bundle(
+    candidate: Candidate, study: FinishedStudy, bars: Bars, holdout: tuple[int, int], *, gate: dict[str, Any]
+) -> Bundle:
     """The bundle of a candidate without faults.
 
-    holdout: range of bars [a, b) that the study set aside; gate: the gate's report. Raises ValueError for a candidate with faults.
+    holdout: range of bars [a, b) that the study set aside; gate: the gate's report. Raises ValueError for a candidate
+    with faults.
     """
     if candidate.params is None or candidate.members is None:
         raise ValueError(f"trial {candidate.trial.number} cannot be deployed: {candidate.faults[0]}")
@@ -253,19 +291,34 @@ def build_bundle(candidate: Candidate, study: FinishedStudy, bars: Bars, holdout
         minimum_order=tuple(instruments.minimum_order),
         increment=tuple(instruments.increment),
         policy=PolicyPart(
-            algorithm=spec.algorithm, members=policy.size, state_dim=policy.state_dim, action_dim=policy.action_dim,
-            max_lookback=spec.max_lookback, hidden=hidden,
+            algorithm=spec.algorithm,
+            members=policy.size,
+            state_dim=policy.state_dim,
+            action_dim=policy.action_dim,
+            max_lookback=spec.max_lookback,
+            hidden=hidden,
         ),
         origin=OriginPart(
-            study=study.name, study_uid=study.uid, trial=candidate.trial.number, seed=int(attributes["sweepd:seed"]),
-            objective=spec.objective, objective_value=candidate.value, parameters=dict(candidate.trial.params),
+            study=study.name,
+            study_uid=study.uid,
+            trial=candidate.trial.number,
+            seed=int(attributes["sweepd:seed"]),
+            objective=spec.objective,
+            objective_value=candidate.value,
+            parameters=dict(candidate.trial.params),
             ppo_params=dict(attributes["sweepd:ppo_params"]),
         ),
         data=DataPart(
-            fingerprint=bars.fingerprint, first=format_time(int(bars.time[0])), last=format_time(int(bars.time[-1])), synthetic=bars.synthetic
+            fingerprint=bars.fingerprint,
+            first=format_time(int(bars.time[0])),
+            last=format_time(int(bars.time[-1])),
+            synthetic=bars.synthetic,
         ),
         last_seen_bar=format_time(int(bars.time[holdout[0] - 1])),
-        metrics={"describes": "the members, in cross-validation", "paths": [finite(metrics.to_dict()) for metrics in candidate.paths]},
+        metrics={
+            "describes": "the members, in cross-validation",
+            "paths": [finite(metrics.to_dict()) for metrics in candidate.paths],
+        },
         gate=gate,
         code_version=spec.code_version,
         torch_version=spec.torch_version,

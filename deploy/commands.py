@@ -29,11 +29,12 @@ from envs.crypto.splits import Window
 from envs.errors import InputError, RunError
 
 DEPLOYMENTS = Path("deployments")
-DISCLAIMER = "Research software, paper trading only: no order is ever sent to a real market, and no past number promises anything."
+DISCLAIMER = "Research software, paper trading only: no order reaches a real market; past numbers promise nothing."
 
 Deployments = Annotated[Path, typer.Option("--deployments", help="Folder of bundles, registry and replays.")]
 RegistryUrl = Annotated[
-    str | None, typer.Option("--registry", help="SQLAlchemy URL of the registry; default: registry.db in the deployments folder.")
+    str | None,
+    typer.Option("--registry", help="SQLAlchemy URL of the registry; default: registry.db in the deployments folder."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
@@ -46,14 +47,37 @@ def deploy_commands(app: typer.Typer) -> None:
 
 
 def promote_command(
-    study_name: Annotated[str | None, typer.Option("--study-name", help="The study; default: the only one in the storage.")] = None,
-    storage: Annotated[str | None, typer.Option("--storage", help="Database of the study: a SQLite file or a URL; default runs/sweepd.db.")] = None,
-    slot: Annotated[str | None, typer.Option("--slot", help="The slot whose champion may change; default crypto-<timeframe>.")] = None,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Where the study's bars lie now; default: where they were.")] = None,
-    trial: Annotated[int | None, typer.Option("--trial", help="Consider this trial only, instead of all in order of objective.")] = None,
-    looks: Annotated[int, typer.Option("--looks", min=1, help="How many candidates may look at the hold-out. Each look makes its verdict worth less.")] = 1,
-    limit: Annotated[list[str] | None, typer.Option("--limit", help="Change a rule's limit: NAME=NUMBER. May be repeated.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change no champion. The look at the hold-out is counted: you see its numbers.")] = False,
+    study_name: Annotated[
+        str | None, typer.Option("--study-name", help="The study; default: the only one in the storage.")
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option("--storage", help="Database of the study: a SQLite file or a URL; default runs/sweepd.db."),
+    ] = None,
+    slot: Annotated[
+        str | None, typer.Option("--slot", help="The slot whose champion may change; default crypto-<timeframe>.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Where the study's bars lie now; default: where they were.")
+    ] = None,
+    trial: Annotated[
+        int | None, typer.Option("--trial", help="Consider this trial only, instead of all in order of objective.")
+    ] = None,
+    looks: Annotated[
+        int,
+        typer.Option(
+            "--looks",
+            min=1,
+            help="How many candidates may look at the hold-out. Each look makes its verdict worth less.",
+        ),
+    ] = 1,
+    limit: Annotated[
+        list[str] | None, typer.Option("--limit", help="Change a rule's limit: NAME=NUMBER. May be repeated.")
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Change no champion. The look at the hold-out is counted: you see its numbers."),
+    ] = False,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
@@ -65,8 +89,14 @@ def promote_command(
     console = Console()
     study = open_study(study_name, storage_url(storage))
     promoter = Promoter(
-        study, Registry(deployments, registry), slot=slot, data_dir=data_dir, dry_run=dry_run, looks=looks,
-        rules=with_limits(DEFAULT_RULES, parse_limits(limit or [])), progress=(lambda _text: None) if as_json else lambda text: console.print(text, style="dim"),
+        study,
+        Registry(deployments, registry),
+        slot=slot,
+        data_dir=data_dir,
+        dry_run=dry_run,
+        looks=looks,
+        rules=with_limits(DEFAULT_RULES, parse_limits(limit or [])),
+        progress=(lambda _text: None) if as_json else lambda text: console.print(text, style="dim"),
     )
     promotion = promoter.run(trial)
     if as_json:
@@ -87,18 +117,36 @@ def rollback_command(
     opened = Registry(deployments, registry, create=False)
     name = opened.require(slot).name
     left, back = opened.rollback(name, reason)
-    typer.echo(f"{name}: {short(back)} is champion again; {short(left)} is now the previous one (rollback again to undo)")
+    typer.echo(
+        f"{name}: {short(back)} is champion again; {short(left)} is now the previous one (rollback again to undo)"
+    )
 
 
 def trade_command(
-    slot: Annotated[str | None, typer.Argument(help="The slot whose champion trades; default: the only one with a champion.")] = None,
-    replay_bars: Annotated[bool, typer.Option("--replay", help="Trade recorded bars, one closed bar at a time, with the simulated broker.")] = False,
-    bundle: Annotated[Path | None, typer.Option("--bundle", help="Trade this bundle's folder instead of a slot's champion.")] = None,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder of bars; default: where the champion was scored.")] = None,
-    since: Annotated[str | None, typer.Option("--from", help="UTC time of the first decision; default: the last bar that its training saw.")] = None,
+    slot: Annotated[
+        str | None, typer.Argument(help="The slot whose champion trades; default: the only one with a champion.")
+    ] = None,
+    replay_bars: Annotated[
+        bool, typer.Option("--replay", help="Trade recorded bars, one closed bar at a time, with the simulated broker.")
+    ] = False,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", help="Trade this bundle's folder instead of a slot's champion.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder of bars; default: where the champion was scored.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", help="UTC time of the first decision; default: the last bar that its training saw."),
+    ] = None,
     until: Annotated[str | None, typer.Option("--to", help="UTC time of the last bar; default: the newest.")] = None,
-    cash: Annotated[float | None, typer.Option("--cash", min=0.01, help="The account, in quote units; default: the bundle's initial cash.")] = None,
-    any_account: Annotated[bool, typer.Option("--any-account", help="Trade an account outside half to three times of that.")] = False,
+    cash: Annotated[
+        float | None,
+        typer.Option("--cash", min=0.01, help="The account, in quote units; default: the bundle's initial cash."),
+    ] = None,
+    any_account: Annotated[
+        bool, typer.Option("--any-account", help="Trade an account outside half to three times of that.")
+    ] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for ledger, orders, summary and picture.")] = None,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
@@ -130,7 +178,9 @@ def trade_command(
     target = out or replay_folder(deployments, name, result)
     paths = write_replay(result, target)
     if as_json:
-        typer.echo(json.dumps({"bundle": loaded.hash, "folder": str(target), "metrics": result.metrics.to_dict()}, indent=1))
+        typer.echo(
+            json.dumps({"bundle": loaded.hash, "folder": str(target), "metrics": result.metrics.to_dict()}, indent=1)
+        )
         return
     print_replay(console, result, paths)
 
@@ -147,28 +197,43 @@ def replay_window(bundle: Bundle, bars: Bars, since: str | None, until: str | No
         first_asked = int(np.searchsorted(bars.time, _moment(since, "--from")))
         if first_asked < first:
             earliest = format_time(int(bars.time[first])) if first < len(bars.time) else "never"
-            raise InputError(f"--from {since} is too early: {first} bars must lie before the first decision, so the earliest is {earliest}")
+            raise InputError(
+                f"--from {since} is too early: {first} bars must lie before the first decision, so the earliest is "
+                f"{earliest}"
+            )
         first = first_asked
     else:
         unseen = unseen_window(bars, bundle.last_seen, first)
         if unseen is None:
             raise InputError(
-                f"the data ends at {format_time(int(bars.time[-1]))} and bundle {bundle.name} has seen all of it (up to {bundle.manifest.last_seen_bar}); "
+                f"the data ends at {format_time(int(bars.time[-1]))} and bundle {bundle.name} has seen all of it "
+                f"(up to {bundle.manifest.last_seen_bar}); "
                 "name newer bars with --data-dir, or --from to replay what it was trained on"
             )
         first = unseen[0]
     if not first < last:
         ends = f"{format_time(int(bars.time[0]))} to {format_time(int(bars.time[-1]))}"
-        raise InputError(f"--from {since or bundle.manifest.last_seen_bar} --to {until or 'the end'} leaves no bar to trade; the data runs from {ends}")
+        raise InputError(
+            f"--from {since or bundle.manifest.last_seen_bar} --to {until or 'the end'} leaves no bar to trade; the "
+            f"data runs from {ends}"
+        )
     return first, last
 
 
 def run_replay(
-    bundle: Bundle, bars: Bars, window: Window, *, console: Console, slot: str, cash: float | None = None, any_account: bool = False
+    bundle: Bundle,
+    bars: Bars,
+    window: Window,
+    *,
+    console: Console,
+    slot: str,
+    cash: float | None = None,
+    any_account: bool = False,
 ) -> Replay:
     """Replay with a progress display on a terminal, and two plain lines elsewhere."""
     total = window[1] - window[0]
-    title = f"paper trading {bundle.name}, bars {format_time(int(bars.time[window[0] + 1]))} to {format_time(int(bars.time[window[1]]))}"
+    first, last = (format_time(int(bars.time[bar])) for bar in (window[0] + 1, window[1]))
+    title = f"paper trading {bundle.name}, bars {first} to {last}"
     with _progress(console, title, total) as step:
         return replay(bundle, bars, window, slot=slot, cash=cash, any_account=any_account, progress=step)
 
@@ -181,20 +246,31 @@ def print_replay(console: Console, result: Replay, paths: list[Path]) -> None:
     metrics = result.metrics
     difference = metrics.total_return - metrics.equal_weight_return
     word = "more" if difference > 0 else "less"
-    console.print(f"{percent(metrics.total_return)} after fees: {percent(abs(difference)).lstrip('+')} {word} than equal weight.", highlight=False)
+    console.print(
+        f"{percent(metrics.total_return)} after fees: {percent(abs(difference)).lstrip('+')} {word} than equal weight.",
+        highlight=False,
+    )
     if first <= bundle.last_seen:
-        console.print(f"Bars up to {bundle.manifest.last_seen_bar} were seen in training: what it earned on them proves nothing.", style="yellow", highlight=False)
+        console.print(
+            f"Bars up to {bundle.manifest.last_seen_bar} were seen in training: what it earned on them proves nothing.",
+            style="yellow",
+            highlight=False,
+        )
     if bundle.manifest.data.synthetic:
         console.print("The market is synthetic.", style="dim")
     agreement = _agreement(result)
     if agreement is not None:
-        console.print(f"Same bars as the gate's: returns agree with its canonical score to {agreement:.1e}.", highlight=False)
+        console.print(
+            f"Same bars as the gate's: returns agree with its canonical score to {agreement:.1e}.", highlight=False
+        )
     console.print("written: " + ", ".join(str(path) for path in paths), highlight=False, soft_wrap=True)
 
 
 def replay_folder(deployments: Path, slot: str, result: Replay) -> Path:
     """Where a replay's files go unless told otherwise: named by slot, bundle and range."""
-    first, last = (format_time(int(moment)).replace(":", "").replace("-", "")[:13] for moment in (result.time[0], result.time[-1]))
+    first, last = (
+        format_time(int(moment)).replace(":", "").replace("-", "")[:13] for moment in (result.time[0], result.time[-1])
+    )
     return deployments / "replays" / f"{slot}-{result.bundle.name}-{first}-{last}"
 
 
@@ -208,7 +284,8 @@ def promote_after_study(
     data_dir: Path | None = None,
     slot: str | None = None,
 ) -> Promotion:
-    """What a worker does when its study has ended: promote the best trial if it deserves it, replay the champion over the hold-out
+    """What a worker does when its study has ended: promote the best trial if it deserves it, replay the champion over
+    the hold-out
     through the paper trader, and say what came of it and what to do next.
 
     storage: an SQLAlchemy URL. Problems with the champion's replay are said and do not undo the promotion.
@@ -216,7 +293,11 @@ def promote_after_study(
     opened = Registry(deployments, registry)
     study = open_study(study_name, storage_url(storage))
     promotion = Promoter(
-        study, opened, slot=slot, data_dir=data_dir, progress=lambda text: console.print(text, style="dim", highlight=False)
+        study,
+        opened,
+        slot=slot,
+        data_dir=data_dir,
+        progress=lambda text: console.print(text, style="dim", highlight=False),
     ).run()
     print_promotion(console, promotion)
     commands = [f"sweepd promote --study-name {study_name} --dry-run   # judge the candidates again"]
@@ -224,10 +305,16 @@ def promote_after_study(
         try:
             bundle = opened.bundle(promotion.champion)
             bars = _bars_of(bundle, data_dir or opened.data_dir(bundle.hash) or Path(study.spec.data.dir))
-            result = run_replay(bundle, bars, replay_window(bundle, bars, None, None), console=console, slot=promotion.slot)
+            result = run_replay(
+                bundle, bars, replay_window(bundle, bars, None, None), console=console, slot=promotion.slot
+            )
             print_replay(console, result, write_replay(result, replay_folder(deployments, promotion.slot, result)))
         except (InputError, RunError) as error:
-            console.print(f"The champion {short(promotion.champion)} could not be replayed: {error}", style="yellow", highlight=False)
+            console.print(
+                f"The champion {short(promotion.champion)} could not be replayed: {error}",
+                style="yellow",
+                highlight=False,
+            )
         commands.insert(0, f"sweepd trade --replay {promotion.slot}   # replay the champion")
         if opened.slot(promotion.slot).previous is not None:
             commands.append(f"sweepd rollback {promotion.slot}   # bring the previous champion back")
@@ -253,11 +340,16 @@ def _moment(text: str, flag: str) -> int:
 
 
 def _agreement(result: Replay) -> float | None:
-    """How far the replay's total return is from the canonical hold-out score in the bundle; None where other bars were traded."""
+    """How far the replay's total return is from the canonical hold-out score in the bundle; None where other bars were
+    traded.
+    """
     scored = result.bundle.manifest.gate.get("holdout")
     if not isinstance(scored, dict) or result.entries[0].value != result.bundle.params.initial_cash:
         return None
-    if (scored.get("first"), scored.get("last")) != (format_time(int(result.time[0])), format_time(int(result.time[-1]))):
+    if (scored.get("first"), scored.get("last")) != (
+        format_time(int(result.time[0])),
+        format_time(int(result.time[-1])),
+    ):
         return None
     return abs(float(scored["total_return"]) - result.metrics.total_return)
 
@@ -270,7 +362,13 @@ def _progress(console: Console, title: str, total: int) -> Iterator[_Step]:
         yield _Step(None, None)
         console.print(f"traded {total:,} bars", highlight=False)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         yield _Step(progress, progress.add_task(title, total=total, rate=""))
 

@@ -1,8 +1,9 @@
 """The gate: the rules that a candidate must pass to become champion, as data.
 
-A rule measures one number of the evidence and compares it with its limit. Rules of the first stage read what cross-validation
-stored with the trial and cost nothing; those of the second read the hold-out, at which every look is counted, so they are asked
-only about a candidate that passed the first. A rule that cannot be measured yet defers the candidate: it stays a challenger.
+A rule measures one number of the evidence and compares it with its limit. Rules of the first stage read what
+cross-validation stored with the trial and cost nothing; those of the second read the hold-out, at which every look is
+counted, so they are asked only about a candidate that passed the first. A rule that cannot be measured yet defers the
+candidate: it stays a challenger.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from envs.errors import InputError
 
 Stage = Literal["cross-validation", "hold-out"]
 Verdict = Literal["pass", "fail", "defer", "not asked"]
-COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {">": operator.gt, ">=": operator.ge, "<=": operator.le, "==": operator.eq}
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+}
 
 
 @dataclass(frozen=True)
@@ -42,8 +48,9 @@ class Duel:
 class Evidence:
     """What is known about a candidate.
 
-    paths: its members' metrics, one per back-test path of cross-validation. faults: sentences about what went wrong in training.
-    holdout: metrics of the deployed ensemble on the hold-out through the canonical policy path. duel: None where the slot is empty.
+    paths: its members' metrics, one per back-test path of cross-validation. faults: sentences about what went wrong in
+    training. holdout: metrics of the deployed ensemble on the hold-out through the canonical policy path. duel: None
+    where the slot is empty.
     """
 
     paths: tuple[Metrics, ...]
@@ -112,14 +119,20 @@ def judge(rules: Sequence[Rule], evidence: Evidence, stage: Stage) -> list[Findi
         else:
             verdict = "pass" if COMPARISONS[rule.comparison](measured.value, rule.limit) else "fail"
         findings.append(
-            Finding(rule.name, stage, measured.value, rule.comparison, rule.limit, verdict, measured.explanation, rule.flag)
+            Finding(
+                rule.name, stage, measured.value, rule.comparison, rule.limit, verdict, measured.explanation, rule.flag
+            )
         )
     return findings
 
 
 def not_asked(rules: Sequence[Rule], stage: Stage, why: str) -> list[Finding]:
     """Findings for rules of a stage that was not reached."""
-    return [Finding(rule.name, stage, None, rule.comparison, rule.limit, "not asked", why, rule.flag) for rule in rules if rule.stage == stage]
+    return [
+        Finding(rule.name, stage, None, rule.comparison, rule.limit, "not asked", why, rule.flag)
+        for rule in rules
+        if rule.stage == stage
+    ]
 
 
 def passed(findings: Sequence[Finding]) -> bool:
@@ -163,21 +176,31 @@ def _percent(value: float) -> str:
 
 def _training_faults(evidence: Evidence) -> Measured:
     count = len(evidence.faults)
-    return Measured(count, evidence.faults[0] if count else "training and evaluation stayed finite, and the weights are those that were scored")
+    return Measured(
+        count,
+        evidence.faults[0]
+        if count
+        else "training and evaluation stayed finite, and the weights are those that were scored",
+    )
 
 
 def _path_trades(evidence: Evidence) -> Measured:
     if not evidence.paths:
         return Measured(None, "the trial stored no back-test path")
     fewest = min(metrics.trades for metrics in evidence.paths)
-    return Measured(fewest, f"the quietest of {len(evidence.paths)} back-test paths made {fewest} trades; a few trades prove nothing")
+    return Measured(
+        fewest,
+        f"the quietest of {len(evidence.paths)} back-test paths made {fewest} trades; a few trades prove nothing",
+    )
 
 
 def _path_excess(evidence: Evidence) -> Measured:
     if not evidence.paths:
         return Measured(None, "the trial stored no back-test path")
     mean = sum(metrics.excess_sharpe for metrics in evidence.paths) / len(evidence.paths)
-    return Measured(mean, f"in cross-validation its members' Sharpe ratio was {mean:+.2f} against equal weight's, mean over paths")
+    return Measured(
+        mean, f"in cross-validation its members' Sharpe ratio was {mean:+.2f} against equal weight's, mean over paths"
+    )
 
 
 def _holdout_trades(evidence: Evidence) -> Measured:
@@ -187,20 +210,27 @@ def _holdout_trades(evidence: Evidence) -> Measured:
 
 def _holdout_exposure(evidence: Evidence) -> Measured:
     metrics = _need(evidence.holdout)
-    return Measured(metrics.exposure, f"{metrics.exposure:.1%} of the value was invested on average; cash alone is no strategy")
+    return Measured(
+        metrics.exposure, f"{metrics.exposure:.1%} of the value was invested on average; cash alone is no strategy"
+    )
 
 
 def _holdout_excess(evidence: Evidence) -> Measured:
     metrics = _need(evidence.holdout)
     excess = metrics.total_return - metrics.equal_weight_return
     return Measured(
-        excess, f"{_percent(metrics.total_return)} after fees on the hold-out, where equal weight made {_percent(metrics.equal_weight_return)}"
+        excess,
+        f"{_percent(metrics.total_return)} after fees on the hold-out, where equal weight made "
+        f"{_percent(metrics.equal_weight_return)}",
     )
 
 
 def _holdout_drawdown(evidence: Evidence) -> Measured:
     metrics = _need(evidence.holdout)
-    return Measured(metrics.max_drawdown, f"fell at most {metrics.max_drawdown:.1%} from a peak (equal weight {metrics.equal_weight_drawdown:.1%})")
+    return Measured(
+        metrics.max_drawdown,
+        f"fell at most {metrics.max_drawdown:.1%} from a peak (equal weight {metrics.equal_weight_drawdown:.1%})",
+    )
 
 
 def _beats_champion(evidence: Evidence) -> Measured | None:
@@ -212,13 +242,15 @@ def _beats_champion(evidence: Evidence) -> Measured | None:
     if duel.candidate is None or duel.champion is None:
         return Measured(
             None,
-            f"only {duel.bars} bars are newer than what both have seen: too few to compare with champion {duel.champion_name}, so it stays a challenger",
+            f"only {duel.bars} bars are newer than what both have seen: too few to compare with champion "
+            f"{duel.champion_name}, so it stays a challenger",
             defer=True,
         )
     difference = duel.candidate.total_return - duel.champion.total_return
     return Measured(
         difference,
-        f"{_percent(duel.candidate.total_return)} after fees, where champion {duel.champion_name} made {_percent(duel.champion.total_return)}, "
+        f"{_percent(duel.candidate.total_return)} after fees, where champion {duel.champion_name} made "
+        f"{_percent(duel.champion.total_return)}, "
         f"over the {duel.bars} bars that neither had seen",
     )
 
@@ -232,7 +264,9 @@ def _need(metrics: Metrics | None) -> Metrics:
 DEFAULT_RULES: tuple[Rule, ...] = (
     Rule("training-faults", "cross-validation", "<=", 0.0, "nothing diverged", _training_faults),
     Rule("path-trades", "cross-validation", ">=", 30.0, "enough trades on every path", _path_trades),
-    Rule("path-excess-sharpe", "cross-validation", ">", 0.0, "better than equal weight in cross-validation", _path_excess),
+    Rule(
+        "path-excess-sharpe", "cross-validation", ">", 0.0, "better than equal weight in cross-validation", _path_excess
+    ),
     Rule("holdout-trades", "hold-out", ">=", 10.0, "enough trades on the hold-out", _holdout_trades),
     Rule("holdout-exposure", "hold-out", ">=", 0.05, "invested at all", _holdout_exposure),
     Rule("holdout-excess", "hold-out", ">", 0.0, "beats equal weight after fees", _holdout_excess),

@@ -1,13 +1,14 @@
 """The registry's tables (SQLAlchemy 2). Moments are UTC text, bar times are seconds since the epoch.
 
-Rows of `bundles`, `versions`, `events` and `looks` are never changed or deleted: triggers refuse it. What moves is `slots`.
+Rows of `bundles`, `versions`, `events` and `looks` are never changed or deleted: triggers refuse it. What moves is
+`slots`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import DDL, JSON, BigInteger, ForeignKey, MetaData, Text, UniqueConstraint, event
+from sqlalchemy import JSON, BigInteger, Connection, ForeignKey, MetaData, Table, Text, UniqueConstraint, event, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 SCHEMA_VERSION = 1
@@ -103,20 +104,24 @@ class LookRow(Base):
     at: Mapped[str] = mapped_column(Text)
 
 
-def _guard_append_only() -> None:
-    for table in APPEND_ONLY:
-        for action in ("UPDATE", "DELETE"):
-            refusal = f"rows of {table} are append-only"
-            name = f"{table}_no_{action.lower()}"
-            sqlite = DDL(f"CREATE TRIGGER {name} BEFORE {action} ON {table} BEGIN SELECT RAISE(ABORT, '{refusal}'); END")
-            function = DDL(
-                f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION '{refusal}'; END $$ LANGUAGE plpgsql"
-            )
-            trigger = DDL(f"CREATE TRIGGER {name} BEFORE {action} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()")
-            target = Base.metadata.tables[table]
-            event.listen(target, "after_create", sqlite.execute_if(dialect="sqlite"))
-            event.listen(target, "after_create", function.execute_if(dialect="postgresql"))
-            event.listen(target, "after_create", trigger.execute_if(dialect="postgresql"))
+def _refuse_changes(table: Table, connection: Connection, **_: Any) -> None:
+    """Triggers that make a new table append-only, on the databases that sweepd supports."""
+    for action in ("UPDATE", "DELETE"):
+        refusal = f"rows of {table.name} are append-only"
+        name = f"{table.name}_no_{action.lower()}"
+        if connection.dialect.name == "sqlite":
+            statements = [
+                f"CREATE TRIGGER {name} BEFORE {action} ON {table.name} BEGIN SELECT RAISE(ABORT, '{refusal}'); END"
+            ]
+        else:
+            statements = [
+                f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION '{refusal}'; END "
+                "$$ LANGUAGE plpgsql",
+                f"CREATE TRIGGER {name} BEFORE {action} ON {table.name} FOR EACH ROW EXECUTE FUNCTION {name}()",
+            ]
+        for statement in statements:
+            connection.execute(text(statement))
 
 
-_guard_append_only()
+for _name in APPEND_ONLY:
+    event.listen(Base.metadata.tables[_name], "after_create", _refuse_changes)

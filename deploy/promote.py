@@ -1,4 +1,6 @@
-"""Promotion: choose the best trial, score its ensemble on the hold-out, and move the slot's champion when every rule is met."""
+"""Promotion: choose the best trial, score its ensemble on the hold-out, and move the slot's champion when every rule
+is met.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from deploy.scoring import Score, duel, score_bundle
 from envs.crypto.bars import Bars, load_bars
 from envs.errors import InputError, RunError
 
-Outcome = Literal["promoted", "would promote", "champion already", "challenger", "none passes", "no candidate", "no hold-out"]
+Outcome = Literal[
+    "promoted", "would promote", "champion already", "challenger", "none passes", "no candidate", "no hold-out"
+]
 MAX_RACES = 5
 
 
@@ -53,8 +57,9 @@ class Judged:
 class Promotion:
     """What came of it.
 
-    candidates: those that were judged, best objective first; chosen: the one the outcome is about, or the one that came closest.
-    champion: the slot's afterwards (with dry_run: still the old one). version: the champion's number in the slot, where it moved.
+    candidates: those that were judged, best objective first; chosen: the one the outcome is about, or the one that came
+    closest. champion: the slot's afterwards (with dry_run: still the old one). version: the champion's number in the
+    slot, where it moved.
     """
 
     outcome: Outcome
@@ -68,6 +73,7 @@ class Promotion:
     version: int | None = None
     dry_run: bool = False
     synthetic: bool = False
+    complete: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: plain numbers and text."""
@@ -82,6 +88,7 @@ class Promotion:
                 "version": self.version,
                 "dry_run": self.dry_run,
                 "synthetic": self.synthetic,
+                "complete": self.complete,
                 "trial": self.chosen.trial if self.chosen else None,
                 "candidates": [judged.to_dict() for judged in self.candidates],
             }
@@ -98,8 +105,8 @@ class Promoter:
     """One promotion of one study.
 
     slot: default `crypto-<timeframe>`. data_dir: where the study's bars lie now (default: where they were).
-    dry_run: change no champion and write no bundle; a look at the hold-out is counted all the same, since its numbers are seen.
-    looks: how many candidates may be scored on the hold-out. progress: told, in a few words, what takes long.
+    dry_run: change no champion and write no bundle; a look at the hold-out is counted all the same, since its numbers
+    are seen. looks: how many candidates may be scored on the hold-out. progress: told, in a few words, what takes long.
     """
 
     def __init__(
@@ -127,7 +134,8 @@ class Promoter:
     def run(self, trial: int | None = None) -> Promotion:
         """Judge the candidates in the order of their objective, until one may be promoted or the looks are spent.
 
-        trial: consider only this one. Raises InputError for what is wrong with the study's data, the slot's champion or the registry.
+        trial: consider only this one. Raises InputError for what is wrong with the study's data, the slot's champion or
+        the registry.
         """
         trials = [item for item in self.study.trials if trial is None or item.number == trial]
         if trial is not None and not trials:
@@ -138,19 +146,19 @@ class Promoter:
         bars = study_bars(self.study.spec, self.data_dir)
         holdout = study_splits(self.study.spec, bars).holdout
         if holdout[1] <= holdout[0]:
-            return self._outcome("no hold-out", "the study set no bars aside (--holdout 0), so nothing unseen is left to judge it by")
+            return self._outcome(
+                "no hold-out", "the study set no bars aside (--holdout 0), so nothing unseen is left to judge it by"
+            )
         judged: list[Judged] = []
         spent = 0
         for item in trials:
+            if spent == self.looks:
+                break
             candidate = read_candidate(item, self.study)
             findings = tuple(judge(self.rules, candidate.evidence(), "cross-validation"))
-            if not passed(findings) or spent >= self.looks:
-                why = (
-                    "it failed a rule that is free to ask, so no look was spent on it"
-                    if not passed(findings)
-                    else f"--looks {self.looks}: the look(s) at the hold-out went to better candidates"
-                )
-                judged.append(Judged(item.number, candidate.value, (*findings, *not_asked(self.rules, "hold-out", why))))
+            if not passed(findings):
+                why = not_asked(self.rules, "hold-out", "it failed a rule that is free to ask: no look was spent")
+                judged.append(Judged(item.number, candidate.value, (*findings, *why)))
                 continue
             spent += 1
             result = self._challenge(candidate, findings, bars, holdout)
@@ -158,12 +166,14 @@ class Promoter:
             if result.outcome is not None:
                 return self._outcome(result.outcome, result.reason, judged, result.chosen, result.version)
         chosen = next((one for one in judged if one.score is not None), judged[0])
-        result_ = self._outcome("none passes", _why_none(judged, chosen), judged, chosen)
+        refusal = self._outcome("none passes", _why_none(judged, chosen), judged, chosen)
         if not self.dry_run:
-            self.registry.refuse(self.slot, result_.reason, result_.to_dict())
-        return result_
+            self.registry.refuse(self.slot, refusal.reason, refusal.to_dict())
+        return refusal
 
-    def _challenge(self, candidate: Candidate, findings: tuple[Finding, ...], bars: Bars, holdout: tuple[int, int]) -> _Challenge:
+    def _challenge(
+        self, candidate: Candidate, findings: tuple[Finding, ...], bars: Bars, holdout: tuple[int, int]
+    ) -> _Challenge:
         """Second stage: a look at the hold-out, and the promotion if every rule is met."""
         number, value = candidate.trial.number, candidate.value
         draft = build_bundle(candidate, self.study, bars, holdout, gate={})
@@ -171,10 +181,20 @@ class Promoter:
         champion = self.registry.bundle(champion_hash) if champion_hash else None
         if champion is not None and _same_policy(champion, draft):
             why = not_asked(self.rules, "hold-out", "it is the champion already")
-            return _Challenge("champion already", f"trial {number} is the champion of {self.slot} already", Judged(number, value, (*findings, *why)))
+            return _Challenge(
+                "champion already",
+                f"trial {number} is the champion of {self.slot} already",
+                Judged(number, value, (*findings, *why)),
+            )
         look = self.registry.take_look(
-            draft.manifest.tickers, draft.manifest.timeframe, int(bars.time[holdout[0]]), int(bars.time[holdout[1] - 1]),
-            members_sha256=draft.members_sha256, study=self.study.name, study_uid=self.study.uid, trial=number,
+            draft.manifest.tickers,
+            draft.manifest.timeframe,
+            int(bars.time[holdout[0]]),
+            int(bars.time[holdout[1] - 1]),
+            members_sha256=draft.members_sha256,
+            study=self.study.name,
+            study_uid=self.study.uid,
+            trial=number,
         )
         self.progress(f"trial {number}: look {look.number} at the hold-out, {holdout[1] - holdout[0]:,} bars")
         result = score_bundle(draft, bars, (holdout[0] - 1, holdout[1] - 1))
@@ -185,7 +205,11 @@ class Promoter:
             gate = {
                 "slot": self.slot,
                 "look": look.number,
-                "holdout": {"first": format_time(int(result.time[0])), "last": format_time(int(result.time[-1])), **result.metrics.to_dict()},
+                "holdout": {
+                    "first": format_time(int(result.time[0])),
+                    "last": format_time(int(result.time[-1])),
+                    **result.metrics.to_dict(),
+                },
                 "findings": [finding.to_dict() for finding in asked],
             }
             bundle = build_bundle(candidate, self.study, bars, holdout, gate=finite(gate))
@@ -195,7 +219,10 @@ class Promoter:
             except ChampionMoved:
                 champion_hash = self.registry.slot(self.slot).champion
                 champion = self.registry.bundle(champion_hash) if champion_hash else None
-        raise RunError(f"the champion of {self.slot} changed {MAX_RACES} times while trial {number} was compared with it; try again")
+        raise RunError(
+            f"the champion of {self.slot} changed {MAX_RACES} times while trial {number} was compared with it; try "
+            "again"
+        )
 
     def _settle(self, judged: Judged, bundle: Bundle, champion: str | None) -> _Challenge:
         """Write down what the findings mean for the slot. Raises ChampionMoved."""
@@ -213,7 +240,9 @@ class Promoter:
             reason = f"trial {judged.trial} met every rule that could be asked, but {open_question}"
             if self.dry_run:
                 return _Challenge("challenger", reason + " (--dry-run: nothing was changed)", judged)
-            version = self.registry.challenger(self.slot, bundle, reason=reason, report=report, data_dir=str(self.data_dir))
+            version = self.registry.challenger(
+                self.slot, bundle, reason=reason, report=report, data_dir=str(self.data_dir)
+            )
             return _Challenge("challenger", reason, judged, version)
         return _Challenge(None, "", judged)
 
@@ -221,12 +250,26 @@ class Promoter:
         return load_bars(self.data_dir, self.study.spec.data.timeframe, tickers)
 
     def _outcome(
-        self, outcome: Outcome, reason: str, judged: Sequence[Judged] = (), chosen: Judged | None = None, version: int | None = None
+        self,
+        outcome: Outcome,
+        reason: str,
+        judged: Sequence[Judged] = (),
+        chosen: Judged | None = None,
+        version: int | None = None,
     ) -> Promotion:
         return Promotion(
-            outcome=outcome, slot=self.slot, study=self.study.name, reason=reason, candidates=tuple(judged), chosen=chosen,
-            champion_before=self.before, champion=self.registry.slot(self.slot).champion, version=version, dry_run=self.dry_run,
+            outcome=outcome,
+            slot=self.slot,
+            study=self.study.name,
+            reason=reason,
+            candidates=tuple(judged),
+            chosen=chosen,
+            champion_before=self.before,
+            champion=self.registry.slot(self.slot).champion,
+            version=version,
+            dry_run=self.dry_run,
             synthetic=self.study.spec.data.synthetic,
+            complete=len(self.study.trials),
         )
 
 
@@ -243,7 +286,9 @@ class _Challenge:
 def _same_policy(one: Bundle, other: Bundle) -> bool:
     """Whether they would act the same: same weights, environment parameters and tickers."""
     return (one.members_sha256, one.manifest.env_params, one.manifest.tickers) == (
-        other.members_sha256, other.manifest.env_params, other.manifest.tickers
+        other.members_sha256,
+        other.manifest.env_params,
+        other.manifest.tickers,
     )
 
 
@@ -258,8 +303,10 @@ def _why_none(judged: Sequence[Judged], closest: Judged) -> str:
     looked = sum(one.score is not None for one in judged)
     where = "the hold-out" if closest.score is not None else "cross-validation"
     return (
-        f"{len(judged)} candidate(s) judged, {looked} of them on the hold-out; trial {closest.trial} came closest but failed on {where}: "
+        f"{len(judged)} candidate(s) judged, {looked} of them on the hold-out; trial {closest.trial} came closest "
+        f"but failed on {where}: "
         + "; ".join(lacks)
-        + ". This is a normal result: most searches find nothing that beats holding equal weight after fees. More data, a larger --budget, "
+        + ". This is a normal result: most searches find nothing that beats holding equal weight after fees. "
+        "More data, a larger --budget, "
         "longer bars or lower fees help; a larger search on the same data mostly finds better luck"
     )

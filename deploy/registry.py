@@ -1,8 +1,9 @@
 """The registry: which bundle each slot trades, which one it traded before, and everything that ever happened to it.
 
 A slot (`crypto-1h`) is an alias that moves between immutable bundle versions, as in a model registry. Every move is one
-transaction that also appends its event, so a crash at any instant leaves the old champion or the new one. All writers are
-serialised by the database (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock), so racing promoters end in one champion.
+transaction that also appends its event, so a crash at any instant leaves the old champion or the new one. All writers
+are serialised by the database (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock), so racing promoters end in one
+champion.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Look:
-    """A counted look at the hold-out. `repeated`: these weights had been scored on these bars before; nothing new is learnt."""
+    """A counted look at the hold-out. `repeated`: these weights had been scored on these bars before; nothing new is
+    learnt.
+    """
 
     number: int
     repeated: bool
@@ -74,7 +77,10 @@ class Registry:
         self.url = _parse_url(url or f"sqlite:///{folder / 'registry.db'}")
         path = Path(self.url.database) if self.url.get_backend_name() == "sqlite" and self.url.database else None
         if path is not None and not path.exists() and not create:
-            raise InputError(f"there is no registry at {path}: nothing has been promoted yet (sweepd promote), or name it with --deployments")
+            raise InputError(
+                f"there is no registry at {path}: nothing has been promoted yet (sweepd promote), or name it with "
+                "--deployments"
+            )
         if path is not None and create:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +90,8 @@ class Registry:
         with self._reported():
             self._prepare()
 
-    # -- reading ---------------------------------------------------------------------------------------------------------
+    # -- reading
+    # ---------------------------------------------------------------------------------------------------------
 
     def slots(self) -> list[Slot]:
         """All slots by name."""
@@ -136,23 +143,33 @@ class Registry:
             query = query.where(EventRow.slot == slot)
         with self._reading() as session:
             return [
-                Event(row.slot, row.kind, row.at, row.bundle, row.previous, row.reason, row.report) for row in session.scalars(query)
+                Event(row.slot, row.kind, row.at, row.bundle, row.previous, row.reason, row.report)
+                for row in session.scalars(query)
             ]
 
     def looks(self, tickers: Sequence[str], first: int, last: int) -> int:
-        """How many looks were taken at hold-outs of these assets that overlap bars `first` to `last` (opens, seconds)."""
+        """How many looks were taken at hold-outs of these assets that overlap bars `first` to `last` (opens)."""
         with self._reading() as session:
             return _count_looks(session, asset_set(tickers), first, last)
 
-    # -- writing ---------------------------------------------------------------------------------------------------------
+    # -- writing
+    # ---------------------------------------------------------------------------------------------------------
 
     def promote(
-        self, slot: str, bundle: Bundle, *, expected: str | None, reason: str, report: dict[str, Any] | None = None, data_dir: str = ""
+        self,
+        slot: str,
+        bundle: Bundle,
+        *,
+        expected: str | None,
+        reason: str,
+        report: dict[str, Any] | None = None,
+        data_dir: str = "",
     ) -> int:
-        """Make `bundle` the slot's champion, in one transaction; the old one becomes `previous`. Returns its version number.
+        """Make `bundle` the slot's champion, in one transaction; the old one becomes `previous`. Returns its version
+        number.
 
-        expected: hash of the champion that the gate compared with (None: there was none).
-        Raises ChampionMoved where the champion is another one by now.
+        expected: hash of the champion that the gate compared with (None: there was none). Promoting the champion
+        changes nothing. Raises ChampionMoved where the champion is another one by now.
         """
         write_bundle(bundle, self.bundles)
         with self._writing() as session:
@@ -161,11 +178,12 @@ class Registry:
             if present != expected:
                 raise ChampionMoved(f"the champion of {slot} has changed since the comparison")
             number = _add_version(session, slot, bundle, data_dir)
+            if present == bundle.hash:
+                return number
             if row is None:
                 row = SlotRow(name=slot, champion=None, previous=None, revision=0)
                 session.add(row)
-            if present != bundle.hash:
-                row.previous, row.champion, row.revision = present, bundle.hash, row.revision + 1
+            row.previous, row.champion, row.revision = present, bundle.hash, row.revision + 1
             session.add(_event(slot, "promoted", reason, bundle=bundle.hash, previous=present, report=report))
         return number
 
@@ -187,7 +205,9 @@ class Registry:
             session.add(_event(slot, "rolled-back", reason, bundle=back, previous=left))
         return left, back
 
-    def challenger(self, slot: str, bundle: Bundle, *, reason: str, report: dict[str, Any] | None = None, data_dir: str = "") -> int:
+    def challenger(
+        self, slot: str, bundle: Bundle, *, reason: str, report: dict[str, Any] | None = None, data_dir: str = ""
+    ) -> int:
         """Keep a bundle that may become champion but could not be compared yet. Returns its version number."""
         write_bundle(bundle, self.bundles)
         with self._writing() as session:
@@ -201,18 +221,31 @@ class Registry:
             session.add(_event(slot, "refused", reason, report=report))
 
     def take_look(
-        self, tickers: Sequence[str], timeframe: str, first: int, last: int, *, members_sha256: str, study: str, study_uid: str, trial: int
+        self,
+        tickers: Sequence[str],
+        timeframe: str,
+        first: int,
+        last: int,
+        *,
+        members_sha256: str,
+        study: str,
+        study_uid: str,
+        trial: int,
     ) -> Look:
-        """Count a look before it is taken, so that no crash makes it free. first, last: opens of the hold-out's bars, seconds.
+        """Count a look before it is taken, so that no crash makes it free. first, last: opens of the hold-out's bars,
+        seconds.
 
-        Looks at overlapping bars of the same assets share one count, across studies, timeframes and fingerprints. The same weights
-        on the same bars are the same look.
+        Looks at overlapping bars of the same assets share one count, across studies, timeframes and fingerprints. The
+        same weights on the same bars are the same look.
         """
         assets = asset_set(tickers)
         with self._writing() as session:
             again = session.scalar(
                 select(LookRow).where(
-                    LookRow.asset_set == assets, LookRow.first == first, LookRow.last == last, LookRow.members_sha256 == members_sha256
+                    LookRow.asset_set == assets,
+                    LookRow.first == first,
+                    LookRow.last == last,
+                    LookRow.members_sha256 == members_sha256,
                 )
             )
             if again is not None:
@@ -220,13 +253,22 @@ class Registry:
             number = _count_looks(session, assets, first, last) + 1
             session.add(
                 LookRow(
-                    asset_set=assets, timeframe=timeframe, first=first, last=last, number=number, members_sha256=members_sha256,
-                    study=study, study_uid=study_uid, trial=trial, at=_now(),
+                    asset_set=assets,
+                    timeframe=timeframe,
+                    first=first,
+                    last=last,
+                    number=number,
+                    members_sha256=members_sha256,
+                    study=study,
+                    study_uid=study_uid,
+                    trial=trial,
+                    at=_now(),
                 )
             )
         return Look(number, repeated=False)
 
-    # -- inside ----------------------------------------------------------------------------------------------------------
+    # -- inside
+    # ----------------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
         with self._writing() as session:
@@ -235,7 +277,10 @@ class Registry:
             if not versions:
                 session.add(SchemaRow(version=SCHEMA_VERSION))
             elif versions != [SCHEMA_VERSION]:
-                raise InputError(f"the registry {self._shown} has tables of version {versions[0]}; this program knows {SCHEMA_VERSION}")
+                raise InputError(
+                    f"the registry {self._shown} has tables of version {versions[0]}; this program knows "
+                    f"{SCHEMA_VERSION}"
+                )
 
     @property
     def _shown(self) -> str:
@@ -307,13 +352,23 @@ def _slot(row: SlotRow) -> Slot:
 
 
 def _event(
-    slot: str, kind: str, reason: str, *, bundle: str | None = None, previous: str | None = None, report: dict[str, Any] | None = None
+    slot: str,
+    kind: str,
+    reason: str,
+    *,
+    bundle: str | None = None,
+    previous: str | None = None,
+    report: dict[str, Any] | None = None,
 ) -> EventRow:
     return EventRow(slot=slot, kind=kind, at=_now(), bundle=bundle, previous=previous, reason=reason, report=report)
 
 
 def _count_looks(session: Session, assets: str, first: int, last: int) -> int:
-    query = select(func.count()).select_from(LookRow).where(LookRow.asset_set == assets, LookRow.first <= last, LookRow.last >= first)
+    query = (
+        select(func.count())
+        .select_from(LookRow)
+        .where(LookRow.asset_set == assets, LookRow.first <= last, LookRow.last >= first)
+    )
     return session.scalar(query) or 0
 
 
@@ -322,9 +377,17 @@ def _add_version(session: Session, slot: str, bundle: Bundle, data_dir: str) -> 
     if session.get(BundleRow, bundle.hash) is None:
         session.add(
             BundleRow(
-                hash=bundle.hash, members_sha256=bundle.members_sha256, environment=manifest.environment, timeframe=manifest.timeframe,
-                tickers=list(manifest.tickers), study=manifest.origin.study, study_uid=manifest.origin.study_uid,
-                trial=manifest.origin.trial, last_seen=bundle.last_seen, data_dir=data_dir, at=_now(),
+                hash=bundle.hash,
+                members_sha256=bundle.members_sha256,
+                environment=manifest.environment,
+                timeframe=manifest.timeframe,
+                tickers=list(manifest.tickers),
+                study=manifest.origin.study,
+                study_uid=manifest.origin.study_uid,
+                trial=manifest.origin.trial,
+                last_seen=bundle.last_seen,
+                data_dir=data_dir,
+                at=_now(),
             )
         )
         session.flush()

@@ -27,7 +27,8 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of a replay. entries: one per bar, the first being that of the first decision; arrays: (L,), one per bar after it.
+    """What came of a replay. entries: one per bar, the first being that of the first decision; arrays: (L,), one per
+    bar after it.
 
     returns, equal_weight: simple per-bar returns. fees, notional: shares of the value at the bar before.
     """
@@ -57,17 +58,20 @@ def replay(
 ) -> Replay:
     """Trade `window` of `bars` on paper, flat at the start.
 
-    cash: of the account, default the bundle's initial cash. act: instead of the bundle's policy. progress: called with the number of
-    bars done. Raises InputError where the bars don't fit the bundle or too few lie before the window.
+    cash: of the account, default the bundle's initial cash. act: instead of the bundle's policy. progress: called with
+    the number of bars done. Raises InputError where the bars don't fit the bundle or too few lie before the window.
     """
     first, last = window
     bars = in_order(bars, bundle)
     params = bundle.params
-    broker = SimBroker(bundle.manifest.tickers, params.initial_cash if cash is None else cash, params, bundle.instruments)
+    broker = SimBroker(
+        bundle.manifest.tickers, params.initial_cash if cash is None else cash, params, bundle.instruments
+    )
     trader = PaperTrader(bundle, broker, slot=slot, act=act, any_account=any_account)
     if first < trader.bars_needed:
         raise InputError(
-            f"bundle {bundle.name} can decide at {format_time(int(bars.time[min(trader.bars_needed, len(bars.time) - 1)]))} at the earliest, after "
+            f"bundle {bundle.name} can decide at "
+            f"{format_time(int(bars.time[min(trader.bars_needed, len(bars.time) - 1)]))} at the earliest, after "
             f"{trader.bars_needed} bars; --from names bar {first}"
         )
     trader.start(bars.slice(first - trader.bars_needed, first))
@@ -92,8 +96,13 @@ def _summed_up(bundle: Bundle, entries: list[Entry]) -> Replay:
         "exposure": np.array([entry.exposure for entry in after]),
     }
     metrics = summarise(
-        columns["returns"], columns["equal_weight"], bundle.manifest.timeframe, trades=columns["trades"], fees=columns["fees"],
-        notional=columns["notional"], exposure=columns["exposure"],
+        columns["returns"],
+        columns["equal_weight"],
+        bundle.manifest.timeframe,
+        trades=columns["trades"],
+        fees=columns["fees"],
+        notional=columns["notional"],
+        exposure=columns["exposure"],
     )
     time = np.array([entry.time for entry in after], dtype=np.int64)
     return Replay(bundle=bundle, entries=tuple(entries), time=time, metrics=metrics, **columns)
@@ -116,8 +125,15 @@ def orders_table(result: Replay) -> pd.DataFrame:
     """One row per order that was settled: when it was decided, what it was, and what became of it."""
     rows = [
         {
-            "client_id": fill.order.client_id, "decided": fill.order.decided, "settled": fill.at, "ticker": fill.order.ticker,
-            "side": fill.order.side, "status": fill.status, "units": fill.units, "notional": fill.notional, "fee": fill.fee,
+            "client_id": fill.order.client_id,
+            "decided": fill.order.decided,
+            "settled": fill.at,
+            "ticker": fill.order.ticker,
+            "side": fill.order.side,
+            "status": fill.status,
+            "units": fill.units,
+            "notional": fill.notional,
+            "fee": fill.fee,
             "price": fill.price,
         }
         for entry in result.entries
@@ -131,7 +147,9 @@ def orders_table(result: Replay) -> pd.DataFrame:
 
 
 def write_replay(result: Replay, folder: Path) -> list[Path]:
-    """Write `ledger.parquet`, `orders.parquet`, `summary.json` and `equity.png` into `folder`, each whole; returns their paths."""
+    """Write `ledger.parquet`, `orders.parquet`, `summary.json` and `equity.png` into `folder`, each whole; returns
+    their paths.
+    """
     from deploy.report import draw_replay
 
     ledger, orders = ledger_table(result), orders_table(result)

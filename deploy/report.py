@@ -20,7 +20,12 @@ from envs.files import write_atomic
 
 SHOWN_CANDIDATES = 8
 VERDICT_STYLE = {"pass": "green", "fail": "red", "defer": "yellow", "not asked": "dim"}
-OUTCOME_STYLE = {"promoted": "bold green", "would promote": "bold green", "champion already": "green", "challenger": "yellow"}
+OUTCOME_STYLE = {
+    "promoted": "bold green",
+    "would promote": "bold green",
+    "champion already": "green",
+    "challenger": "yellow",
+}
 HEADLINES = {
     "promoted": "PROMOTED",
     "would promote": "WOULD BE PROMOTED",
@@ -50,7 +55,12 @@ def promotion_view(promotion: Promotion) -> RenderableType:
     if promotion.chosen is not None:
         parts.append(findings_table(promotion.chosen))
         if promotion.chosen.score is not None:
-            parts.append(metrics_table(promotion.chosen.score.metrics, "Hold-out: the ensemble of the trial's fold members, canonical policy path"))
+            parts.append(
+                metrics_table(
+                    promotion.chosen.score.metrics,
+                    "Hold-out: the ensemble of the trial's fold members, canonical policy path",
+                )
+            )
     parts.append(verdict_panel(promotion))
     return Group(*parts)
 
@@ -63,10 +73,13 @@ def candidates_table(promotion: Promotion) -> Table:
     table.add_column("cross-validation")
     table.add_column("hold-out")
     for judged in promotion.candidates[:SHOWN_CANDIDATES]:
-        table.add_row(str(judged.trial), f"{judged.value:+.3f}", _stage(judged, "cross-validation"), _stage(judged, "hold-out"))
-    left = len(promotion.candidates) - SHOWN_CANDIDATES
+        table.add_row(
+            str(judged.trial), f"{judged.value:+.3f}", _stage(judged, "cross-validation"), _stage(judged, "hold-out")
+        )
+    left = promotion.complete - min(len(promotion.candidates), SHOWN_CANDIDATES)
     if left > 0:
-        table.caption = f"and {left} more"
+        unasked = promotion.complete - len(promotion.candidates)
+        table.caption = f"{left} more complete trials, of which {unasked} were not asked"
     return table
 
 
@@ -75,7 +88,9 @@ def _stage(judged: Judged, stage: str) -> Text:
     for verdict in ("fail", "defer", "not asked"):
         named = [finding.name for finding in findings if finding.verdict == verdict]
         if named:
-            return Text(verdict if verdict == "not asked" else f"{verdict}: {', '.join(named)}", style=VERDICT_STYLE[verdict])
+            return Text(
+                verdict if verdict == "not asked" else f"{verdict}: {', '.join(named)}", style=VERDICT_STYLE[verdict]
+            )
     return Text("pass", style="green") if findings else Text("-", style="dim")
 
 
@@ -94,8 +109,11 @@ def findings_table(judged: Judged) -> Table:
             stage = finding.stage
             table.add_section()
         table.add_row(
-            finding.name, _number(finding), f"{finding.comparison} {finding.limit:g}",
-            Text(finding.verdict, style=VERDICT_STYLE[finding.verdict]), finding.explanation,
+            finding.name,
+            _number(finding),
+            f"{finding.comparison} {finding.limit:g}",
+            Text(finding.verdict, style=VERDICT_STYLE[finding.verdict]),
+            finding.explanation,
         )
     return table
 
@@ -131,11 +149,20 @@ def verdict_panel(promotion: Promotion) -> Panel:
     if promotion.champion != promotion.champion_before:
         text.append(f" (before: {short(promotion.champion_before)})")
     if promotion.synthetic:
-        text.append("\nThe market is synthetic: this shows that the program works, and nothing about real markets.", style="dim")
+        text.append(
+            "\nThe market is synthetic: this shows that the program works, and nothing about real markets.", style="dim"
+        )
     return Panel(text, title="Verdict", title_align="left")
 
 
-def draw_replay(path: Path, time: NDArray[np.int64], returns: NDArray[np.float64], equal_weight: NDArray[np.float64], exposure: NDArray[np.float64], bundle: Bundle) -> None:
+def draw_replay(
+    path: Path,
+    time: NDArray[np.int64],
+    returns: NDArray[np.float64],
+    equal_weight: NDArray[np.float64],
+    exposure: NDArray[np.float64],
+    bundle: Bundle,
+) -> None:
     """Write a PNG: equity of the champion and of equal weight from 1, its drawdown, and its exposure.
 
     time, returns, equal_weight, exposure: (L,), one per bar.
@@ -148,13 +175,24 @@ def draw_replay(path: Path, time: NDArray[np.int64], returns: NDArray[np.float64
     top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=[4, 1.3, 1])
     dates = pd.to_datetime(time, unit="s", utc=True).to_numpy()
     own, equal = equity(returns), equity(equal_weight)
-    top.plot(dates, equal[1:], color="tab:gray", linewidth=1.4, label=f"equal weight  {percent(float(equal[-1]) - 1.0)}")
-    top.plot(dates, own[1:], color="tab:blue", linewidth=1.4, label=f"champion {bundle.name}  {percent(float(own[-1]) - 1.0)}")
+    top.plot(
+        dates, equal[1:], color="tab:gray", linewidth=1.4, label=f"equal weight  {percent(float(equal[-1]) - 1.0)}"
+    )
+    top.plot(
+        dates,
+        own[1:],
+        color="tab:blue",
+        linewidth=1.4,
+        label=f"champion {bundle.name}  {percent(float(own[-1]) - 1.0)}",
+    )
     top.set_ylabel("value, start = 1")
     top.legend(loc="best")
     origin = bundle.manifest.origin
     synthetic = " (synthetic market)" if bundle.manifest.data.synthetic else ""
-    top.set_title(f"Paper replay: {origin.study}, trial {origin.trial}, {len(bundle.manifest.tickers)} assets, {bundle.manifest.timeframe}{synthetic}")
+    top.set_title(
+        f"Paper replay: {origin.study}, trial {origin.trial}, {len(bundle.manifest.tickers)} assets, "
+        f"{bundle.manifest.timeframe}{synthetic}"
+    )
     for value, colour in ((equal, "tab:gray"), (own, "tab:blue")):
         middle.plot(dates, -100.0 * (1.0 - value / np.maximum.accumulate(value))[1:], color=colour, linewidth=1.0)
     middle.set_ylabel("drawdown, %")

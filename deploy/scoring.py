@@ -34,8 +34,8 @@ DUEL_DAYS = 7
 class Score:
     """What a policy earned over a window. Arrays are (L,), one number per bar after the first decision.
 
-    time: opens of those bars, seconds since the epoch. returns, equal_weight: simple per-bar returns. trades: fills. fees, notional:
-    shares of the portfolio's value. exposure: 1 - cash / value.
+    time: opens of those bars, seconds since the epoch. returns, equal_weight: simple per-bar returns. trades: fills.
+    fees, notional: shares of the portfolio's value. exposure: 1 - cash / value.
     """
 
     time: NDArray[np.int64]
@@ -70,8 +70,13 @@ def score_actions(env: CryptoEnv, act: Callable[[Tensor], Tensor], market: Marke
         for name in ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
     }
     metrics = summarise(
-        columns["returns"], columns["equal_weight"], market.bars.timeframe,
-        trades=columns["trades"], fees=columns["fees"], notional=columns["notional"], exposure=columns["exposure"],
+        columns["returns"],
+        columns["equal_weight"],
+        market.bars.timeframe,
+        trades=columns["trades"],
+        fees=columns["fees"],
+        notional=columns["notional"],
+        exposure=columns["exposure"],
     )
     return Score(time=market.bars.time[window[0] + 1 : window[1] + 1].copy(), metrics=metrics, **columns)
 
@@ -98,13 +103,23 @@ def in_order(bars: Bars, bundle: Bundle) -> Bars:
         raise InputError(f"bundle {bundle.name} trades bars of {manifest.timeframe}; the data has {bars.timeframe}")
     missing = [ticker for ticker in manifest.tickers if ticker not in bars.tickers]
     if missing:
-        raise InputError(f"bundle {bundle.name} trades {missing[0]}, which the data lacks (it has {', '.join(bars.tickers)})")
+        raise InputError(
+            f"bundle {bundle.name} trades {missing[0]}, which the data lacks (it has {', '.join(bars.tickers)})"
+        )
     if bars.tickers == manifest.tickers:
         return bars
     order = [bars.tickers.index(ticker) for ticker in manifest.tickers]
     return Bars(
-        tickers=manifest.tickers, timeframe=bars.timeframe, time=bars.time, open=bars.open[:, order], high=bars.high[:, order],
-        low=bars.low[:, order], close=bars.close[:, order], volume=bars.volume[:, order], hole=bars.hole[:, order], synthetic=bars.synthetic,
+        tickers=manifest.tickers,
+        timeframe=bars.timeframe,
+        time=bars.time,
+        open=bars.open[:, order],
+        high=bars.high[:, order],
+        low=bars.low[:, order],
+        close=bars.close[:, order],
+        volume=bars.volume[:, order],
+        hole=bars.hole[:, order],
+        synthetic=bars.synthetic,
     )
 
 
@@ -129,7 +144,10 @@ def duel(candidate: Bundle, champion: Bundle, load: Callable[[tuple[str, ...]], 
     load: bars by tickers, at the candidate's timeframe; both are scored on their common range.
     """
     if champion.manifest.timeframe != candidate.manifest.timeframe:
-        problem = f"champion {champion.name} trades {champion.manifest.timeframe} bars, so they cannot be compared; promote to another --slot"
+        problem = (
+            f"champion {champion.name} trades {champion.manifest.timeframe} bars, so they cannot be compared; "
+            "promote to another --slot"
+        )
         return Duel(champion.name, 0, None, None, problem)
     try:
         own, other = load(candidate.manifest.tickers), load(champion.manifest.tickers)

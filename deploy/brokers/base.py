@@ -1,7 +1,7 @@
 """What a paper trader needs of a broker: an account, a way to send orders, and reports of what became of them.
 
-Orders are market orders that the broker fills at the next bar's open. A sell names units, a buy names the quote currency to
-spend. Every order has a client id derived from slot, bar and ticker, so sending it again can be recognised.
+Orders are market orders that the broker fills at the next bar's open. A sell names units, a buy names the quote
+currency to spend. Every order has a client id derived from slot, bar and ticker, so sending it again can be recognised.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Order:
 class Fill:
     """What became of an order. An unfilled one is gone: it is not carried over to a later bar.
 
-    units: bought (after the fee, which is taken from what is received) or sold. notional: quote currency paid, or received before
-    the fee. fee: in quote currency. price: per unit, slippage included, fee not.
+    units: bought (after the fee, which is taken from what is received) or sold. notional: quote currency paid, or
+    received before the fee. fee: in quote currency. price: per unit, slippage included, fee not.
     """
 
     order: Order

@@ -65,9 +65,17 @@ def members_bytes(actors: list[dict[str, Tensor]]) -> bytes:
 
 
 def small_bundle(
-    seed: int = 0, *, tickers: tuple[str, ...] = ("BTC/USDT", "ETH/USDT"), timeframe: str = "1h", params: EnvParams | None = None,
-    instruments: Instruments | None = None, max_lookback: int | None = None, last_seen: int = START, members: int = 2,
-    gain: float = 1.0, **changes: Any,
+    seed: int = 0,
+    *,
+    tickers: tuple[str, ...] = ("BTC/USDT", "ETH/USDT"),
+    timeframe: str = "1h",
+    params: EnvParams | None = None,
+    instruments: Instruments | None = None,
+    max_lookback: int | None = None,
+    last_seen: int = START,
+    members: int = 2,
+    gain: float = 1.0,
+    **changes: Any,
 ) -> Bundle:
     """A bundle of random members. changes: other fields of the manifest."""
     params = params or EnvParams()
@@ -75,7 +83,9 @@ def small_bundle(
     recipe = get_recipe("default")
     lags = max_lookback or params.lookback
     state_dim = 1 + 3 * len(tickers) + lags * recipe.width(len(tickers))
-    content = members_bytes([random_actor(state_dim, len(tickers), 100 * seed + index, gain=gain) for index in range(members)])
+    content = members_bytes(
+        [random_actor(state_dim, len(tickers), 100 * seed + index, gain=gain) for index in range(members)]
+    )
     fields: dict[str, Any] = {
         "tickers": tickers,
         "symbols": default_symbols(tickers, synthetic=False),
@@ -85,11 +95,22 @@ def small_bundle(
         "minimum_order": instruments.minimum_order,
         "increment": instruments.increment,
         "policy": PolicyPart(
-            algorithm="ppo", members=members, state_dim=state_dim, action_dim=len(tickers), max_lookback=lags, hidden=HIDDEN
+            algorithm="ppo",
+            members=members,
+            state_dim=state_dim,
+            action_dim=len(tickers),
+            max_lookback=lags,
+            hidden=HIDDEN,
         ),
         "origin": OriginPart(
-            study="small", study_uid="0" * 32, trial=seed, seed=7, objective="excess-sharpe", objective_value=1.5,
-            parameters={"learning_rate": 1e-3, "lr_schedule": "constant"}, ppo_params={"clip": 0.2},
+            study="small",
+            study_uid="0" * 32,
+            trial=seed,
+            seed=7,
+            objective="excess-sharpe",
+            objective_value=1.5,
+            parameters={"learning_rate": 1e-3, "lr_schedule": "constant"},
+            ppo_params={"clip": 0.2},
         ),
         "data": DataPart(fingerprint="f" * 64, first=format_time(START), last=format_time(last_seen), synthetic=False),
         "last_seen_bar": format_time(last_seen),
@@ -109,7 +130,15 @@ class FakeStudy:
     """
 
     def __init__(
-        self, folder: Path, *, name: str = "fake", bars: int = 2000, holdout: float = 0.15, seed: int = 0, assets: int = 3, edge: float = 1.0,
+        self,
+        folder: Path,
+        *,
+        name: str = "fake",
+        bars: int = 1900,
+        holdout: float = 0.1,
+        seed: int = 0,
+        assets: int = 3,
+        edge: float = 1.0,
     ) -> None:
         self.folder = folder
         self.name = name
@@ -123,18 +152,36 @@ class FakeStudy:
         cv = {"scheme": "single", "groups": 3, "test_groups": 1, "embargo_share": 0.01}
         self.first_bar = recipe.memory - 1
         self.splits = make_splits(
-            len(self.bars.time), "1h", CrossValidation(**cv), first_bar=self.first_bar, holdout=holdout, lookback=1, memory=recipe.memory
+            len(self.bars.time),
+            "1h",
+            CrossValidation(**cv),
+            first_bar=self.first_bar,
+            holdout=holdout,
+            lookback=1,
+            memory=recipe.memory,
         )
         spec = {
-            "environment": "crypto", "algorithm": "ppo",
+            "environment": "crypto",
+            "algorithm": "ppo",
             "data": {
-                "dir": str(self.data_dir), "tickers": list(self.bars.tickers), "timeframe": "1h", "fingerprint": self.bars.fingerprint,
-                "first": self.bars.time_of(0).isoformat(), "last": self.bars.time_of(-1).isoformat(), "bars": len(self.bars.time),
+                "dir": str(self.data_dir),
+                "tickers": list(self.bars.tickers),
+                "timeframe": "1h",
+                "fingerprint": self.bars.fingerprint,
+                "first": self.bars.time_of(0).isoformat(),
+                "last": self.bars.time_of(-1).isoformat(),
+                "bars": len(self.bars.time),
                 "synthetic": True,
             },
             "recipe": {"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
-            "cv": cv, "holdout": holdout, "first_bar": self.first_bar, "max_lookback": 1, "objective": "excess-sharpe", "budget": 1000,
-            "code_version": "0.1.0", "torch_version": "2.13.0",
+            "cv": cv,
+            "holdout": holdout,
+            "first_bar": self.first_bar,
+            "max_lookback": 1,
+            "objective": "excess-sharpe",
+            "budget": 1000,
+            "code_version": "0.1.0",
+            "torch_version": "2.13.0",
         }
         self.study = optuna.create_study(study_name=name, storage=self.storage, direction="maximize")
         self.study.set_user_attr("sweepd:spec", json.dumps(spec))
@@ -147,32 +194,55 @@ class FakeStudy:
         return 1 + 3 * count + get_recipe("default").width(count)
 
     def add(
-        self, value: float, actors: list[dict[str, Tensor]], *, params: EnvParams | None = None, state: TrialState = TrialState.COMPLETE,
-        edge: float = 1e-3, trades: float = 1.0, **changes: Any,
+        self,
+        value: float,
+        actors: list[dict[str, Tensor]],
+        *,
+        params: EnvParams | None = None,
+        state: TrialState = TrialState.COMPLETE,
+        edge: float = 1e-3,
+        trades: float = 1.0,
+        **changes: Any,
     ) -> int:
-        """A trial with these members; edge: its mean return over equal weight per bar in cross-validation. Returns its number."""
+        """A trial with these members; edge: its mean return over equal weight per bar in cross-validation. Returns its
+        number.
+        """
         number = len(self.study.get_trials(deepcopy=False))
         folder = self.run_dir / f"trial-{number:05d}"
         save_members(folder / "members.safetensors", actors)
         rng = np.random.default_rng(number)
         equal = rng.normal(0.0, 0.01, (1, 300))
         ones = np.ones_like(equal)
-        columns = {"returns": equal + edge, "equal_weight": equal, "trades": trades * ones, "fees": 1e-4 * ones, "notional": 0.1 * ones, "exposure": 0.5 * ones}
+        columns = {
+            "returns": equal + edge,
+            "equal_weight": equal,
+            "trades": trades * ones,
+            "fees": 1e-4 * ones,
+            "notional": 0.1 * ones,
+            "exposure": 0.5 * ones,
+        }
         table = pd.DataFrame(
-            {"path": 0, "date": pd.date_range("2020-01-01", periods=300, freq="1h", tz="UTC")} | {key: item[0] for key, item in columns.items()}
+            {"path": 0, "date": pd.date_range("2020-01-01", periods=300, freq="1h", tz="UTC")}
+            | {key: item[0] for key, item in columns.items()}
         )
         table.to_parquet(folder / "paths.parquet", index=False)
         attributes = {
             "sweepd:members": {
-                "path": f"{folder.name}/members.safetensors", "sha256": sha256((folder / "members.safetensors").read_bytes()),
+                "path": f"{folder.name}/members.safetensors",
+                "sha256": sha256((folder / "members.safetensors").read_bytes()),
             },
-            "sweepd:env_params": dataclasses.asdict(params or EnvParams()), "sweepd:ppo_params": {"clip": 0.2}, "sweepd:seed": 2**62 + number,
+            "sweepd:env_params": dataclasses.asdict(params or EnvParams()),
+            "sweepd:ppo_params": {"clip": 0.2},
+            "sweepd:seed": 2**62 + number,
             "sweepd:shape": {"net_width": 8},
         } | changes
         self.study.add_trial(
             optuna.trial.create_trial(
-                state=state, value=value if state == TrialState.COMPLETE else None, params={"learning_rate": 1e-3},
-                distributions={"learning_rate": optuna.distributions.FloatDistribution(1e-5, 1e-2, log=True)}, user_attrs=attributes,
+                state=state,
+                value=value if state == TrialState.COMPLETE else None,
+                params={"learning_rate": 1e-3},
+                distributions={"learning_rate": optuna.distributions.FloatDistribution(1e-5, 1e-2, log=True)},
+                user_attrs=attributes,
             )
         )
         return number
@@ -182,7 +252,9 @@ class FakeStudy:
         return [constant_actor(self.state_dim, len(self.bars.tickers), 0.0)] * 2
 
     def contrarian(self, strength: float = 1.0) -> list[dict[str, Tensor]]:
-        """Two members that buy what has fallen and sell what has risen over 12 and 48 bars: what pays on the demo market."""
+        """Two members that buy what has fallen and sell what has risen over 12 and 48 bars: what pays on the demo
+        market.
+        """
         return [contrarian_actor(self.bars, strength * (1.0 + 0.1 * index)) for index in range(2)]
 
 
@@ -195,7 +267,9 @@ def constant_actor(state_dim: int, action_dim: int, action: float) -> dict[str, 
 
 
 def contrarian_actor(bars: Bars, strength: float) -> dict[str, Tensor]:
-    """An actor that trades against the 12- and 48-bar returns of each asset; its hidden layers hold their negative parts."""
+    """An actor that trades against the 12- and 48-bar returns of each asset; its hidden layers hold their negative
+    parts.
+    """
     recipe, count = get_recipe("default"), len(bars.tickers)
     columns = list(recipe.columns(bars.tickers))
     width, offset = 2 * count, 1 + 3 * count
@@ -203,13 +277,23 @@ def contrarian_actor(bars: Bars, strength: float) -> dict[str, Tensor]:
     first = torch.zeros(width, state_dim)
     last = torch.zeros(count, width)
     for asset, ticker in enumerate(bars.tickers):
-        used = [index for index, name in enumerate(columns) if name.startswith(f"{ticker} ") and ("12" in name or "48" in name)]
+        used = [
+            index
+            for index, name in enumerate(columns)
+            if name.startswith(f"{ticker} ") and ("12" in name or "48" in name)
+        ]
         assert len(used) == 2, columns
         for index in used:
             first[2 * asset, offset + index], first[2 * asset + 1, offset + index] = 1.0, -1.0
         last[asset, 2 * asset], last[asset, 2 * asset + 1] = -strength, strength
     return {
-        "net.0.weight": first, "net.0.bias": torch.zeros(width), "net.2.weight": torch.eye(width), "net.2.bias": torch.zeros(width),
-        "net.4.weight": last, "net.4.bias": torch.zeros(count), "action_std_log": torch.full((1, count), -1.0),
-        "state_avg": torch.zeros(state_dim), "state_std": torch.ones(state_dim),
+        "net.0.weight": first,
+        "net.0.bias": torch.zeros(width),
+        "net.2.weight": torch.eye(width),
+        "net.2.bias": torch.zeros(width),
+        "net.4.weight": last,
+        "net.4.bias": torch.zeros(count),
+        "action_std_log": torch.full((1, count), -1.0),
+        "state_avg": torch.zeros(state_dim),
+        "state_std": torch.ones(state_dim),
     }

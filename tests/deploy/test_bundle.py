@@ -135,7 +135,9 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(written: Path, change: d
     assert str(written) in str(caught.value)
 
 
-@pytest.mark.parametrize("part", ["tickers", "recipe", "env_params", "last_seen_bar", "files", "data", "gate", "metrics", "code_version"])
+@pytest.mark.parametrize(
+    "part", ["tickers", "recipe", "env_params", "last_seen_bar", "files", "data", "gate", "metrics", "code_version"]
+)
 def test_nothing_may_be_missing(written: Path, part: str) -> None:
     _forged(written, {}, drop=part)
     with pytest.raises(InputError, match=part):

@@ -8,7 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy.gate import DEFAULT_RULES, Duel, Evidence, Measured, Rule, deferred, judge, not_asked, parse_limits, passed, with_limits
+from deploy.gate import (
+    DEFAULT_RULES,
+    Duel,
+    Evidence,
+    Measured,
+    Rule,
+    deferred,
+    judge,
+    not_asked,
+    parse_limits,
+    passed,
+    with_limits,
+)
 from envs.crypto.metrics import Metrics, summarise
 from envs.errors import InputError
 
@@ -22,7 +34,12 @@ def metrics(**changes: Any) -> Metrics:
     return dataclasses.replace(good, **changes)
 
 
-GOOD = Evidence(paths=(metrics(), metrics()), faults=(), holdout=metrics(), duel=Duel("abc", 500, metrics(), metrics(total_return=0.01)))
+GOOD = Evidence(
+    paths=(metrics(), metrics()),
+    faults=(),
+    holdout=metrics(),
+    duel=Duel("abc", 500, metrics(), metrics(total_return=0.01)),
+)
 
 
 def findings_of(evidence: Evidence) -> dict[str, str]:
@@ -61,7 +78,13 @@ def test_an_empty_slot_asks_for_no_duel_and_too_few_bars_defer() -> None:
     assert deferred(few)
     assert not passed(few)
     assert "only 12 bars" in few[-1].explanation
-    assert not deferred(judge(DEFAULT_RULES, dataclasses.replace(GOOD, holdout=metrics(trades=0), duel=Duel("abc", 12, None, None)), "hold-out"))
+    assert not deferred(
+        judge(
+            DEFAULT_RULES,
+            dataclasses.replace(GOOD, holdout=metrics(trades=0), duel=Duel("abc", 12, None, None)),
+            "hold-out",
+        )
+    )
 
 
 def test_no_stored_path_fails() -> None:
@@ -70,7 +93,9 @@ def test_no_stored_path_fails() -> None:
 
 
 def test_rules_can_be_added_and_limits_changed() -> None:
-    extra = Rule("luck", "cross-validation", ">=", 0.95, "not luck", lambda _: Measured(0.9, "the chance that it is skill"))
+    extra = Rule(
+        "luck", "cross-validation", ">=", 0.95, "not luck", lambda _: Measured(0.9, "the chance that it is skill")
+    )
     rules = with_limits((*DEFAULT_RULES, extra), {"max-drawdown": 0.01})
     found = judge(rules, GOOD, "cross-validation")
     assert (found[-1].name, found[-1].verdict, found[-1].flag) == ("luck", "fail", "--limit luck=0.95")
@@ -88,4 +113,6 @@ def test_rules_can_be_added_and_limits_changed() -> None:
 
 
 def test_a_number_that_is_not_finite_fails() -> None:
-    assert findings_of(dataclasses.replace(GOOD, holdout=metrics(total_return=float("nan"))))["holdout-excess"] == "fail"
+    assert (
+        findings_of(dataclasses.replace(GOOD, holdout=metrics(total_return=float("nan"))))["holdout-excess"] == "fail"
+    )

@@ -25,10 +25,20 @@ from envs.errors import InputError, RunError
 from tests.deploy.builders import small_bundle
 
 TICKERS = ("DEMO1/USDT", "DEMO2/USDT", "DEMO3/USDT")
-LENGTH = 150
+LENGTH = 120
 SEVERE = EnvParams(
-    action_scale=0.4, cash_reserve=0.1, max_position=0.5, trailing_stop=0.03, max_holding_bars=9, max_holding_fraction=0.5,
-    fee=0.004, slippage=0.002, minimum_order=200.0, lookback=2, initial_cash=5_000.0, held_scale=20.0,
+    action_scale=0.4,
+    cash_reserve=0.1,
+    max_position=0.5,
+    trailing_stop=0.03,
+    max_holding_bars=9,
+    max_holding_fraction=0.5,
+    fee=0.004,
+    slippage=0.002,
+    minimum_order=200.0,
+    lookback=2,
+    initial_cash=5_000.0,
+    held_scale=20.0,
 )
 
 
@@ -69,14 +79,18 @@ def assert_same_account(bundle: Bundle, bars: Bars, actions: np.ndarray, window:
         entry, decided = result.entries[step + 1], result.entries[step]
         for name in ("value", "equal_weight", "fees", "notional", "exposure"):
             assert getattr(entry, name) == pytest.approx(account[name], rel=1e-9, abs=1e-9), (step, name)
-        assert (entry.trades, entry.unfilled, decided.dropped) == (account["trades"], account["unfilled"], account["dropped"]), step
+        assert (entry.trades, entry.unfilled, decided.dropped) == (
+            account["trades"],
+            account["unfilled"],
+            account["dropped"],
+        ), step
         assert entry.cash >= 0.0
         for name in totals:
             totals[name] += account[name]
     return totals
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_env_and_trader_agree_on_the_same_random_actions_under_every_rule(seed: int) -> None:
     bars = market_bars(seed, holes=0.05)
     instruments = Instruments(minimum_order=(0.0, 400.0, 25.0), increment=(0.001, 0.0, 0.05))
@@ -89,25 +103,52 @@ def test_env_and_trader_agree_on_the_same_random_actions_under_every_rule(seed: 
     assert totals["unfilled"] > 3
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
-    seed=st.integers(0, 1000), scale=st.floats(0.01, 1.0), stop=st.sampled_from([0.0, 0.01, 0.05]),
-    holding=st.sampled_from([0, 1, 6]), fraction=st.floats(0.1, 1.0), reserve=st.floats(0.0, 0.5), limit=st.floats(0.1, 1.0),
-    minimum=st.sampled_from([0.0, 10.0, 500.0]), fee=st.sampled_from([0.0, 0.0025]), holes=st.sampled_from([0.0, 0.2]),
-    increment=st.sampled_from([0.0, 1e-3, 1.0]), lean=st.sampled_from([-0.3, 0.0, 0.4]), cash=st.sampled_from([100.0, 10_000.0]),
+    seed=st.integers(0, 1000),
+    scale=st.floats(0.01, 1.0),
+    stop=st.sampled_from([0.0, 0.01, 0.05]),
+    holding=st.sampled_from([0, 1, 6]),
+    fraction=st.floats(0.1, 1.0),
+    reserve=st.floats(0.0, 0.5),
+    limit=st.floats(0.1, 1.0),
+    minimum=st.sampled_from([0.0, 10.0, 500.0]),
+    fee=st.sampled_from([0.0, 0.0025]),
+    holes=st.sampled_from([0.0, 0.2]),
+    increment=st.sampled_from([0.0, 1e-3, 1.0]),
+    lean=st.sampled_from([-0.3, 0.0, 0.4]),
+    cash=st.sampled_from([100.0, 10_000.0]),
 )
 def test_env_and_trader_agree_whatever_the_parameters(
-    seed: int, scale: float, stop: float, holding: int, fraction: float, reserve: float, limit: float, minimum: float, fee: float,
-    holes: float, increment: float, lean: float, cash: float,
+    seed: int,
+    scale: float,
+    stop: float,
+    holding: int,
+    fraction: float,
+    reserve: float,
+    limit: float,
+    minimum: float,
+    fee: float,
+    holes: float,
+    increment: float,
+    lean: float,
+    cash: float,
 ) -> None:
     params = EnvParams(
-        action_scale=scale, trailing_stop=stop, max_holding_bars=holding, max_holding_fraction=fraction, cash_reserve=reserve,
-        max_position=limit, minimum_order=minimum, fee=fee, initial_cash=cash,
+        action_scale=scale,
+        trailing_stop=stop,
+        max_holding_bars=holding,
+        max_holding_fraction=fraction,
+        cash_reserve=reserve,
+        max_position=limit,
+        minimum_order=minimum,
+        fee=fee,
+        initial_cash=cash,
     )
     bundle = small_bundle(tickers=TICKERS, params=params, instruments=Instruments((0.0,) * 3, (increment,) * 3))
     rng = np.random.default_rng(seed)
-    actions = np.round(np.clip(rng.normal(lean, 0.5, (40, 3)), -1, 1), 6)
-    assert_same_account(bundle, market_bars(seed % 5, holes=holes, bars=620), actions, (560, 600))
+    actions = np.round(np.clip(rng.normal(lean, 0.5, (30, 3)), -1, 1), 6)
+    assert_same_account(bundle, market_bars(seed % 5, holes=holes, bars=620), actions, (560, 590))
 
 
 @pytest.mark.parametrize("holes", [0.0, 0.04])
@@ -115,7 +156,7 @@ def test_a_replay_equals_the_canonical_score(holes: float) -> None:
     bars = market_bars(7, holes=holes, bars=1000)
     params = EnvParams(action_scale=0.3, trailing_stop=0.04, max_holding_bars=30, max_holding_fraction=0.7, lookback=2)
     bundle = small_bundle(3, tickers=TICKERS, params=params, max_lookback=3, members=3, gain=1.5)
-    window = (700, 990)
+    window = (700, 860)
     scored, replayed = score_bundle(bundle, bars, window), replay(bundle, bars, window)
     assert np.array_equal(scored.time, replayed.time)
     for name in ("returns", "equal_weight", "trades", "fees", "notional", "exposure"):
@@ -124,7 +165,9 @@ def test_a_replay_equals_the_canonical_score(holes: float) -> None:
     assert ours.pop("reason") == theirs.pop("reason")
     assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-9)
     assert scored.metrics.trades > 50
-    assert len(np.unique(np.array([entry.action for entry in replayed.entries[:-1]])[:, 0])) > 50  # the policy looks at the market
+    assert (
+        len(np.unique(np.array([entry.action for entry in replayed.entries[:-1]])[:, 0])) > 50
+    )  # the policy looks at the market
 
 
 def test_what_lies_before_and_behind_the_window_does_not_matter() -> None:
@@ -141,16 +184,21 @@ def test_tickers_are_found_by_name_and_a_missing_one_is_refused() -> None:
     bundle = small_bundle(6, tickers=TICKERS)
     order = [2, 0, 1]
     permuted = dataclasses.replace(
-        bars, tickers=tuple(TICKERS[i] for i in order),
+        bars,
+        tickers=tuple(TICKERS[i] for i in order),
         **{name: getattr(bars, name)[:, order] for name in ("open", "high", "low", "close", "volume", "hole")},
     )
     window = (600, 660)
     assert np.array_equal(replay(bundle, permuted, window).returns, replay(bundle, bars, window).returns)
     assert np.array_equal(score_bundle(bundle, permuted, window).returns, score_bundle(bundle, bars, window).returns)
     swapped = small_bundle(6, tickers=(TICKERS[1], TICKERS[0], TICKERS[2]))
-    assert not np.array_equal(replay(swapped, bars, window).returns, replay(bundle, bars, window).returns)  # the order is part of it
+    assert not np.array_equal(
+        replay(swapped, bars, window).returns, replay(bundle, bars, window).returns
+    )  # the order is part of it
     fewer = dataclasses.replace(
-        bars, tickers=TICKERS[:2], **{name: getattr(bars, name)[:, :2] for name in ("open", "high", "low", "close", "volume", "hole")}
+        bars,
+        tickers=TICKERS[:2],
+        **{name: getattr(bars, name)[:, :2] for name in ("open", "high", "low", "close", "volume", "hole")},
     )
     with pytest.raises(InputError, match=r"trades DEMO3/USDT, which the data lacks"):
         replay(bundle, fewer, window)
@@ -221,7 +269,7 @@ def test_the_broker_fills_at_the_next_open_with_slippage_and_takes_the_fee_from_
             broker.submit([order])
 
 
-def test_a_replay_writes_its_ledger_orders_and_picture(tmp_path) -> None:  # noqa: ANN001
+def test_a_replay_writes_its_ledger_orders_and_picture(tmp_path) -> None:
     import json
 
     import pandas as pd

@@ -35,6 +35,9 @@ def test_a_promotion_moves_the_champion_and_keeps_the_old_one(registry: Registry
     assert registry.slot(SLOT).champion is None
     assert registry.promote(SLOT, first, expected=None, reason="first", report={"a": 1}, data_dir="bars") == 1
     assert registry.promote(SLOT, second, expected=first.hash, reason="second") == 2
+    assert (
+        registry.promote(SLOT, second, expected=second.hash, reason="again") == 2
+    )  # is the champion already: nothing to do
     slot = registry.slot(SLOT)
     assert (slot.champion, slot.previous, slot.revision) == (second.hash, first.hash, 2)
     assert registry.bundle(first.hash) == first
@@ -48,7 +51,9 @@ def test_a_promotion_moves_the_champion_and_keeps_the_old_one(registry: Registry
     assert events[0].report == {"a": 1}
 
 
-def test_a_promotion_against_a_champion_that_moved_is_refused_and_changes_nothing(registry: Registry, bundles: list[Bundle]) -> None:
+def test_a_promotion_against_a_champion_that_moved_is_refused_and_changes_nothing(
+    registry: Registry, bundles: list[Bundle]
+) -> None:
     first, second, third = bundles
     registry.promote(SLOT, first, expected=None, reason="")
     with pytest.raises(ChampionMoved):
@@ -86,7 +91,9 @@ def test_rollback_to_a_changed_bundle_is_refused(registry: Registry, bundles: li
     assert registry.slot(SLOT).champion == second.hash
 
 
-def test_unknown_slots_and_absent_registries_are_named(registry: Registry, bundles: list[Bundle], tmp_path: Path) -> None:
+def test_unknown_slots_and_absent_registries_are_named(
+    registry: Registry, bundles: list[Bundle], tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="none"):
         registry.require(None)
     registry.promote(SLOT, bundles[0], expected=None, reason="")
@@ -131,7 +138,7 @@ def test_the_registry_is_what_it_was_after_reopening(registry: Registry, bundles
     assert Registry(registry.folder, create=False).slot(SLOT).champion == bundles[0].hash
 
 
-def _look(registry: Registry, members: str, first: int, last: int, tickers: tuple[str, ...] = ("BTC/USDT", "ETH/USDT")):  # noqa: ANN202
+def _look(registry: Registry, members: str, first: int, last: int, tickers: tuple[str, ...] = ("BTC/USDT", "ETH/USDT")):
     return registry.take_look(tickers, "1h", first, last, members_sha256=members, study="s", study_uid="u", trial=0)
 
 
@@ -159,7 +166,10 @@ def test_racing_promoters_end_in_one_champion_and_a_whole_history(registry: Regi
         assert racer.exitcode == 0
     events = registry.events(SLOT)
     assert len(events) == 3
-    assert [event.previous for event in events] == [None, *(event.bundle for event in events[:-1])]  # each beat the one before it
+    assert [event.previous for event in events] == [
+        None,
+        *(event.bundle for event in events[:-1]),
+    ]  # each beat the one before it
     slot = registry.slot(SLOT)
     assert (slot.champion, slot.previous, slot.revision) == (events[-1].bundle, events[-2].bundle, 3)
     assert [number for number, _ in registry.versions(SLOT)] == [1, 2, 3]
