@@ -1,0 +1,168 @@
+"""The environments as Gymnasium knows them: a `VectorEnv` view of any `VecEnv`, and a single environment for
+`gymnasium.make`.
+
+Thirty lines register an environment of one's own: subclass `envs.vec_env.VecEnv` and hand an instance to
+`GymnasiumVectorView`, or one with `num_envs` 1 to `GymnasiumView`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsFloat
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from envs.vec_env import VecEnv
+
+if TYPE_CHECKING:
+    from envs.crypto.market import Market
+
+CRYPTO_ID = "sweepd/Crypto-v0"
+
+
+def _spaces(env: VecEnv) -> tuple[Space[Any], Space[Any]]:
+    """The spaces of one row: its observation (without what only critics see) and its action."""
+    action: Space[Any]
+    if env.if_discrete:
+        action = Discrete(env.action_dim)
+    else:
+        action = Box(-1.0, 1.0, (env.action_dim,), np.float32)
+    return Box(-np.inf, np.inf, (env.state_dim,), np.float32), action
+
+
+class GymnasiumVectorView(VectorEnv[Any, Any, Any]):
+    """A `VecEnv` as a `gymnasium.vector.VectorEnv` of numpy arrays, with autoreset in the same step.
+
+    Where a row's episode ended, `infos["final_obs"]` has its last observation and `infos["_final_obs"]` is true.
+    """
+
+    def __init__(self, env: VecEnv) -> None:
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
+        self.env = env
+        self.num_envs = env.num_envs
+        self.single_observation_space, self.single_action_space = _spaces(env)
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+        self.action_space = batch_space(self.single_action_space, env.num_envs)
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start every row anew. seed: one, or one per member. options: none are known."""
+        super().reset(seed=seed if isinstance(seed, int) else None, options=options)
+        return self._numpy(self.env.reset(seed)), {}
+
+    def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step of every row. Raises RunError for an illegal action."""
+        made = self.env.step(torch.as_tensor(np.asarray(actions), device=self.env.device))
+        self.env.check()
+        terminated, truncated = made.terminated.cpu().numpy().copy(), made.truncated.cpu().numpy().copy()
+        infos: dict[str, Any] = {}
+        ended = terminated | truncated
+        if ended.any():
+            last = self._numpy(self.env.final_obs())
+            final = np.full(self.num_envs, None, dtype=object)
+            for row in np.flatnonzero(ended):
+                final[row] = last[row]
+            infos = {"final_obs": final, "_final_obs": ended}
+        return self._numpy(made.obs), made.reward.double().cpu().numpy(), terminated, truncated, infos
+
+    def _numpy(self, obs: torch.Tensor) -> np.ndarray:
+        return np.array(obs[:, : self.env.state_dim].cpu().numpy())
+
+
+class GymnasiumView(gymnasium.Env[Any, Any]):
+    """A `VecEnv` of a single row as a `gymnasium.Env`: the same code, with the reset left to the caller."""
+
+    def __init__(self, env: VecEnv) -> None:
+        if env.num_envs != 1:
+            raise ValueError(f"a single environment has one row, not {env.num_envs}; use GymnasiumVectorView")
+        self.env = env
+        self.observation_space, self.action_space = _spaces(env)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode. options: none are known."""
+        super().reset(seed=seed, options=options)
+        return self._row(self.env.reset(seed)), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, SupportsFloat, bool, bool, dict[str, Any]]:
+        """One step; the observation is the episode's own last one where it ended. Raises RunError for an illegal
+        action.
+        """
+        made = self.env.step(torch.as_tensor(np.asarray(action), device=self.env.device).unsqueeze(0))
+        self.env.check()
+        terminated, truncated = bool(made.terminated[0]), bool(made.truncated[0])
+        obs = self.env.final_obs() if terminated or truncated else made.obs
+        return self._row(obs), float(made.reward[0]), terminated, truncated, {}
+
+    def _row(self, obs: torch.Tensor) -> np.ndarray:
+        return np.array(obs[0, : self.env.state_dim].cpu().numpy())
+
+
+def _crypto_market(
+    data_dir: str | Path | None, timeframe: str, tickers: Sequence[str] | None, market: Market | None
+) -> Market:
+    from envs.crypto.market import make_market  # loaded where used: registering must stay light
+
+    if market is not None:
+        return market
+    if data_dir is not None:
+        from envs.crypto.bars import load_bars
+
+        return make_market(load_bars(Path(data_dir), timeframe, tickers))
+    from envs.crypto.demo_market import make_demo_market
+
+    return make_market(make_demo_market(bars=4000, timeframe=timeframe))
+
+
+def _crypto(num_envs: int, data_dir: Any, timeframe: str, tickers: Any, market: Any, **params: Any) -> VecEnv:
+    from envs.crypto.env import CryptoEnv
+    from envs.crypto.params import EnvParams
+
+    made, own = _crypto_market(data_dir, timeframe, tickers, market), EnvParams(**params)
+    return CryptoEnv(made, own, [(made.first_bar(own.lookback), made.length - 1)], num_envs)
+
+
+def make_crypto(
+    data_dir: str | Path | None = None,
+    timeframe: str = "1h",
+    tickers: Sequence[str] | None = None,
+    market: Market | None = None,
+    **params: Any,
+) -> GymnasiumView:
+    """A single crypto environment over all the bars of `market`, of `data_dir`, or else of a small synthetic market.
+
+    params: fields of `EnvParams`.
+    """
+    return GymnasiumView(_crypto(1, data_dir, timeframe, tickers, market, **params))
+
+
+def make_crypto_vec(
+    num_envs: int = 1,
+    data_dir: str | Path | None = None,
+    timeframe: str = "1h",
+    tickers: Sequence[str] | None = None,
+    market: Market | None = None,
+    **params: Any,
+) -> GymnasiumVectorView:
+    """As `make_crypto`, `num_envs` of them in one batch (for `gymnasium.make_vec`)."""
+    return GymnasiumVectorView(_crypto(num_envs, data_dir, timeframe, tickers, market, **params))
+
+
+def register() -> None:
+    """Tell Gymnasium our ids. It calls this itself on import, where the package is installed; a second time changes
+    nothing.
+    """
+    if CRYPTO_ID not in gymnasium.registry:
+        gymnasium.register(
+            id=CRYPTO_ID,
+            entry_point="envs.gymnasium_view:make_crypto",
+            vector_entry_point="envs.gymnasium_view:make_crypto_vec",
+        )
