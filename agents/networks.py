@@ -202,7 +202,9 @@ def forward(weights: Leaves, obs: Tensor, into: Activations, *, actor: bool = Tr
     if actor:
         torch.baddbmm(weights.actor_out_bias, below[:slots], weights.actor_out, out=into.mean)
     if critic:
-        torch.baddbmm(weights.critic_out_bias, below[slots:], weights.critic_out, out=into.value)
+        # A product with one column is fastest lying down: as one row.
+        row = into.value.view(slots, 1, -1)
+        torch.baddbmm(weights.critic_out_bias, weights.critic_out.mT, below[slots:].mT, out=row)
 
 
 class Backward:
@@ -226,11 +228,11 @@ class Backward:
         top = acts.hidden[-1]
         torch.bmm(top[:slots].mT, d_mean, out=into.actor_out)
         torch.bmm(ones[:slots], d_mean, out=into.actor_out_bias)
-        torch.bmm(top[slots:].mT, d_value, out=into.critic_out)
+        torch.bmm(d_value.view(slots, 1, -1), top[slots:], out=into.critic_out.view(slots, 1, -1))
         torch.bmm(ones[slots:], d_value, out=into.critic_out_bias)
         delta, other = self._delta
         torch.bmm(d_mean, weights.actor_out.mT, out=delta[:slots])
-        torch.bmm(d_value, weights.critic_out.mT, out=delta[slots:])
+        torch.mul(d_value, weights.critic_out.mT, out=delta[slots:])
         for layer in range(len(acts.hidden) - 1, -1, -1):
             torch.ops.aten.threshold_backward.grad_input(delta, acts.hidden[layer], 0, grad_input=delta)
             torch.bmm(ones, delta, out=into.bias[layer])

@@ -24,9 +24,12 @@ def trained(members: dict[int, int], rollouts: int = ROLLOUTS, **changes: int) -
     return ppo, env
 
 
-@pytest.mark.parametrize(("width", "minibatch"), [(16, 16), (64, 48), (128, 33)])
-@pytest.mark.parametrize("member", [0, 1, 2])
-def test_alone_in_company_and_in_another_slot(member: int, width: int, minibatch: int) -> None:
+@pytest.mark.parametrize(
+    ("member", "width", "minibatch", "threads"),
+    [(0, 16, 16, 1), (1, 16, 16, 1), (2, 16, 16, 1), (0, 64, 48, 1), (1, 64, 48, 2), (2, 128, 33, 1)],
+)
+def test_alone_in_company_and_in_another_slot(member: int, width: int, minibatch: int, threads: int) -> None:
+    torch.set_num_threads(threads)
     size = {"net_width": width, "minibatch": minibatch}
     alone, env = trained({1: member}, **size)
     alone_stats = alone.train(env, 1)[-1]

@@ -1,0 +1,198 @@
+"""Does it learn? Three markets whose answer is known, with the project's defaults, in cross-validation as a study does
+it.
+
+    oracle    a random walk, and features that leak the next day's return: whoever can learn anything beats equal
+    weight in every test group planted   log prices with a mean-reverting part (sd 4 %, phi .97), seen only through the
+    ordinary features: has to earn back its fees shuffled  the planted market with its returns in random order: nothing
+    to learn, so nothing must seem to be learned
+
+Each seed is a market of its own and ten members of its own (CPCV of 5 groups, 2 tested), trained on their folds'
+training bars and evaluated on their test groups, flat at first, deterministic, with all costs. The figure is the
+growth of log value over equal weight's, per year, averaged over the members that test a group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from agents.ppo import PPO, PPOParams, Shape
+from envs.crypto.bars import Bars
+from envs.crypto.demo_market import make_planted_market, shuffled
+from envs.crypto.env import CryptoEnv
+from envs.crypto.evaluate import trade_windows
+from envs.crypto.features import get_recipe, register_recipe
+from envs.crypto.market import make_market, observation_normaliser
+from envs.crypto.metrics import excess_growth
+from envs.crypto.params import EnvParams
+from envs.crypto.splits import CrossValidation, make_splits
+from envs.crypto.timeframe import bars_per_year
+from envs.files import write_atomic
+from envs.streams import derive_seed
+
+ASSETS, BARS, TIMEFRAME = 5, 24_000, "1h"
+LEAK_BARS = 24
+STEPS = {"oracle": 100_000, "planted": 200_000, "shuffled": 200_000}
+PLANTED_GOAL = 1.0  # per year, in every seed
+SHUFFLED_LIMIT = 0.5  # per year, in every seed; staying in cash alone gains a little on equal weight's volatility drag
+
+
+def leaked(bars: Bars) -> NDArray[np.float64]:
+    """The default features and, for each asset, its log return over the next day."""
+    default = get_recipe("default")
+    assets, own = len(bars.tickers), len(default.asset_features)
+    values = default.compute(bars)
+    future = np.zeros_like(bars.close)
+    future[:-LEAK_BARS] = np.log(bars.close[LEAK_BARS:] / bars.close[:-LEAK_BARS])
+    per_asset = values[:, : assets * own].reshape(-1, assets, own)
+    per_asset = np.concatenate((per_asset, 10.0 * future[:, :, None]), axis=2)
+    return np.concatenate((per_asset.reshape(len(values), -1), values[:, assets * own :]), axis=1)
+
+
+def recipe_of(kind: str) -> str:
+    """The recipe's name; the leaking one is registered by this script alone."""
+    if kind != "oracle":
+        return "default"
+    default = get_recipe("default")
+    names = (*default.asset_features, "leak")
+    return register_recipe(replace(default, name="leaked-oracle", asset_features=names, compute=leaked)).name
+
+
+def bars_of(kind: str, seed: int) -> Bars:
+    """The market of one seed."""
+    if kind == "oracle":
+        return make_planted_market(seed, assets=ASSETS, bars=BARS, timeframe=TIMEFRAME, deviation_sd=0.0)
+    bars = make_planted_market(seed, assets=ASSETS, bars=BARS, timeframe=TIMEFRAME)
+    return shuffled(bars, seed) if kind == "shuffled" else bars
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one seed came to. by_group: excess per year of each test group, mean over the members that test it."""
+
+    kind: str
+    seed: int
+    excess: float
+    by_group: list[float]
+    worst: float
+    exposure: float
+    trades_per_bar: float
+    steps_per_second: float
+
+    def passed(self) -> bool:
+        """Whether the figure that this market must reach, or must not reach, was reached."""
+        if self.kind == "oracle":
+            return min(self.by_group) > 0.0
+        return self.excess >= PLANTED_GOAL if self.kind == "planted" else self.excess < SHUFFLED_LIMIT
+
+
+def learn(kind: str, seed: int, steps: int, env_params: EnvParams, params: PPOParams, sizes: dict[str, int]) -> Outcome:
+    """Train one member per fold for that many steps each, and trade their test groups."""
+    market = make_market(bars_of(kind, seed), recipe_of(kind))
+    first = market.first_bar(env_params.lookback)
+    splits = make_splits(
+        market.length,
+        TIMEFRAME,
+        CrossValidation(),
+        first_bar=first,
+        holdout=0.15,
+        lookback=env_params.lookback,
+        memory=market.memory,
+    )
+    members = len(splits.folds)
+    env = CryptoEnv(market, [env_params] * members, [fold.train for fold in splits.folds], sizes["num_envs"])
+    shape = Shape(state_dim=env.state_dim, action_dim=env.action_dim, slots=members, **sizes)
+    rollouts = steps // shape.samples
+    ppo = PPO(shape)
+    for fold in splits.folds:
+        lookback = env_params.lookback
+        normaliser = observation_normaliser(market, fold.train, lookback, lookback)
+        ppo.add_member(fold.index, params, derive_seed("learning", seed, fold.index), rollouts, *normaliser)
+    ppo.begin(env.reset([derive_seed("learning env", seed, fold.index) for fold in splits.folds]))
+    start = time.perf_counter()
+    ppo.train(env, rollouts)
+    speed = members * rollouts * shape.samples / (time.perf_counter() - start)
+    if any(ppo.diverged):
+        raise SystemExit(f"{kind}, seed {seed}: members diverged: {ppo.diverged}")
+
+    tests = CryptoEnv.for_windows(market, env_params, [splits.test_windows(fold) for fold in splits.folds])
+    trades = trade_windows(tests, ppo.act_fn())
+    per_year = bars_per_year(TIMEFRAME)
+    cells: dict[int, list[float]] = {}
+    groups = [group for fold in splits.folds for group in fold.test_groups]
+    for row, group in enumerate(groups):
+        length = int(trades.lengths[row])
+        excess = excess_growth(trades.returns[row, :length], trades.equal_weight[row, :length], per_year)
+        cells.setdefault(group, []).append(excess)
+    every = [value for values in cells.values() for value in values]
+    bars = float(trades.lengths.sum())
+    return Outcome(
+        kind=kind,
+        seed=seed,
+        excess=float(np.mean(every)),
+        by_group=[float(np.mean(cells[group])) for group in sorted(cells)],
+        worst=min(every),
+        exposure=float(trades.exposure.sum()) / bars,
+        trades_per_bar=float(trades.trades.sum()) / bars,
+        steps_per_second=speed,
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Learn all of them, print, and return 1 if a figure was missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=sorted(STEPS), help="one of the three")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--steps", type=int, help="per member, instead of " + ", ".join(f"{k} {v:,}" for k, v in STEPS.items())
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    for name, default in {"net_width": 128, "minibatch": 512, "epochs": 8, "horizon": 64, "num_envs": 32}.items():
+        parser.add_argument("--" + name.replace("_", "-"), type=int, default=default)
+    for field in fields(PPOParams):
+        kind = str if field.name == "lr_schedule" else float
+        parser.add_argument("--" + field.name.replace("_", "-"), type=kind, default=field.default)
+    parser.add_argument("--action-scale", type=float, default=EnvParams().action_scale)
+    parser.add_argument("--save", type=Path, help="write the results to this JSON file")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    params = PPOParams(**{field.name: getattr(args, field.name) for field in fields(PPOParams)})
+    sizes = {name: getattr(args, name) for name in ("net_width", "minibatch", "epochs", "horizon", "num_envs")}
+    env_params = EnvParams(action_scale=args.action_scale)
+    outcomes = []
+    print(
+        f"{'market':10}{'seed':>5}{'excess/year':>13}{'per test group':>42}{'worst':>8}{'exposure':>10}{'trades/bar':>12}{'steps/s':>10}"
+    )
+    for kind in [args.only] if args.only else STEPS:
+        for seed in range(args.seeds):
+            one = learn(kind, seed, args.steps or STEPS[kind], env_params, params, sizes)
+            outcomes.append(one)
+            groups = " ".join(f"{value:+.2f}" for value in one.by_group)
+            print(
+                f"{kind:10}{seed:>5}{one.excess:>+13.2f}{groups:>42}{one.worst:>+8.2f}{one.exposure:>10.2f}{one.trades_per_bar:>12.2f}"
+                f"{one.steps_per_second:>10,.0f}  {'as it should be' if one.passed() else 'MISSED'}",
+                flush=True,
+            )
+    if args.save:
+        saved = {
+            "ppo": asdict(params),
+            "sizes": sizes,
+            "action_scale": args.action_scale,
+            "steps": args.steps or STEPS,
+            "torch": torch.__version__,
+            "outcomes": [{**asdict(one), "passed": one.passed()} for one in outcomes],
+        }
+        write_atomic(args.save, json.dumps(saved, indent=1) + "\n")
+    return int(not all(one.passed() for one in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,215 @@
+"""End-to-end training speed of the population engine against ElegantRL's own AgentPPO, in one run.
+
+The same crypto environment (synthetic bars, 7 assets, observation about 110), network, minibatch, epochs and
+transitions per rollout for everyone. Ours trains G members together; ElegantRL trains one at a time, and what counts
+is environment steps per second, summed over members:
+
+    ours          G members x num_envs envs in one process
+    elegant       AgentPPO, the same num_envs, one member at a time
+    elegant 1env  AgentPPO with one env and num_envs times the horizon, so that each update sees as many transitions
+    elegant pair  two processes of `elegant` side by side with half of the threads each (needs --threads 2 or more)
+
+ElegantRL is run as fast as its code allows: exploration under no_grad, no evaluation, no logging. Its buffer counts
+steps, so repeat_times is epochs x num_envs: as many minibatches per transition as ours. Every rollout is timed whole:
+exploration, advantages and update.
+
+Paired runs: each repetition times all of them, one after the other; the median of the ratios is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from agents.elegant import ElegantEnv, make_agent, train_rollout
+from agents.ppo import PPO, PPOParams, Shape
+from envs.crypto.demo_market import make_demo_market
+from envs.crypto.env import CryptoEnv
+from envs.crypto.market import Market, make_market, observation_normaliser
+from envs.crypto.params import EnvParams
+from envs.files import write_atomic
+
+BARS = 8_000
+
+
+def make_env(market: Market, members: int, num_envs: int) -> CryptoEnv:
+    """Training rows over all bars, begun with fixed seeds."""
+    first = market.first_bar(1)
+    windows = [[(first, market.length - 1)] for _ in range(members)]
+    return CryptoEnv(market, [EnvParams()] * members, windows, num_envs)
+
+
+def normaliser(market: Market) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of the same bars."""
+    return observation_normaliser(market, [(market.first_bar(1), market.length - 1)], 1, 1)
+
+
+def shape_of(args: argparse.Namespace, env: CryptoEnv, slots: int, num_envs: int, horizon: int) -> Shape:
+    """The shape that the arguments ask for."""
+    return Shape(
+        state_dim=env.state_dim,
+        action_dim=env.action_dim,
+        slots=slots,
+        net_width=args.width,
+        num_envs=num_envs,
+        horizon=horizon,
+        minibatch=args.minibatch,
+        epochs=args.epochs,
+    )
+
+
+def ours(args: argparse.Namespace, market: Market) -> Callable[[], int]:
+    """A function that trains G members for one rollout and returns the steps made."""
+    env = make_env(market, args.members, args.num_envs)
+    shape = shape_of(args, env, args.members, args.num_envs, args.horizon)
+    ppo = PPO(shape)
+    for slot in range(args.members):
+        ppo.add_member(slot, PPOParams(), slot, 1_000, *normaliser(market))
+    ppo.begin(env.reset(list(range(args.members))))
+
+    def rollout() -> int:
+        ppo.train(env, 1)
+        return args.members * shape.samples
+
+    return rollout
+
+
+def elegant(args: argparse.Namespace, market: Market, num_envs: int) -> Callable[[], int]:
+    """The same for one member of ElegantRL's with that many envs."""
+    env = make_env(market, 1, num_envs)
+    env.reset([0])
+    horizon = args.horizon * args.num_envs // num_envs
+    adapted = ElegantEnv(env)
+    torch.manual_seed(0)
+    agent = make_agent(adapted, shape_of(args, env, 1, num_envs, horizon), PPOParams(), *normaliser(market))
+
+    def rollout() -> int:
+        train_rollout(agent, adapted, horizon)
+        return horizon * num_envs
+
+    return rollout
+
+
+def steps_per_second(rollout: Callable[[], int], seconds: float) -> float:
+    """Whole rollouts for at least that long."""
+    steps, start = 0, time.perf_counter()
+    while True:
+        steps += rollout()
+        passed = time.perf_counter() - start
+        if passed >= seconds:
+            return steps / passed
+
+
+def side_by_side(argv: list[str], threads: int) -> float:
+    """Steps/s summed over two processes of this script that begin timing together."""
+    command = [sys.executable, __file__, *argv, "--threads", str(threads // 2), "--as-peer"]
+    peers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ)
+        for _ in range(2)
+    ]
+    for peer in peers:
+        assert peer.stdout is not None
+        peer.stdout.readline()  # ready
+    for peer in peers:
+        assert peer.stdin is not None
+        peer.stdin.write("go\n")
+        peer.stdin.flush()
+    return sum(float(peer.communicate()[0]) for peer in peers)
+
+
+def main(argv: list[str]) -> None:
+    """Measure, print, and save where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--members", type=int, default=10, help="G, members trained together by ours")
+    parser.add_argument("--num-envs", type=int, default=64, help="environments per member")
+    parser.add_argument("--horizon", type=int, default=64)
+    parser.add_argument("--minibatch", type=int, default=512)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--width", type=int, default=128, help="of both hidden layers")
+    parser.add_argument("--assets", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=2, help="torch threads of each single process")
+    parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
+    parser.add_argument("--seconds", type=float, default=4.0, help="least time of one measurement")
+    parser.add_argument("--no-pair", action="store_true", help="leave out the two processes side by side")
+    parser.add_argument("--save", type=Path, help="write the results to this JSON file")
+    parser.add_argument("--as-peer", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    market = make_market(make_demo_market(0, assets=args.assets, bars=BARS))
+    if args.as_peer:
+        rollout = elegant(args, market, args.num_envs)
+        rollout()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print(steps_per_second(rollout, args.seconds))
+        return
+
+    contenders = {
+        "ours": ours(args, market),
+        "elegant": elegant(args, market, args.num_envs),
+        "elegant 1env": elegant(args, market, 1),
+    }
+    for rollout in contenders.values():
+        rollout()  # warm up
+    speeds: dict[str, list[float]] = {name: [] for name in contenders}
+    pair = not args.no_pair and args.threads >= 2
+    for run in range(args.runs):
+        for name, rollout in contenders.items():
+            speeds[name].append(steps_per_second(rollout, args.seconds))
+        if pair:
+            speeds.setdefault("elegant pair", []).append(side_by_side(argv, args.threads))
+        print(
+            f"run {run + 1}: " + ", ".join(f"{name} {values[-1]:,.0f}" for name, values in speeds.items()), flush=True
+        )
+    report(args, speeds, make_env(market, 1, 1).state_dim)
+
+
+def report(args: argparse.Namespace, speeds: dict[str, list[float]], state_dim: int) -> None:
+    """Medians, and ours as a multiple of each peer."""
+    setup = {
+        name: getattr(args, name)
+        for name in ("members", "num_envs", "horizon", "minibatch", "epochs", "threads", "assets")
+    }
+    setup |= {
+        "network": [args.width, args.width],
+        "observation": state_dim,
+        "transitions per rollout": args.num_envs * args.horizon,
+    }
+    result = {
+        "setup": setup,
+        "machine": {
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "threads": "one process with all threads each; 'elegant pair' is two processes with half of them each",
+        },
+        "steps_per_second": {name: statistics.median(values) for name, values in speeds.items()},
+        "runs": speeds,
+        "ours_over": {
+            name: statistics.median(a / b for a, b in zip(speeds["ours"], values, strict=True))
+            for name, values in speeds.items()
+            if name != "ours"
+        },
+    }
+    print("\n" + ", ".join(f"{name} {value}" for name, value in setup.items()))
+    print(f"{'':14}{'steps/s':>12}{'ours is':>12}   (medians of {args.runs} paired runs)")
+    for name, value in result["steps_per_second"].items():
+        times = f"{result['ours_over'][name]:.1f}x" if name != "ours" else ""
+        print(f"{name:14}{value:>12,.0f}{times:>12}")
+    if args.save:
+        write_atomic(args.save, json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
