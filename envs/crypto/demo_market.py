@@ -2,7 +2,7 @@
 
 The demo market. The logarithm of an asset's price is a random walk plus a deviation that dies out:
 
-    log p_{t,i} = w_{t,i} + d_{t,i}        d_{t,i} = φ · d_{t-1,i} + innovation, stationary deviation `edge` · 3.5 %
+    log p_{t,i} = w_{t,i} + d_{t,i}        d_{t,i} = φ · d_{t-1,i} + innovation, stationary deviation `edge` · 4 %
 
 The walk has a part common to all assets and one of its own, and a drift that depends on the regime. Four regimes
 (quiet, rising, falling, turbulent) follow each other as a Markov chain; they set drift and volatility. On top, the
@@ -10,11 +10,11 @@ logarithm of volatility is an AR(1), common and per asset, so that large moves c
 Student-t, so that there are fat tails. Volume follows volatility, the size of the move, and the time of day. A bar
 opens within a hair of the last close.
 
-What can be learned is that a deviation dies out: at φ = .97 half of it is gone after 23 bars, while a round trip
-    costs .6 % with the default fee and slippage. It is not announced anywhere: a policy sees it only through the
-    ordinary features (recent returns, RSI, CCI …).
+What can be learned is that a deviation dies out: at φ = .95 half of it is gone after 14 bars, and a round trip costs
+.6 % with the default fee and slippage. It is not announced anywhere: a policy sees it only through the ordinary
+features (recent returns, RSI, CCI …). A rule written by hand earns about 3 a year (in logarithms) over equal weight.
 
-The figures are per bar, whatever the timeframe; they resemble hourly bars of altcoins.
+The figures are per bar, whatever the timeframe; they resemble hourly bars of small coins.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from envs.errors import InputError
 Array = NDArray[np.float64]
 
 START = 1_577_836_800  # 2020-01-01 00:00 UTC
-DEVIATION_SD = 0.04  # of the planted market
-DEMO_DEVIATION_SD = 0.035
-PHI = 0.97
+DEVIATION_SD = 0.04
+PHI = 0.97  # of the planted market
+DEMO_PHI = 0.95
 
 # Per regime: volatility as a multiple, drift per bar; and how many bars one lasts on average.
 REGIMES = ("quiet", "rising", "falling", "turbulent")
@@ -44,7 +44,7 @@ TAIL = 5.0  # degrees of freedom of the Student-t innovations
 
 
 def make_demo_market(
-    seed: int = 0, *, assets: int = 5, bars: int = 16_000, timeframe: str = "1h", edge: float = 1.0
+    seed: int = 0, *, assets: int = 5, bars: int = 12_000, timeframe: str = "1h", edge: float = 1.0
 ) -> Bars:
     """The demo market described above: `bars` bars of DEMO1/USDT, DEMO2/USDT, …, marked synthetic.
 
@@ -54,7 +54,7 @@ def make_demo_market(
     _check(seed, assets, bars, timeframe)
     if not edge >= 0.0:
         raise InputError(f"the edge of the demo market is 0 or more, not {edge}")
-    rng = np.random.default_rng([seed, 9])
+    rng = np.random.default_rng([seed, 10])
     regime = _regimes(rng, bars)
     clustering = _autoregression(rng.standard_normal((bars, 1)), 0.985, 0.35)
     clustering = clustering + _autoregression(rng.standard_normal((bars, assets)), 0.97, 0.25)
@@ -63,8 +63,8 @@ def make_demo_market(
     shared = _student(rng, (bars, 1))
     own = _student(rng, (bars, assets))
     loading = rng.uniform(0.7, 1.3, assets)
-    walk = np.cumsum(REGIME_DRIFT[regime, None] + volatility * (0.006 * loading * shared + 0.003 * own), axis=0)
-    deviation = _autoregression(volatility * _student(rng, (bars, assets)), PHI, edge * DEMO_DEVIATION_SD)
+    walk = np.cumsum(REGIME_DRIFT[regime, None] + volatility * (0.006 * loading * shared + 0.0025 * own), axis=0)
+    deviation = _autoregression(volatility * _student(rng, (bars, assets)), DEMO_PHI, edge * DEVIATION_SD)
     return _bars(rng, walk + deviation, volatility, timeframe)
 
 

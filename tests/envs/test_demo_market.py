@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from envs.crypto.bars import Bars
-from envs.crypto.demo_market import DEMO_DEVIATION_SD, PHI, make_demo_market, make_planted_market, shuffled
+from envs.crypto.demo_market import DEMO_PHI, DEVIATION_SD, make_demo_market, make_planted_market, shuffled
 from envs.crypto.metrics import Metrics, summarise
 from envs.crypto.timeframe import SECONDS
 from envs.errors import InputError
@@ -40,7 +40,7 @@ def assert_sound(bars: Bars) -> None:
 def test_the_demo_market_looks_like_a_market() -> None:
     for seed in range(3):
         bars = make_demo_market(seed)
-        assert bars.close.shape == (16_000, 5)
+        assert bars.close.shape == (12_000, 5)
         assert_sound(bars)
         returns = log_returns(bars)
         centred = returns - returns.mean(axis=0)
@@ -49,7 +49,7 @@ def test_the_demo_market_looks_like_a_market() -> None:
         assert autocorrelation(np.abs(centred), 1) > 0.1  # volatility clusters …
         assert autocorrelation(np.abs(centred), 24) > 0.05  # … for a day and longer
         correlation = np.corrcoef(returns.T)[np.triu_indices(5, 1)]
-        assert (correlation > 0.1).all()  # one market
+        assert correlation.mean() > 0.1  # one market
         assert 0.005 < returns.std() < 0.02  # about one per cent an hour
         for asset in range(5):
             assert np.corrcoef(np.abs(returns[:, asset]), np.log(bars.volume[1:, asset]))[0, 1] > 0.2
@@ -93,13 +93,13 @@ def test_the_planted_autocorrelation_is_there() -> None:
 
 
 def test_the_demo_markets_deviation_dies_out() -> None:
-    """The same seed with and without edge shares the walk, so the deviation itself can be seen: sd 3.5 %, φ .97."""
+    """The same seed with and without edge shares the walk, so the deviation itself can be seen: sd 4 %, φ .95."""
     bars, walk = make_demo_market(4), make_demo_market(4, edge=0.0)
     deviation = np.log(bars.close) - np.log(walk.close)
-    assert deviation.std() == pytest.approx(DEMO_DEVIATION_SD, rel=0.15)
-    assert autocorrelation(deviation, 1) == pytest.approx(PHI, abs=0.005)
-    assert autocorrelation(deviation, 23) == pytest.approx(0.5, abs=0.07)
-    assert variance_ratio(bars) < 0.75 < 0.85 < variance_ratio(walk)
+    assert deviation.std() == pytest.approx(DEVIATION_SD, rel=0.15)
+    assert autocorrelation(deviation, 1) == pytest.approx(DEMO_PHI, abs=0.005)
+    assert autocorrelation(deviation, 14) == pytest.approx(0.5, abs=0.07)
+    assert variance_ratio(bars) < 0.7 * variance_ratio(walk)
     twice = np.log(make_demo_market(4, edge=2.0).close) - np.log(walk.close)
     np.testing.assert_allclose(twice, 2.0 * deviation, atol=1e-9)
 
@@ -117,7 +117,7 @@ def test_the_default_market_stays_what_it_is() -> None:
     """
     bars = make_demo_market(0, bars=2000)
     text = ",".join(f"{value:.10g}" for value in bars.close[::100].ravel())
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "3eb6f6c9eebbe529"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "8d6bb47d969aa4d5"
 
 
 @pytest.mark.parametrize("timeframe", list(SECONDS))
