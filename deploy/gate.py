@@ -190,7 +190,7 @@ def _path_trades(evidence: Evidence) -> Measured:
     fewest = min(metrics.trades for metrics in evidence.paths)
     return Measured(
         fewest,
-        f"the quietest of {len(evidence.paths)} back-test paths made {fewest} trades; a few trades prove nothing",
+        f"the quietest of {len(evidence.paths)} back-test paths made {fewest:,} trades; a few trades prove nothing",
     )
 
 
@@ -205,7 +205,7 @@ def _path_excess(evidence: Evidence) -> Measured:
 
 def _holdout_trades(evidence: Evidence) -> Measured:
     metrics = _need(evidence.holdout)
-    return Measured(metrics.trades, f"{metrics.trades} trades in the hold-out's {metrics.bars} bars")
+    return Measured(metrics.trades, f"{metrics.trades:,} trades in the hold-out's {metrics.bars:,} bars")
 
 
 def _holdout_exposure(evidence: Evidence) -> Measured:
@@ -251,7 +251,7 @@ def _beats_champion(evidence: Evidence) -> Measured | None:
         difference,
         f"{_percent(duel.candidate.total_return)} after fees, where champion {duel.champion_name} made "
         f"{_percent(duel.champion.total_return)}, "
-        f"over the {duel.bars} bars that neither had seen",
+        f"over the {duel.bars:,} bars that neither had seen",
     )
 
 

@@ -104,7 +104,8 @@ def findings_table(judged: Judged) -> Table:
     table.add_column("verdict")
     table.add_column("explanation", ratio=1)
     stage = None
-    for finding in judged.findings:
+    asked = [finding for finding in judged.findings if finding.verdict != "not asked"]
+    for finding in asked:
         if finding.stage != stage:
             stage = finding.stage
             table.add_section()
@@ -115,11 +116,18 @@ def findings_table(judged: Judged) -> Table:
             Text(finding.verdict, style=VERDICT_STYLE[finding.verdict]),
             finding.explanation,
         )
+    silent = judged.findings[len(asked) :]
+    if silent:
+        table.add_section()
+        why = f"{', '.join(finding.name for finding in silent)}: {silent[0].explanation}"
+        table.add_row(f"{len(silent)} of the {silent[0].stage}", "-", "", Text("not asked", style="dim"), why)
     return table
 
 
 def _number(finding: Finding) -> str:
-    return "-" if finding.value is None else f"{finding.value:.4g}"
+    if finding.value is None:
+        return "-"
+    return f"{finding.value:,.0f}" if float(finding.value).is_integer() else f"{finding.value:.4g}"
 
 
 def metrics_table(metrics: Metrics, title: str) -> Table:
@@ -170,8 +178,9 @@ def draw_replay(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 6.5), dpi=110, layout="constrained")
+    figure = Figure(figsize=(10, 6.5), dpi=110)
     FigureCanvasAgg(figure)
+    figure.subplots_adjust(left=0.08, right=0.95, bottom=0.06, top=0.94, hspace=0.1)
     top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=[4, 1.3, 1])
     dates = pd.to_datetime(time, unit="s", utc=True).to_numpy()
     own, equal = equity(returns), equity(equal_weight)
