@@ -1,10 +1,10 @@
 """What the policy sees of the market: features by named, versioned recipe, the same bits live as in training.
 
 A recipe declares a memory W: the features of bar t are by definition a function of the bars t - W + 1 … t. Indicators
-    such as RSI or ADX have infinite memory, so here every recursion restarts at an anchor on an absolute grid of
-    time: with k the number of bars of that length since 1970, the anchor of bar k is the largest multiple of 256 that
-    is at most k - 255. That gives 256 to 511 bars up to and including k, the same ones whether the caller holds ten
-    years of history or just the last W = 512 bars: live values equal training values to the bit.
+such as RSI or ADX have infinite memory, so here every recursion restarts at an anchor on an absolute grid of time:
+with k the number of bars of that length since 1970, the anchor of bar k is the largest multiple of 256 that is at most
+k - 255. That gives 256 to 511 bars up to and including k, the same ones whether the caller holds ten years of history
+or just the last W = 512 bars: live values equal training values to the bit.
 """
 
 from __future__ import annotations

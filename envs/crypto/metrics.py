@@ -5,8 +5,8 @@ timeframe (a year of 365.25 days), never from the length of the test. The risk-f
 those of a sample (n - 1). Nothing returns NaN: a ratio whose denominator is zero is 0, and `Metrics.reason` says so.
 
 Sources: W. F. Sharpe 1994, "The Sharpe Ratio" (Sharpe and information ratio); F. A. Sortino and L. N. Price 1994,
-    "Performance Measurement in a Downside Risk Framework"; M. C. Jensen 1968, "The Performance of Mutual Funds in the
-    Period 1945–1964" (alpha).
+"Performance Measurement in a Downside Risk Framework"; M. C. Jensen 1968, "The Performance of Mutual Funds in the
+Period 1945–1964" (alpha).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ MINIMUM_TRADES = 30
 MINIMUM_EXPOSURE = 0.05
 ZERO_VARIANCE = "zero variance"
 NO_LOSS = "no losing bar"
+ROUNDING = 1e-15  # of a ratio of two money values near 1
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def sortino(returns: Array, per_year: float) -> float:
     if returns.size == 0:
         return 0.0
     downside = math.sqrt(float(np.mean(np.square(np.minimum(returns, 0.0)))))
-    return math.sqrt(per_year) * float(np.mean(returns)) / downside if downside > 0.0 else 0.0
+    return math.sqrt(per_year) * float(np.mean(returns)) / downside if downside > ROUNDING else 0.0
 
 
 def equity(returns: Array) -> Array:
@@ -192,7 +193,7 @@ def summarise(
     reason = ""
     if _deviation(r) == 0.0:
         reason = ZERO_VARIANCE
-    elif not np.any(r < 0.0):
+    elif not np.any(r < -ROUNDING):
         reason = NO_LOSS
     return Metrics(
         sharpe=own,
@@ -323,7 +324,7 @@ def _deviation(values: Array) -> float:
     if values.size < 2:
         return 0.0
     deviation = float(np.std(values, ddof=1))
-    return deviation if deviation > max(1e-15, 1e-12 * float(np.max(np.abs(values)))) else 0.0
+    return deviation if deviation > max(ROUNDING, 1e-12 * float(np.max(np.abs(values)))) else 0.0
 
 
 def _columns(**named: Array) -> list[Array]:

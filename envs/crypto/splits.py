@@ -35,8 +35,8 @@ SCHEMES = ("cpcv", "kfold", "walk-forward", "single")
 class CrossValidation:
     """How the bars before the hold-out are divided.
 
-    scheme: `cpcv` tests every combination of `test_groups` of the groups; `kfold` tests each group once; `walk-
-        forward` tests each group but the first, after training on what lies before it; `single` tests the last group.
+    scheme: `cpcv` tests every combination of `test_groups` of the groups; `kfold` tests each group once;
+        `walk-forward` tests each group but the first, after training on what lies before it; `single` tests the last.
     groups: contiguous groups of (nearly) equal length.
     test_groups: groups tested per fold; read by `cpcv` alone.
     embargo_share: bars kept free after the purge behind a test group, as a share of all bars; at least one day.
@@ -171,7 +171,7 @@ def make_splits(
             f"{bars_count:,} bars of {timeframe} are too few for {cv.scheme} with {cv.groups} groups, "
             f"a purge of {_purge(memory, lookback)} bars, an embargo of {cv.embargo_share:.1%} "
             f"and a hold-out of {holdout:.0%}: {enough}"
-            " (or use fewer groups, or --cv walk-forward or single, or shorter bars)"
+            " (or use fewer groups, --cv single, or shorter bars)"
         )
     return splits
 
@@ -226,9 +226,9 @@ def _runs(free: NDArray[np.bool_]) -> list[Window]:
 def _bars_needed(
     bars_count: int, timeframe: str, cv: CrossValidation, first_bar: int, holdout: float, lookback: int, memory: int
 ) -> int:
-    """About the fewest bars that can be divided (to 1 %), or 0 where not even a thousandfold more can."""
+    """About the fewest bars that can be divided (to 1 %), or 0 where not even a hundred times as many can."""
     low, high = bars_count, max(bars_count, 2 * (first_bar + 1))
-    limit = 1000 * high
+    limit = 100 * high
     while _divide(high, timeframe, cv, first_bar, holdout, lookback, memory) is None:
         low, high = high, 2 * high
         if high > limit:
