@@ -23,6 +23,7 @@ from envs.crypto.portfolio import (
     mark_,
     plan,
     portfolio_columns,
+    sum_assets,
     to_portfolio,
 )
 from envs.crypto.reward import Reward
@@ -283,6 +284,8 @@ class CryptoEnv(VecEnv):
         """See `VecEnv.step`. `terminated` is always false. Read both masks, don't write them."""
         if not self._episodes.started:
             raise RuntimeError("step was called before reset")
+        if action.shape != (self.num_envs, self.action_dim):  # torch would broadcast it, or complain in its own words
+            raise ValueError(f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, self.action_dim)}")
         reward = self._trade(action)
         truncated = self._no_rows
         if self._episodes.tick():  # known to the host, whatever is on the device
@@ -333,7 +336,7 @@ class CryptoEnv(VecEnv):
         if self._buys_at is not None:
             waiting = (self._initial_cash / assets).expand(assets, -1)
             torch.where(self._buys_at <= self._bar, self._worth[1], waiting, out=self._worth[1])
-        total = self._worth.sum(1)
+        total = sum_assets(self._worth)
         total[0] += ledger.cash
         growth = torch.div(total, self._total).log_()
         self._total.copy_(total)

@@ -31,7 +31,7 @@ class Episodes:
         self.fixed, self.stagger = fixed, stagger
         self.device = device
         self.lengths = np.ones(rows, dtype=np.int64)
-        self._windows: list[Tensor] = [torch.zeros(0, 2, dtype=torch.int64)] * members
+        self._windows: list[np.ndarray] = [np.zeros((0, 2), dtype=np.int64)] * members
         self._streams = Streams(members)
         # Drawn ahead: entry `turn` of a row's column is where its next episode starts.
         self._starts = torch.zeros(1, rows, dtype=torch.int64, device=device)
@@ -52,7 +52,7 @@ class Episodes:
 
     def configure(self, member: int, windows: Sequence[Window], length: int) -> None:
         """What holds from the member's next start: its windows, and its episodes' length where they aren't fixed."""
-        self._windows[member] = torch.tensor([(int(first), int(last)) for first, last in windows])
+        self._windows[member] = np.array([(int(first), int(last)) for first, last in windows])
         self.lengths[self.rows(member)] = [last - first for first, last in windows] if self.fixed else length
 
     def seed(self, member: int, seed: int) -> None:
@@ -147,21 +147,22 @@ class Episodes:
     def _draw(self, member: int, rounds: int) -> None:
         """The next `rounds` starts of each of a member's rows, instead of those it still had."""
         rows = self.rows(member)
-        windows = self._windows[member]
+        first, last = self._windows[member].T
         if self.fixed:
-            starts = windows[:, 0].unsqueeze(0)
+            starts = first[None]
         else:
-            # The rows of a round take even parts of the training bars, all turned by one random amount: each start is
-            # uniform, and as far as there are bars enough no two rows start at the same one.
+            # The rows of a round take even parts of the possible starts, all turned by one random amount: each start is
+            # uniform, and as far as there are enough no two rows start at the same bar.
             n = self.per_member
-            uniform = self._streams.member_uniform(member, rounds, n + 1)
-            place = (torch.arange(n, dtype=torch.float64) + uniform[:, :n]) / n + uniform[:, n:]
-            choices = windows[:, 1] - windows[:, 0] - int(self.lengths[rows.start]) + 1
-            bounds = choices.cumsum(0)
-            chosen = ((place - place.floor()) * bounds[-1]).long().clamp_max(int(bounds[-1]) - 1)
-            window = torch.searchsorted(bounds, chosen, right=True)
-            starts = windows[window, 0] + chosen - (bounds - choices)[window]
-        self._put(rows, starts)
+            uniform = self._streams.member_uniform(member, rounds, n + 1).numpy()
+            choices = last - first - self.lengths[rows.start] + 1
+            bounds = choices.cumsum()
+            edges = np.arange(n + 1) * bounds[-1] // n
+            place = edges[:-1] + (uniform[:, :n] * np.maximum(np.diff(edges), 1)).astype(np.int64)
+            chosen = (place + (uniform[:, n:] * bounds[-1]).astype(np.int64)) % bounds[-1]
+            window = np.searchsorted(bounds, chosen, side="right")
+            starts = first[window] + chosen - (bounds - choices)[window]
+        self._put(rows, torch.from_numpy(starts))
         self._turn[:, rows] = 0
         self._starts_left[rows] = rounds
 

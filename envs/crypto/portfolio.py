@@ -50,11 +50,13 @@ class Rules:
         self.stops = False
         self.holding_rule = False
 
-        ticker_minimum = torch.tensor(instruments.minimum_order, dtype=torch.float64, device=device).unsqueeze(1)
-        self._ticker_minimum = ticker_minimum if bool((ticker_minimum > 0).any()) else ticker_minimum[:1]
-        self.minimum = per_row(self._ticker_minimum.shape[0])  # (N, R), or (1, R) where all tickers have the same
-        increment = torch.tensor(instruments.increment, dtype=torch.float64, device=device).unsqueeze(1)
-        self.increment = increment if bool((increment > 0).any()) else None
+        def per_ticker(values: Sequence[float]) -> Tensor:
+            return torch.tensor(values, dtype=torch.float64, device=device).unsqueeze(1)
+
+        # (N, R), or (1, R) where the exchange sets none
+        self._ticker_minimum = per_ticker(instruments.minimum_order if any(instruments.minimum_order) else (0.0,))
+        self.minimum = per_row(self._ticker_minimum.shape[0])
+        self.increment = per_ticker(instruments.increment) if any(instruments.increment) else None
         self._members: dict[tuple[int, int], EnvParams] = {}
 
     @classmethod
@@ -121,6 +123,24 @@ class Filled(NamedTuple):
     unfilled: Tensor
 
 
+def sum_assets(values: Tensor) -> Tensor:
+    """The sum over the assets of (…, N, R), added up in an order that depends on N alone: (…, R).
+
+    `Tensor.sum` orders its additions by a column's place in memory, so a row's last bits would depend on its slot.
+    """
+    count = values.shape[-2]
+    if count == 1:
+        return values.squeeze(-2).clone()
+    half = count // 2
+    sums = values.narrow(-2, 0, half) + values.narrow(-2, half, half)
+    while half > 1:
+        fold = half // 2
+        sums.narrow(-2, 0, fold).add_(sums.narrow(-2, half - fold, fold))
+        half -= fold
+    total = sums.select(-2, 0)
+    return total.add_(values.select(-2, count - 1)) if count % 2 else total
+
+
 def plan(
     ledger: Ledger, worth: Tensor, total: Tensor, close: Tensor, action: Tensor, rules: Rules, *, count: bool = False
 ) -> Plan:
@@ -153,7 +173,7 @@ def plan(
     # All buys share one factor: the money is what cash exceeds the reserve by; the proceeds of these sells aren't
     # here yet.
     money = (ledger.cash - sizes[3]).clamp_min_(0.0)
-    buy *= (money / buy.sum(0).clamp_min_(_TINY)).clamp_max_(1.0)
+    buy *= (money / sum_assets(buy).clamp_min_(_TINY)).clamp_max_(1.0)
 
     # What would remain worth less than the minimum is sold along: wholes are exempt from the minimum that the rest
     # must reach. Comparisons write 0.0 and 1.0, and products take the place of `where`, which is slow on the CPU;
@@ -211,7 +231,7 @@ def fill_(
     keep = torch.rsub(sell, 1.0)
     sell *= units
     sell *= open_
-    spent, sold = flow.sum(1)  # quote units; `sold` is before slippage and fee
+    spent, sold = sum_assets(flow)  # quote units; `sold` is before slippage and fee
     torch.div(buy, open_, out=sell)
     sell *= rules.buy_rate
     ledger.book.mul_(keep)
@@ -295,7 +315,7 @@ def open_portfolio(initial_cash: float | Sequence[float], assets: int) -> Portfo
 def value(portfolio: Portfolio, close: Tensor) -> Tensor:
     """(R,) cash plus units at `close` (R, N)."""
     worth = portfolio.units.t() * close.t()
-    return worth.sum(0) + portfolio.cash
+    return sum_assets(worth) + portfolio.cash
 
 
 def plan_orders(portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rules) -> Orders:
@@ -303,7 +323,7 @@ def plan_orders(portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rule
     ledger = _ledger(portfolio)
     close_by_asset = close.t().contiguous()
     worth = ledger.book[1] * close_by_asset
-    total = worth.sum(0) + ledger.cash
+    total = sum_assets(worth) + ledger.cash
     made = plan(ledger, worth, total, close_by_asset, action.t().double().contiguous(), rules, count=True)
     buy, share = made.flow
     assert made.dropped is not None
@@ -345,7 +365,7 @@ def observe_portfolio(portfolio: Portfolio, close: Tensor, held_scale: float) ->
     """(R, 1 + 3N) float32: cash share, weights, unrealised returns, min(1, bars held / held_scale)."""
     ledger = _ledger(portfolio)
     worth = ledger.book[1] * close.t()
-    total = worth.sum(0) + ledger.cash
+    total = sum_assets(worth) + ledger.cash
     columns = portfolio_columns(worth, total, ledger, torch.full_like(total, 1.0 / held_scale))
     return torch.cat([(ledger.cash / total).unsqueeze(0), columns.flatten(0, 1)]).t().float()
 
