@@ -220,14 +220,14 @@ def mean_reversion(bars: Bars, look: int = 72, threshold: float = 0.25, scale: f
 
 def test_the_edge_survives_costs() -> None:
     """After .25 % fees and .05 % slippage the rule beats equal weight on every seed; without the edge it does not."""
-    growth = [mean_reversion(make_demo_market(seed, bars=8000)).excess_growth for seed in range(4)]
+    growth = [mean_reversion(make_demo_market(seed, bars=5000)).excess_growth for seed in range(3)]
     assert min(growth) > 2.0
     assert np.mean(growth) > 4.0
-    nothing = [mean_reversion(make_demo_market(seed, bars=8000, edge=0.0)).information_ratio for seed in range(4)]
+    nothing = [mean_reversion(make_demo_market(seed, bars=5000, edge=0.0)).information_ratio for seed in range(3)]
     assert np.mean(nothing) < 0.5
 
 
 def test_the_planted_edge_survives_costs_and_its_shuffle_has_none() -> None:
-    bars = make_planted_market(0, assets=5, bars=8000)
+    bars = make_planted_market(0, assets=5, bars=5000)
     assert mean_reversion(bars).excess_growth > 1.5
     assert mean_reversion(shuffled(bars, 0)).alpha < 0.0
