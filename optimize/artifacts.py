@@ -63,9 +63,9 @@ def draw_equity(path: Path, paths: PathTrades, times: NDArray[np.int64], title: 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4.5), dpi=100, layout="constrained")
+    figure = Figure(figsize=(9, 4.5), dpi=100)
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    axes = figure.add_axes((0.08, 0.08, 0.9, 0.84))
     dates = pd.to_datetime(times, unit="s", utc=True).to_numpy()
     stride = max(1, len(times) // 2000)
     for index, (own, equal) in enumerate(zip(paths.returns, paths.equal_weight, strict=True)):

@@ -14,8 +14,6 @@ import typer
 from rich.console import Console
 
 from envs.errors import InputError, RunError
-from optimize.launch import DEMO, DEMO_BARS, SMOKE, SMOKE_BARS, choose_device, make_demo_data, run_on_all
-from optimize.storage import hide_password, open_storage, storage_url
 
 STUDY, DATA, TRAINING, MARKET, MACHINE = "Study", "Data and folds", "Training", "Market and money", "Machine"
 
@@ -164,7 +162,7 @@ def search_commands(app: typer.Typer, after_study: Any = None) -> None:
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
         """Say what studies there are, who works on them, and how far they are."""
-        _status(study_name, storage_url(storage, runs_dir), as_json)
+        _status(study_name, storage, runs_dir, as_json)
 
     @app.command()
     def dashboard(
@@ -174,7 +172,7 @@ def search_commands(app: typer.Typer, after_study: Any = None) -> None:
         port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 8080,
     ) -> None:
         """Serve optuna-dashboard on this machine only (it has no login), with the trials' equity curves."""
-        _dashboard(study_name, storage_url(storage, runs_dir), port)
+        _dashboard(study_name, storage, runs_dir, port)
 
     @app.command()
     def doctor(
@@ -183,6 +181,7 @@ def search_commands(app: typer.Typer, after_study: Any = None) -> None:
     ) -> None:
         """Look at torch, GPUs, memory, disk, database and versions: each line ok, or what to do. Exit code 1 where something is to do."""
         from optimize.doctor import examine
+        from optimize.storage import storage_url
 
         console = Console()
         bad = 0
@@ -201,8 +200,10 @@ def _given(context: typer.Context) -> frozenset[str]:
 
 
 def _train(flags: dict[str, Any], given: frozenset[str], after_study: Any) -> None:
+    from envs.crypto.splits import CrossValidation
     from optimize.freeze import Request, check_request, open_study
-    from optimize.study import StudyHandle
+    from optimize.launch import DEMO, DEMO_BARS, SMOKE, SMOKE_BARS, choose_device, make_demo_data
+    from optimize.storage import open_storage, storage_url
     from optimize.worker import WorkerOptions, work
 
     console = Console()
@@ -214,8 +215,6 @@ def _train(flags: dict[str, Any], given: frozenset[str], after_study: Any) -> No
     given = given | frozenset(preset)
     if flags["n_trials"] < 1:
         raise InputError(f"--n-trials {flags['n_trials']} must be at least 1")
-    from envs.crypto.splits import CrossValidation
-
     device = choose_device(flags["gpu"])
     renamed = {"environment": "env", "cv": ("cv", "groups", "test_groups", "embargo")}
     set_by_user = set(given)
@@ -259,7 +258,6 @@ def _train(flags: dict[str, Any], given: frozenset[str], after_study: Any) -> No
             _all_gpus(handle, torch.cuda.device_count(), say)
             return
     work(handle, experiment, options, console, after_study if flags["auto_deploy"] else None)
-    assert isinstance(handle, StudyHandle)
 
 
 def _known(storage: Any, name: str) -> bool:
@@ -270,6 +268,7 @@ def _known(storage: Any, name: str) -> bool:
 
 def _all_gpus(handle: Any, count: int, say: Any) -> None:
     """This process stands for the study's worker on this machine; the work is done by one child per GPU."""
+    from optimize.launch import run_on_all
     from optimize.recovery import leave, register_worker
 
     name = register_worker(handle.storage, handle.study_id, alongside=False, say=say)
@@ -297,6 +296,7 @@ def _describe(handle: Any, experiment: Any, console: Console) -> None:
 
 
 def _run(config: Path, out: Path | None, start_from: Path | None, gpu: str | None) -> None:
+    from optimize.launch import choose_device
     from optimize.run import read_config, run
     from optimize.trial_batch import Interrupted
     from optimize.worker import StopRequest
@@ -329,10 +329,12 @@ def _run(config: Path, out: Path | None, start_from: Path | None, gpu: str | Non
     say(f"results in {result.out}")
 
 
-def _status(study_name: str | None, url: str, as_json: bool) -> None:
+def _status(study_name: str | None, where: str | None, runs_dir: Path, as_json: bool) -> None:
+    from optimize.storage import hide_password, open_storage, storage_url
     from optimize.study import StudyHandle
     from optimize.summary import print_status, status
 
+    url = storage_url(where, runs_dir)
     storage = open_storage(url, create=False, immediate=False)
     names = [study_name] if study_name else [s.study_name for s in storage.get_all_studies() if "sweepd:spec" in s.user_attrs]
     handles = [StudyHandle(storage, name) for name in names]
@@ -346,14 +348,16 @@ def _status(study_name: str | None, url: str, as_json: bool) -> None:
         console.print(f"no study in {hide_password(url)}", highlight=False)
 
 
-def _dashboard(study_name: str | None, url: str, port: int) -> None:
+def _dashboard(study_name: str | None, where: str | None, runs_dir: Path, port: int) -> None:
     from optimize.artifacts import artifact_store
+    from optimize.storage import hide_password, open_storage, storage_url
     from optimize.study import StudyHandle
 
     try:
         import optuna_dashboard
     except ImportError:
         raise InputError("sweepd dashboard needs optuna-dashboard: pip install 'sweepd[dashboard]'") from None
+    url = storage_url(where, runs_dir)
     storage = open_storage(url, create=False, immediate=False)
     studies = [s for s in storage.get_all_studies() if "sweepd:spec" in s.user_attrs]
     if not studies and study_name is None:

@@ -9,14 +9,17 @@ import torch
 
 from agents.ppo import PPO, PPOParams
 from envs.crypto.bars import Bars
-from envs.sizing import Measurement, SizingChoice, available_memory, choose_num_envs
+from envs.sizing import Measurement, available_memory, choose_num_envs
 from optimize.experiment import Experiment
 from optimize.search_space import SHAPE_DEFAULTS, SearchSpace, Settings
 from optimize.spec import UPDATES_PER_FOLD, StudySpec, upper_num_envs
 
 
-def measure_num_envs(spec: StudySpec, bars: Bars, device: torch.device, say: Callable[[str], None]) -> SizingChoice:
-    """Measure rollout and update for growing numbers of envs per member, with this study's program on this device."""
+def measure_num_envs(spec: StudySpec, bars: Bars, device: torch.device, say: Callable[[str], None]) -> tuple[int, list[str]]:
+    """Measure rollout and update for growing numbers of envs per member, with this study's program on this device.
+
+    Returns the number chosen, and everything that was measured, as lines.
+    """
     upper = upper_num_envs(spec.budget, spec.horizon)
     shape = typical_shape(spec.search_space)
     experiment = Experiment(spec, bars, device)
@@ -44,10 +47,10 @@ def measure_num_envs(spec: StudySpec, bars: Bars, device: torch.device, say: Cal
 
     say(f"--n-envs auto: measuring rollout and update of {spec.slots} members, network {shape['net_width']} x {shape['net_depth']}, "
         f"{shape['epochs']} epochs, on {device}; at most {upper} envs, so that {spec.budget:,} steps hold {UPDATES_PER_FOLD} rollouts of {spec.horizon}")
-    choice = choose_num_envs(measure, upper=upper, memory_limit=available_memory(device))
-    for line in str(choice).splitlines():
+    choice = choose_num_envs(measure, upper=upper, start=min(4, upper), memory_limit=available_memory(device))
+    for line in choice.lines():
         say(f"  {line}")
-    return choice
+    return choice.num_envs, choice.lines()
 
 
 def typical_shape(space: SearchSpace) -> dict[str, int]:

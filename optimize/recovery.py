@@ -98,9 +98,6 @@ def register_worker(storage: StudyStorage, study_id: int, *, alongside: bool, sa
         with storage.transaction() as session:
             storage.lock_study(session, study_id)
             others = [w for w in list_workers(storage, study_id, session) if w.is_here and w.pid != os.getpid()]
-            gone = [w.worker for w in others if not w.alive]
-            if gone:
-                session.execute(workers.delete().where(workers.c.worker.in_(gone)))
             running = [] if alongside else [w for w in others if w.alive and not w.alongside]
             if not running:
                 session.execute(workers.insert().values(
@@ -255,4 +252,7 @@ def recover_stale(storage: StudyStorage, study_id: int, *, grace: float = GRACE_
                 session.execute(sa.delete(attribute).where(attribute.trial_id == row.trial_id, attribute.key == "sweepd:reason"))
                 session.add(models.TrialUserAttributeModel(trial_id=row.trial_id, key="sweepd:reason", value_json=json.dumps(reason)))
         recovered.append(Recovered(row.trial_id, row.number, known.tries, quarantined))
+    if dead_workers:  # kept until here: that they are dead is what freed their trials at once
+        with storage.transaction() as session:
+            session.execute(workers.delete().where(workers.c.worker.in_(dead_workers)))
     return recovered

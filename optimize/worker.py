@@ -186,6 +186,7 @@ class Worker:
             "trials": [t.plan.number for t in trainings], "rung": rung, "device": str(self.experiment.device),
             "num_envs": self.spec.num_envs, "steps_per_second": round(self.telemetry.steps_per_second),
         }
+        self.heartbeat.beat()
 
     def _progress(self, steps: int) -> None:
         self.telemetry.steps(steps)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import subprocess
+import multiprocessing
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import optuna
 import pytest
+import torch
+import typer
 
 from envs.crypto.bars import Bars, write_bars
 from envs.crypto.demo_market import make_planted_market
+from envs.errors import InputError, RunError
+from optimize.commands import search_commands
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
-ROOT = Path(__file__).resolve().parents[2]
 
 SPACE = """
 name = "tiny"
@@ -34,30 +38,69 @@ action_scale = { low = 0.1, high = 0.3 }
 time_decay_floor = { low = 0.2, high = 1.0 }
 lookback = { low = 1, high = 2 }
 """
-# sweepd's search commands alone: what the entry point does with errors, without the packages that optimize must not import.
-DRIVER = """
-import sys
-import torch
-import typer
-from envs.errors import InputError, RunError
-from optimize.commands import search_commands
-torch.set_num_threads(1)
-app = typer.Typer(pretty_exceptions_enable=False)
-search_commands(app)
-try:
-    app()
-except InputError as error:
-    print(error, file=sys.stderr)
-    sys.exit(2)
-except RunError as error:
-    print(error, file=sys.stderr)
-    sys.exit(1)
-"""
+TRAIN = ("--data-dir", "bars", "--search-space", "tiny.toml", "--cv", "single", "--groups", "8", "--holdout", "0.1", "--budget", "192",
+         "--rungs", "3", "--horizon", "16", "--n-envs", "2", "--slots", "4", "--trials-per-batch", "3", "--threads", "1", "--gpu", "cpu",
+         "--study-name", "s")
+
+
+def search_app() -> typer.Typer:
+    """The search commands alone, without the packages that optimize must not import."""
+    app = typer.Typer(pretty_exceptions_enable=False)
+    search_commands(app)
+    return app
+
+
+def _child(words: list[str], folder: Path, output: Path) -> None:
+    """What the entry point does, in a process of its own."""
+    os.chdir(folder)
+    with output.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    torch.set_num_threads(1)
+    code = 0
+    try:
+        search_app()(words)
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    except (InputError, RunError) as error:
+        print(error, file=sys.stderr)
+        code = 2 if isinstance(error, InputError) else 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+class Running:
+    """A command in a forked process: a fork, since importing everything anew would take longer than the tests."""
+
+    def __init__(self, words: list[str], folder: Path, output: Path) -> None:
+        self.output = output
+        self.process = multiprocessing.get_context("fork").Process(target=_child, args=(words, folder, output))
+        self.process.start()
+
+    def signal(self, signum: int) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signum)
+
+    @property
+    def ended(self) -> bool:
+        return not self.process.is_alive()
+
+    def finish(self, code: int = 0, seconds: float = 120.0) -> str:
+        """Wait for the end, check the exit code, and return everything that was printed."""
+        self.process.join(seconds)
+        text = self.output.read_text() if self.output.exists() else ""
+        assert self.process.exitcode == code, f"exit code {self.process.exitcode}\n{text}"
+        return text
+
+
+Sweepd = Callable[..., Running]
 
 
 @pytest.fixture(scope="session")
 def bars() -> Bars:
-    return make_planted_market(3, assets=2, bars=3_300)
+    return make_planted_market(3, assets=2, bars=3_000)
 
 
 @pytest.fixture
@@ -68,20 +111,18 @@ def market(tmp_path: Path, bars: Bars) -> Path:
     return tmp_path
 
 
-Sweepd = Callable[..., "subprocess.Popen[str]"]
-
-
 @pytest.fixture
-def sweepd(market: Path) -> Sweepd:
-    """Start a command in the market's folder: sweepd("train", "--n-trials", 3). Popen, output and errors as text."""
+def sweepd(market: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sweepd]:
+    """Start a command in the market's folder: sweepd("train", "--n-trials", 3). train gets the flags of a tiny study first."""
+    started: list[Running] = []
+    outputs = tmp_path_factory.mktemp("output")
 
-    def start(*arguments: object, small: bool = True) -> subprocess.Popen[str]:
-        words = [str(a) for a in arguments]
-        if small and words[0] == "train":
-            words = ["train", "--data-dir", "bars", "--search-space", "tiny.toml", "--cv", "kfold", "--groups", "3", "--holdout", "0.1",
-                     "--budget", "192", "--rungs", "3", "--horizon", "16", "--n-envs", "2", "--slots", "4", "--trials-per-batch", "3",
-                     "--threads", "1", "--gpu", "cpu", "--study-name", "s", *words[1:]]
-        return subprocess.Popen([sys.executable, "-c", DRIVER, *words], cwd=market, text=True, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    def start(command: str, *arguments: object) -> Running:
+        words = [command, *(TRAIN if command == "train" else ()), *map(str, arguments)]
+        started.append(Running(words, market, outputs / f"{len(started)}.txt"))
+        return started[-1]
 
-    return start
+    yield start
+    for running in started:
+        running.process.kill()
+        running.process.join()

@@ -139,6 +139,17 @@ def test_a_stale_attempt_goes_back_to_waiting_and_a_beating_one_does_not(storage
     assert recover_stale(storage, _id(storage), grace=60) == []
 
 
+def test_a_worker_whose_process_is_gone_holds_nothing_any_longer(storage: StudyStorage, study: optuna.Study) -> None:
+    dead = register_worker(storage, _id(storage), alongside=False, say=lambda _: None)
+    trial_id = storage.claim_new(_id(storage), dead, 1)
+    with storage.transaction() as session:
+        session.execute(workers.update().values(pid=2**22 + 1))
+    other = open_storage(storage.url)
+    alive = register_worker(other, _id(other), alongside=False, say=lambda _: None)
+    assert [r.trial_id for r in recover_stale(other, _id(other), grace=3600)] == [trial_id]
+    assert [w.worker for w in list_workers(other, _id(other))] == [alive]
+
+
 def test_a_trial_that_kills_its_process_is_quarantined_unless_it_gets_somewhere(storage: StudyStorage, study: optuna.Study) -> None:
     trial_id = storage.claim_new(_id(storage), "w", 1)
     assert trial_id is not None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +41,6 @@ def _numbers(folder: Path) -> dict[int, Any]:
     return found
 
 
-def _finish(process: Any, code: int = 0) -> str:
-    out, err = process.communicate(timeout=150)
-    assert process.returncode == code, out + err
-    return str(out)
-
-
 def _wait_for(condition: Any, seconds: float = 90.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
@@ -53,7 +49,8 @@ def _wait_for(condition: Any, seconds: float = 90.0) -> None:
 
 
 def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(market: Path, sweepd: Sweepd) -> None:
-    out = _finish(sweepd("train", "--n-trials", 4))
+    folds = ("--cv", "kfold", "--groups", "3")
+    out = sweepd("train", "--n-trials", 4, *folds).finish()
     assert "Using Vectorized Environments: 8 parallel envs" in out
     assert "best trial" in out
     handle = _handle(market)
@@ -96,17 +93,14 @@ def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(market:
     assert handle.flags["search_space"] == "tiny.toml"
     assert {"fee", "slippage", "seed", "timeframe", "tickers", "pruner", "holdout", "n_trials", "auto_deploy"} <= set(handle.flags)
     # Started again it has nothing to do; asked for more it goes on; joined with something else it refuses.
-    assert "training" not in _finish(sweepd("train", "--n-trials", 4))
-    _finish(sweepd("train", "--n-trials", 5, "--pruner", "hyperband"))
+    assert "training" not in sweepd("train", "--n-trials", 4, *folds).finish()
+    sweepd("train", "--n-trials", 5, "--pruner", "hyperband", *folds).finish()
     assert len(_handle(market).trials()) == 5
-    refused = sweepd("train", "--n-trials", 6, "--budget", "193")
-    _, err = refused.communicate(timeout=60)
-    assert refused.returncode == 2
-    assert "budget = 192" in err
-    assert "--study-name" in err
-    refused = sweepd("train", "--n-trials", 6, "--tickers", "ASSET2/USDT")
-    assert refused.wait(timeout=60) == 2
-    out = _finish(sweepd("status", "--json", small=False))
+    refused = sweepd("train", "--n-trials", 6, *folds, "--budget", "193").finish(2)
+    assert "budget = 192" in refused
+    assert "--study-name" in refused
+    sweepd("train", "--n-trials", 6, *folds, "--tickers", "ASSET2/USDT").finish(2)
+    out = sweepd("status", "--json").finish()
     assert json.loads(out)[0]["trials"]["RUNNING"] == 0
 
 
@@ -114,7 +108,7 @@ def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(market:
 def test_two_racing_workers_reach_the_total_exactly(market: Path, sweepd: Sweepd) -> None:
     racers = [sweepd("train", "--n-trials", 6, "--trials-per-batch", 2, "--alongside", "--pruner", "none") for _ in range(2)]
     for racer in racers:
-        _finish(racer)
+        racer.finish()
     trials = _handle(market).trials()
     assert [t.number for t in trials] == list(range(6))
     assert {t.state for t in trials} == {TrialState.COMPLETE}
@@ -123,53 +117,61 @@ def test_two_racing_workers_reach_the_total_exactly(market: Path, sweepd: Sweepd
 @pytest.mark.slow
 def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweepd, tmp_path_factory: pytest.TempPathFactory) -> None:
     """SIGINT in the middle of a rung, SIGKILL after a later one, then to the end: bit for bit the numbers of a run left alone."""
-    long = ("--budget", 4096, "--pruner", "none", "--sampler", "random")
-    _finish(sweepd("train", "--n-trials", 3, *long, "--study-name", "s", "--runs-dir", "alone/runs"))
+    long = ("--budget", 1920, "--pruner", "none", "--sampler", "random")
+    sweepd("train", "--n-trials", 3, *long, "--study-name", "s", "--runs-dir", "alone/runs").finish()
 
     first = sweepd("train", "--n-trials", 3, *long)
-    _wait_for(lambda: (market / "runs/sweepd.db").exists() and _begun(market))
-    first.send_signal(signal.SIGINT)
-    out = _finish(first)
+    _wait_for(lambda: _begun(market))
+    first.signal(signal.SIGINT)
+    out = first.finish()
     assert "stopped as asked" in out
     states = {t.state for t in _handle(market).trials()}
     assert states <= {TrialState.WAITING, TrialState.COMPLETE}, states
 
+    reported = _count(market, "SELECT count(*) FROM trial_intermediate_values")
     second = sweepd("train", "--n-trials", 3, *long)
-    _wait_for(lambda: any(t.intermediate_values for t in _handle(market).trials()) or second.poll() is not None)
-    second.kill()
-    second.wait()
+    _wait_for(lambda: _count(market, "SELECT count(*) FROM trial_intermediate_values") > reported or second.ended)
+    second.signal(signal.SIGKILL)
+    second.finish(-signal.SIGKILL)
     third = sweepd("train", "--n-trials", 3, *long)
-    _finish(third)
+    third.finish()
     interrupted, alone = _numbers(market), _numbers(market / "alone")
     assert interrupted == alone
     assert {row["state"] for row in alone.values()} == {TrialState.COMPLETE}
 
 
-def _begun(folder: Path) -> bool:
+def _count(folder: Path, query: str) -> int:
+    """A number from the study's database, read without opening it as a study: a worker is at it. 0 where there is no table yet."""
     try:
-        return any(t.state == TrialState.RUNNING and len(t.params) > 5 for t in _handle(folder).trials())
-    except Exception:  # the study is being made at this moment
-        return False
+        with closing(sqlite3.connect(f"file:{folder}/runs/sweepd.db?mode=ro", uri=True)) as connection:
+            return int(connection.execute(query).fetchone()[0])
+    except sqlite3.Error:
+        return 0
+
+
+def _begun(folder: Path) -> bool:
+    """A trial is being trained: its worker has said so with a heartbeat."""
+    return _count(folder, "SELECT count(*) FROM sweepd_workers WHERE state = 'training' AND info LIKE '%trials%'") > 0
 
 
 @pytest.mark.slow
 def test_a_started_again_worker_takes_over_and_sigterm_leaves_nothing_running(market: Path, sweepd: Sweepd) -> None:
     endless = ("--budget", 200_000, "--pruner", "none")
     first = sweepd("train", "--n-trials", 3, *endless)
-    _wait_for(lambda: (market / "runs/sweepd.db").exists() and _begun(market))
-    second = sweepd("train", "--n-trials", 3)
-    second_out = []
-    assert "stopped as asked" in _finish(first)
     _wait_for(lambda: _begun(market))
-    second.send_signal(signal.SIGTERM)
-    second_out.append(_finish(second))
+    second = sweepd("train", "--n-trials", 3, *endless)
+    second_out = []
+    assert "stopped as asked" in first.finish()
+    _wait_for(lambda: _begun(market))
+    second.signal(signal.SIGTERM)
+    second_out.append(second.finish())
     assert "asking the running worker" in second_out[0]
     assert {t.state for t in _handle(market).trials()} == {TrialState.WAITING}
     assert [t.number for t in _handle(market).trials()] == [0, 1, 2]
 
 
 def test_waiting_trials_go_first_and_only_those_of_the_batchs_shape(market: Path, sweepd: Sweepd) -> None:
-    _finish(sweepd("train", "--n-trials", 1, "--trials-per-batch", 1))
+    sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     handle = _handle(market)
     wide = {"net_width": 16, "minibatch": 16, "learning_rate": 1e-3, "one_minus_gamma": 0.05, "target_kl_on": False, "lr_schedule": "linear",
             "action_scale": 0.2, "time_decay_floor": 1.0, "lookback": 1}
