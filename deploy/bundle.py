@@ -32,7 +32,7 @@ from agents.policy import FrozenPolicy, load_members
 from envs.crypto.features import Recipe, get_recipe
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.timeframe import bar_seconds
-from envs.errors import InputError
+from envs.errors import InputError, RunError
 from envs.files import write_atomic
 
 FORMAT: Final = "sweepd-bundle"
@@ -241,12 +241,20 @@ def describe_members(members: bytes) -> dict[str, FilePart]:
 def write_bundle(bundle: Bundle, folder: Path) -> Path:
     """Write `bundle` into `folder` under its own name and return that path; whole or not at all.
 
-    One that is there already is verified and kept: bundles are immutable.
+    One that is there already is verified and kept: bundles are immutable. Raises RunError where the disk refuses.
     """
     path = folder / bundle.name
     if path.exists():
         load_bundle(path, expected=bundle.hash)
         return path
+    try:
+        _write_new(bundle, folder, path)
+    except OSError as error:
+        raise RunError(f"bundle {path} cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def _write_new(bundle: Bundle, folder: Path, path: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{bundle.name}.", suffix=".tmp", dir=folder))
     try:
@@ -265,7 +273,6 @@ def write_bundle(bundle: Bundle, folder: Path) -> Path:
             os.close(handle)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return path
 
 
 def load_bundle(path: Path, *, expected: str | None = None) -> Bundle:

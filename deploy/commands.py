@@ -176,7 +176,10 @@ def trade_command(
         console.print(DISCLAIMER, style="dim", highlight=False)
     result = run_replay(loaded, bars, window, console=console, slot=name, cash=cash, any_account=any_account)
     target = out or replay_folder(deployments, name, result)
-    paths = write_replay(result, target)
+    try:
+        paths = write_replay(result, target)
+    except OSError as error:
+        raise InputError(f"--out {target} cannot be written: {error.strerror or error}") from error
     if as_json:
         typer.echo(
             json.dumps({"bundle": loaded.hash, "folder": str(target), "metrics": result.metrics.to_dict()}, indent=1)

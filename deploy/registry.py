@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from deploy.bundle import NAME_DIGITS, Bundle, load_bundle, write_bundle
 from deploy.models import SCHEMA_VERSION, Base, BundleRow, EventRow, LookRow, SchemaRow, SlotRow, VersionRow
-from envs.errors import InputError
+from envs.errors import InputError, RunError
 
 _ADVISORY_LOCK = 0x73776565  # any number that other programs on the same PostgreSQL are unlikely to use
 
@@ -87,8 +87,10 @@ class Registry:
             except OSError as error:
                 raise InputError(f"the registry's folder {path.parent} cannot be made: {error.strerror}") from error
         self._engine = _engine(self.url)
-        with self._reported():
+        try:
             self._prepare()
+        except RunError as error:
+            raise InputError(str(error)) from error
 
     # -- reading
     # ---------------------------------------------------------------------------------------------------------
@@ -292,7 +294,7 @@ class Registry:
             yield
         except DBAPIError as error:
             problem = str(error.orig).splitlines()[0]
-            raise InputError(f"the registry {self._shown} cannot be used: {problem}") from error
+            raise RunError(f"the registry {self._shown} cannot be used: {problem}") from error
 
     @contextmanager
     def _reading(self) -> Iterator[Session]:
@@ -315,6 +317,8 @@ def asset_set(tickers: Sequence[str]) -> str:
 def _parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
+        if parsed.drivername == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
         parsed.get_dialect()
     except (ArgumentError, NoSuchModuleError) as error:
         raise InputError(f"--registry {url!r} is not a database URL like sqlite:///deployments/registry.db") from error

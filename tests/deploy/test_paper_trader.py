@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from deploy.bundle import Bundle
 from deploy.paper_trader import ClosedBar, PaperTrader
 from deploy.replay import ledger_table, orders_table, replay, write_replay
 from deploy.scoring import score_bundle
-from envs.crypto.bars import Bars
+from envs.crypto.bars import Bars, load_bars
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import make_market
@@ -170,6 +171,19 @@ def test_a_replay_equals_the_canonical_score(holes: float) -> None:
     )  # the policy looks at the market
 
 
+def test_a_replay_over_an_outage_of_the_real_exchange_equals_the_canonical_score(real_data: Path) -> None:
+    tickers = ("SOL/USDT", "BTC/USDT", "NEAR/USDT")
+    bars = load_bars(real_data / "binance_2021_2023_1h", "1h", tickers)
+    outage = int(np.argmax(bars.hole.any(axis=1) & (np.arange(len(bars)) > 700)))
+    assert bars.hole[outage].all()
+    window = (outage - 60, outage + 60)
+    bundle = small_bundle(8, tickers=tickers, params=EnvParams(trailing_stop=0.02), gain=1.5)
+    scored, replayed = score_bundle(bundle, bars, window), replay(bundle, bars, window)
+    np.testing.assert_allclose(replayed.returns, scored.returns, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(replayed.equal_weight, scored.equal_weight, rtol=1e-9, atol=1e-12)
+    assert sum(entry.unfilled for entry in replayed.entries) > 0
+
+
 def test_what_lies_before_and_behind_the_window_does_not_matter() -> None:
     bars = market_bars(2, bars=1200)
     bundle = small_bundle(5, tickers=TICKERS)
@@ -269,7 +283,7 @@ def test_the_broker_fills_at_the_next_open_with_slippage_and_takes_the_fee_from_
             broker.submit([order])
 
 
-def test_a_replay_writes_its_ledger_orders_and_picture(tmp_path) -> None:
+def test_a_replay_writes_its_ledger_orders_and_picture(tmp_path: Path) -> None:
     import json
 
     import pandas as pd
