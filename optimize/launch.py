@@ -23,7 +23,7 @@ DEMO: dict[str, Any] = {
     "study_name": "demo", "n_trials": 12, "groups": 4, "test_groups": 2, "budget": 120_000, "search_space": "demo", "data_dir": Path("data/demo"),
 }
 SMOKE: dict[str, Any] = {
-    "study_name": "smoke", "n_trials": 4, "cv": "kfold", "groups": 3, "budget": 12_000, "rungs": 3, "search_space": "demo", "data_dir": Path("data/smoke"),
+    "study_name": "smoke", "n_trials": 4, "cv": "kfold", "groups": 3, "budget": 16_384, "rungs": 2, "n_envs": "16", "search_space": "demo", "data_dir": Path("data/smoke"),
 }
 DEMO_BARS, SMOKE_BARS = 12_000, 6_000
 ASSETS = 5
