@@ -36,7 +36,7 @@ class Shape:
     action_dim: int
     privileged_dim: int = 0
     slots: int = 10
-    net_width: int = 128
+    net_width: int = 64
     net_depth: int = 2
     num_envs: int = 64
     horizon: int = 64

@@ -40,6 +40,8 @@ from envs.streams import derive_seed
 
 ASSETS, BARS, TIMEFRAME = 5, 24_000, "1h"
 LEAK_BARS = 24
+SIZES = ("net_width", "net_depth", "minibatch", "epochs", "horizon", "num_envs")
+NUM_ENVS = 32  # at least 100 updates in a budget of 200,000 steps, about, as a study's automatic choice demands
 STEPS = {"oracle": 100_000, "planted": 200_000, "shuffled": 200_000}
 PLANTED_GOAL = 1.0  # per year, in every seed
 SHUFFLED_LIMIT = 0.5  # per year, in every seed; staying in cash alone gains a little on equal weight's volatility drag
@@ -155,8 +157,10 @@ def main(argv: list[str]) -> int:
         "--steps", type=int, help="per member, instead of " + ", ".join(f"{k} {v:,}" for k, v in STEPS.items())
     )
     parser.add_argument("--threads", type=int, default=2)
-    for name, default in {"net_width": 128, "minibatch": 512, "epochs": 8, "horizon": 64, "num_envs": 32}.items():
-        parser.add_argument("--" + name.replace("_", "-"), type=int, default=default)
+    for field in fields(Shape):
+        if field.name in SIZES:
+            default = NUM_ENVS if field.name == "num_envs" else field.default
+            parser.add_argument("--" + field.name.replace("_", "-"), type=int, default=default)
     for field in fields(PPOParams):
         kind = str if field.name == "lr_schedule" else float
         parser.add_argument("--" + field.name.replace("_", "-"), type=kind, default=field.default)
@@ -165,12 +169,12 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     params = PPOParams(**{field.name: getattr(args, field.name) for field in fields(PPOParams)})
-    sizes = {name: getattr(args, name) for name in ("net_width", "minibatch", "epochs", "horizon", "num_envs")}
+    sizes = {name: getattr(args, name) for name in SIZES}
     env_params = EnvParams(action_scale=args.action_scale)
     outcomes = []
-    print(
-        f"{'market':10}{'seed':>5}{'excess/year':>13}{'per test group':>42}{'worst':>8}{'exposure':>10}{'trades/bar':>12}{'steps/s':>10}"
-    )
+    columns = {"market": -10, "seed": 5, "excess/year": 13, "per test group": 42, "worst": 8, "exposure": 10}
+    columns |= {"trades/bar": 12, "steps/s": 10}
+    print("".join(name.rjust(size) if size > 0 else name.ljust(-size) for name, size in columns.items()))
     for kind in [args.only] if args.only else STEPS:
         for seed in range(args.seeds):
             one = learn(kind, seed, args.steps or STEPS[kind], env_params, params, sizes)

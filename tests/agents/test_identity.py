@@ -99,6 +99,8 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone() -> None:
     assert ppo.diverged == [False, False, True, False, False]
     assert bool(torch.isfinite(ppo.get_member(1)["weights"]).all())
     assert ppo.act_fn([2])(torch.zeros(1, 3)).tolist() == [[0.0, 0.0]]
+    ppo.set_member(4, ppo.get_member(2))
+    assert ppo.diverged == [False, False, True, False, True]  # a checkpoint doesn't heal it
 
 
 def test_a_member_that_stopped_early_keeps_learning_next_time_whoever_else_does() -> None:

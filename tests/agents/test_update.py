@@ -12,6 +12,7 @@ import torch
 from elegantrl.agents.AgentPPO import AgentPPO
 from elegantrl.train.config import Config
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from agents.ppo import PPO, PPOParams
 from agents.ppo_params import NUMBERS
@@ -185,6 +186,25 @@ def test_every_hyperparameter_moves_the_update(name: str) -> None:
     moved = train_with(PPOParams(**{name: CHANGES[name]}))
     assert not torch.equal(base["weights"], moved["weights"])
     assert_same(base, train_with(PPOParams()))
+
+
+class NoHostReads(TorchDispatchMode):
+    """Raises where an operation would make the host wait for a device's value."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in {torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.equal}:
+            raise AssertionError(f"{func} reads a value on the host")
+        return func(*args, **(kwargs or {}))
+
+
+def test_neither_rollout_nor_update_reads_a_value_on_the_host() -> None:
+    env = ToyEnv(3, 4)
+    ppo = start(env, {0: 0, 1: 1, 2: 2})  # with and without target-KL and weight decay
+    with NoHostReads():
+        ppo.rollout.collect(env, ppo.streams.normal(ppo.shape.horizon, 4, 2))
+        ppo._update(ppo.rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning))
+        with pytest.raises(AssertionError, match="on the host"):
+            ppo._diverged.any().item()
 
 
 def test_target_kl_leaves_out_the_rest_of_the_rollout() -> None:

@@ -80,7 +80,7 @@ class ToyEnv(VecEnv):
         self._s = 0.9 * self._s + 0.3 * noise
         self._age = self._age + 1.0
         terminated = self._s[:, 0] > self.cliff
-        truncated = (self._age >= self.max_step) & ~terminated
+        truncated = self._age >= self.max_step  # may be both; then it is over
         done = (terminated | truncated).unsqueeze(1)
         self._final = torch.where(done, self._observe(), self._final)
         self._s = torch.where(done, torch.tanh(noise), self._s)
