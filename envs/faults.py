@@ -13,30 +13,33 @@ _NEVER = 2.0**52  # a step number that no run reaches
 
 
 class FaultLatch:
-    """Remembers for every row the first step whose action was not finite or beyond 1, with the component farthest
-    off.
+    """Remembers for every row the first step whose action was not finite or beyond 1, and the largest components since.
+
+    Where every step is checked (`debug`), both belong to the same step.
     """
 
     def __init__(self, rows: int, rows_per_member: int, components: Sequence[str], device: torch.device) -> None:
         self._rows_per_member = rows_per_member
         self._components = tuple(components)
-        self._steps = torch.zeros((), dtype=torch.float64, device=device)
+        self._steps = 0.0  # the host's own count: it needs no device for that
         self._step = torch.full((rows,), _NEVER, dtype=torch.float64, device=device)
-        self._size = torch.zeros(rows, dtype=torch.float64, device=device)
-        self._component = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._largest = torch.zeros(len(components), rows, dtype=torch.float64, device=device)
+        self._size = torch.empty_like(self._largest)
+        self._row_size = torch.zeros(rows, dtype=torch.float64, device=device)
 
     def look(self, action: Tensor) -> None:
         """One step's actions, component-first: (components, rows) float64."""
-        size, component = action.abs().max(0)  # a NaN is larger than everything
         self._steps += 1.0
-        new = (~(size <= 1.0)).logical_and_(self._step == _NEVER)
-        torch.where(new, self._steps, self._step, out=self._step)
-        torch.where(new, size, self._size, out=self._size)
-        torch.where(new, component, self._component, out=self._component)
+        sizes = torch.abs(action, out=self._size)
+        torch.maximum(self._largest, sizes, out=self._largest)  # a NaN is the largest, and stays
+        size = torch.amax(self._largest, 0, out=self._row_size)
+        never_or_now = size.le_(1.0).mul_(_NEVER).clamp_min_(self._steps)
+        torch.minimum(self._step, never_or_now, out=self._step)
 
     def clear(self, rows: slice) -> None:
         """Forget the faults of these rows."""
         self._step[rows] = _NEVER
+        self._largest[:, rows] = 0.0
 
     def latched(self) -> Tensor:
         """(rows,) bool."""
@@ -48,23 +51,18 @@ class FaultLatch:
         if float(step) == _NEVER:
             return
         at = int(row)
-        component = int(self._component[at])
+        size, component = self._largest[:, at].max(0)
         raise RunError(
-            f"row {at} (member {at // self._rows_per_member}) got an illegal action in step {int(step)}: "
-            f"component {component} ({self._components[component]}) had the size {float(self._size[at])!r}; "
+            f"row {at} (member {at // self._rows_per_member}) got illegal actions from step {int(step)} on: component "
+            f"{int(component)} ({self._components[int(component)]}) had the size {float(size)!r}; "
             "actions must be finite and in [-1, 1]"
         )
 
     def state(self, rows: slice) -> dict[str, Tensor]:
         """These rows' faults as a flat dict of tensors."""
-        return {
-            "fault_step": self._step[rows].clone(),
-            "fault_size": self._size[rows].clone(),
-            "fault_component": self._component[rows].clone(),
-        }
+        return {"fault_step": self._step[rows].clone(), "fault_largest": self._largest[:, rows].clone()}
 
     def set_state(self, rows: slice, state: dict[str, Tensor]) -> None:
         """Put back what `state` returned."""
         self._step[rows] = state["fault_step"].to(self._step.device)
-        self._size[rows] = state["fault_size"].to(self._size.device)
-        self._component[rows] = state["fault_component"].to(self._component.device)
+        self._largest[:, rows] = state["fault_largest"].to(self._largest.device)

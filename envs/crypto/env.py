@@ -12,20 +12,10 @@ import torch
 from torch import Tensor
 
 from envs.crypto.episodes import Episodes, Window
+from envs.crypto.ledger import Filled, Ledger, Rules
 from envs.crypto.market import Market
 from envs.crypto.params import EnvParams, resolve_episode_bars
-from envs.crypto.portfolio import (
-    Filled,
-    Ledger,
-    Portfolio,
-    Rules,
-    fill_,
-    mark_,
-    plan,
-    portfolio_columns,
-    sum_assets,
-    to_portfolio,
-)
+from envs.crypto.portfolio import Portfolio, to_portfolio
 from envs.crypto.reward import Reward
 from envs.crypto.timeframe import bars_per_week
 from envs.errors import InputError
@@ -165,18 +155,24 @@ class CryptoEnv(VecEnv):
         def per_row(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
             return torch.zeros(*shape, rows, dtype=dtype, device=device)
 
-        # One block, so that neighbours can be worked on together: paid and units are the ledger's book, units and equal
-        # weight's units are valued together.
-        self._holdings = per_row(3, assets)
-        self._ledger = Ledger(per_row(), self._holdings[:2], per_row(assets), per_row(assets))
-        self._worth = per_row(2, assets)  # of the positions and of equal weight's, at the last close
-        self._total = per_row(2)  # V and E at the last close
+        self._ledger = Ledger(rows, assets, device)
+        self._total = per_row(2)  # E and V at the last close
+        self._value = self._total[1]
+        self._growth = per_row(2)
         self._prices = per_row(2 * assets)  # opens and closes of the last closed bar
+        self._open, self._close = self._prices[:assets], self._prices[assets:]
+        self._wish = per_row(assets)
         self._bar = per_row(dtype=torch.int64)  # the last closed bar
-        self._age = per_row()
+        self._bar_by_price = self._bar.expand(2 * assets, -1)
+        self._start = per_row(dtype=torch.int64)  # the bar where the episode began
+        self._newest = per_row(dtype=torch.int64)  # the row of the features, which the table holds newest first
+        self._newest_of_all = torch.tensor(market.length - 1, device=device)
         self._initial_cash = per_row()
         self._inverse_held_scale = per_row()
         self._age_scale = per_row()  # 1 / episode_bars where the reward depends on age, else 0
+        self._cash_share = per_row()
+        self._columns = torch.empty(3 * assets, rows, device=device)
+        self._columns_by_row = self._columns.t()
         # The bar in which equal weight buys each asset; only markets with holes need it.
         self._buys_at = None if self._tables.next_fill is None else per_row(assets, dtype=torch.int64)
         self._beyond_lookback: Tensor | None = None  # (R, max_lookback, 1) bool
@@ -243,7 +239,7 @@ class CryptoEnv(VecEnv):
 
     def values(self) -> Tensor:
         """(2, R) float64: what the portfolio and equal weight are worth at the last close."""
-        return self._total.clone()
+        return self._total.flip(0)
 
     def portfolio(self) -> Portfolio:
         """A copy of the rows' portfolios."""
@@ -302,69 +298,72 @@ class CryptoEnv(VecEnv):
         """
         tables, ledger, assets = self._tables, self._ledger, self.action_dim
         torch.where(mask, self._episodes.next_bars(), self._bar, out=self._bar)
+        torch.where(mask, self._bar, self._start, out=self._start)
         self._episodes.take_turn(mask)
         for money in (ledger.cash, self._total):
             torch.where(mask, self._initial_cash, money, out=money)
-        for state in (self._holdings, self._worth, ledger.held, ledger.high, self._age):
+        for state in (ledger.holdings, ledger.worths, ledger.held, ledger.high):
             state.masked_fill_(mask, 0.0)
         self._reward.start(self._initial_cash, mask)
 
-        # Equal weight is bought like any order, each asset at the open of its first bar from the next one on that is
-        # no hole.
+        # Equal weight is bought like any order, each asset at the open of its first bar from the next one on that is no
+        # hole.
         fill = (self._bar + 1).clamp_max(self.market.length - 1).expand(assets, -1)
         units = (self._initial_cash / assets * self._rules.buy_rate) / tables.next_open.gather(1, fill)
-        torch.where(mask, units, self._holdings[2], out=self._holdings[2])
+        torch.where(mask, units, ledger.equal_units, out=ledger.equal_units)
         if self._buys_at is not None and tables.next_fill is not None:
             torch.where(mask, tables.next_fill.gather(1, fill), self._buys_at, out=self._buys_at)
 
     def _trade(self, action: Tensor) -> Tensor:
         """One bar in every row; returns the reward (R,)."""
         assets, ledger, rules, tables = self.action_dim, self._ledger, self._rules, self._tables
-        wish = torch.empty_like(ledger.held).copy_(action.t())
-        self._faults.look(wish)
-        worth, close = self._worth[0], self._prices[assets:]
-        orders = plan(ledger, worth, self._total[0], close, wish, rules, count=self._accounts)
+        self._wish.copy_(action.t())
+        self._faults.look(self._wish)
+        plan = ledger.plan(self._value, self._close, self._wish, rules, count=self._accounts)
 
         self._bar += 1
-        bar = self._bar.expand(2 * assets, -1)
-        torch.gather(tables.prices, 1, bar, out=self._prices)
-        hole = None if tables.hole is None else tables.hole.gather(1, bar[:assets])
-        filled = fill_(ledger, orders, self._prices[:assets], hole, rules, count=self._accounts)
-        mark_(ledger, close, rules)
-
-        torch.mul(self._holdings[1:], close, out=self._worth)
+        torch.gather(tables.prices, 1, self._bar_by_price, out=self._prices)
+        hole = None if tables.hole is None else tables.hole.gather(1, self._bar_by_price[:assets])
+        ledger.fill(plan, self._open, hole, rules, count=self._accounts)
+        ledger.mark(self._close)
+        if rules.stops:
+            ledger.raise_highs(self._close)
         if self._buys_at is not None:
             waiting = (self._initial_cash / assets).expand(assets, -1)
-            torch.where(self._buys_at <= self._bar, self._worth[1], waiting, out=self._worth[1])
-        total = sum_assets(self._worth)
-        total[0] += ledger.cash
-        growth = torch.div(total, self._total).log_()
+            torch.where(self._buys_at <= self._bar, ledger.equal_worth, waiting, out=ledger.equal_worth)
+        total = ledger.settle(rules)
+        growth = torch.div(total, self._total, out=self._growth).log_()
         self._total.copy_(total)
-        reward = self._reward.of(growth, total[0], worth, ledger.cash, self._age)
-        self._age += 1.0
-        if filled is not None and orders.dropped is not None:
-            self.account = self._account(total, filled, orders.dropped)
-        return reward
+        if plan.dropped is not None:
+            self.account = self._account(ledger.filled(rules), plan.dropped)
+        return self._reward.of(growth, self._value, ledger.worth, ledger.cash, self._age_before)
 
-    def _account(self, total: Tensor, filled: Filled, dropped: Tensor) -> Account:
-        exposure = 1.0 - self._ledger.cash / total[0]
+    def _age_before(self) -> Tensor:
+        return self._bar - self._start - 1
+
+    def _account(self, filled: Filled, dropped: Tensor) -> Account:
+        equal_weight, value = self._total.clone()
+        exposure = 1.0 - self._ledger.cash / value
         return Account(
-            total[0], total[1], filled.fees, filled.notional, filled.trades, exposure, dropped, filled.unfilled
+            value, equal_weight, filled.fees, filled.notional, filled.trades, exposure, dropped, filled.unfilled
         )
 
     def observe(self, out: Tensor | None = None) -> Tensor:
         """(num_envs, state_dim + privileged_dim) float32: what every row sees now. Changes nothing."""
         obs = torch.empty_like(self._final) if out is None else out
-        ledger, total = self._ledger, self._total[0]
-        columns = portfolio_columns(self._worth[0], total, ledger, self._inverse_held_scale)
-        obs[:, 0] = ledger.cash / total
-        obs[:, 1 : self._portfolio_dim] = columns.flatten(0, 1).float().t()
+        torch.div(self._ledger.cash, self._value, out=self._cash_share)
+        columns = self._ledger.observe(self._value, self._inverse_held_scale)
+        # To float32 first, then turned: faster than both at once.
+        self._columns.copy_(columns.view_as(self._columns))
+        obs[:, 0] = self._cash_share
+        obs[:, 1 : self._portfolio_dim] = self._columns_by_row
         features = obs[:, self._portfolio_dim : self.state_dim]
-        torch.index_select(self._features, 0, self.market.length - 1 - self._bar, out=features)
+        torch.sub(self._newest_of_all, self._bar, out=self._newest)
+        torch.index_select(self._features, 0, self._newest, out=features)
         if self._beyond_lookback is not None:
             features.view(self.num_envs, self.max_lookback, -1).masked_fill_(self._beyond_lookback, 0.0)
         if self.privileged_dim:
-            obs[:, self.state_dim] = self._age * self._age_scale
+            obs[:, self.state_dim] = (self._bar - self._start) * self._age_scale
         return obs
 
     def final_obs(self) -> Tensor:
@@ -381,10 +380,12 @@ class CryptoEnv(VecEnv):
 
     def _state(self) -> dict[str, Tensor]:
         """All tensors that change from step to step; their last dimension is the rows'."""
+        ledger = self._ledger
+        ledger, reward = self._ledger, self._reward
         state = {
-            "cash": self._ledger.cash, "holdings": self._holdings, "held": self._ledger.held, "high": self._ledger.high,
-            "worth": self._worth, "total": self._total, "prices": self._prices, "bar": self._bar, "age": self._age,
-            "peak": self._reward.peak, "drawdown": self._reward.drawdown, "final_obs": self._final.t(),
+            "cash": ledger.cash, "holdings": ledger.holdings, "held": ledger.held, "high": ledger.high,
+            "worths": ledger.worths, "total": self._total, "prices": self._prices, "bar": self._bar,
+            "start": self._start, "peak": reward.peak, "drawdown": reward.drawdown, "final_obs": self._final.t(),
         }
         if self._buys_at is not None:
             state["buys_at"] = self._buys_at

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -24,8 +26,9 @@ class Reward:
 
         self.peak = per_row()
         self.drawdown = per_row()
-        self._growth = per_row(2)  # what a unit of x and of b is worth
-        self._scale = per_row()
+        self._growth = per_row(2)  # what a unit of b and of x is worth
+        self._parts = per_row(2)
+        self._of_equal_weight, self._of_portfolio = self._parts[0], self._parts[1]
         self._floor = per_row()
         self._inverse_length = per_row()
         self._drawdown_penalty = per_row()
@@ -45,9 +48,8 @@ class Reward:
     def set_rows(self, first: int, stop: int, params: EnvParams, episode_bars: int) -> None:
         """Rows first … stop-1 follow `params` from now on."""
         at = slice(first, stop)
-        self._growth[0, at] = params.reward_scale
-        self._growth[1, at] = -params.reward_scale * params.alpha_weight
-        self._scale[at] = params.reward_scale
+        self._growth[0, at] = -params.reward_scale * params.alpha_weight
+        self._growth[1, at] = params.reward_scale
         self._floor[at] = params.time_decay_floor
         self._inverse_length[at] = 1.0 / episode_bars
         for name in ("drawdown", "volatility", "concentration", "cash"):
@@ -71,21 +73,23 @@ class Reward:
             torch.where(rows, total, self.peak, out=self.peak)
             self.drawdown.masked_fill_(rows, 0.0)
 
-    def of(self, growth: Tensor, total: Tensor, worth: Tensor, cash: Tensor, age: Tensor) -> Tensor:
+    def of(self, growth: Tensor, total: Tensor, worth: Tensor, cash: Tensor, age: Callable[[], Tensor]) -> Tensor:
         """(R,) float32.
 
-        growth: (2, R), x and b. total, cash: (R,) and worth (N, R) as the bar closes. age: (R,) steps before this one.
+        growth: (2, R), b and x. total, cash: (R,) and worth (N, R) as the bar closes. age: makes (R,), the steps
+        before this one; called only where some row's reward depends on it.
         """
-        reward = (growth * self._growth).sum(0)
+        torch.mul(growth, self._growth, out=self._parts)
+        reward = self._of_portfolio.add_(self._of_equal_weight)
         if self._decays:
-            reward *= torch.maximum(self._floor, 1.0 - age * self._inverse_length)
+            reward *= torch.maximum(self._floor, 1.0 - age() * self._inverse_length)
         if self._penalises_drawdown:
             torch.maximum(self.peak, total, out=self.peak)
             drawdown = 1.0 - total / self.peak
             reward -= self._drawdown_penalty * (drawdown - self.drawdown).clamp_min_(0.0)
             self.drawdown.copy_(drawdown)
         if self._penalises_state:
-            reward -= self._volatility_penalty * growth[0].square()
+            reward -= self._volatility_penalty * growth[1].square()
             heaviest = worth.amax(0) / total
             reward -= self._concentration_penalty * (heaviest - self._concentration_limit).clamp_min_(0.0)
             reward -= self._cash_penalty * (self._cash_reserve - cash / total).clamp_min_(0.0)

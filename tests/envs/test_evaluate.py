@@ -108,5 +108,5 @@ def test_members_need_equally_many_windows() -> None:
 
 def test_an_illegal_action_ends_the_evaluation() -> None:
     env = CryptoEnv.for_windows(two_assets(), EnvParams(), [[(5, 60)]])
-    with pytest.raises(RunError, match="illegal action in step 1:"):
+    with pytest.raises(RunError, match="illegal actions from step 1 on:"):
         trade_windows(env, lambda obs: torch.full((len(obs), 2), math.nan))

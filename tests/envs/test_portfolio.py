@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.crypto.env import CryptoEnv
+from envs.crypto.ledger import AssetSum
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.portfolio import (
     Rules,
@@ -16,7 +17,6 @@ from envs.crypto.portfolio import (
     observe_portfolio,
     open_portfolio,
     plan_orders,
-    sum_assets,
     value,
 )
 from tests.envs.market_samples import random_params, sample_market
@@ -152,8 +152,10 @@ def test_average_cost_includes_fees_and_outlives_partial_sells() -> None:
 def test_sums_over_assets_are_right_and_the_same_in_every_column(assets: int) -> None:
     column = torch.rand(assets, generator=torch.Generator().manual_seed(assets), dtype=torch.float64).exp()
     for rows in (1, 7, 33, 100):
-        sums = sum_assets(torch.stack([column.unsqueeze(1).expand(-1, rows)] * 2))
+        values = torch.stack([column.unsqueeze(1).expand(-1, rows)] * 2)
+        sums = AssetSum(values)()
         assert sums.shape == (2, rows)
         assert len(sums.unique()) == 1
         assert float(sums[0, 0]) == pytest.approx(sum(column.tolist()), rel=1e-14)
-    assert torch.equal(column, column.clone())
+        sums.add_(1.0)
+        assert torch.equal(values[0, :, 0], column)  # what was summed is left alone
