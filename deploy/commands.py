@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from sqlalchemy.engine import make_url
 
 from deploy.bundle import Bundle, format_time, load_bundle
 from deploy.candidates import open_study, storage_url
@@ -288,45 +289,61 @@ def promote_after_study(
     slot: str | None = None,
 ) -> Promotion:
     """What a worker does when its study has ended: promote the best trial if it deserves it, replay the champion over
-    the hold-out
-    through the paper trader, and say what came of it and what to do next.
+    the hold-out through the paper trader, and say what came of it and what to do next.
 
-    storage: an SQLAlchemy URL. Problems with the champion's replay are said and do not undo the promotion.
+    storage: an SQLAlchemy URL. Problems with the champion's replay are said, and do not undo the promotion.
     """
     opened = Registry(deployments, registry)
-    study = open_study(study_name, storage_url(storage))
-    promotion = Promoter(
+    url = storage_url(storage)
+    study = open_study(study_name, url)
+    promoter = Promoter(
         study,
         opened,
         slot=slot,
         data_dir=data_dir,
         progress=lambda text: console.print(text, style="dim", highlight=False),
-    ).run()
+    )
+    promotion = promoter.run()
     print_promotion(console, promotion)
-    commands = [f"sweepd promote --study-name {study_name} --dry-run   # judge the candidates again"]
-    if promotion.champion is not None:
-        try:
-            bundle = opened.bundle(promotion.champion)
-            bars = _bars_of(bundle, data_dir or opened.data_dir(bundle.hash) or Path(study.spec.data.dir))
-            result = run_replay(
-                bundle, bars, replay_window(bundle, bars, None, None), console=console, slot=promotion.slot
-            )
-            print_replay(console, result, write_replay(result, replay_folder(deployments, promotion.slot, result)))
-        except (InputError, RunError) as error:
-            console.print(
-                f"The champion {short(promotion.champion)} could not be replayed: {error}",
-                style="yellow",
-                highlight=False,
-            )
-        commands.insert(0, f"sweepd trade --replay {promotion.slot}   # replay the champion")
-        if opened.slot(promotion.slot).previous is not None:
-            commands.append(f"sweepd rollback {promotion.slot}   # bring the previous champion back")
-    else:
+    if promotion.champion is None:
         console.print(f"Nothing to replay: slot {promotion.slot} has no champion yet.", highlight=False)
-    commands.append(f"sweepd status --study-name {study_name}   # trials and best parameters")
-    commands.append("sweepd dashboard   # the study in a browser")
-    console.print(Panel("\n".join(commands), title="Next", title_align="left"), highlight=False)
+    else:
+        try:
+            _replay_champion(console, opened, promotion, data_dir or Path(study.spec.data.dir))
+        except (InputError, RunError, OSError) as error:
+            console.print(f"The champion {short(promotion.champion)} could not be replayed: {error}", style="yellow")
+    next_commands = _next_commands(promotion, opened, url)
+    console.print(Panel("\n".join(next_commands), title="Next", title_align="left"), highlight=False)
     return promotion
+
+
+def _replay_champion(console: Console, registry: Registry, promotion: Promotion, data_dir: Path) -> None:
+    """Replay the slot's champion over the bars that its training never saw, and write what came of it."""
+    assert promotion.champion is not None
+    bundle = registry.bundle(promotion.champion)
+    bars = _bars_of(bundle, data_dir)
+    window = replay_window(bundle, bars, None, None)
+    result = run_replay(bundle, bars, window, console=console, slot=promotion.slot)
+    paths = write_replay(result, replay_folder(registry.folder, promotion.slot, result))
+    print_replay(console, result, paths)
+
+
+def _next_commands(promotion: Promotion, registry: Registry, storage: str) -> list[str]:
+    """What a user may want to do now; flags that have their defaults are left out."""
+    study = f"--study-name {promotion.study}"
+    if storage != storage_url(None):
+        study += f" --storage {make_url(storage).render_as_string(hide_password=True)}"
+    commands = []
+    if promotion.champion is not None:
+        commands.append(f"sweepd trade --replay {promotion.slot}   # replay the champion")
+        if registry.slot(promotion.slot).previous is not None:
+            commands.append(f"sweepd rollback {promotion.slot}   # bring the previous champion back")
+    return [
+        *commands,
+        f"sweepd promote {study} --dry-run   # judge the candidates again",
+        f"sweepd status {study}   # trials and best parameters",
+        f"sweepd dashboard {study}   # the study in a browser",
+    ]
 
 
 def _bars_of(bundle: Bundle, folder: Path) -> Bars:

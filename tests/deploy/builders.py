@@ -32,7 +32,6 @@ from deploy.bundle import (
     sha256,
 )
 from envs.crypto.bars import Bars, load_bars, write_bars
-from envs.crypto.demo_market import make_demo_market
 from envs.crypto.features import get_recipe
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.splits import CrossValidation, make_splits
@@ -123,10 +122,33 @@ def small_bundle(
     return make_bundle(Manifest(**(fields | changes)), content)
 
 
+def reverting_market(seed: int, *, assets: int = 3, bars: int = 1900) -> Bars:
+    """A market that wanders little and swings back a lot: whoever sells what has risen beats equal weight on it."""
+    rng = np.random.default_rng(seed)
+    swing = np.zeros((bars, assets))
+    kicks = 0.08 * math.sqrt(1.0 - 0.9**2) * rng.standard_normal((bars, assets))
+    for t in range(1, bars):
+        swing[t] = 0.9 * swing[t - 1] + kicks[t]
+    close = 100.0 * np.exp(np.cumsum(0.002 * rng.standard_normal((bars, assets)), axis=0) + swing)
+    opened = np.concatenate([close[:1], close[:-1]])
+    return Bars(
+        tickers=tuple(f"TEST{number}/USDT" for number in range(assets)),
+        timeframe="1h",
+        time=START + 3600 * np.arange(bars),
+        open=opened,
+        high=np.maximum(opened, close) * 1.001,
+        low=np.minimum(opened, close) * 0.999,
+        close=close,
+        volume=rng.uniform(100.0, 200.0, (bars, assets)),
+        hole=np.zeros((bars, assets), dtype=bool),
+        synthetic=True,
+    )
+
+
 class FakeStudy:
     """A finished study as `sweepd train` leaves it, without training: random members, or members with a lean.
 
-    folder: gets `data/` (a demo market), `runs/` (trial files) and `studies.db`.
+    folder: gets `data/` (a market that reverts), `runs/` (trial files) and `studies.db`.
     """
 
     def __init__(
@@ -138,7 +160,6 @@ class FakeStudy:
         holdout: float = 0.1,
         seed: int = 0,
         assets: int = 3,
-        edge: float = 1.0,
     ) -> None:
         self.folder = folder
         self.name = name
@@ -146,7 +167,7 @@ class FakeStudy:
         self.run_dir = folder / "runs" / f"{name}-00000000"
         self.data_dir = folder / "data"
         if not self.data_dir.exists():
-            write_bars(make_demo_market(seed, assets=assets, bars=bars, edge=edge), self.data_dir)
+            write_bars(reverting_market(seed, assets=assets, bars=bars), self.data_dir)
         self.bars = load_bars(self.data_dir, "1h")
         recipe = get_recipe("default")
         cv = {"scheme": "single", "groups": 3, "test_groups": 1, "embargo_share": 0.01}

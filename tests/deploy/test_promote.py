@@ -24,10 +24,9 @@ from deploy.registry import Registry
 from deploy.report import promotion_view
 from deploy.scoring import score, unseen_window
 from envs.crypto.bars import write_bars
-from envs.crypto.demo_market import make_demo_market
 from envs.crypto.market import make_market
 from envs.errors import InputError
-from tests.deploy.builders import FakeStudy, small_bundle
+from tests.deploy.builders import FakeStudy, reverting_market, small_bundle
 
 SLOT = "crypto-1h"
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -36,7 +35,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeStudy:
     """A market on which trading against what has risen beats equal weight, and no trial yet."""
-    return FakeStudy(tmp_path, edge=2.0)
+    return FakeStudy(tmp_path)
 
 
 @pytest.fixture
@@ -240,7 +239,7 @@ def test_the_study_s_own_bars_are_found_in_a_folder_that_grew_and_others_are_ref
 ) -> None:
     study = open_study(fake.name, fake.storage)
     grown = tmp_path / "grown"
-    long = make_demo_market(0, assets=3, bars=2000)
+    long = reverting_market(0, bars=2000)
     head = fake.bars
     values = {
         name: np.concatenate([getattr(head, name), getattr(long, name)[len(head.time) :]])
@@ -248,7 +247,7 @@ def test_the_study_s_own_bars_are_found_in_a_folder_that_grew_and_others_are_ref
     }
     write_bars(dataclasses.replace(long, **values), grown)
     assert study_bars(study.spec, grown).fingerprint == head.fingerprint
-    write_bars(make_demo_market(5, assets=3, bars=1900), tmp_path / "other")
+    write_bars(reverting_market(5), tmp_path / "other")
     with pytest.raises(InputError, match="are not those of the study"):
         study_bars(study.spec, tmp_path / "other")
 
