@@ -170,8 +170,7 @@ class CryptoEnv(VecEnv):
         self._initial_cash = per_row()
         self._inverse_held_scale = per_row()
         self._age_scale = per_row()  # 1 / episode_bars where the reward depends on age, else 0
-        self._cash_share = per_row()
-        self._columns = torch.empty(3 * assets, rows, device=device)
+        self._columns = torch.empty(self._portfolio_dim, rows, device=device)
         self._columns_by_row = self._columns.t()
         # The bar in which equal weight buys each asset; only markets with holes need it.
         self._buys_at = None if self._tables.next_fill is None else per_row(assets, dtype=torch.int64)
@@ -351,12 +350,9 @@ class CryptoEnv(VecEnv):
     def observe(self, out: Tensor | None = None) -> Tensor:
         """(num_envs, state_dim + privileged_dim) float32: what every row sees now. Changes nothing."""
         obs = torch.empty_like(self._final) if out is None else out
-        torch.div(self._ledger.cash, self._value, out=self._cash_share)
-        columns = self._ledger.observe(self._value, self._inverse_held_scale)
         # To float32 first, then turned: faster than both at once.
-        self._columns.copy_(columns.view_as(self._columns))
-        obs[:, 0] = self._cash_share
-        obs[:, 1 : self._portfolio_dim] = self._columns_by_row
+        self._columns.copy_(self._ledger.observe(self._value, self._inverse_held_scale))
+        obs[:, : self._portfolio_dim] = self._columns_by_row
         features = obs[:, self._portfolio_dim : self.state_dim]
         torch.sub(self._newest_of_all, self._bar, out=self._newest)
         torch.index_select(self._features, 0, self._newest, out=features)

@@ -170,8 +170,9 @@ class Ledger:
         self._money = zeros()
         self._enough = zeros(2, assets)
         self._work, self._keep = zeros(assets), zeros(assets)
-        self._columns = zeros(3, assets)
-        self._weight, self._gain, self._clock = self._columns
+        self._columns = zeros(1 + 3 * assets)
+        self._cash_share = self._columns[0]
+        self._weight, self._gain, self._clock = self._columns[1:].view(3, assets, rows)
         self._one = torch.ones((), dtype=torch.float64, device=device)
         self._trades = self._unfilled = self.cash
 
@@ -184,9 +185,9 @@ class Ledger:
         buy, sell, orders, worth = self.buy, self.sell, self._orders, self.worth
         torch.mul(rules.sizing, total, out=self._sizes)
         torch.mul(action, self._per_action, out=orders)
-        torch.minimum(buy, torch.sub(self._limit, worth, out=self._work), out=buy)
-        torch.minimum(sell, worth, out=sell)
-        orders.clamp_min_(0.0)
+        # Room for buys takes equal weight's place beside worth until the next `mark`.
+        torch.sub(self._limit, worth, out=self.equal_worth)
+        torch.minimum(orders, self.worths, out=orders).clamp_min_(0.0)
         restart = self._force_exits(close, rules) if rules.stops or rules.holding_rule else None
 
         # All buys share one factor: the money is what cash exceeds the reserve by; the proceeds of these sells aren't
@@ -297,8 +298,11 @@ class Ledger:
         return Filled(notional, notional * rules.fee, self._trades, self._unfilled)
 
     def observe(self, total: Tensor, inverse_held_scale: Tensor) -> Tensor:
-        """(3, N, R) float64, a buffer: weights, unrealised returns (0 where flat) and min(1, bars held / held_scale).
+        """(1 + 3N, R) float64, a buffer: what a portfolio observes of itself.
+
+        Cash share, weights, unrealised returns (0 where flat), and min(1, bars held / held_scale).
         """
+        torch.div(self.cash, total, out=self._cash_share)
         torch.div(self.worth, total, out=self._weight)
         base = torch.clamp_min(self.paid, _TINY, out=self._work)
         torch.sub(self.worth, self.paid, out=self._gain).div_(base)

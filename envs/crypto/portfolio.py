@@ -103,8 +103,7 @@ def mark(portfolio: Portfolio, close: Tensor, rules: Rules) -> Portfolio:
 def observe_portfolio(portfolio: Portfolio, close: Tensor, held_scale: float) -> Tensor:
     """(R, 1 + 3N) float32: cash share, weights, unrealised returns, min(1, bars held / held_scale)."""
     ledger, total = _marked(portfolio, close)
-    columns = ledger.observe(total, torch.full_like(total, 1.0 / held_scale))
-    return _by_row(torch.cat([(ledger.cash / total).unsqueeze(0), columns.flatten(0, 1)]).float())
+    return _by_row(ledger.observe(total, torch.full_like(total, 1.0 / held_scale)).float())
 
 
 def to_portfolio(ledger: Ledger) -> Portfolio:
