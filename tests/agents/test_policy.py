@@ -81,6 +81,15 @@ def test_the_fast_batch_agrees_with_the_canonical_policy() -> None:
     torch.testing.assert_close(some, fast[[2, 0]])
 
 
+def test_a_tiny_negative_action_is_zero() -> None:
+    member = make_members(1)[0]
+    member["net.4.weight"].zero_()
+    member["net.4.bias"].fill_(-1e-8)
+    action = FrozenPolicy([member]).act(np.ones(5, dtype=np.float32))
+    assert action.tolist() == [0.0, 0.0]
+    assert not np.signbit(action).any()
+
+
 def test_observations_that_are_none_are_refused() -> None:
     policy = FrozenPolicy(make_members())
     with pytest.raises(RunError, match=r"shape \(5,\), and was given \(4,\)"):

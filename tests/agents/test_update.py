@@ -219,6 +219,21 @@ def test_target_kl_leaves_out_the_rest_of_the_rollout() -> None:
     assert ppo.optimizer.step.tolist() == stats.updates.tolist()
 
 
+def test_a_member_that_rests_keeps_every_bit() -> None:
+    """An update that leaves a member out changes neither its weights nor its moments nor its step, decay or not."""
+    env = ToyEnv(2, 4)
+    ppo = start(env, {0: 1, 1: 3})
+    ppo.train(env, 1)
+    before, other = ppo.get_member(0), ppo.get_member(1)
+    for leaf in (*ppo._grads.actor(), *ppo._grads.critic(), *ppo._grads.shared()):
+        leaf[:] = 0.0
+        leaf[-1] = 1.0  # as the masks leave them for a member that rests; something for the other
+    norms = ppo.optimizer.norms(ppo._grads)
+    ppo.optimizer.apply(ppo._grads, norms, torch.ones(2), torch.tensor([False, True]), decay=True)
+    assert_same(before, ppo.get_member(0))
+    assert not torch.equal(other["weights"], ppo.get_member(1)["weights"])
+
+
 def test_schedules_end_low_and_never_at_nothing() -> None:
     linear, cosine, constant = (PPOParams(lr_schedule=name) for name in ("linear", "cosine", "constant"))
     assert [linear.learning_rate_at(r, 4) for r in range(4)] == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
