@@ -1,0 +1,153 @@
+"""Environment steps per second of the crypto market, from 1 to 16,384 environments, with random actions.
+
+Seven assets of the synthetic demo market, the default features, lookback 1 (an observation of 110 numbers), one
+member with the default parameters. In the same run, by turns, it measures the least that such a step must move:
+gathering the prices of the next bar and the features of the observation into place, and nothing else. The ratio says
+what the rules cost on top.
+
+    python scripts/bench/env_steps.py [--threads 2] [--repeats 7] [--seconds 0.5] [--save
+    scripts/bench/results/env_steps.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from envs.crypto.demo_market import make_demo_market
+from envs.crypto.env import CryptoEnv
+from envs.crypto.market import Market, make_market
+from envs.crypto.params import EnvParams
+from envs.files import write_atomic
+from envs.sizing import cpu_count
+
+SIZES = (1, 4, 16, 64, 256, 640, 1024, 4096, 16384)
+
+
+def processor() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def stepper(market: Market, num_envs: int) -> tuple[Callable[[int], None], int]:
+    """A function that steps an environment so many times, and the size of its observation."""
+    env = CryptoEnv(market, EnvParams(), [(market.first_bar(1), market.length - 1)], num_envs)
+    env.reset(0)
+    obs = torch.empty(num_envs, env.state_dim)
+    actions = torch.rand(16, num_envs, env.action_dim) * 2.0 - 1.0
+
+    def run(steps: int) -> None:
+        env.draw(steps)
+        for step in range(steps):
+            env.step(actions[step % 16], out=obs)
+
+    return run, env.state_dim
+
+
+def mover(market: Market, num_envs: int) -> Callable[[int], None]:
+    """A function that only gathers what so many steps need: prices, and features into an observation."""
+    tables = market.tables()
+    assets, columns = market.assets, market.feature_count
+    obs = torch.empty(num_envs, 1 + 3 * assets + columns)
+    features = obs[:, 1 + 3 * assets :]
+    prices = torch.empty(2 * assets, num_envs, dtype=torch.float64)
+    bars = torch.randint(market.first_bar(1), market.length - 200, (num_envs,))
+
+    def run(steps: int) -> None:
+        for step in range(steps):
+            bar = bars + step % 168
+            torch.gather(tables.prices, 1, bar.expand(2 * assets, -1), out=prices)
+            torch.index_select(tables.features, 0, bar, out=features)
+
+    return run
+
+
+def steps_for(run: Callable[[int], None], seconds: float) -> int:
+    """How many steps take about that long."""
+    steps = 8
+    run(steps)
+    while True:
+        began = time.perf_counter()
+        run(steps)
+        taken = time.perf_counter() - began
+        if taken > seconds / 8:
+            return max(8, round(steps * seconds / taken))
+        steps *= 2
+
+
+def rate(run: Callable[[int], None], steps: int) -> float:
+    """Steps per second."""
+    began = time.perf_counter()
+    run(steps)
+    return steps / (time.perf_counter() - began)
+
+
+def measure(market: Market, num_envs: int, repeats: int, seconds: float) -> dict[str, Any]:
+    """Paired runs of both at one size."""
+    run, observation = stepper(market, num_envs)
+    move = mover(market, num_envs)
+    steps, moves = steps_for(run, seconds), steps_for(move, seconds / 2)
+    pairs = [(rate(run, steps), rate(move, moves)) for _ in range(repeats)]
+    speeds = [pair[0] * num_envs for pair in pairs]
+    return {
+        "num_envs": num_envs,
+        "observation": observation,
+        "steps_per_second": statistics.median(speeds),
+        "slowest": min(speeds),
+        "fastest": max(speeds),
+        "microseconds_per_step": 1e6 * num_envs / statistics.median(speeds),
+        "share_of_moving_limit": statistics.median(own / limit for own, limit in pairs),
+    }
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=cpu_count())
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0.5, help="about how long each run takes")
+    parser.add_argument("--assets", type=int, default=7)
+    parser.add_argument("--bars", type=int, default=20_000)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--save", type=Path, help="write the results there as JSON")
+    args = parser.parse_args(arguments)
+
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    market = make_market(make_demo_market(0, assets=args.assets, bars=args.bars))
+    machine = {
+        "processor": processor(), "cores": cpu_count(), "threads": args.threads, "torch": torch.__version__,
+        "python": platform.python_version(), "load": os.getloadavg()[0],
+    }
+    print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    print(f"{args.assets} assets, {args.bars:,} bars; medians of {args.repeats} runs of {args.seconds:g} s, by turns")
+    print(f"{'envs':>7} {'env steps/s':>14} {'slowest':>12} {'fastest':>12} {'us/step':>9} {'of the moving limit':>20}")
+    results = []
+    for num_envs in args.sizes:
+        row = measure(market, num_envs, args.repeats, args.seconds)
+        results.append(row)
+        print(
+            f"{num_envs:>7,} {row['steps_per_second']:>14,.0f} {row['slowest']:>12,.0f} {row['fastest']:>12,.0f} "
+            f"{row['microseconds_per_step']:>9,.0f} {row['share_of_moving_limit']:>20.1%}",
+            flush=True,
+        )
+    if args.save:
+        content = {"machine": machine, "assets": args.assets, "bars": args.bars, "results": results}
+        write_atomic(args.save, json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
