@@ -30,8 +30,14 @@ def artifact_store(run_dir: Path) -> FileSystemArtifactStore:
     return FileSystemArtifactStore(str(folder))
 
 
-def write_trial(folder: Path, members: Sequence[dict[str, Tensor]], paths: PathTrades, metrics: Sequence[Metrics],
-                times: NDArray[np.int64], title: str) -> dict[str, Any]:
+def write_trial(
+    folder: Path,
+    members: Sequence[dict[str, Tensor]],
+    paths: PathTrades,
+    metrics: Sequence[Metrics],
+    times: NDArray[np.int64],
+    title: str,
+) -> dict[str, Any]:
     """Write `members.safetensors`, `paths.parquet`, `metrics.json` and `equity.png` into the trial's folder.
 
     members: one actor per fold. times: (T,) open of the bar of each column of the paths, seconds since the epoch.
@@ -47,7 +53,9 @@ def write_trial(folder: Path, members: Sequence[dict[str, Tensor]], paths: PathT
 
 
 def path_frame(paths: PathTrades, times: NDArray[np.int64]) -> pd.DataFrame:
-    """Paths below each other: columns path, date (UTC, bar open), returns, equal_weight, trades, fees, notional, exposure."""
+    """Paths below each other: columns path, date (UTC, bar open), returns, equal_weight, trades, fees, notional,
+    exposure.
+    """
     phi, count = paths.returns.shape
     columns: dict[str, Any] = {
         "path": np.repeat(np.arange(phi), count),
@@ -69,11 +77,22 @@ def draw_equity(path: Path, paths: PathTrades, times: NDArray[np.int64], title: 
     dates = pd.to_datetime(times, unit="s", utc=True).to_numpy()
     stride = max(1, len(times) // 2000)
     for index, (own, equal) in enumerate(zip(paths.returns, paths.equal_weight, strict=True)):
-        axes.plot(dates[::stride], equity(own)[1:][::stride], color="tab:blue", alpha=0.75, linewidth=1.1,
-                  label="policy, one line per path" if index == 0 else None)
+        axes.plot(
+            dates[::stride],
+            equity(own)[1:][::stride],
+            color="tab:blue",
+            alpha=0.75,
+            linewidth=1.1,
+            label="policy, one line per path" if index == 0 else None,
+        )
         if index == 0 or not np.array_equal(equal, paths.equal_weight[0]):
-            axes.plot(dates[::stride], equity(equal)[1:][::stride], color="tab:gray", linewidth=1.3,
-                      label="equal weight" if index == 0 else None)
+            axes.plot(
+                dates[::stride],
+                equity(equal)[1:][::stride],
+                color="tab:gray",
+                linewidth=1.3,
+                label="equal weight" if index == 0 else None,
+            )
     axes.set_yscale("log")
     axes.set_ylabel("value, start = 1")
     axes.set_title(title)
@@ -83,7 +102,9 @@ def draw_equity(path: Path, paths: PathTrades, times: NDArray[np.int64], title: 
 
 
 def upload(run_dir: Path, folder: Path, trial: FrozenTrial, storage: BaseStorage) -> None:
-    """Make the trial's picture and paths visible in optuna-dashboard. Raises TrialLost where the trial is no longer ours."""
+    """Make the trial's picture and paths visible in optuna-dashboard. Raises TrialLost where the trial is no longer
+    ours.
+    """
     store = artifact_store(run_dir)
     for name in ("equity.png", "paths.parquet"):
         upload_artifact(artifact_store=store, file_path=str(folder / name), study_or_trial=trial, storage=storage)

@@ -1,4 +1,6 @@
-"""Checkpoints of trials: one safetensors file each, whole or not at all, with what is not a tensor as JSON in its header."""
+"""Checkpoints of trials: one safetensors file each, whole or not at all, with what is not a tensor as JSON in its
+header.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ State = dict[str, Tensor]
 
 @dataclass
 class MemberState:
-    """One member between rollouts: what `PPO.get_member` and `VecEnv.get_member` return (None before the first), and how far it got."""
+    """One member between rollouts: what `PPO.get_member` and `VecEnv.get_member` return (None before the first), and
+    how far it got.
+    """
 
     ppo: State | None = None
     env: State | None = None
@@ -32,9 +36,11 @@ class MemberState:
 
 @dataclass
 class Checkpoint:
-    """A trial between rollouts. members: one per fold. rung: rungs reached. seconds: spent training it so far, all attempts.
+    """A trial between rollouts. members: one per fold. rung: rungs reached. seconds: spent training it so far, all
+    attempts.
 
-    scores: objective and fold scores of the rungs reached. note: what identifies the trial (seed, params), checked on resuming.
+    scores: objective and fold scores of the rungs reached. note: what identifies the trial (seed, params), checked on
+    resuming.
     """
 
     members: list[MemberState]
@@ -51,7 +57,10 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
             for name, tensor in (state or {}).items():
                 tensors[f"{fold}.{part}.{name}"] = tensor.detach().cpu().contiguous().clone()
     described = {
-        "format": FORMAT, "rung": checkpoint.rung, "seconds": checkpoint.seconds, "note": checkpoint.note,
+        "format": FORMAT,
+        "rung": checkpoint.rung,
+        "seconds": checkpoint.seconds,
+        "note": checkpoint.note,
         "rollouts": [member.rollouts for member in checkpoint.members],
     }
     content = save(tensors or {"empty": torch.zeros(1)}, metadata={"sweepd": json.dumps(described, sort_keys=True)})
@@ -60,7 +69,9 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
 
 
 def read_checkpoint(path: Path, sha256: str | None = None) -> Checkpoint:
-    """Read it back. Raises InputError where the file is missing, damaged, of another format, or not the one with this sha256."""
+    """Read it back. Raises InputError where the file is missing, damaged, of another format, or not the one with this
+    sha256.
+    """
     try:
         if sha256 is not None and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
             raise InputError(f"{path} is not the checkpoint that was recorded (its hash differs)")
@@ -70,9 +81,13 @@ def read_checkpoint(path: Path, sha256: str | None = None) -> Checkpoint:
     except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
         raise InputError(f"{path} is not a checkpoint of sweepd ({error})") from None
     if described.get("format") != FORMAT:
-        raise InputError(f"{path} is a checkpoint of format {described.get('format')!r}; this version reads format {FORMAT}")
-    members = [MemberState(_part(tensors, fold, "ppo"), _part(tensors, fold, "env"), int(rollouts))
-               for fold, rollouts in enumerate(described["rollouts"])]
+        raise InputError(
+            f"{path} is a checkpoint of format {described.get('format')!r}; this version reads format {FORMAT}"
+        )
+    members = [
+        MemberState(_part(tensors, fold, "ppo"), _part(tensors, fold, "env"), int(rollouts))
+        for fold, rollouts in enumerate(described["rollouts"])
+    ]
     return Checkpoint(members, int(described["rung"]), float(described["seconds"]), dict(described["note"]))
 
 

@@ -19,7 +19,11 @@ from optimize.storage import hide_password, open_storage
 
 GIB = 2**30
 VERSIONS = ("optuna", "elegantrl", "numpy", "pandas", "sqlalchemy", "TA-Lib", "gymnasium", "safetensors")
-EXTRAS = (("optuna-dashboard", "dashboard", "sweepd dashboard"), ("ccxt", "ccxt", "downloads from exchanges"), ("psycopg", "postgres", "PostgreSQL"))
+EXTRAS = (
+    ("optuna-dashboard", "dashboard", "sweepd dashboard"),
+    ("ccxt", "ccxt", "downloads from exchanges"),
+    ("psycopg", "postgres", "PostgreSQL"),
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,9 @@ def examine(storage: str, folder: Path) -> Iterator[Finding]:
     place = next(p for p in (folder.resolve(), *folder.resolve().parents) if p.exists())
     free = shutil.disk_usage(place).free / GIB
     yield Finding(free > 2, "disk", f"{free:.0f} GiB free at {place}", "free some space, or choose another --runs-dir")
-    yield Finding(os.access(place, os.W_OK), "runs directory", str(place), "make it writable, or choose another --runs-dir")
+    yield Finding(
+        os.access(place, os.W_OK), "runs directory", str(place), "make it writable, or choose another --runs-dir"
+    )
     yield _database(storage)
     for name in VERSIONS:
         yield _version(name)
@@ -61,20 +67,35 @@ def _torch() -> Iterator[Finding]:
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             free, total = torch.cuda.mem_get_info(index)
-            yield Finding(free > GIB, f"GPU {index}", f"{torch.cuda.get_device_name(index)}, {free / GIB:.1f} of {total / GIB:.1f} GiB free",
-                          "another process holds its memory: see nvidia-smi or rocm-smi, or choose another --gpu")
+            yield Finding(
+                free > GIB,
+                f"GPU {index}",
+                f"{torch.cuda.get_device_name(index)}, {free / GIB:.1f} of {total / GIB:.1f} GiB free",
+                "another process holds its memory: see nvidia-smi or rocm-smi, or choose another --gpu",
+            )
     elif build != "CPU":
-        yield Finding(False, "GPU", "none visible to torch", "check the driver (nvidia-smi, rocm-smi) and CUDA_VISIBLE_DEVICES / HIP_VISIBLE_DEVICES, "
-                      "or install the CPU build (SWEEPD_TORCH=cpu)")
+        yield Finding(
+            False,
+            "GPU",
+            "none visible to torch",
+            "check the driver (nvidia-smi, rocm-smi) and CUDA_VISIBLE_DEVICES / HIP_VISIBLE_DEVICES, "
+            "or install the CPU build (SWEEPD_TORCH=cpu)",
+        )
     elif Path("/dev/nvidia0").exists() or Path("/dev/kfd").exists():
         kind = "cuda" if Path("/dev/nvidia0").exists() else "rocm"
-        yield Finding(False, "GPU", "the machine has one, but torch is the CPU build", f"reinstall with SWEEPD_TORCH={kind}")
+        yield Finding(
+            False, "GPU", "the machine has one, but torch is the CPU build", f"reinstall with SWEEPD_TORCH={kind}"
+        )
     else:
         yield Finding(True, "GPU", "none; training runs on the CPU")
     if hip:
         mode = os.environ.get("MIOPEN_FIND_MODE")
-        yield Finding(mode in ("FAST", "2"), "MIOpen", f"MIOPEN_FIND_MODE={mode}, MIOPEN_LOG_LEVEL={os.environ.get('MIOPEN_LOG_LEVEL')}",
-                      "export MIOPEN_FIND_MODE=FAST MIOPEN_LOG_LEVEL=3, else the first step of every shape takes minutes")
+        yield Finding(
+            mode in ("FAST", "2"),
+            "MIOpen",
+            f"MIOPEN_FIND_MODE={mode}, MIOPEN_LOG_LEVEL={os.environ.get('MIOPEN_LOG_LEVEL')}",
+            "export MIOPEN_FIND_MODE=FAST MIOPEN_LOG_LEVEL=3, else the first step of every shape takes minutes",
+        )
 
 
 def _database(storage: str) -> Finding:
@@ -92,4 +113,6 @@ def _version(name: str) -> Finding:
     try:
         return Finding(True, name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Finding(False, name, "not installed", "install from requirements.lock, as start_vectorized_training.sh does")
+        return Finding(
+            False, name, "not installed", "install from requirements.lock, as start_vectorized_training.sh does"
+        )

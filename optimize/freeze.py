@@ -19,7 +19,7 @@ from envs.errors import InputError
 from optimize.experiment import Experiment, load_study_bars
 from optimize.pruning import PRUNERS, SAMPLERS
 from optimize.search_space import SearchSpace, load_space
-from optimize.spec import DataSpec, StudySpec, differences, refuse_other, upper_num_envs
+from optimize.spec import DataSpec, StudySpec, code_version, refuse_other, torch_version, upper_num_envs
 from optimize.storage import StudyStorage
 from optimize.study import StudyHandle, create_study, study_exists
 from optimize.summary import best_trial
@@ -32,7 +32,7 @@ TRIALS_PER_BATCH = 4
 class Request:
     """What a study shall be, as flags say it. None: automatic where the study is made, as frozen where it is joined.
 
-    given: names of the fields that a person set; only those are compared with a study that exists already.
+    given: names of the flags that a person set; only those are compared with a study that exists already.
     n_envs: None for auto.
     """
 
@@ -61,13 +61,26 @@ class Request:
 
 def check_request(request: Request) -> None:
     """Raise InputError for the first flag that cannot be right, before anything is read or written."""
-    choices = {"env": (request.environment, ("crypto",)), "objective": (request.objective, tuple(OBJECTIVES)),
-               "sampler": (request.sampler, SAMPLERS), "pruner": (request.pruner, PRUNERS)}
+    choices = {
+        "env": (request.environment, ("crypto",)),
+        "objective": (request.objective, tuple(OBJECTIVES)),
+        "sampler": (request.sampler, SAMPLERS),
+        "pruner": (request.pruner, PRUNERS),
+    }
     for flag, (value, allowed) in choices.items():
         if value not in allowed:
-            raise InputError(f"--{flag} {value!r} is not known; choose {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}")
-    least = {"budget": request.budget, "rungs": request.rungs, "horizon": request.horizon, "n-envs": request.n_envs,
-             "slots": request.slots, "trials-per-batch": request.trials_per_batch, "threads": request.threads}
+            raise InputError(
+                f"--{flag} {value!r} is not known; choose {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}"
+            )
+    least = {
+        "budget": request.budget,
+        "rungs": request.rungs,
+        "horizon": request.horizon,
+        "n-envs": request.n_envs,
+        "slots": request.slots,
+        "trials-per-batch": request.trials_per_batch,
+        "threads": request.threads,
+    }
     for flag, number in least.items():
         if number is not None and number < 1:
             raise InputError(f"--{flag} {number} must be at least 1")
@@ -79,21 +92,27 @@ def check_request(request: Request) -> None:
     get_recipe(request.recipe)
 
 
-def open_study(storage: StudyStorage, name: str, request: Request, device: torch.device, runs_dir: Path, flags: Mapping[str, Any],
-               say: Callable[[str], None], bars: Bars | None = None) -> tuple[StudyHandle, Experiment]:
-    """Join the study called `name`, or make it. Raises InputError where it is something else than what was asked for."""
+def open_study(
+    storage: StudyStorage,
+    name: str,
+    request: Request,
+    device: torch.device,
+    runs_dir: Path,
+    flags: Mapping[str, Any],
+    say: Callable[[str], None],
+    bars: Bars | None = None,
+) -> tuple[StudyHandle, Experiment]:
+    """Join the study called `name`, or make it. Raises InputError where it is something else than was asked for."""
     check_request(request)
     if not study_exists(storage, name):
-        handle = _create(storage, name, request, device, runs_dir, flags, say, bars)
-        if handle is not None:
-            return handle
+        made = _create(storage, name, request, device, runs_dir, flags, say, bars)
+        if made is not None:
+            return made
         say(f"study {name} was made by another worker meanwhile; joining it")
     handle = StudyHandle(storage, name)
     spec = handle.spec
     _refuse_flags(storage, name, spec, request)
-    now = dataclasses.replace(spec, **{f.name: f.default_factory() for f in dataclasses.fields(spec)  # type: ignore[misc]  # both are callable
-                                       if f.name in ("code_version", "torch_version")})
-    refuse_other(name, spec, now)
+    refuse_other(name, spec, dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version()))
     torch.set_num_threads(spec.threads)
     bars = load_study_bars(spec, request.data_dir if "data_dir" in request.given else None)
     return handle, Experiment(spec, bars, device)
@@ -101,28 +120,28 @@ def open_study(storage: StudyStorage, name: str, request: Request, device: torch
 
 def _refuse_flags(storage: StudyStorage, name: str, spec: StudySpec, request: Request) -> None:
     """Compare what a person set with the study as it was frozen."""
-    asked: dict[str, Any] = {}
-    plain = {"environment", "holdout", "budget", "rungs", "horizon", "slots", "trials_per_batch", "sampler", "pruner", "objective", "seed", "threads"}
-    for field in plain & request.given:
+    given, asked = request.given, dict[str, Any]()
+    plain = {"holdout", "budget", "rungs", "horizon", "slots", "trials_per_batch", "sampler", "pruner", "objective"}
+    for field in (plain | {"seed", "threads"}) & given:
         asked[field] = getattr(request, field)
-    if "n_envs" in request.given and request.n_envs is not None:
+    if "env" in given:
+        asked["environment"] = request.environment
+    if "n_envs" in given and request.n_envs is not None:
         asked["num_envs"] = request.n_envs
-    if "cv" in request.given:
-        asked["cv"] = dataclasses.asdict(request.cv)
-    asked["env"] = spec.env | {name: value for name, value in request.env.items() if name in request.given}
-    if "recipe" in request.given:
+    folds = {"scheme": "cv", "groups": "groups", "test_groups": "test_groups", "embargo_share": "embargo"}
+    asked["cv"] = spec.cv | {field: getattr(request.cv, field) for field, flag in folds.items() if flag in given}
+    asked["env"] = spec.env | {setting: value for setting, value in request.env.items() if setting in given}
+    if "recipe" in given:
         asked["recipe"] = {**spec.recipe, "name": request.recipe}
-    if "search_space" in request.given:
+    if "search_space" in given:
         space, _ = resolve_space(storage, request.search_space, spec.data.timeframe).within(spec.transitions)
         asked["space"] = space.to_dict()
     data = spec.data
-    if "timeframe" in request.given:
+    if "timeframe" in given:
         data = dataclasses.replace(data, timeframe=request.timeframe)
-    if "tickers" in request.given and request.tickers is not None:
+    if "tickers" in given and request.tickers is not None:
         data = dataclasses.replace(data, tickers=tuple(_like(ticker, data.tickers) for ticker in request.tickers))
-    now = dataclasses.replace(spec, data=data, **asked)
-    if differences(spec, now):
-        refuse_other(name, spec, now)
+    refuse_other(name, spec, dataclasses.replace(spec, data=data, **asked))
 
 
 def _like(ticker: str, known: tuple[str, ...]) -> str:
@@ -134,7 +153,9 @@ def _like(ticker: str, known: tuple[str, ...]) -> str:
 
 
 def resolve_space(storage: StudyStorage, name: str, timeframe: str) -> SearchSpace:
-    """A preset, a file, or `narrow:STUDY[#TRIAL]`, which is the space around a trial (the best one) of a study in this database."""
+    """A preset, a file, or `narrow:STUDY[#TRIAL]`, which is the space around a trial (the best one) of a study in this
+    database.
+    """
     if not name.startswith("narrow:"):
         return load_space(name, timeframe)
     study_name, _, number = name.removeprefix("narrow:").partition("#")
@@ -143,12 +164,23 @@ def resolve_space(storage: StudyStorage, name: str, timeframe: str) -> SearchSpa
     if number:
         trial = next((t for t in handle.trials() if str(t.number) == number and t.params), None)
     if trial is None:
-        raise InputError(f"--search-space {name}: study {study_name!r} has no {'trial ' + number if number else 'complete trial'} to search around")
+        raise InputError(
+            f"--search-space {name}: study {study_name!r} has no {'trial ' + number if number else 'complete trial'} "
+            "to search around"
+        )
     return handle.space.around(trial.params)
 
 
-def _create(storage: StudyStorage, name: str, request: Request, device: torch.device, runs_dir: Path, flags: Mapping[str, Any],
-            say: Callable[[str], None], bars: Bars | None) -> tuple[StudyHandle, Experiment] | None:
+def _create(
+    storage: StudyStorage,
+    name: str,
+    request: Request,
+    device: torch.device,
+    runs_dir: Path,
+    flags: Mapping[str, Any],
+    say: Callable[[str], None],
+    bars: Bars | None,
+) -> tuple[StudyHandle, Experiment] | None:
     """Choose what is automatic, freeze, write. None where another worker was faster."""
     bars = bars or load_bars(request.data_dir, request.timeframe, request.tickers)
     spec = draft_spec(storage, request, bars, device)
@@ -177,23 +209,55 @@ def draft_spec(storage: StudyStorage, request: Request, bars: Bars, device: torc
     recipe = get_recipe(request.recipe)
     max_lookback = space.max_lookback
     first_bar = recipe.memory - 1 + max_lookback - 1
-    splits = make_splits(len(bars), request.timeframe, request.cv, first_bar=first_bar, holdout=request.holdout,
-                         lookback=max_lookback, memory=recipe.memory)
+    splits = make_splits(
+        len(bars),
+        request.timeframe,
+        request.cv,
+        first_bar=first_bar,
+        holdout=request.holdout,
+        lookback=max_lookback,
+        memory=recipe.memory,
+    )
     slots = request.slots or choose_slots(len(splits.folds), device)
     together = request.trials_per_batch or max(TRIALS_PER_BATCH, slots // len(splits.folds))
     return StudySpec(
-        environment=request.environment, algorithm="ppo",
-        data=DataSpec(dir=str(request.data_dir.resolve()), tickers=bars.tickers, timeframe=bars.timeframe, fingerprint=bars.fingerprint,
-                      first=_iso(bars, 0), last=_iso(bars, len(bars) - 1), bars=len(bars), synthetic=bars.synthetic),
+        environment=request.environment,
+        algorithm="ppo",
+        data=DataSpec(
+            dir=str(request.data_dir.resolve()),
+            tickers=bars.tickers,
+            timeframe=bars.timeframe,
+            fingerprint=bars.fingerprint,
+            first=_iso(bars, 0),
+            last=_iso(bars, len(bars) - 1),
+            bars=len(bars),
+            synthetic=bars.synthetic,
+        ),
         recipe={"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
-        cv=dataclasses.asdict(request.cv), holdout=request.holdout, first_bar=first_bar, max_lookback=max_lookback, env=dict(request.env),
-        budget=request.budget, rungs=request.rungs, num_envs=request.n_envs or upper_num_envs(request.budget, request.horizon),
-        horizon=request.horizon, slots=slots, trials_per_batch=together, objective=request.objective, sampler=request.sampler,
-        pruner=request.pruner, seed=request.seed, space=space.to_dict(), threads=request.threads or torch.get_num_threads())
+        cv=dataclasses.asdict(request.cv),
+        holdout=request.holdout,
+        first_bar=first_bar,
+        max_lookback=max_lookback,
+        env=dict(request.env),
+        budget=request.budget,
+        rungs=request.rungs,
+        num_envs=request.n_envs or upper_num_envs(request.budget, request.horizon),
+        horizon=request.horizon,
+        slots=slots,
+        trials_per_batch=together,
+        objective=request.objective,
+        sampler=request.sampler,
+        pruner=request.pruner,
+        seed=request.seed,
+        space=space.to_dict(),
+        threads=request.threads or torch.get_num_threads(),
+    )
 
 
 def choose_slots(folds: int, device: torch.device) -> int:
-    """Members per program: near what saturates the device, and a multiple of a trial's folds, so that programs are full."""
+    """Members per program: near what saturates the device, and a multiple of a trial's folds, so that programs are
+    full.
+    """
     near = GPU_SLOTS if device.type == "cuda" else CPU_SLOTS
     return folds * max(1, round(near / folds)) if folds <= 2 * near else near
 
@@ -204,7 +268,16 @@ def _iso(bars: Bars, bar: int) -> str:
 
 def reproducing_flags(spec: StudySpec, request: Request) -> str:
     """The automatic choices as flags."""
-    flags = {"n-envs": spec.num_envs, "horizon": spec.horizon, "slots": spec.slots, "trials-per-batch": spec.trials_per_batch,
-             "threads": spec.threads, "budget": spec.budget, "rungs": spec.rungs, "seed": spec.seed, "search-space": request.search_space,
-             "tickers": ",".join(spec.data.tickers)}
+    flags = {
+        "n-envs": spec.num_envs,
+        "horizon": spec.horizon,
+        "slots": spec.slots,
+        "trials-per-batch": spec.trials_per_batch,
+        "threads": spec.threads,
+        "budget": spec.budget,
+        "rungs": spec.rungs,
+        "seed": spec.seed,
+        "search-space": request.search_space,
+        "tickers": ",".join(spec.data.tickers),
+    }
     return " ".join(f"--{name} {value}" for name, value in flags.items())

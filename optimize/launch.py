@@ -17,13 +17,28 @@ from envs.crypto.bars import load_bars, write_bars
 from envs.crypto.demo_market import make_demo_market
 from envs.errors import InputError, RunError
 
-# What --demo and --smoke stand for where a flag is not given. The demo is the smallest study that was seen to learn its market's
+# What --demo and --smoke stand for where a flag is not given. The demo is the smallest study that was seen to learn its
+# market's
 # structure in most trials; the smoke run only shows that everything works.
 DEMO: dict[str, Any] = {
-    "study_name": "demo", "n_trials": 12, "groups": 4, "test_groups": 2, "budget": 120_000, "search_space": "demo", "data_dir": Path("data/demo"),
+    "study_name": "demo",
+    "n_trials": 12,
+    "groups": 4,
+    "test_groups": 2,
+    "budget": 120_000,
+    "search_space": "demo",
+    "data_dir": Path("data/demo"),
 }
 SMOKE: dict[str, Any] = {
-    "study_name": "smoke", "n_trials": 4, "cv": "kfold", "groups": 3, "budget": 16_384, "rungs": 2, "n_envs": "16", "search_space": "demo", "data_dir": Path("data/smoke"),
+    "study_name": "smoke",
+    "n_trials": 4,
+    "cv": "kfold",
+    "groups": 3,
+    "budget": 16_384,
+    "rungs": 2,
+    "n_envs": "16",
+    "search_space": "demo",
+    "data_dir": Path("data/smoke"),
 }
 DEMO_BARS, SMOKE_BARS = 12_000, 6_000
 ASSETS = 5
@@ -39,11 +54,15 @@ def choose_device(gpu: str | None) -> torch.device:
     if gpu != "all" and not gpu.isdigit():
         raise InputError(f"--gpu {gpu!r} is not right; give a GPU's number, all, or cpu")
     if count == 0:
-        raise InputError(f"--gpu {gpu}: this machine has no GPU that torch can use (sweepd doctor says more); use --gpu cpu")
+        raise InputError(
+            f"--gpu {gpu}: this machine has no GPU that torch can use (sweepd doctor says more); use --gpu cpu"
+        )
     if gpu == "all":
         return torch.device("cuda:0")
     if int(gpu) >= count:
-        raise InputError(f"--gpu {gpu}: this machine has {count} GPU{'s' if count > 1 else ''}, numbered from 0 to {count - 1}")
+        raise InputError(
+            f"--gpu {gpu}: this machine has {count} GPU{'s' if count > 1 else ''}, numbered from 0 to {count - 1}"
+        )
     return torch.device(f"cuda:{gpu}")
 
 
@@ -56,7 +75,10 @@ def make_demo_data(folder: Path, timeframe: str, bars: int, say: Callable[[str],
         except InputError:
             same = False
         if not same:
-            raise InputError(f"--data-dir {folder} holds something else than the demo market; name an empty folder, or leave --demo out")
+            raise InputError(
+                f"--data-dir {folder} holds something else than the demo market; name an empty folder, or leave "
+                "--demo out"
+            )
         return
     write_bars(made, folder)
     say(f"made a synthetic market of {ASSETS} assets and {bars:,} bars of {timeframe} in {folder}")
@@ -68,7 +90,9 @@ def run_on_all(count: int, arguments: Sequence[str]) -> None:
     Raises RunError where one of them failed; the others then go on to the study's end.
     """
     workers = [
-        subprocess.Popen([sys.executable, "-m", "sweepd", *arguments, "--gpu", str(index), "--alongside"]) for index in range(count)]
+        subprocess.Popen([sys.executable, "-m", "sweepd", *arguments, "--gpu", str(index), "--alongside"])
+        for index in range(count)
+    ]
 
     def forward(signum: int, _frame: FrameType | None) -> None:
         for worker in workers:
@@ -84,4 +108,6 @@ def run_on_all(count: int, arguments: Sequence[str]) -> None:
             signal.signal(signum, handler)
     failed = [str(index) for index, worker in enumerate(workers) if worker.returncode]
     if failed:
-        raise RunError(f"the worker{'s' if len(failed) > 1 else ''} on GPU {', '.join(failed)} failed; their messages are above")
+        raise RunError(
+            f"the worker{'s' if len(failed) > 1 else ''} on GPU {', '.join(failed)} failed; their messages are above"
+        )

@@ -15,12 +15,18 @@ from optimize.search_space import SHAPE_DEFAULTS, SearchSpace, Settings
 from optimize.spec import UPDATES_PER_FOLD, StudySpec, upper_num_envs
 
 
-def measure_num_envs(spec: StudySpec, bars: Bars, device: torch.device, say: Callable[[str], None]) -> tuple[int, list[str]]:
+def measure_num_envs(
+    spec: StudySpec, bars: Bars, device: torch.device, say: Callable[[str], None]
+) -> tuple[int, list[str]]:
     """Measure rollout and update for growing numbers of envs per member, with this study's program on this device.
 
     Returns the number chosen, and everything that was measured, as lines.
     """
     upper = upper_num_envs(spec.budget, spec.horizon)
+    # From where every minibatch of the space fits into a rollout: fewer envs would be a smaller search, not only a
+    # slower one.
+    largest = spec.search_space.tables["shape"].get("minibatch")
+    start = min(upper, -(-int(largest.highest() if largest else SHAPE_DEFAULTS["minibatch"]) // spec.horizon))
     shape = typical_shape(spec.search_space)
     experiment = Experiment(spec, bars, device)
 
@@ -45,9 +51,13 @@ def measure_num_envs(spec: StudySpec, bars: Bars, device: torch.device, say: Cal
         peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
         return Measurement(steps_per_second=rollouts * spec.slots * num_envs * spec.horizon / seconds, memory=peak)
 
-    say(f"--n-envs auto: measuring rollout and update of {spec.slots} members, network {shape['net_width']} x {shape['net_depth']}, "
-        f"{shape['epochs']} epochs, on {device}; at most {upper} envs, so that {spec.budget:,} steps hold {UPDATES_PER_FOLD} rollouts of {spec.horizon}")
-    choice = choose_num_envs(measure, upper=upper, start=min(4, upper), memory_limit=available_memory(device))
+    say(
+        f"--n-envs auto: measuring rollout and update of {spec.slots} members, network {shape['net_width']} x "
+        f"{shape['net_depth']}, "
+        f"{shape['epochs']} epochs, on {device}; at most {upper} envs, so that {spec.budget:,} steps hold "
+        f"{UPDATES_PER_FOLD} rollouts of {spec.horizon}"
+    )
+    choice = choose_num_envs(measure, upper=upper, start=start, memory_limit=available_memory(device))
     for line in choice.lines():
         say(f"  {line}")
     return choice.num_envs, choice.lines()

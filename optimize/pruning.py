@@ -1,7 +1,9 @@
 """Samplers and pruners by name, and the pruner that judges a batch of trials at a rung.
 
-Optuna's `SuccessiveHalvingPruner` writes a trial's place at a rung when it is judged, so in a batch that reports together the first
-one judged would compete with fewer than the last. `RungPruner` looks at reported values only: the order of judging does not matter.
+Optuna's `SuccessiveHalvingPruner` writes a trial's place at a rung when it is judged, so in a batch that reports
+together the first
+one judged would compete with fewer than the last. `RungPruner` looks at reported values only: the order of judging does
+not matter.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ PRUNERS = ("hyperband", "median", "none")
 class RungPruner(BasePruner):
     """Hyperband's brackets (Li et al. 2018, JMLR 18) with successive halving by reported values.
 
-    A trial of bracket b is judged from rung b + 1 on; its bracket follows from its number. At a rung it goes on if it is among the
-    best ⌈n / eta⌉ of the n trials that reported there, and is never pruned while fewer than `least` have. The last rung prunes nobody.
+    A trial of bracket b is judged from rung b + 1 on; its bracket follows from its number. At a rung it goes on if it
+    is among the
+    best ⌈n / eta⌉ of the n trials that reported there, and is never pruned while fewer than `least` have. The last rung
+    prunes nobody.
     """
 
     def __init__(self, rungs: int, eta: float = 2.0, least: int = 4) -> None:
@@ -47,7 +51,9 @@ class RungPruner(BasePruner):
         rung = trial.last_step
         if rung is None or rung >= self.rungs or rung <= self.bracket(trial.number):
             return False
-        values = [t.intermediate_values[rung] for t in study.get_trials(deepcopy=False) if rung in t.intermediate_values]
+        values = [
+            t.intermediate_values[rung] for t in study.get_trials(deepcopy=False) if rung in t.intermediate_values
+        ]
         values = sorted((v for v in values if math.isfinite(v)), reverse=True)
         if len(values) < self.least:
             return False
@@ -66,7 +72,9 @@ def make_pruner(name: str, rungs: int) -> BasePruner:
 
 
 def make_sampler(name: str, seed: int, fixed: Mapping[str, Any] | None = None) -> BaseSampler:
-    """A sampler, with some parameters fixed where given. seed: any non-negative integer. Raises InputError for an unknown name."""
+    """A sampler, with some parameters fixed where given. seed: any non-negative integer. Raises InputError for an
+    unknown name.
+    """
     sampler: BaseSampler
     if name == "tpe":
         sampler = TPESampler(multivariate=True, constant_liar=True, seed=seed % 2**32)

@@ -1,6 +1,8 @@
-"""Who is alive: heartbeats of trials and workers, taking back what a dead worker held, and handing a study over to a new worker.
+"""Who is alive: heartbeats of trials and workers, taking back what a dead worker held, and handing a study over to a
+new worker.
 
-Optuna's own heartbeat is started by `study.optimize` only and never sees a trial that did not beat, so ask-and-tell needs this one.
+Optuna's own heartbeat is started by `study.optimize` only and never sees a trial that did not beat, so ask-and-tell
+needs this one.
 """
 
 from __future__ import annotations
@@ -81,15 +83,26 @@ def list_workers(storage: StudyStorage, study_id: int, session: Session | None =
             return list_workers(storage, study_id, opened)
     now = storage.now(session)
     rows = session.execute(sa.select(workers).where(workers.c.study_id == study_id).order_by(workers.c.worker)).all()
-    return [Worker(r.worker, r.host, r.pid, r.started, r.alongside, r.state, now - r.beat, json.loads(r.info)) for r in rows]
+    return [
+        Worker(r.worker, r.host, r.pid, r.started, r.alongside, r.state, now - r.beat, json.loads(r.info)) for r in rows
+    ]
 
 
-def register_worker(storage: StudyStorage, study_id: int, *, alongside: bool, say: Callable[[str], None],
-                    second_request_after: float = SECOND_REQUEST_AFTER, give_up_after: float = GIVE_UP_AFTER) -> str:
+def register_worker(
+    storage: StudyStorage,
+    study_id: int,
+    *,
+    alongside: bool,
+    say: Callable[[str], None],
+    second_request_after: float = SECOND_REQUEST_AFTER,
+    give_up_after: float = GIVE_UP_AFTER,
+) -> str:
     """Record this process as a worker of the study and return its name.
 
-    Unless `alongside`, a worker of the same study that runs on this machine is asked to drain first (SIGTERM to the recorded
-    process, after checking that it still is that process; once more after `second_request_after` seconds). Raises RunError where
+    Unless `alongside`, a worker of the same study that runs on this machine is asked to drain first (SIGTERM to the
+    recorded
+    process, after checking that it still is that process; once more after `second_request_after` seconds). Raises
+    RunError where
     it is still there `give_up_after` seconds after the first request.
     """
     name = uuid.uuid4().hex
@@ -100,17 +113,34 @@ def register_worker(storage: StudyStorage, study_id: int, *, alongside: bool, sa
             others = [w for w in list_workers(storage, study_id, session) if w.is_here and w.pid != os.getpid()]
             running = [] if alongside else [w for w in others if w.alive and not w.alongside]
             if not running:
-                session.execute(workers.insert().values(
-                    worker=name, study_id=study_id, host=socket.gethostname(), pid=os.getpid(), started=process_start(os.getpid()) or "",
-                    alongside=alongside, state="starting", beat=storage.now(session), info="{}"))
+                session.execute(
+                    workers.insert().values(
+                        worker=name,
+                        study_id=study_id,
+                        host=socket.gethostname(),
+                        pid=os.getpid(),
+                        started=process_start(os.getpid()) or "",
+                        alongside=alongside,
+                        state="starting",
+                        beat=storage.now(session),
+                        info="{}",
+                    )
+                )
                 return name
         for other in running:
             first, requests = asked.get(other.worker, (time.monotonic(), 0))
             waited = time.monotonic() - first
             if waited > give_up_after:
-                raise RunError(f"the worker of this study with pid {other.pid} does not stop; end it, or start this one with --alongside")
+                raise RunError(
+                    f"the worker of this study with pid {other.pid} does not stop; end it, or start this one with "
+                    "--alongside"
+                )
             if requests == 0 or (requests == 1 and waited > second_request_after):
-                say(f"asking the running worker (pid {other.pid}) to drain" if requests == 0 else f"asking pid {other.pid} again")
+                say(
+                    f"asking the running worker (pid {other.pid}) to drain"
+                    if requests == 0
+                    else f"asking pid {other.pid} again"
+                )
                 _terminate(other)
                 asked[other.worker] = (first, requests + 1)
         time.sleep(0.1)
@@ -123,7 +153,9 @@ def _terminate(worker: Worker) -> None:
         except ProcessLookupError:
             return
         except PermissionError:
-            raise RunError(f"the worker of this study with pid {worker.pid} belongs to another user; ask them, or use --alongside") from None
+            raise RunError(
+                f"the worker of this study with pid {worker.pid} belongs to another user; ask them, or use --alongside"
+            ) from None
 
 
 def leave(storage: StudyStorage, worker: str) -> None:
@@ -146,7 +178,8 @@ def claim_closing(storage: StudyStorage, study_id: int, worker: str) -> bool:
 class Heartbeat:
     """A thread that beats for every trial this worker holds, and for the worker itself.
 
-    lost: ids of trials that were taken away meanwhile (the process was suspended, or the database out of reach, for longer than the
+    lost: ids of trials that were taken away meanwhile (the process was suspended, or the database out of reach, for
+    longer than the
     grace period). The trainer drops its copies of them.
     """
 
@@ -178,17 +211,34 @@ class Heartbeat:
         self.storage.remove_session()
 
     def beat(self) -> None:
-        """Write one beat for the worker and all held trials, in one transaction, and note the trials that are no longer ours."""
+        """Write one beat for the worker and all held trials, in one transaction, and note the trials that are no longer
+        ours.
+        """
         held = self.storage.held()
         lost = set()
         with self.storage.transaction() as session:
             now = self.storage.now(session)
-            session.execute(workers.update().where(workers.c.worker == self.worker, workers.c.state != "closing").values(state=self.state))
-            session.execute(workers.update().where(workers.c.worker == self.worker).values(beat=now, info=json.dumps(self.info)))
+            session.execute(
+                workers.update()
+                .where(workers.c.worker == self.worker, workers.c.state != "closing")
+                .values(state=self.state)
+            )
+            session.execute(
+                workers.update().where(workers.c.worker == self.worker).values(beat=now, info=json.dumps(self.info))
+            )
             for trial_id, token in sorted(held.items()):
-                ours = session.execute(sa.select(attempts.c.token).where(attempts.c.trial_id == trial_id)).scalar_one_or_none() == token
+                ours = (
+                    session.execute(
+                        sa.select(attempts.c.token).where(attempts.c.trial_id == trial_id)
+                    ).scalar_one_or_none()
+                    == token
+                )
                 if ours:
-                    session.execute(attempts.update().where(attempts.c.trial_id == trial_id, attempts.c.token == token).values(beat=now))
+                    session.execute(
+                        attempts.update()
+                        .where(attempts.c.trial_id == trial_id, attempts.c.token == token)
+                        .values(beat=now)
+                    )
                 else:
                     lost.add(trial_id)
         still = self.storage.held()
@@ -197,7 +247,7 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Recovered:
-    """A trial that a dead worker held: `quarantined` after too many attempts without a new rung, else back to WAITING."""
+    """A trial that a dead worker held: `quarantined` after too many attempts without a new rung, else WAITING again."""
 
     trial_id: int
     number: int
@@ -205,23 +255,36 @@ class Recovered:
     quarantined: bool
 
 
-def recover_stale(storage: StudyStorage, study_id: int, *, grace: float = GRACE_SECONDS, max_tries: int = MAX_TRIES) -> list[Recovered]:
+def recover_stale(
+    storage: StudyStorage, study_id: int, *, grace: float = GRACE_SECONDS, max_tries: int = MAX_TRIES
+) -> list[Recovered]:
     """Put RUNNING trials whose attempt is dead back to WAITING under their own number.
 
-    Dead: no beat for `grace` seconds by the database's clock, or the recorded process is on this machine and gone. A RUNNING trial
-    that never beat (made by something else than a worker) gets its first beat here. Each trial is changed in one transaction that
-    checks its token, beat and state once more. A trial that died `max_tries` times without reaching a new rung is failed instead.
+    Dead: no beat for `grace` seconds by the database's clock, or the recorded process is on this machine and gone. A
+    RUNNING trial
+    that never beat (made by something else than a worker) gets its first beat here. Each trial is changed in one
+    transaction that
+    checks its token, beat and state once more. A trial that died `max_tries` times without reaching a new rung is
+    failed instead.
     """
     trial, recovered = models.TrialModel, []
     with storage.transaction() as session:
         now = storage.now(session)
-        running = session.execute(sa.select(trial.trial_id, trial.number).where(trial.study_id == study_id, trial.state == TrialState.RUNNING)).all()
-        seen = {row.trial_id: row for row in session.execute(
-            sa.select(attempts).where(attempts.c.trial_id.in_([r.trial_id for r in running])))}
+        running = session.execute(
+            sa.select(trial.trial_id, trial.number).where(trial.study_id == study_id, trial.state == TrialState.RUNNING)
+        ).all()
+        seen = {
+            row.trial_id: row
+            for row in session.execute(
+                sa.select(attempts).where(attempts.c.trial_id.in_([r.trial_id for r in running]))
+            )
+        }
         dead_workers = {w.worker for w in list_workers(storage, study_id, session) if w.alive is False}
         for row in running:
             if row.trial_id not in seen:
-                session.execute(attempts.insert().values(trial_id=row.trial_id, token="", worker="", beat=now, tries=1, rung=0))
+                session.execute(
+                    attempts.insert().values(trial_id=row.trial_id, token="", worker="", beat=now, tries=1, rung=0)
+                )
     held = storage.held()
     for row in running:
         known = seen.get(row.trial_id)
@@ -232,8 +295,11 @@ def recover_stale(storage: StudyStorage, study_id: int, *, grace: float = GRACE_
         with storage.transaction() as session:
             same = session.execute(
                 sa.select(attempts.c.trial_id)
-                .where(attempts.c.trial_id == row.trial_id, attempts.c.token == known.token, attempts.c.beat == known.beat)
-                .with_for_update()).scalar_one_or_none()
+                .where(
+                    attempts.c.trial_id == row.trial_id, attempts.c.token == known.token, attempts.c.beat == known.beat
+                )
+                .with_for_update()
+            ).scalar_one_or_none()
             if same is None:
                 continue
             quarantined = known.tries >= max_tries
@@ -242,15 +308,24 @@ def recover_stale(storage: StudyStorage, study_id: int, *, grace: float = GRACE_
             if quarantined:
                 values["_datetime_complete_utc"] = datetime.now(UTC).replace(tzinfo=None)
             changed = session.execute(
-                sa.update(trial).where(trial.trial_id == row.trial_id, trial.state == TrialState.RUNNING).values(**values))
+                sa.update(trial)
+                .where(trial.trial_id == row.trial_id, trial.state == TrialState.RUNNING)
+                .values(**values)
+            )
             if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
                 continue
             session.execute(attempts.update().where(attempts.c.trial_id == row.trial_id).values(token=""))
             if quarantined:
                 reason = f"quarantined: its process died {known.tries} times without reaching a new rung"
                 attribute = models.TrialUserAttributeModel
-                session.execute(sa.delete(attribute).where(attribute.trial_id == row.trial_id, attribute.key == "sweepd:reason"))
-                session.add(models.TrialUserAttributeModel(trial_id=row.trial_id, key="sweepd:reason", value_json=json.dumps(reason)))
+                session.execute(
+                    sa.delete(attribute).where(attribute.trial_id == row.trial_id, attribute.key == "sweepd:reason")
+                )
+                session.add(
+                    models.TrialUserAttributeModel(
+                        trial_id=row.trial_id, key="sweepd:reason", value_json=json.dumps(reason)
+                    )
+                )
         recovered.append(Recovered(row.trial_id, row.number, known.tries, quarantined))
     if dead_workers:  # kept until here: that they are dead is what freed their trials at once
         with storage.transaction() as session:

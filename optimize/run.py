@@ -36,8 +36,18 @@ from optimize.trial_batch import Interrupted, Trainer, Training
 
 TABLES = ("data", "cv", "shape", "ppo", "env", "train")
 TRAIN_DEFAULTS: dict[str, Any] = {
-    "budget": 250_000, "rungs": 4, "horizon": 64, "num_envs": None, "slots": None, "holdout": 0.15, "objective": "excess-sharpe",
-    "seed": 0, "threads": None, "recipe": "default", "out": None, "start_from": None,
+    "budget": 250_000,
+    "rungs": 4,
+    "horizon": 64,
+    "num_envs": None,
+    "slots": None,
+    "holdout": 0.15,
+    "objective": "excess-sharpe",
+    "seed": 0,
+    "threads": None,
+    "recipe": "default",
+    "out": None,
+    "start_from": None,
 }
 DATA_DEFAULTS: dict[str, Any] = {"dir": None, "timeframe": "1h", "tickers": None, "demo": False}
 
@@ -46,7 +56,8 @@ DATA_DEFAULTS: dict[str, Any] = {"dir": None, "timeframe": "1h", "tickers": None
 class RunResult:
     """What a run came to. value: the objective over the paths. fold_scores: the same of each fold's own test groups.
 
-    rung_values: mean over folds at each rung. paths: (φ, T) arrays. members: one actor per fold, as `agents.policy` saves them.
+    rung_values: mean over folds at each rung. paths: (φ, T) arrays. members: one actor per fold, as `agents.policy`
+    saves them.
     out: where everything was written, None where nothing was.
     """
 
@@ -66,23 +77,33 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); name a TOML file with [data], [train], [shape], [ppo], [env]") from None
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); name a TOML file with [data], [train], [shape], [ppo], [env]"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not valid TOML ({error})") from None
 
 
-def run(config: Mapping[str, Any] | Path, *, bars: Bars | None = None, device: str | torch.device = "cpu",
-        stop: Callable[[], bool] = lambda: False, say: Callable[[str], None] = lambda _: None) -> RunResult:
+def run(
+    config: Mapping[str, Any] | Path,
+    *,
+    bars: Bars | None = None,
+    device: str | torch.device = "cpu",
+    stop: Callable[[], bool] = lambda: False,
+    say: Callable[[str], None] = lambda _: None,
+) -> RunResult:
     """Train one member per fold with one set of parameters, and trade its test groups.
 
     config: a TOML file, or its tables as a mapping:
         [data]  dir, timeframe, tickers; or demo = true
         [cv]    scheme, groups, test_groups, embargo_share
         [train] budget (steps per fold), rungs, horizon, num_envs, slots, holdout, objective, seed, threads, recipe,
-                out (a folder for results and checkpoints), start_from (a folder or file: a run's or study's checkpoint, to go on exactly;
+                out (a folder for results and checkpoints), start_from (a folder or file: a run's or study's checkpoint,
+                to go on exactly;
                 or members.safetensors of a trial or bundle, whose weights the folds' actors then start from)
         [shape] net_width, net_depth, minibatch, epochs    [ppo] as `PPOParams`    [env] as `EnvParams`
-    bars: used instead of [data]. Raises InputError for what is wrong in the config, RunError where training diverged, `Interrupted`
+    bars: used instead of [data]. Raises InputError for what is wrong in the config, RunError where training diverged,
+    `Interrupted`
     where `stop` said so (after a checkpoint where `out` is set).
     """
     config = read_config(config) if isinstance(config, Path) else config
@@ -94,7 +115,11 @@ def run(config: Mapping[str, Any] | Path, *, bars: Bars | None = None, device: s
     torch.set_num_threads(spec.threads)
     experiment = Experiment(spec, bars, torch_device)
     settings = Settings({**SHAPE_DEFAULTS, **tables["shape"]}, tables["ppo"], tables["env"])
-    settings.shape["minibatch"] = settings.shape["minibatch"] if "minibatch" in tables["shape"] else min(settings.shape["minibatch"], spec.transitions)
+    settings.shape["minibatch"] = (
+        settings.shape["minibatch"]
+        if "minibatch" in tables["shape"]
+        else min(settings.shape["minibatch"], spec.transitions)
+    )
     note = {"config": _identity(tables), "data": spec.data.fingerprint}
     plan = Plan(0, 0, {}, settings, spec.seed)
     steps = 0
@@ -111,7 +136,10 @@ def run(config: Mapping[str, Any] | Path, *, bars: Bars | None = None, device: s
     values: list[float] = []
     began = time.monotonic()
     evaluation = None
-    say(f"Using Vectorized Environments: {spec.num_envs * spec.slots} parallel envs ({spec.num_envs} per member x {spec.slots} members)")
+    say(
+        f"Using Vectorized Environments: {spec.num_envs * spec.slots} parallel envs ({spec.num_envs} per member x "
+        f"{spec.slots} members)"
+    )
     while training.rung < spec.rungs:
         try:
             trainer.advance([training], lambda t: t.rung + 1)
@@ -123,7 +151,10 @@ def run(config: Mapping[str, Any] | Path, *, bars: Bars | None = None, device: s
             raise RunError(f"the run {training.fault}")
         training.rung += 1
         values.append(evaluation.value)
-        say(f"rung {training.rung} of {spec.rungs}: mean over folds {evaluation.value:+.4f}, {steps / (time.monotonic() - began):,.0f} steps/s")
+        say(
+            f"rung {training.rung} of {spec.rungs}: mean over folds {evaluation.value:+.4f}, "
+            f"{steps / (time.monotonic() - began):,.0f} steps/s"
+        )
         _keep(out, training, note)
     if evaluation is None:  # the checkpoint was of a finished run
         evaluation = trainer.evaluate([training])[0]
@@ -132,18 +163,32 @@ def run(config: Mapping[str, Any] | Path, *, bars: Bars | None = None, device: s
     members = trainer.actors(training)
     if out is not None:
         times = bars.time[experiment.splits.path_bars]
-        write_trial(out, members, evaluation.paths, evaluation.metrics, times, f"{out.name}: out of sample, cross-validated")
+        write_trial(
+            out, members, evaluation.paths, evaluation.metrics, times, f"{out.name}: out of sample, cross-validated"
+        )
         write_atomic(out / "config.json", json.dumps(tables, indent=1, default=str))
         write_atomic(out / "spec.json", spec.to_json())
-    return RunResult(evaluation.objective.value, evaluation.fold_scores, tuple(values), evaluation.objective.reasons, evaluation.metrics,
-                     evaluation.paths, members, trainer.steps / max(trainer.seconds, 1e-9), out)
+    return RunResult(
+        evaluation.objective.value,
+        evaluation.fold_scores,
+        tuple(values),
+        evaluation.objective.reasons,
+        evaluation.metrics,
+        evaluation.paths,
+        members,
+        trainer.steps / max(trainer.seconds, 1e-9),
+        out,
+    )
 
 
 def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """All tables with their defaults, every key known."""
     allowed = {
-        "data": set(DATA_DEFAULTS), "train": set(TRAIN_DEFAULTS), "shape": set(SHAPE_DEFAULTS),
-        "cv": {f.name for f in dataclasses.fields(CrossValidation)}, "ppo": {f.name for f in dataclasses.fields(PPOParams)},
+        "data": set(DATA_DEFAULTS),
+        "train": set(TRAIN_DEFAULTS),
+        "shape": set(SHAPE_DEFAULTS),
+        "cv": {f.name for f in dataclasses.fields(CrossValidation)},
+        "ppo": {f.name for f in dataclasses.fields(PPOParams)},
         "env": {f.name for f in dataclasses.fields(EnvParams)},
     }
     for table, entries in config.items():
@@ -186,48 +231,91 @@ def _spec(tables: Mapping[str, Mapping[str, Any]], bars: Bars, device: torch.dev
     lookback = EnvParams(**tables["env"]).lookback
     cv = CrossValidation(**tables["cv"])
     slots = train["slots"] or choose_slots(len(cv.tested()), device)
-    fixed = {"name": "run", "version": 1, "shape": {}, "ppo": {}, "env": {k: {"value": v} for k, v in tables["env"].items()}}
+    fixed = {
+        "name": "run",
+        "version": 1,
+        "shape": {},
+        "ppo": {},
+        "env": {k: {"value": v} for k, v in tables["env"].items()},
+    }
     return StudySpec(
-        environment="crypto", algorithm="ppo",
-        data=DataSpec(str(tables["data"]["dir"]), bars.tickers, bars.timeframe, bars.fingerprint, str(bars.time_of(0)), str(bars.time_of(len(bars) - 1)),
-                      len(bars), bars.synthetic),
+        environment="crypto",
+        algorithm="ppo",
+        data=DataSpec(
+            str(tables["data"]["dir"]),
+            bars.tickers,
+            bars.timeframe,
+            bars.fingerprint,
+            str(bars.time_of(0)),
+            str(bars.time_of(len(bars) - 1)),
+            len(bars),
+            bars.synthetic,
+        ),
         recipe={"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
-        cv=dataclasses.asdict(cv), holdout=train["holdout"], first_bar=recipe.memory - 1 + lookback - 1,
-        max_lookback=lookback, env={}, budget=train["budget"], rungs=train["rungs"],
-        num_envs=train["num_envs"] or min(64, upper_num_envs(train["budget"], train["horizon"])), horizon=train["horizon"], slots=slots,
-        trials_per_batch=1, objective=train["objective"], sampler="none", pruner="none", seed=train["seed"], space=fixed,
-        threads=train["threads"] or torch.get_num_threads())
+        cv=dataclasses.asdict(cv),
+        holdout=train["holdout"],
+        first_bar=recipe.memory - 1 + lookback - 1,
+        max_lookback=lookback,
+        env={},
+        budget=train["budget"],
+        rungs=train["rungs"],
+        num_envs=train["num_envs"] or min(64, upper_num_envs(train["budget"], train["horizon"])),
+        horizon=train["horizon"],
+        slots=slots,
+        trials_per_batch=1,
+        objective=train["objective"],
+        sampler="none",
+        pruner="none",
+        seed=train["seed"],
+        space=fixed,
+        threads=train["threads"] or torch.get_num_threads(),
+    )
 
 
 def _identity(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """A hash of everything in the configuration that decides numbers."""
-    deciding = {table: {k: v for k, v in entries.items() if k not in ("out", "start_from", "dir")} for table, entries in tables.items()}
+    deciding = {
+        table: {k: v for k, v in entries.items() if k not in ("out", "start_from", "dir")}
+        for table, entries in tables.items()
+    }
     return hashlib.sha256(json.dumps(deciding, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _keep(out: Path | None, training: Training, note: dict[str, Any]) -> None:
     if out is not None:
-        write_checkpoint(out / "checkpoint.safetensors", Checkpoint(training.members, training.rung, training.seconds, note))
+        write_checkpoint(
+            out / "checkpoint.safetensors", Checkpoint(training.members, training.rung, training.seconds, note)
+        )
 
 
-def _start_from(source: Path, trainer: Trainer, training: Training, note: dict[str, Any], say: Callable[[str], None]) -> None:
-    """A checkpoint of the same run goes on exactly; one of another run, a trial's or a bundle's members lend their weights."""
+def _start_from(
+    source: Path, trainer: Trainer, training: Training, note: dict[str, Any], say: Callable[[str], None]
+) -> None:
+    """A checkpoint of the same run goes on exactly; one of another run, a trial's or a bundle's members lend their
+    weights.
+    """
     path = source
     if source.is_dir():
         found = [p for name in ("checkpoint.safetensors", "members.safetensors") if (p := source / name).exists()]
         found = found or sorted(source.glob("checkpoint-*.safetensors"))
         if not found:
-            raise InputError(f"[train] start_from {source}: there is neither a checkpoint nor members.safetensors in it")
+            raise InputError(
+                f"[train] start_from {source}: there is neither a checkpoint nor members.safetensors in it"
+            )
         path = found[0]
     if not path.exists():
-        raise InputError(f"[train] start_from {path} does not exist; name a checkpoint, members.safetensors, or a folder of one")
+        raise InputError(
+            f"[train] start_from {path} does not exist; name a checkpoint, members.safetensors, or a folder of one"
+        )
     if path.name.startswith("checkpoint"):
         checkpoint = read_checkpoint(path)
         if checkpoint.note == note and len(checkpoint.members) == len(training.members):
             say(f"going on from {path}: rung {checkpoint.rung}, rollout {checkpoint.members[0].rollouts}")
             training.members, training.rung, training.seconds = checkpoint.members, checkpoint.rung, checkpoint.seconds
             return
-        training.initial = trainer.actors_of(training.plan, [member.ppo for member in checkpoint.members if member.ppo is not None])
+        training.initial = trainer.actors_of(
+            training.plan, [member.ppo for member in checkpoint.members if member.ppo is not None]
+        )
     else:
         training.initial = load_members(path)
     say(f"the folds' networks start from the weights in {path}")

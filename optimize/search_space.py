@@ -7,8 +7,10 @@ A space has three tables, `[shape]`, `[ppo]` and `[env]`; each key in them is on
     { choices = [64, 128, 256] }                 one of these values
     { value = 2 }                                this value in every trial
 
-`[timeframe.<name>.<table>]` replaces single entries for studies on bars of that length. What is not named keeps its default.
-Parameters live in one flat namespace under the names of `EnvParams` and `PPOParams`; the discount is searched as `one_minus_gamma`,
+`[timeframe.<name>.<table>]` replaces single entries for studies on bars of that length. What is not named keeps its
+default.
+Parameters live in one flat namespace under the names of `EnvParams` and `PPOParams`; the discount is searched as
+`one_minus_gamma`,
 since its distance from 1 is what matters on a logarithmic scale.
 """
 
@@ -17,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -39,7 +41,9 @@ STUDY_LEVEL = frozenset({"initial_cash", "episode_bars", "held_scale", "minimum_
 class Suggest(Protocol):
     """The three methods of `optuna.Trial` used here; `optuna.trial.FixedTrial` has them too."""
 
-    def suggest_float(self, name: str, low: float, high: float, *, step: float | None = ..., log: bool = ...) -> float: ...
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = ..., log: bool = ...
+    ) -> float: ...
     def suggest_int(self, name: str, low: int, high: int, *, step: int = ..., log: bool = ...) -> int: ...
     def suggest_categorical(self, name: str, choices: Any) -> Any: ...
 
@@ -168,13 +172,16 @@ class SearchSpace:
     def resolve(self, params: Mapping[str, Scalar]) -> Settings:
         """Turn sampled parameters into shape, `PPOParams` and `EnvParams` keyword arguments.
 
-        Raises InputError where a parameter that this space needs is missing (a trial that was enqueued for another space).
+        Raises InputError where a parameter that this space needs is missing (a trial that was enqueued for another
+        space).
         """
         try:
             ppo, env = ({n: d.resolve(params) for n, d in self.tables[table].items()} for table in ("ppo", "env"))
             shape = self.shape_of(params)
         except KeyError as missing:
-            raise InputError(f"parameter {missing} of search space {self.name!r} is not among the trial's parameters") from None
+            raise InputError(
+                f"parameter {missing} of search space {self.name!r} is not among the trial's parameters"
+            ) from None
         if "one_minus_gamma" in ppo:
             ppo["gamma"] = 1.0 - float(ppo.pop("one_minus_gamma"))
         return Settings(shape=shape, ppo=ppo, env=env)
@@ -191,7 +198,9 @@ class SearchSpace:
                 raise InputError(f"{dimension.name} = {value!r} lies outside {dimension.low} … {dimension.high}")
 
     def within(self, transitions: int) -> tuple[SearchSpace, list[str]]:
-        """Without minibatches larger than a rollout of `transitions` (num_envs x horizon), and a sentence for each thing left out."""
+        """Without minibatches larger than a rollout of `transitions` (num_envs x horizon), and a sentence for each
+        thing left out.
+        """
         dimension = self.tables["shape"].get("minibatch", Dimension("minibatch", value=SHAPE_DEFAULTS["minibatch"]))
         sizes = [int(v) for v in (dimension.choices or (dimension.value,)) if isinstance(v, int)]
         kept = [size for size in sizes if size <= transitions]
@@ -199,15 +208,19 @@ class SearchSpace:
             return self, []
         if not kept:
             kept = [transitions]
-        narrowed = Dimension("minibatch", choices=tuple(kept)) if len(kept) > 1 else Dimension("minibatch", value=kept[0])
+        narrowed = (
+            Dimension("minibatch", choices=tuple(kept)) if len(kept) > 1 else Dimension("minibatch", value=kept[0])
+        )
         left = ", ".join(str(size) for size in sizes if size > transitions)
-        note = (f"minibatch {left} left out of the space: a rollout has {transitions} transitions (num_envs x horizon); "
-                f"minibatch is {' or '.join(map(str, kept))}")
+        note = (
+            f"minibatch {left} left out of the space: a rollout has {transitions} transitions (num_envs x horizon); "
+            f"minibatch is {' or '.join(map(str, kept))}"
+        )
         shape = {**self.tables["shape"], "minibatch": narrowed}
         return SearchSpace(self.name, self.version, {**self.tables, "shape": shape}), [note]
 
     def around(self, params: Mapping[str, Scalar], share: float = 0.2) -> SearchSpace:
-        """The preset `narrow`: shape and choices as in `params`, ranges cut to `share` of their width on either side."""
+        """The preset `narrow`: shape and choices as in `params`, ranges cut to `share` of their width either side."""
         tables: dict[str, dict[str, Dimension]] = {}
         for table in TABLES:
             tables[table] = {n: _narrow(d, params, share) for n, d in self.tables[table].items()}
@@ -218,11 +231,16 @@ class SearchSpace:
         return described | {t: {n: d.to_dict() for n, d in self.tables[t].items()} for t in TABLES}
 
     @staticmethod
-    def from_dict(described: Mapping[str, Any], timeframe: str | None = None, source: str = "search space") -> SearchSpace:
+    def from_dict(
+        described: Mapping[str, Any], timeframe: str | None = None, source: str = "search space"
+    ) -> SearchSpace:
         """Build and check. Raises InputError naming `source`, the key and what would be right."""
         unknown = set(described) - {"name", "version", "description", "timeframe", *TABLES}
         if unknown:
-            raise InputError(f"{source}: unknown key {sorted(unknown)[0]!r}; a space has name, version, [shape], [ppo], [env] and [timeframe]")
+            raise InputError(
+                f"{source}: unknown key {sorted(unknown)[0]!r}; a space has name, version, [shape], [ppo], [env] and "
+                "[timeframe]"
+            )
         name, version = described.get("name"), described.get("version")
         if not isinstance(name, str) or not isinstance(version, int):
             raise InputError(f"{source}: name (text) and version (a whole number) are needed at the top")
@@ -263,7 +281,9 @@ def _narrow(dimension: Dimension, params: Mapping[str, Scalar], share: float) ->
         reach = share * (high - low)
         low, high = max(low, at - reach), min(high, at + reach)
     if dimension.whole:
-        return Dimension(dimension.name, low=math.floor(low), high=math.ceil(high), log=dimension.log, step=dimension.step)
+        return Dimension(
+            dimension.name, low=math.floor(low), high=math.ceil(high), log=dimension.log, step=dimension.step
+        )
     return Dimension(dimension.name, low=low, high=high, log=dimension.log, step=dimension.step)
 
 
@@ -276,7 +296,9 @@ def _dimension(source: str, table: str, name: str, entry: Any) -> Dimension:
         raise InputError(f"{where} = {entry!r} should be a table: {{ low, high }}, {{ choices }} or {{ value }}")
     unknown = set(entry) - {"low", "high", "log", "step", "off", "choices", "value"}
     if unknown:
-        raise InputError(f"{where} has the unknown key {sorted(unknown)[0]!r}; use low, high, log, step, off, choices or value")
+        raise InputError(
+            f"{where} has the unknown key {sorted(unknown)[0]!r}; use low, high, log, step, off, choices or value"
+        )
     kinds = [k for k in ("low", "choices", "value") if k in entry]
     if len(kinds) != 1:
         raise InputError(f"{where} needs exactly one of low and high, choices, or value")
@@ -284,19 +306,28 @@ def _dimension(source: str, table: str, name: str, entry: Any) -> Dimension:
         return Dimension(name, value=entry["value"])
     if kinds == ["choices"]:
         choices = entry["choices"]
-        if not isinstance(choices, list) or not choices or not all(isinstance(c, bool | int | float | str) for c in choices):
+        if (
+            not isinstance(choices, list)
+            or not choices
+            or not all(isinstance(c, bool | int | float | str) for c in choices)
+        ):
             raise InputError(f"{where} choices = {choices!r} should be a list of values")
         return Dimension(name, choices=tuple(choices)) if len(choices) > 1 else Dimension(name, value=choices[0])
     low, high = entry["low"], entry.get("high")
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (low, high))
     if not numbers or not low < high or (entry.get("log") and low <= 0):
-        raise InputError(f"{where} low = {low!r}, high = {high!r} should be numbers with low < high (and low > 0 on a log scale)")
-    return Dimension(name, low=low, high=high, log=bool(entry.get("log", False)), step=entry.get("step"), off=entry.get("off"))
+        raise InputError(
+            f"{where} low = {low!r}, high = {high!r} should be numbers with low < high (and low > 0 on a log scale)"
+        )
+    return Dimension(
+        name, low=low, high=high, log=bool(entry.get("log", False)), step=entry.get("step"), off=entry.get("off")
+    )
 
 
 def _probe(source: str, space: SearchSpace) -> None:
     """Both ends of every parameter must be acceptable to the engine, each by itself."""
-    for table, build in (("ppo", PPOParams), ("env", EnvParams)):
+    builders: dict[str, Callable[..., object]] = {"ppo": PPOParams, "env": EnvParams}
+    for table, build in builders.items():
         for name, dimension in space.tables[table].items():
             for value in (dimension.low, dimension.high, dimension.off, dimension.value, *dimension.choices):
                 if value is None:
@@ -313,7 +344,10 @@ def read_space(path: Path, timeframe: str | None = None) -> SearchSpace:
     try:
         described = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"--search-space {path}: cannot be read ({error.strerror}); name a preset ({', '.join(PRESETS)}) or a TOML file") from None
+        raise InputError(
+            f"--search-space {path}: cannot be read ({error.strerror}); name a preset ({', '.join(PRESETS)}) or a "
+            "TOML file"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"--search-space {path}: not valid TOML ({error})") from None
     return SearchSpace.from_dict(described, timeframe, str(path))
@@ -329,5 +363,7 @@ def load_space(name: str, timeframe: str | None = None) -> SearchSpace:
     if name in PRESETS:
         return SearchSpace.from_dict(tomllib.loads(preset_text(name)), timeframe, f"preset {name}")
     if not name.endswith(".toml") and not Path(name).exists():
-        raise InputError(f"--search-space {name!r} is neither a preset ({', '.join(PRESETS)}, narrow:STUDY[#TRIAL]) nor a TOML file")
+        raise InputError(
+            f"--search-space {name!r} is neither a preset ({', '.join(PRESETS)}, narrow:STUDY[#TRIAL]) nor a TOML file"
+        )
     return read_space(Path(name), timeframe)

@@ -29,9 +29,16 @@ def code_version() -> str:
         return "0.1.0"
 
 
+def torch_version() -> str:
+    """torch's version, without the name of the build: results of different builds agree to rounding."""
+    return torch.__version__.partition("+")[0]
+
+
 @dataclass(frozen=True)
 class DataSpec:
-    """Which bars. `first` and `last` are the opens of the first and last bar, ISO 8601 UTC; fingerprint as `Bars.fingerprint`."""
+    """Which bars. `first` and `last` are the opens of the first and last bar, ISO 8601 UTC; fingerprint as
+    `Bars.fingerprint`.
+    """
 
     dir: str
     tickers: tuple[str, ...]
@@ -47,8 +54,10 @@ class DataSpec:
 class StudySpec:
     """Everything that decides the numbers of a trial, given its parameters and its number.
 
-    recipe: name, version and memory (bars) of the feature recipe. cv: fields of `CrossValidation`. first_bar: earliest decision bar.
-    env: settings that every trial shares (`EnvParams` names). budget: environment steps per fold, spent in `rungs` parts.
+    recipe: name, version and memory (bars) of the feature recipe. cv: fields of `CrossValidation`. first_bar: earliest
+    decision bar.
+    env: settings that every trial shares (`EnvParams` names). budget: environment steps per fold, spent in `rungs`
+    parts.
     num_envs: environments per member. slots: members per program (G). trials_per_batch: trials asked for at once (K).
     space: the whole search space. threads: of torch on the CPU, which decide how sums are rounded.
     """
@@ -75,7 +84,7 @@ class StudySpec:
     space: dict[str, Any]
     threads: int
     code_version: str = dataclasses.field(default_factory=code_version)
-    torch_version: str = dataclasses.field(default_factory=lambda: torch.__version__.partition("+")[0])
+    torch_version: str = dataclasses.field(default_factory=torch_version)
 
     @property
     def transitions(self) -> int:
@@ -114,7 +123,9 @@ class StudySpec:
             data = described.pop("data")
             return StudySpec(data=DataSpec(**{**data, "tickers": tuple(data["tickers"])}), **described)
         except (TypeError, KeyError) as error:
-            raise InputError(f"this study was made by another version of sweepd ({error}); use that version, or another --study-name") from None
+            raise InputError(
+                f"this study was made by another version of sweepd ({error}); use that version, or another --study-name"
+            ) from None
 
 
 def upper_num_envs(budget: int, horizon: int) -> int:
@@ -126,8 +137,11 @@ def differences(frozen: StudySpec, now: StudySpec) -> list[tuple[str, Any, Any]]
     """(dotted name, frozen value, value now) of everything that differs and matters."""
     ours, theirs = _flat(json.loads(frozen.to_json())), _flat(json.loads(now.to_json()))
     absent = "nothing"
-    return [(name, ours.get(name, absent), theirs.get(name, absent)) for name in sorted(set(ours) | set(theirs))
-            if ours.get(name, absent) != theirs.get(name, absent) and name not in NOT_COMPARED]
+    return [
+        (name, ours.get(name, absent), theirs.get(name, absent))
+        for name in sorted(set(ours) | set(theirs))
+        if ours.get(name, absent) != theirs.get(name, absent) and name not in NOT_COMPARED
+    ]
 
 
 def refuse_other(study_name: str, frozen: StudySpec, now: StudySpec) -> None:
@@ -135,10 +149,14 @@ def refuse_other(study_name: str, frozen: StudySpec, now: StudySpec) -> None:
     found = differences(frozen, now)
     if found:
         # What a person chose is said before what follows from it.
-        name, was, given = min(found, key=lambda d: (d[0].startswith(("data.f", "data.l", "data.b", "first_bar")), d[0]))
+        name, was, given = min(
+            found, key=lambda d: (d[0].startswith(("data.f", "data.l", "data.b", "first_bar")), d[0])
+        )
         also = f" ({len(found) - 1} more differ)" if len(found) > 1 else ""
-        raise InputError(f"study {study_name!r} was created with {name} = {_short(was)}, and now it is {_short(given)}{also}; "
-                         "leave that as it was, or choose another --study-name")
+        raise InputError(
+            f"study {study_name!r} was created with {name} = {_short(was)}, and now it is {_short(given)}{also}; "
+            "leave that as it was, or choose another --study-name"
+        )
 
 
 def _short(value: Any) -> str:

@@ -2,9 +2,11 @@
 
 What is added, all of it inside transactions of the same database:
 
-- On SQLite every transaction starts with BEGIN IMMEDIATE, in WAL mode with a long busy timeout. Otherwise two workers that pop the
+- On SQLite every transaction starts with BEGIN IMMEDIATE, in WAL mode with a long busy timeout. Otherwise two workers
+that pop the
   same WAITING trial both believe that they got it.
-- A trial is held by an *attempt*: a token in the table `sweepd_attempts`. Every write to a held trial first checks, in its own
+- A trial is held by an *attempt*: a token in the table `sweepd_attempts`. Every write to a held trial first checks, in
+its own
   transaction, that the token is still there, and raises `TrialLost` if the trial was given to someone else meanwhile.
 - The total of trials is exact: a trial is created, or a waiting one taken, in the transaction that counts them.
 - The database's clock times heartbeats, so the clocks of the workers do not matter.
@@ -31,32 +33,53 @@ from sqlalchemy.orm import Session
 from envs.errors import InputError
 
 BUSY_TIMEOUT = 60.0
-NETWORK_FILE_SYSTEMS = frozenset({
-    "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "fuse.sshfs", "fuse.glusterfs",
-    "fuse.ceph-fuse", "fuse.s3fs", "fuse.rclone", "ncpfs", "davfs", "fuse.davfs",
-})
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "beegfs",
+        "gpfs",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+        "fuse.ceph-fuse",
+        "fuse.s3fs",
+        "fuse.rclone",
+        "ncpfs",
+        "davfs",
+        "fuse.davfs",
+    }
+)
 
 _metadata = sa.MetaData()
 attempts = sa.Table(
-    "sweepd_attempts", _metadata,
+    "sweepd_attempts",
+    _metadata,
     sa.Column("trial_id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("token", sa.String(64), nullable=False),       # "" while nobody holds the trial
+    sa.Column("token", sa.String(64), nullable=False),  # "" while nobody holds the trial
     sa.Column("worker", sa.String(64), nullable=False),
-    sa.Column("beat", sa.Float, nullable=False),             # seconds since the epoch, by the database's clock
-    sa.Column("tries", sa.Integer, nullable=False),          # attempts since the trial last reached a new rung
-    sa.Column("rung", sa.Integer, nullable=False),           # rungs reached so far
+    sa.Column("beat", sa.Float, nullable=False),  # seconds since the epoch, by the database's clock
+    sa.Column("tries", sa.Integer, nullable=False),  # attempts since the trial last reached a new rung
+    sa.Column("rung", sa.Integer, nullable=False),  # rungs reached so far
 )
 workers = sa.Table(
-    "sweepd_workers", _metadata,
+    "sweepd_workers",
+    _metadata,
     sa.Column("worker", sa.String(64), primary_key=True),
     sa.Column("study_id", sa.Integer, nullable=False, index=True),
     sa.Column("host", sa.String(256), nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
-    sa.Column("started", sa.String(128), nullable=False),    # start of the process, so that a reused pid is told apart
+    sa.Column("started", sa.String(128), nullable=False),  # start of the process, so that a reused pid is told apart
     sa.Column("alongside", sa.Boolean, nullable=False),
     sa.Column("state", sa.String(32), nullable=False),
     sa.Column("beat", sa.Float, nullable=False),
-    sa.Column("info", sa.Text, nullable=False),              # JSON: device, num_envs, steps_per_second
+    sa.Column("info", sa.Text, nullable=False),  # JSON: device, num_envs, steps_per_second
 )
 
 
@@ -74,7 +97,9 @@ class StudyStorage(RDBStorage):
     def __init__(self, url: str, *, immediate: bool = True, busy_timeout: float = BUSY_TIMEOUT) -> None:
         self._tokens: dict[int, str] = {}
         self._gone: set[int] = set()
-        options: dict[str, Any] = {"connect_args": {"timeout": busy_timeout}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+        options: dict[str, Any] = (
+            {"connect_args": {"timeout": busy_timeout}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+        )
         super().__init__(url, engine_kwargs=options)
         if url.startswith("sqlite"):
             begin = "BEGIN IMMEDIATE" if immediate else "BEGIN"
@@ -90,10 +115,13 @@ class StudyStorage(RDBStorage):
             self.engine.dispose()  # connections opened while the tables were made lack the two listeners
         _metadata.create_all(self.engine)
         self._now: sa.ColumnElement[float] = (
-            sa.literal_column("(julianday('now') - 2440587.5) * 86400.0") if self.engine.dialect.name == "sqlite"
-            else sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Float))
+            sa.literal_column("(julianday('now') - 2440587.5) * 86400.0")
+            if self.engine.dialect.name == "sqlite"
+            else sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Float)
+        )
 
-    # -- transactions ---------------------------------------------------------------------------------------------------------
+    # -- transactions
+    # ---------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
@@ -112,7 +140,8 @@ class StudyStorage(RDBStorage):
         """Seconds since the epoch by the database's clock."""
         return float(session.execute(sa.select(self._now)).scalar_one())
 
-    # -- holding trials -------------------------------------------------------------------------------------------------------
+    # -- holding trials
+    # -------------------------------------------------------------------------------------------------------
 
     def held(self) -> dict[int, str]:
         """Trials held by this worker: trial id to token."""
@@ -128,8 +157,12 @@ class StudyStorage(RDBStorage):
         self._tokens[trial_id] = token
 
     def lock_study(self, session: Session, study_id: int) -> None:
-        """Serialise what follows in this transaction with every other that locks the study (on SQLite BEGIN IMMEDIATE did already)."""
-        session.execute(sa.select(models.StudyModel.study_id).where(models.StudyModel.study_id == study_id).with_for_update()).scalar_one()
+        """Serialise what follows in this transaction with every other that locks the study (on SQLite BEGIN IMMEDIATE
+        did already).
+        """
+        session.execute(
+            sa.select(models.StudyModel.study_id).where(models.StudyModel.study_id == study_id).with_for_update()
+        ).scalar_one()
 
     def _count(self, session: Session, study_id: int, states: Sequence[TrialState]) -> int:
         trial = models.TrialModel
@@ -137,15 +170,24 @@ class StudyStorage(RDBStorage):
         return int(session.execute(query).scalar_one())
 
     def _hold(self, session: Session, trial_id: int, worker: str) -> str:
-        """Write a fresh token and beat for a trial within the caller's transaction: a beat outlives its attempt, and would look stale."""
+        """Write a fresh token and beat for a trial within the caller's transaction: a beat outlives its attempt, and
+        would look stale.
+        """
         token = secrets.token_hex(16)
         now = self.now(session)
-        known = session.execute(sa.select(attempts.c.tries).where(attempts.c.trial_id == trial_id).with_for_update()).scalar_one_or_none()
+        known = session.execute(
+            sa.select(attempts.c.tries).where(attempts.c.trial_id == trial_id).with_for_update()
+        ).scalar_one_or_none()
         if known is None:
-            session.execute(attempts.insert().values(trial_id=trial_id, token=token, worker=worker, beat=now, tries=1, rung=0))
+            session.execute(
+                attempts.insert().values(trial_id=trial_id, token=token, worker=worker, beat=now, tries=1, rung=0)
+            )
         else:
-            session.execute(attempts.update().where(attempts.c.trial_id == trial_id)
-                            .values(token=token, worker=worker, beat=now, tries=known + 1))
+            session.execute(
+                attempts.update()
+                .where(attempts.c.trial_id == trial_id)
+                .values(token=token, worker=worker, beat=now, tries=known + 1)
+            )
         return token
 
     def claim_new(self, study_id: int, worker: str, total: int) -> int | None:
@@ -154,7 +196,9 @@ class StudyStorage(RDBStorage):
             self.lock_study(session, study_id)
             if self._count(session, study_id, list(TrialState)) >= total:
                 return None
-            trial = models.TrialModel(study_id=study_id, number=None, state=TrialState.RUNNING, datetime_start=datetime.now())
+            trial = models.TrialModel(
+                study_id=study_id, number=None, state=TrialState.RUNNING, datetime_start=datetime.now()
+            )
             session.add(trial)
             session.flush()
             trial.number = trial.count_past_trials(session)
@@ -174,7 +218,8 @@ class StudyStorage(RDBStorage):
             changed = session.execute(
                 sa.update(models.TrialModel)
                 .where(models.TrialModel.trial_id == trial_id, models.TrialModel.state == TrialState.WAITING)
-                .values(state=TrialState.RUNNING, _datetime_start_utc=datetime.now(UTC).replace(tzinfo=None)))
+                .values(state=TrialState.RUNNING, _datetime_start_utc=datetime.now(UTC).replace(tzinfo=None))
+            )
             if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
                 session.rollback()
                 return False
@@ -185,13 +230,20 @@ class StudyStorage(RDBStorage):
         """Note that a held trial reached a new rung: its attempts start counting afresh. Raises TrialLost."""
         with self.transaction() as session:
             self._check_token(session, trial_id)
-            session.execute(attempts.update().where(attempts.c.trial_id == trial_id, attempts.c.rung < rung).values(rung=rung, tries=1))
+            session.execute(
+                attempts.update()
+                .where(attempts.c.trial_id == trial_id, attempts.c.rung < rung)
+                .values(rung=rung, tries=1)
+            )
 
-    # -- fenced writes --------------------------------------------------------------------------------------------------------
+    # -- fenced writes
+    # --------------------------------------------------------------------------------------------------------
 
     def _check_token(self, session: Session, trial_id: int) -> None:
         token = self._tokens.get(trial_id)
-        stored = session.execute(sa.select(attempts.c.token).where(attempts.c.trial_id == trial_id).with_for_update()).scalar_one_or_none()
+        stored = session.execute(
+            sa.select(attempts.c.token).where(attempts.c.trial_id == trial_id).with_for_update()
+        ).scalar_one_or_none()
         if token is None or stored != token:
             raise TrialLost(trial_id)
 
@@ -216,7 +268,9 @@ class StudyStorage(RDBStorage):
         finally:
             session.close()
 
-    def set_trial_param(self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution) -> None:
+    def set_trial_param(
+        self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
+    ) -> None:
         with self._fence(trial_id):
             super().set_trial_param(trial_id, param_name, param_value_internal, distribution)
 
@@ -261,7 +315,10 @@ def storage_url(storage: str | None, runs_dir: Path) -> str:
         if storage.startswith("postgresql://"):
             return "postgresql+psycopg://" + storage.removeprefix("postgresql://")
         if not storage.startswith(("sqlite:///", "postgresql+")):
-            raise InputError(f"--storage {hide_password(storage)}: use a SQLite file (path or sqlite:///path) or postgresql://user@host/database")
+            raise InputError(
+                f"--storage {hide_password(storage)}: use a SQLite file (path or sqlite:///path) or "
+                "postgresql://user@host/database"
+            )
         return storage
     return f"sqlite:///{Path(storage).resolve()}"
 
@@ -299,7 +356,10 @@ def _prepare_sqlite(path: Path, busy_timeout: float) -> None:
     """Make the file and put it in WAL mode (which is remembered in the file). Raises InputError."""
     kind = file_system_of(path)
     if kind in NETWORK_FILE_SYSTEMS:
-        raise InputError(f"--storage {path} is on a network file system ({kind}), where SQLite loses data; put it on a local disk or use PostgreSQL")
+        raise InputError(
+            f"--storage {path} is on a network file system ({kind}), where SQLite loses data; put it on a local disk "
+            "or use PostgreSQL"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=busy_timeout)
@@ -310,9 +370,13 @@ def _prepare_sqlite(path: Path, busy_timeout: float) -> None:
         finally:
             connection.close()
     except (sqlite3.Error, OSError) as error:
-        raise InputError(f"--storage {path} cannot be used ({_reason(error)}); name a SQLite file in a folder that you can write to") from None
+        raise InputError(
+            f"--storage {path} cannot be used ({_reason(error)}); name a SQLite file in a folder that you can write to"
+        ) from None
     if mode != "wal":
-        raise InputError(f"--storage {path}: its file system does not support SQLite's WAL mode; put it on a local disk")
+        raise InputError(
+            f"--storage {path}: its file system does not support SQLite's WAL mode; put it on a local disk"
+        )
 
 
 def _reason(error: BaseException) -> str:
@@ -320,23 +384,30 @@ def _reason(error: BaseException) -> str:
     return str(original or error).strip().splitlines()[0]
 
 
-def open_storage(url: str, *, create: bool = True, immediate: bool = True, busy_timeout: float = BUSY_TIMEOUT) -> StudyStorage:
+def open_storage(
+    url: str, *, create: bool = True, immediate: bool = True, busy_timeout: float = BUSY_TIMEOUT
+) -> StudyStorage:
     """Open the study database, making it where there is none.
 
-    create: False refuses a SQLite file that does not exist. immediate: False for readers (status), who then never block a worker.
+    create: False refuses a SQLite file that does not exist. immediate: False for readers (status), who then never block
+    a worker.
     Raises InputError naming the storage where it is missing, locked, unwritable, or no Optuna database.
     """
     shown = hide_password(url)
     if url.startswith("sqlite:///"):
         path = Path(url.removeprefix("sqlite:///"))
         if not create and not path.exists():
-            raise InputError(f"--storage {path} does not exist; name the database of a study, or start one with sweepd train")
+            raise InputError(
+                f"--storage {path} does not exist; name the database of a study, or start one with sweepd train"
+            )
         _prepare_sqlite(path, busy_timeout)
     try:
         with _creating(url):
             return StudyStorage(url, immediate=immediate, busy_timeout=busy_timeout)
     except ImportError as error:
-        raise InputError(f"--storage {shown}: the driver is missing ({error.name or error}); pip install 'sweepd[postgres]'") from None
+        raise InputError(
+            f"--storage {shown}: the driver is missing ({error.name or error}); pip install 'sweepd[postgres]'"
+        ) from None
     except (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError) as error:
         raise InputError(f"--storage {shown} cannot be used ({_reason(error)})") from None
 
@@ -362,4 +433,3 @@ def require_study(storage: StudyStorage, name: str) -> int:
     except KeyError:
         names = ", ".join(study.study_name for study in storage.get_all_studies()[:8]) or "none"
         raise InputError(f"--study-name {name!r} is not in {hide_password(storage.url)}; there are: {names}") from None
-

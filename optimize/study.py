@@ -47,17 +47,23 @@ def create_study(storage: StudyStorage, name: str, spec: StudySpec, runs_dir: Pa
     """Write the study with its frozen spec in one transaction. False where a study of that name exists already."""
     uid = uuid.uuid4().hex
     attributes = {
-        SPEC_KEY: spec.to_json(), UID_KEY: uid, RUN_DIR_KEY: str((runs_dir / f"{name}-{uid[:8]}").resolve()), FLAGS_KEY: dict(flags),
+        SPEC_KEY: spec.to_json(),
+        UID_KEY: uid,
+        RUN_DIR_KEY: str((runs_dir / f"{name}-{uid[:8]}").resolve()),
+        FLAGS_KEY: dict(flags),
         "sweepd:created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     try:
         with storage.transaction() as session:
             row = models.StudyModel(
-                study_name=name, directions=[models.StudyDirectionModel(objective=0, direction=StudyDirection.MAXIMIZE)])
+                study_name=name, directions=[models.StudyDirectionModel(objective=0, direction=StudyDirection.MAXIMIZE)]
+            )
             session.add(row)
             session.flush()
             for key, value in attributes.items():
-                session.add(models.StudyUserAttributeModel(study_id=row.study_id, key=key, value_json=json.dumps(value)))
+                session.add(
+                    models.StudyUserAttributeModel(study_id=row.study_id, key=key, value_json=json.dumps(value))
+                )
     except sa.exc.IntegrityError:
         return False
     return True
@@ -88,7 +94,8 @@ class StudyHandle:
         self.cached = optuna.storages.get_storage(storage)  # keeps finished trials in memory
         self.study = optuna.load_study(study_name=name, storage=self.cached, pruner=self.pruner)
 
-    # -- looking ----------------------------------------------------------------------------------------------------------------
+    # -- looking
+    # ----------------------------------------------------------------------------------------------------------------
 
     def trials(self) -> list[optuna.trial.FrozenTrial]:
         """All trials, freshly read, in order of number. Do not modify them."""
@@ -108,12 +115,15 @@ class StudyHandle:
         """The shape parameters among `params`."""
         return {name: params[name] for name in self.space.shape_names if name in params}
 
-    # -- asking -----------------------------------------------------------------------------------------------------------------
+    # -- asking
+    # -----------------------------------------------------------------------------------------------------------------
 
     def ask_batch(self, size: int, worker: str, total: int) -> list[Plan]:
-        """Take up to `size` trials of one shape: waiting ones first, by id, the oldest deciding the shape; then new ones.
+        """Take up to `size` trials of one shape: waiting ones first, by id, the oldest deciding the shape; then new
+        ones.
 
-        total: trials the study shall have in the end. Trials whose parameters do not fit the space fail here, with the reason.
+        total: trials the study shall have in the end. Trials whose parameters do not fit the space fail here, with the
+        reason.
         """
         plans: list[Plan] = []
         shape: dict[str, Any] | None = None
@@ -139,18 +149,22 @@ class StudyHandle:
         return plans
 
     def _plan(self, trial_id: int, shape: Mapping[str, Any] | None) -> Plan | None:
-        """Draw what is not drawn yet of a claimed trial's parameters. None where the trial failed or was lost over it."""
+        """Draw what is not drawn yet of a claimed trial's parameters. None where the trial failed or was lost."""
         number = self.storage.get_trial(trial_id).number
-        # One sampler per trial, seeded by its number: proposals depend on the study's history, not on the process that asks.
+        # One sampler per trial, seeded by its number: proposals depend on the study's history, not on the process that
+        # asks.
         sampler = make_sampler(self.spec.sampler, derive_seed(self.spec.seed, "sampler", number), shape)
-        # A Study object of its own: one that is used again would show its sampler the trials as they were at its last `ask`.
+        # A Study object of its own: one that is used again would show its sampler the trials as they were at its last
+        # `ask`.
         study = optuna.load_study(study_name=self.name, storage=self.cached, sampler=sampler, pruner=self.pruner)
         study.get_trials(deepcopy=False)  # and the cache learns of the trial only by reading
         try:
             trial = optuna.Trial(study, trial_id)
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # an enqueued parameter out of range is refused below, with a sentence
+                    warnings.simplefilter(
+                        "ignore"
+                    )  # an enqueued parameter out of range is refused below, with a sentence
                     params = self.space.suggest(trial)
                 settings = self.space.resolve(params)
                 self.space.validate(params)
@@ -162,9 +176,19 @@ class StudyHandle:
             return None
         frozen = self.storage.get_trial(trial_id)
         seed = derive_seed(self.spec.seed, "trial", number)
-        return Plan(trial_id, number, params, settings, seed, trial, dict(frozen.intermediate_values), frozen.user_attrs.get(CHECKPOINT_KEY))
+        return Plan(
+            trial_id,
+            number,
+            params,
+            settings,
+            seed,
+            trial,
+            dict(frozen.intermediate_values),
+            frozen.user_attrs.get(CHECKPOINT_KEY),
+        )
 
-    # -- telling ----------------------------------------------------------------------------------------------------------------
+    # -- telling
+    # ----------------------------------------------------------------------------------------------------------------
 
     def set_attributes(self, trial_id: int, attributes: Mapping[str, Any]) -> None:
         """Write trial attributes. Raises TrialLost where the trial is no longer ours."""

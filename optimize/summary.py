@@ -14,9 +14,15 @@ from optimize.study import REASON_KEY, StudyHandle
 from optimize.telemetry import Telemetry, duration
 
 METRICS = (
-    ("sharpe", "Sharpe", "{:+.2f}"), ("excess_sharpe", "Sharpe over equal weight", "{:+.2f}"), ("annual_return", "return a year", "{:+.1%}"),
-    ("excess_growth", "log growth over equal weight a year", "{:+.2f}"), ("max_drawdown", "largest drawdown", "{:.1%}"),
-    ("turnover", "turnover a year", "{:,.0f}x"), ("fees", "fees paid", "{:.1%}"), ("exposure", "exposure", "{:.0%}"), ("trades", "trades", "{:,.0f}"),
+    ("sharpe", "Sharpe", "{:+.2f}"),
+    ("excess_sharpe", "Sharpe over equal weight", "{:+.2f}"),
+    ("annual_return", "return a year", "{:+.1%}"),
+    ("excess_growth", "log growth over equal weight a year", "{:+.2f}"),
+    ("max_drawdown", "largest drawdown", "{:.1%}"),
+    ("turnover", "turnover a year", "{:,.0f}x"),
+    ("fees", "fees paid", "{:.1%}"),
+    ("exposure", "exposure", "{:.0%}"),
+    ("trades", "trades", "{:,.0f}"),
 )
 
 
@@ -26,27 +32,53 @@ def best_trial(handle: StudyHandle) -> FrozenTrial | None:
     return max(complete, key=lambda t: (t.value or 0.0, -t.number), default=None)
 
 
-def print_summary(handle: StudyHandle, console: Console, telemetry: Telemetry | None = None, batches: Sequence[int] = ()) -> None:
+def print_summary(
+    handle: StudyHandle, console: Console, telemetry: Telemetry | None = None, batches: Sequence[int] = ()
+) -> None:
     """Trials finished, pruned and failed with reasons; best parameters; out-of-sample metrics beside equal weight's."""
     counts = handle.counts()
     console.rule(f"study {handle.name}")
     if handle.spec.data.synthetic:
-        console.print("The market is SYNTHETIC: a demonstration, no evidence about any real market.", style="bold yellow")
-    console.print(f"trials: {counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} failed", highlight=False)
+        console.print(
+            "The market is SYNTHETIC: a demonstration, no evidence about any real market.", style="bold yellow"
+        )
+    console.print(
+        f"trials: {counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} failed",
+        highlight=False,
+        soft_wrap=True,
+    )
     for trial in handle.trials():
         if trial.state == TrialState.FAIL:
-            console.print(f"  trial {trial.number} failed: {trial.user_attrs.get(REASON_KEY) or 'no reason recorded'}", highlight=False, markup=False)
+            console.print(
+                f"  trial {trial.number} failed: {trial.user_attrs.get(REASON_KEY) or 'no reason recorded'}",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
     if telemetry is not None and telemetry.steps_done:
-        console.print(f"this worker: {telemetry.steps_done:,} environment steps in {duration(telemetry.elapsed)} "
-                      f"({telemetry.steps_done / telemetry.elapsed:,.0f} steps/s, {telemetry.trials_per_hour:.1f} trials/hour, "
-                      f"{sum(batches) / len(batches):.1f} trials per batch)", highlight=False)
+        console.print(
+            f"this worker: {telemetry.steps_done:,} environment steps in {duration(telemetry.elapsed)} "
+            f"({telemetry.steps_done / telemetry.elapsed:,.0f} steps/s, {telemetry.trials_per_hour:.1f} trials/hour, "
+            f"{sum(batches) / len(batches):.1f} trials per batch)",
+            highlight=False,
+            soft_wrap=True,
+        )
     best = best_trial(handle)
     if best is None:
         console.print("No trial is complete, so there is no best one.")
         return
-    console.print(f"best trial: {best.number}, objective ({handle.spec.objective}) {best.value:+.4f}", highlight=False)
+    console.print(
+        f"best trial: {best.number}, objective ({handle.spec.objective}) {best.value:+.4f}",
+        highlight=False,
+        soft_wrap=True,
+    )
     parameters = {**best.user_attrs.get("sweepd:shape", {}), **best.params}
-    console.print("  " + "  ".join(f"{name}={_number(value)}" for name, value in parameters.items()), highlight=False, markup=False)
+    console.print(
+        "  " + "  ".join(f"{name}={_number(value)}" for name, value in parameters.items()),
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
     metrics: dict[str, Any] = best.user_attrs.get("sweepd:metrics", {})
     table = Table(title="out of sample, cross-validated, mean over paths", title_justify="left", show_edge=False)
     table.add_column("")
@@ -58,7 +90,9 @@ def print_summary(handle: StudyHandle, console: Console, telemetry: Telemetry | 
             equal = form.format(metrics[beside[name]]) if name in beside else ""
             table.add_row(label, form.format(metrics[name]), equal)
     if "total_return" in metrics:
-        table.add_row("return, whole length", f"{metrics['total_return']:+.1%}", f"{metrics['equal_weight_return']:+.1%}")
+        table.add_row(
+            "return, whole length", f"{metrics['total_return']:+.1%}", f"{metrics['equal_weight_return']:+.1%}"
+        )
     console.print(table)
 
 
@@ -76,9 +110,21 @@ def status(handle: StudyHandle) -> dict[str, Any]:
         "trials": handle.counts(),
         "best": None if best is None else {"trial": best.number, "value": best.value, "params": best.params},
         "workers": [
-            {"host": w.host, "pid": w.pid, "alive": w.alive, "state": w.state, "beat_age": round(w.beat_age, 1), **w.info}
-            for w in list_workers(handle.storage, handle.study_id)],
-        "failures": [{"trial": t.number, "reason": t.user_attrs.get(REASON_KEY, "")} for t in trials if t.state == TrialState.FAIL][-5:],
+            {
+                "host": w.host,
+                "pid": w.pid,
+                "alive": w.alive,
+                "state": w.state,
+                "beat_age": round(w.beat_age, 1),
+                **w.info,
+            }
+            for w in list_workers(handle.storage, handle.study_id)
+        ],
+        "failures": [
+            {"trial": t.number, "reason": t.user_attrs.get(REASON_KEY, "")}
+            for t in trials
+            if t.state == TrialState.FAIL
+        ][-5:],
     }
 
 
@@ -86,18 +132,37 @@ def print_status(handle: StudyHandle, console: Console) -> None:
     """`status` for people."""
     found = status(handle)
     spec, counts = handle.spec, found["trials"]
-    console.print(f"study {handle.name}: {spec.environment}, {len(spec.data.tickers)} tickers, {spec.data.timeframe}, "
-                  f"{spec.cv['scheme']}, {spec.budget:,} steps per fold", highlight=False)
-    console.print("  trials: " + ", ".join(f"{n} {state.lower()}" for state, n in counts.items() if n) if any(counts.values()) else "  no trials yet",
-                  highlight=False)
+    console.print(
+        f"study {handle.name}: {spec.environment}, {len(spec.data.tickers)} tickers, {spec.data.timeframe}, "
+        f"{spec.cv['scheme']}, {spec.budget:,} steps per fold",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(
+        "  trials: " + ", ".join(f"{n} {state.lower()}" for state, n in counts.items() if n)
+        if any(counts.values())
+        else "  no trials yet",
+        highlight=False,
+        soft_wrap=True,
+    )
     if found["best"]:
-        console.print(f"  best: trial {found['best']['trial']}, {found['best']['value']:+.4f}", highlight=False)
+        console.print(
+            f"  best: trial {found['best']['trial']}, {found['best']['value']:+.4f}", highlight=False, soft_wrap=True
+        )
     for worker in found["workers"]:
         alive = {True: "alive", False: "dead", None: f"last beat {worker['beat_age']:.0f} s ago"}[worker["alive"]]
-        doing = f", trials {', '.join(map(str, worker['trials']))}, rung {worker['rung']}" if worker.get("trials") else ""
-        console.print(f"  worker {worker['host']}:{worker['pid']}: {alive}, {worker['state']}{doing}, {worker.get('steps_per_second', 0):,} steps/s",
-                      highlight=False)
+        doing = (
+            f", trials {', '.join(map(str, worker['trials']))}, rung {worker['rung']}" if worker.get("trials") else ""
+        )
+        console.print(
+            f"  worker {worker['host']}:{worker['pid']}: {alive}, {worker['state']}{doing}, "
+            f"{worker.get('steps_per_second', 0):,} steps/s",
+            highlight=False,
+            soft_wrap=True,
+        )
     if not found["workers"]:
         console.print("  no worker")
     for failure in found["failures"]:
-        console.print(f"  trial {failure['trial']} failed: {failure['reason']}", highlight=False, markup=False)
+        console.print(
+            f"  trial {failure['trial']} failed: {failure['reason']}", highlight=False, markup=False, soft_wrap=True
+        )

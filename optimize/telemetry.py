@@ -50,7 +50,7 @@ class GpuMeter:
             self._handle = None
 
     def read(self) -> str:
-        """"83 % · 12.1/139.8 GiB", or "" where it cannot be told."""
+        """ "83 % · 12.1/139.8 GiB", or "" where it cannot be told."""
         if self._handle is None:
             return ""
         try:
@@ -84,25 +84,30 @@ class Telemetry:
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        self._began = time.monotonic()
+        self._began = self._logged = time.monotonic()
         if self.console.is_terminal:
             self._live = Live(console=self.console, get_renderable=self._panel, refresh_per_second=4, transient=True)
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
 
-    # -- told by the worker -------------------------------------------------------------------------------------------------------
+    # -- told by the worker
+    # -------------------------------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
         """One line for a person: with date and time where it goes to a log."""
         if self.console.is_terminal:
             self.console.print(text, highlight=False)
         else:
-            self.console.print(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}", highlight=False, soft_wrap=True, markup=False)
+            self.console.print(
+                f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}", highlight=False, soft_wrap=True, markup=False
+            )
 
     def steps(self, count: int) -> None:
         """Environment steps just done."""
@@ -119,7 +124,8 @@ class Telemetry:
         """Trials finished by this worker."""
         self._finished_here += count
 
-    # -- figures ------------------------------------------------------------------------------------------------------------------
+    # -- figures
+    # ------------------------------------------------------------------------------------------------------------------
 
     @property
     def steps_done(self) -> int:
@@ -134,7 +140,7 @@ class Telemetry:
         """Over the last half minute, everything between the rollouts included."""
         if not self._recent:
             return 0.0
-        span = max(time.monotonic() - self._recent[0][0], 1e-3)
+        span = max(time.monotonic() - self._recent[0][0], 1.0)
         return sum(count for _, count in self._recent) / span
 
     @property
@@ -147,7 +153,9 @@ class Telemetry:
 
     @property
     def eta(self) -> float:
-        """Seconds left: by trials finished per hour once there are some, before that by steps per second, nothing pruned."""
+        """Seconds left: by trials finished per hour once there are some, before that by steps per second, nothing
+        pruned.
+        """
         left = max(0, self.total - self.done)
         if self._finished_here >= 2:
             return 3600.0 * left / self.trials_per_hour
@@ -157,9 +165,12 @@ class Telemetry:
         """The panel as one line."""
         best = f"best {self.best[0]:+.3f} (trial {self.best[1]})" if self.best else "no best yet"
         gpu = self._gpu.read()
-        return (f"trials {self.done}/{self.total} ({self.counts.get('PRUNED', 0)} pruned, {self.counts.get('FAIL', 0)} failed) · "
-                f"{self.activity} · {self.steps_per_second:,.0f} steps/s · {self.trials_per_hour:.1f} trials/hour · "
-                f"ETA {duration(self.eta)} · {best}" + (f" · GPU {gpu}" if gpu else ""))
+        return (
+            f"trials {self.done}/{self.total} ({self.counts.get('PRUNED', 0)} pruned, {self.counts.get('FAIL', 0)} "
+            "failed) · "
+            f"{self.activity} · {self.steps_per_second:,.0f} steps/s · {self.trials_per_hour:.1f} trials/hour · "
+            f"ETA {duration(self.eta)} · {best}" + (f" · GPU {gpu}" if gpu else "")
+        )
 
     def _panel(self) -> Panel:
         grid = Table.grid(padding=(0, 2))

@@ -1,7 +1,9 @@
 """Training a batch of trials of one shape: all members of all its trials and folds, in programs of G slots.
 
-Between rollouts a member is a bundle of tensors (`MemberState`) that any slot can take up, so a program is loaded, trained to the next
-rung and unloaded again; what one program does not hold waits in host memory. Members that end (pruned, diverged) simply are not
+Between rollouts a member is a bundle of tensors (`MemberState`) that any slot can take up, so a program is loaded,
+trained to the next
+rung and unloaded again; what one program does not hold waits in host memory. Members that end (pruned, diverged) simply
+are not
 loaded again, and the rest is packed into fewer programs. No member's numbers depend on which others are in its program.
 """
 
@@ -28,6 +30,7 @@ from optimize.checkpoint import MemberState, State
 from optimize.experiment import Experiment
 from optimize.study import Plan
 
+STD_WEIGHT = 0.1  # what the objective takes off for paths that differ
 CURVES = ("reward", "value_loss", "approx_kl", "clip_fraction", "explained_variance", "entropy", "std")
 
 
@@ -37,7 +40,8 @@ class Interrupted(Exception):
 
 @dataclass
 class Training:
-    """A trial in training. rung: rungs reached. fault: why it cannot go on ("" while it can). seconds: spent on it, attempts before too.
+    """A trial in training. rung: rungs reached. fault: why it cannot go on ("" while it can). seconds: spent on it,
+    attempts before too.
 
     initial: actors whose weights and normalisers the folds start from, in turn; none: as initialised.
     curves: per rollout, a row of `CURVES` from each fold, since they were last taken.
@@ -52,7 +56,10 @@ class Training:
     curves: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
 
     def take_curves(self) -> list[tuple[int, dict[str, float]]]:
-        taken = [(rollout, dict(zip(CURVES, np.mean(rows, axis=0).tolist(), strict=True))) for rollout, rows in sorted(self.curves.items())]
+        taken = [
+            (rollout, dict(zip(CURVES, np.mean(rows, axis=0).tolist(), strict=True)))
+            for rollout, rows in sorted(self.curves.items())
+        ]
         self.curves.clear()
         return taken
 
@@ -86,8 +93,14 @@ class Trainer:
     stop: asked between rollouts; True interrupts. progress: told the environment steps of each rollout.
     """
 
-    def __init__(self, experiment: Experiment, *, stop: Callable[[], bool] = lambda: False, progress: Callable[[int], None] = lambda _: None,
-                 say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        progress: Callable[[int], None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.experiment, self.spec = experiment, experiment.spec
         self.stop, self.progress, self.say = stop, progress, say
         self.slots = experiment.spec.slots
@@ -101,20 +114,27 @@ class Trainer:
         """A trial from the beginning. Its members are made when they are first loaded."""
         return Training(plan, [MemberState() for _ in self.experiment.folds])
 
-    # -- training -----------------------------------------------------------------------------------------------------------------
+    # -- training
+    # -----------------------------------------------------------------------------------------------------------------
 
     def advance(self, trainings: Sequence[Training], rung: Callable[[Training], int]) -> None:
         """Train every member of these trials up to the end of its trial's rung. Diverged trials get their `fault`.
 
-        Raises Interrupted where `stop` said so: all members are then between rollouts, at most one rollout later. A device out of memory
+        Raises Interrupted where `stop` said so: all members are then between rollouts, at most one rollout later. A
+        device out of memory
         is met with programs of fewer slots; RunError where one slot is too many.
         """
         began = time.monotonic()
         seconds = {id(t): t.seconds for t in trainings}
         try:
             while True:
-                waiting = [_Seat(t, fold) for t in trainings if not t.fault for fold, member in enumerate(t.members)
-                           if member.rollouts < self.spec.rung_end(rung(t))]
+                waiting = [
+                    _Seat(t, fold)
+                    for t in trainings
+                    if not t.fault
+                    for fold, member in enumerate(t.members)
+                    if member.rollouts < self.spec.rung_end(rung(t))
+                ]
                 if not waiting:
                     return
                 # Members with equally much left share a program, so that all of its slots are used to the end.
@@ -138,7 +158,10 @@ class Trainer:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         if self.slots == 1:
-            raise RunError(f"out of memory with a single member ({str(error).splitlines()[0]}); use fewer --n-envs or smaller networks") from None
+            raise RunError(
+                f"out of memory with a single member ({str(error).splitlines()[0]}); use fewer --n-envs or smaller "
+                "networks"
+            ) from None
         self.slots //= 2
         self.say(f"out of memory: going on with {self.slots} members per program")
 
@@ -179,7 +202,9 @@ class Trainer:
 
     @staticmethod
     def _lend(ppo: PPO, slot: int, actor: dict[str, Tensor]) -> None:
-        """Start a new member from an actor trained elsewhere; its critic is its own, but sees through the actor's normaliser."""
+        """Start a new member from an actor trained elsewhere; its critic is its own, but sees through the actor's
+        normaliser.
+        """
         _, critic = ppo.export_member(slot)
         columns = actor["state_avg"].numel()
         for name in ("state_avg", "state_std"):
@@ -198,7 +223,9 @@ class Trainer:
             steps = len(group) * self.spec.transitions
             self.steps += steps
             self.progress(steps)
-            rows = torch.stack([getattr(stats, name) for name in CURVES], 1).tolist()  # the one read of the device per rollout
+            rows = torch.stack(
+                [getattr(stats, name) for name in CURVES], 1
+            ).tolist()  # the one read of the device per rollout
             for seat, first, row in zip(group, begun, rows, strict=False):
                 seat.training.curves[first + done].append(row)
             stopped = self.stop()
@@ -209,14 +236,17 @@ class Trainer:
             training = seat.training
             training.members[seat.fold] = MemberState(ppo.get_member(slot), env.get_member(slot), begun[slot] + done)
             if diverged and not training.fault:
-                training.fault = f"diverged: fold {seat.fold}, by rollout {begun[slot] + done} of {self.spec.rollouts} the gradient was not finite"
+                at = f"fold {seat.fold}, by rollout {begun[slot] + done} of {self.spec.rollouts}"
+                training.fault = f"diverged: {at} the gradient was not finite"
         if stopped:
             raise Interrupted
 
-    # -- evaluation ---------------------------------------------------------------------------------------------------------------
+    # -- evaluation
+    # ---------------------------------------------------------------------------------------------------------------
 
     def evaluate(self, trainings: Sequence[Training]) -> list[Evaluation | None]:
-        """Trade all test groups of all folds of these trials in one batch. None, and a `fault`, where a trial's numbers are not finite.
+        """Trade all test groups of all folds of these trials in one batch. None, and a `fault`, where a trial's numbers
+        are not finite.
 
         Raises Interrupted where `stop` said so. A device out of memory is met with half the trials at a time.
         """
@@ -237,7 +267,9 @@ class Trainer:
         splits = self.experiment.splits
         seats = [_Seat(t, fold.index) for t in trainings for fold in splits.folds]
         acts = []
-        for start in range(0, len(seats), self.slots):  # programs of G slots here too: rounding must not depend on the company
+        for start in range(
+            0, len(seats), self.slots
+        ):  # programs of G slots here too: rounding must not depend on the company
             _, ppo = self._load(seats[start : start + self.slots])
             acts.append(ppo.act_fn())
         params: list[EnvParams] = [self.experiment.env_params(seat.training.plan.settings) for seat in seats]
@@ -253,7 +285,9 @@ class Trainer:
         order = [(fold.index, group) for fold in splits.folds for group in fold.test_groups]
         return trade_windows(env, act), order
 
-    def _judge(self, training: Training, trades: WindowTrades, first_row: int, order: list[tuple[int, int]]) -> Evaluation | None:
+    def _judge(
+        self, training: Training, trades: WindowTrades, first_row: int, order: list[tuple[int, int]]
+    ) -> Evaluation | None:
         """One trial's rows begin at `first_row`."""
         if not np.isfinite(trades.returns[first_row : first_row + len(order)]).all():
             training.fault = training.fault or "diverged: its portfolio has no finite value in the evaluation"
@@ -263,12 +297,20 @@ class Trainer:
         scores = []
         for fold in self.experiment.folds:
             mine = [row for row, (index, _) in enumerate(order, start=first_row) if index == fold.index]
-            scores.append(objective(_one_path(trades, mine), timeframe).value)
+            scores.append(objective(_one_path(trades, mine), timeframe, STD_WEIGHT).value)
         paths = path_trades(self.experiment.splits, trades, order, first_row)
-        return Evaluation(float(np.mean(scores)), tuple(scores), paths, objective(paths, timeframe), paths.summarise(timeframe))
+        return Evaluation(
+            float(np.mean(scores)),
+            tuple(scores),
+            paths,
+            objective(paths, timeframe, STD_WEIGHT),
+            paths.summarise(timeframe),
+        )
 
     def actors_of(self, plan: Plan, states: Sequence[State]) -> list[dict[str, Tensor]]:
-        """The actors in members' states, which may come from another run. Raises InputError where they are of another shape."""
+        """The actors in members' states, which may come from another run. Raises InputError where they are of another
+        shape.
+        """
         _, ppo = self._program(self.start(plan))
         exported = []
         for state in states:
@@ -292,5 +334,8 @@ FIELDS = ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
 
 def _one_path(trades: WindowTrades, rows: Sequence[int]) -> PathTrades:
     """The windows of one fold behind each other, as if they were a path."""
-    joined = {name: np.concatenate([getattr(trades, name)[row, : trades.lengths[row]] for row in rows])[None] for name in FIELDS}
+    joined = {
+        name: np.concatenate([getattr(trades, name)[row, : trades.lengths[row]] for row in rows])[None]
+        for name in FIELDS
+    }
     return PathTrades(**joined)

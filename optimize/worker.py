@@ -1,4 +1,6 @@
-"""The worker: take a batch of trials, train it rung by rung, report, judge, tell; put everything back when asked to stop."""
+"""The worker: take a batch of trials, train it rung by rung, report, judge, tell; put everything back when asked to
+stop.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -22,7 +23,15 @@ from envs.errors import InputError
 from optimize.artifacts import upload, write_trial
 from optimize.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from optimize.experiment import Experiment
-from optimize.recovery import BEAT_SECONDS, GRACE_SECONDS, Heartbeat, claim_closing, leave, recover_stale, register_worker
+from optimize.recovery import (
+    BEAT_SECONDS,
+    GRACE_SECONDS,
+    Heartbeat,
+    claim_closing,
+    leave,
+    recover_stale,
+    register_worker,
+)
 from optimize.storage import TrialLost
 from optimize.study import CHECKPOINT_KEY, Plan, StudyHandle
 from optimize.summary import print_summary
@@ -36,7 +45,8 @@ WAIT_SECONDS = 2.0
 class StopRequest:
     """SIGINT and SIGTERM: the first asks for a stop at the next safe point, a second one ends the process at once.
 
-    Ending at once leaves a study that recovers by itself: the trials' heartbeats stop, and the next worker takes them back.
+    Ending at once leaves a study that recovers by itself: the trials' heartbeats stop, and the next worker takes them
+    back.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -51,7 +61,10 @@ class StopRequest:
             sys.stderr.write("\x1b[?25h" if sys.stderr.isatty() else "")  # the live panel hides the cursor
             os._exit(128 + signum)
         self.requested = True
-        self._say(f"{signal.Signals(signum).name}: finishing this rollout, then putting the trials back (once more to stop at once)")
+        self._say(
+            f"{signal.Signals(signum).name}: finishing this rollout, then putting the trials back (once more to stop "
+            "at once)"
+        )
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -66,7 +79,9 @@ class StopRequest:
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """total: finished trials that the study shall have. alongside: run beside another worker of this study on this machine."""
+    """total: finished trials that the study shall have. alongside: run beside another worker of this study on this
+    machine.
+    """
 
     total: int
     alongside: bool = False
@@ -77,15 +92,31 @@ class WorkerOptions:
 class Worker:
     """One process working on one study."""
 
-    def __init__(self, handle: StudyHandle, experiment: Experiment, options: WorkerOptions, telemetry: Telemetry, name: str, stop: StopRequest) -> None:
-        self.handle, self.experiment, self.options, self.telemetry, self.name, self.stop = handle, experiment, options, telemetry, name, stop
+    def __init__(
+        self,
+        handle: StudyHandle,
+        experiment: Experiment,
+        options: WorkerOptions,
+        telemetry: Telemetry,
+        name: str,
+        stop: StopRequest,
+    ) -> None:
+        self.handle, self.experiment, self.options, self.telemetry, self.name, self.stop = (
+            handle,
+            experiment,
+            options,
+            telemetry,
+            name,
+            stop,
+        )
         self.spec = handle.spec
         self.heartbeat = Heartbeat(handle.storage, name, options.beat_seconds)
         self.slots_left: int | None = None  # fewer than the study's, once memory ran out
         self.trained = 0
         self.batches: list[int] = []
 
-    # -- the loop -----------------------------------------------------------------------------------------------------------------
+    # -- the loop
+    # -----------------------------------------------------------------------------------------------------------------
 
     def run(self) -> bool:
         """Work until the study has its total. False where a signal ended it before."""
@@ -106,7 +137,11 @@ class Worker:
 
     def _recover(self) -> None:
         for taken in recover_stale(self.handle.storage, self.handle.study_id, grace=self.options.grace_seconds):
-            fate = f"failed: its process died {taken.tries} times without reaching a new rung" if taken.quarantined else "put back, its worker died"
+            fate = (
+                f"failed: its process died {taken.tries} times without reaching a new rung"
+                if taken.quarantined
+                else "put back, its worker died"
+            )
             self.telemetry.say(f"trial {taken.number}: {fate}")
 
     def _refresh(self) -> None:
@@ -126,7 +161,8 @@ class Worker:
         while time.monotonic() < until and not self.stop():
             time.sleep(0.1)
 
-    # -- one batch ----------------------------------------------------------------------------------------------------------------
+    # -- one batch
+    # ----------------------------------------------------------------------------------------------------------------
 
     def _batch(self, plans: list[Plan]) -> None:
         trainer = Trainer(self.experiment, stop=self._stop_or_lost, progress=self._progress, say=self.telemetry.say)
@@ -138,8 +174,14 @@ class Worker:
         try:
             while trainings:
                 self._describe(trainings)
-                self._done_steps, self._want_steps = 0, sum(
-                    (self.spec.rung_end(t.rung + 1) - m.rollouts) * self.spec.transitions for t in trainings for m in t.members)
+                self._done_steps, self._want_steps = (
+                    0,
+                    sum(
+                        (self.spec.rung_end(t.rung + 1) - m.rollouts) * self.spec.transitions
+                        for t in trainings
+                        for m in t.members
+                    ),
+                )
                 try:
                     trainer.advance(trainings, lambda t: t.rung + 1)
                     trainings = self._fail_diverged(trainings)
@@ -175,7 +217,9 @@ class Worker:
 
     def _drop(self, training: Training) -> None:
         self.handle.storage.drop(training.plan.trial_id)
-        self.telemetry.say(f"trial {training.plan.number} was given to another worker meanwhile; its copy here is dropped")
+        self.telemetry.say(
+            f"trial {training.plan.number} was given to another worker meanwhile; its copy here is dropped"
+        )
 
     def _describe(self, trainings: list[Training]) -> None:
         numbers = ", ".join(str(t.plan.number) for t in trainings)
@@ -183,8 +227,11 @@ class Worker:
         self.telemetry.activity = f"trials {numbers}, rung {rung} of {self.spec.rungs}"
         self.telemetry.share_of_batch = 0.0
         self.heartbeat.info = {
-            "trials": [t.plan.number for t in trainings], "rung": rung, "device": str(self.experiment.device),
-            "num_envs": self.spec.num_envs, "steps_per_second": round(self.telemetry.steps_per_second),
+            "trials": [t.plan.number for t in trainings],
+            "rung": rung,
+            "device": str(self.experiment.device),
+            "num_envs": self.spec.num_envs,
+            "steps_per_second": round(self.telemetry.steps_per_second),
         }
         self.heartbeat.beat()
 
@@ -195,7 +242,9 @@ class Worker:
         self.heartbeat.info["steps_per_second"] = round(self.telemetry.steps_per_second)
 
     def _resume(self, trainer: Trainer, plan: Plan) -> Training:
-        """From the trial's last checkpoint where that is here and whole, else from the beginning: the same numbers either way."""
+        """From the trial's last checkpoint where that is here and whole, else from the beginning: the same numbers
+        either way.
+        """
         training = trainer.start(plan)
         if plan.checkpoint is None:
             return training
@@ -207,11 +256,14 @@ class Worker:
         except InputError as error:
             self.telemetry.say(f"trial {plan.number} starts again: {error}")
             return training
-        self.telemetry.say(f"trial {plan.number} goes on from rung {checkpoint.rung} (rollout {checkpoint.members[0].rollouts})")
+        self.telemetry.say(
+            f"trial {plan.number} goes on from rung {checkpoint.rung} (rollout {checkpoint.members[0].rollouts})"
+        )
         training.members, training.rung, training.seconds = checkpoint.members, checkpoint.rung, checkpoint.seconds
         return training
 
-    # -- at a rung ----------------------------------------------------------------------------------------------------------------
+    # -- at a rung
+    # ----------------------------------------------------------------------------------------------------------------
 
     def _fail_diverged(self, trainings: list[Training]) -> list[Training]:
         for training in [t for t in trainings if t.fault]:
@@ -219,7 +271,9 @@ class Worker:
             self.telemetry.say(f"trial {training.plan.number} failed: {training.fault}")
         return [t for t in trainings if not t.fault]
 
-    def _rung(self, trainer: Trainer, trainings: list[Training], evaluations: list[Evaluation | None]) -> list[Training]:
+    def _rung(
+        self, trainer: Trainer, trainings: list[Training], evaluations: list[Evaluation | None]
+    ) -> list[Training]:
         """All report, then all are judged; the pruned and the complete leave, the rest is checkpointed and goes on."""
         rate = trainer.steps / max(trainer.seconds, 1e-9)
         standing: list[tuple[Training, Evaluation]] = []
@@ -293,8 +347,10 @@ class Worker:
         curves = Curves(folder, (taken[0][0] if taken else 0) * self.spec.transitions)
         for rollout, values in taken:
             curves.add({f"train/{name}": value for name, value in values.items()}, rollout * self.spec.transitions)
-        curves.add({"test/mean_over_folds": evaluation.value, "test/objective": evaluation.objective.value},
-                   self.spec.rung_end(training.rung) * self.spec.transitions)
+        curves.add(
+            {"test/mean_over_folds": evaluation.value, "test/objective": evaluation.objective.value},
+            self.spec.rung_end(training.rung) * self.spec.transitions,
+        )
         curves.close()
 
     def _checkpoint(self, training: Training) -> None:
@@ -306,7 +362,10 @@ class Worker:
         sha256 = write_checkpoint(path, Checkpoint(training.members, training.rung, training.seconds, _note(plan)))
         try:
             storage.set_trial_user_attr(
-                plan.trial_id, CHECKPOINT_KEY, {"path": f"{folder.name}/{path.name}", "sha256": sha256, "rung": training.rung})
+                plan.trial_id,
+                CHECKPOINT_KEY,
+                {"path": f"{folder.name}/{path.name}", "sha256": sha256, "rung": training.rung},
+            )
         except TrialLost:
             path.unlink(missing_ok=True)
             raise
@@ -336,7 +395,9 @@ class Worker:
         except TrialLost:
             self._drop(training)
             return
-        self.telemetry.say(f"trial {training.plan.number} put back at rollout {training.members[0].rollouts} of {self.spec.rollouts}")
+        self.telemetry.say(
+            f"trial {training.plan.number} put back at rollout {training.members[0].rollouts} of {self.spec.rollouts}"
+        )
 
 
 def _note(plan: Plan) -> dict[str, Any]:
@@ -346,16 +407,28 @@ def _note(plan: Plan) -> dict[str, Any]:
 def _mean_metrics(evaluation: Evaluation) -> dict[str, float]:
     """Means over paths of every number in `Metrics`."""
     rows = [m.to_dict() for m in evaluation.metrics]
-    return {name: float(np.mean([float(row[name]) for row in rows])) for name, value in rows[0].items() if not isinstance(value, str)}
+    return {
+        name: float(np.mean([float(row[name]) for row in rows]))
+        for name, value in rows[0].items()
+        if not isinstance(value, str)
+    }
 
 
 def device_name(device: torch.device) -> str:
-    """"cpu", or the GPU's model."""
+    """ "cpu", or the GPU's model."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
-def work(handle: StudyHandle, experiment: Experiment, options: WorkerOptions, console: Console, after_study: AfterStudy | None = None) -> None:
-    """Register, work to the study's total, sum up, and hand over to `after_study`. Returns normally on a requested stop, too."""
+def work(
+    handle: StudyHandle,
+    experiment: Experiment,
+    options: WorkerOptions,
+    console: Console,
+    after_study: AfterStudy | None = None,
+) -> None:
+    """Register, work to the study's total, sum up, and hand over to `after_study`. Returns normally on a requested
+    stop, too.
+    """
     telemetry = Telemetry(console, handle.name, experiment.device)
     telemetry.total = options.total
     telemetry.steps_per_trial = len(experiment.folds) * handle.spec.rollouts * handle.spec.transitions
@@ -364,15 +437,19 @@ def work(handle: StudyHandle, experiment: Experiment, options: WorkerOptions, co
         name = register_worker(handle.storage, handle.study_id, alongside=options.alongside, say=telemetry.say)
         try:
             worker = Worker(handle, experiment, options, telemetry, name, stop)
-            telemetry.say(f"Using Vectorized Environments: {handle.spec.num_envs * handle.spec.slots} parallel envs "
-                          f"({handle.spec.num_envs} per member x {handle.spec.slots} members per program)")
+            telemetry.say(
+                f"Using Vectorized Environments: {handle.spec.num_envs * handle.spec.slots} parallel envs "
+                f"({handle.spec.num_envs} per member x {handle.spec.slots} members per program)"
+            )
             finished = worker.run()
         except BaseException:
             leave(handle.storage, name)
             raise
     try:
         if not finished:
-            console.print(f"stopped as asked; {_left(handle)}. Start it again to go on.", highlight=False)
+            console.print(
+                f"stopped as asked; {_left(handle)}. Start it again to go on.", highlight=False, soft_wrap=True
+            )
             return
         print_summary(handle, console, telemetry, worker.batches)
         if after_study is not None and claim_closing(handle.storage, handle.study_id, name):
@@ -383,10 +460,5 @@ def work(handle: StudyHandle, experiment: Experiment, options: WorkerOptions, co
 
 def _left(handle: StudyHandle) -> str:
     counts = handle.counts()
-    return f"{counts['WAITING']} trials wait, {counts['RUNNING']} run elsewhere, {counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} failed"
-
-
-def run_dir_of(handle: StudyHandle) -> Path:
-    """The study's folder, made where it is missing."""
-    handle.run_dir.mkdir(parents=True, exist_ok=True)
-    return handle.run_dir
+    ended = f"{counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} failed"
+    return f"{counts['WAITING']} trials wait, {counts['RUNNING']} run elsewhere, {ended}"

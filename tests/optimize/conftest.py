@@ -8,17 +8,30 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import optuna
 import pytest
 import torch
 import typer
+from numpy.typing import NDArray
 
 from envs.crypto.bars import Bars, write_bars
 from envs.crypto.demo_market import make_planted_market
+from envs.crypto.features import Recipe, register_recipe
 from envs.errors import InputError, RunError
 from optimize.commands import search_commands
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def _last_return(bars: Bars) -> NDArray[np.float64]:
+    change = np.zeros_like(bars.close)
+    change[1:] = 100.0 * np.log(bars.close[1:] / bars.close[:-1])
+    return change
+
+
+# A short memory means short purges, so that folds fit into a few hundred bars.
+RECIPE = register_recipe(Recipe("tiny-test", 1, 8, ("last_return",), (), _last_return))
 
 SPACE = """
 name = "tiny"
@@ -38,9 +51,11 @@ action_scale = { low = 0.1, high = 0.3 }
 time_decay_floor = { low = 0.2, high = 1.0 }
 lookback = { low = 1, high = 2 }
 """
-TRAIN = ("--data-dir", "bars", "--search-space", "tiny.toml", "--cv", "single", "--groups", "8", "--holdout", "0.1", "--budget", "192",
-         "--rungs", "3", "--horizon", "16", "--n-envs", "2", "--slots", "4", "--trials-per-batch", "3", "--threads", "1", "--gpu", "cpu",
-         "--study-name", "s")
+TRAIN = (
+    "--data-dir", "bars", "--recipe", "tiny-test", "--search-space", "tiny.toml", "--cv", "kfold", "--groups", "3",
+    "--holdout", "0.1", "--budget", "192", "--rungs", "3", "--horizon", "16", "--n-envs", "2", "--slots", "4",
+    "--trials-per-batch", "3", "--threads", "1", "--gpu", "cpu", "--study-name", "s",
+)  # fmt: skip
 
 
 def search_app() -> typer.Typer:
@@ -100,7 +115,7 @@ Sweepd = Callable[..., Running]
 
 @pytest.fixture(scope="session")
 def bars() -> Bars:
-    return make_planted_market(3, assets=2, bars=3_000)
+    return make_planted_market(3, assets=2, bars=700)
 
 
 @pytest.fixture
@@ -113,7 +128,9 @@ def market(tmp_path: Path, bars: Bars) -> Path:
 
 @pytest.fixture
 def sweepd(market: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sweepd]:
-    """Start a command in the market's folder: sweepd("train", "--n-trials", 3). train gets the flags of a tiny study first."""
+    """Start a command in the market's folder: sweepd("train", "--n-trials", 3). train gets the flags of a tiny study
+    first.
+    """
     started: list[Running] = []
     outputs = tmp_path_factory.mktemp("output")
 

@@ -72,19 +72,22 @@ def test_narrow_stays_inside_the_space_and_around_the_trial() -> None:
             assert dimension.value == wide.resolve(params)
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ('name = "x"\nversion = 1\n[ppo]\nlerning_rate = { low = 1, high = 2 }', "lerning_rate is not a parameter"),
-    ('name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.4, high = 0.1 }', "low < high"),
-    ('name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.0, high = 0.1, log = true }', "log scale"),
-    ('name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.1, high = 0.2, setp = 1 }', "unknown key 'setp'"),
-    ('name = "x"\nversion = 1\n[env]\naction_scale = { low = 0.1, high = 3.0 }', "action_scale"),
-    ('name = "x"\nversion = 1\n[env]\nfee = { value = 0.1 }', "fee is not a parameter"),
-    ('name = "x"\nversion = 1\n[ppo]\ngamma = { value = 0.9 }\none_minus_gamma = { value = 0.1 }', "keep one"),
-    ('name = "x"\nversion = 1\n[nets]\nwidth = { value = 1 }', "unknown key 'nets'"),
-    ('name = "x"\nversion = 1\n[timeframe.7m.ppo]\nclip = { value = 0.1 }', "7m"),
-    ('name = "x"', "version"),
-    ("name = ", "not valid TOML"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('name = "x"\nversion = 1\n[ppo]\nlerning_rate = { low = 1, high = 2 }', "lerning_rate is not a parameter"),
+        ('name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.4, high = 0.1 }', "low < high"),
+        ('name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.0, high = 0.1, log = true }', "log scale"),
+        ('name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.1, high = 0.2, setp = 1 }', "unknown key 'setp'"),
+        ('name = "x"\nversion = 1\n[env]\naction_scale = { low = 0.1, high = 3.0 }', "action_scale"),
+        ('name = "x"\nversion = 1\n[env]\nfee = { value = 0.1 }', "fee is not a parameter"),
+        ('name = "x"\nversion = 1\n[ppo]\ngamma = { value = 0.9 }\none_minus_gamma = { value = 0.1 }', "keep one"),
+        ('name = "x"\nversion = 1\n[nets]\nwidth = { value = 1 }', "unknown key 'nets'"),
+        ('name = "x"\nversion = 1\n[timeframe.7m.ppo]\nclip = { value = 0.1 }', "7m"),
+        ('name = "x"', "version"),
+        ("name = ", "not valid TOML"),
+    ],
+)
 def test_a_space_with_a_mistake_is_refused_with_a_sentence(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "space.toml"
     path.write_text(text)

@@ -14,8 +14,25 @@ import sqlalchemy as sa
 from optuna.trial import TrialState
 
 from envs.errors import InputError
-from optimize.recovery import Heartbeat, claim_closing, leave, list_workers, process_start, recover_stale, register_worker
-from optimize.storage import NETWORK_FILE_SYSTEMS, StudyStorage, TrialLost, attempts, file_system_of, open_storage, storage_url, workers
+from optimize.recovery import (
+    Heartbeat,
+    claim_closing,
+    leave,
+    list_workers,
+    process_start,
+    recover_stale,
+    register_worker,
+)
+from optimize.storage import (
+    NETWORK_FILE_SYSTEMS,
+    StudyStorage,
+    TrialLost,
+    attempts,
+    file_system_of,
+    open_storage,
+    storage_url,
+    workers,
+)
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -49,7 +66,9 @@ def _racer(url: str, names: list[str], total: int, out: Any) -> None:
     out.put(taken)
 
 
-def test_racing_processes_take_every_trial_once_and_stop_at_the_total(storage: StudyStorage, study: optuna.Study) -> None:
+def test_racing_processes_take_every_trial_once_and_stop_at_the_total(
+    storage: StudyStorage, study: optuna.Study
+) -> None:
     for _ in range(8):
         study.enqueue_trial({"x": 1.0})
     context = multiprocessing.get_context("spawn")
@@ -66,7 +85,9 @@ def test_racing_processes_take_every_trial_once_and_stop_at_the_total(storage: S
     assert {t.state for t in trials} == {TrialState.COMPLETE}
 
 
-def test_the_total_counts_waiting_trials_for_new_ones_and_not_for_themselves(storage: StudyStorage, study: optuna.Study) -> None:
+def test_the_total_counts_waiting_trials_for_new_ones_and_not_for_themselves(
+    storage: StudyStorage, study: optuna.Study
+) -> None:
     study.enqueue_trial({"x": 1.0})
     study.enqueue_trial({"x": 2.0})
     assert storage.claim_new(_id(storage), "w", 2) is None
@@ -84,8 +105,14 @@ def test_every_write_of_a_lost_attempt_is_refused(storage: StudyStorage, study: 
     taker = open_storage(storage.url)
     taker.set_trial_state_values(trial_id, TrialState.WAITING)  # as a recovery does
     assert taker.claim_waiting(_id(storage), trial_id, "new", 1)
-    for write in (lambda: trial.report(2.0, 2), lambda: trial.set_user_attr("a", 1), lambda: trial.suggest_float("y", 0, 1),
-                  lambda: storage.set_trial_system_attr(trial_id, "b", 1), lambda: study.tell(trial, 3.0), lambda: storage.reached(trial_id, 1)):
+    for write in (
+        lambda: trial.report(2.0, 2),
+        lambda: trial.set_user_attr("a", 1),
+        lambda: trial.suggest_float("y", 0, 1),
+        lambda: storage.set_trial_system_attr(trial_id, "b", 1),
+        lambda: study.tell(trial, 3.0),
+        lambda: storage.reached(trial_id, 1),
+    ):
         with pytest.raises(TrialLost):
             write()
     storage.drop(trial_id)
@@ -98,7 +125,8 @@ def test_every_write_of_a_lost_attempt_is_refused(storage: StudyStorage, study: 
     assert list(frozen.params) == ["x"]
 
 
-def test_the_check_of_the_token_is_in_the_transaction_of_the_write(storage: StudyStorage, study: optuna.Study) -> None:
+@pytest.mark.usefixtures("study")
+def test_the_check_of_the_token_is_in_the_transaction_of_the_write(storage: StudyStorage) -> None:
     """Between check and write nobody else can get in: another connection finds the database locked."""
     trial_id = storage.claim_new(_id(storage), "w", 1)
     assert trial_id is not None
@@ -122,14 +150,18 @@ def test_the_check_of_the_token_is_in_the_transaction_of_the_write(storage: Stud
     assert len(begun) == 1
 
 
-def test_a_stale_attempt_goes_back_to_waiting_and_a_beating_one_does_not(storage: StudyStorage, study: optuna.Study) -> None:
+def test_a_stale_attempt_goes_back_to_waiting_and_a_beating_one_does_not(
+    storage: StudyStorage, study: optuna.Study
+) -> None:
     dead, alive = (storage.claim_new(_id(storage), "w", 3) for _ in range(2))
     never = study.ask()  # RUNNING, made by plain Optuna: it never beats
     other = open_storage(storage.url)
     assert recover_stale(other, _id(storage), grace=60) == []
     with storage.transaction() as session:
         session.execute(attempts.update().where(attempts.c.trial_id == dead).values(beat=attempts.c.beat - 100))
-        session.execute(attempts.update().where(attempts.c.trial_id == never._trial_id).values(beat=attempts.c.beat - 100))
+        session.execute(
+            attempts.update().where(attempts.c.trial_id == never._trial_id).values(beat=attempts.c.beat - 100)
+        )
     back = recover_stale(other, _id(storage), grace=60)
     assert [r.trial_id for r in back] == [dead, never._trial_id]
     states = {t._trial_id: t.state for t in study.get_trials()}
@@ -139,7 +171,8 @@ def test_a_stale_attempt_goes_back_to_waiting_and_a_beating_one_does_not(storage
     assert recover_stale(storage, _id(storage), grace=60) == []
 
 
-def test_a_worker_whose_process_is_gone_holds_nothing_any_longer(storage: StudyStorage, study: optuna.Study) -> None:
+@pytest.mark.usefixtures("study")
+def test_a_worker_whose_process_is_gone_holds_nothing_any_longer(storage: StudyStorage) -> None:
     dead = register_worker(storage, _id(storage), alongside=False, say=lambda _: None)
     trial_id = storage.claim_new(_id(storage), dead, 1)
     with storage.transaction() as session:
@@ -150,7 +183,9 @@ def test_a_worker_whose_process_is_gone_holds_nothing_any_longer(storage: StudyS
     assert [w.worker for w in list_workers(other, _id(other))] == [alive]
 
 
-def test_a_trial_that_kills_its_process_is_quarantined_unless_it_gets_somewhere(storage: StudyStorage, study: optuna.Study) -> None:
+def test_a_trial_that_kills_its_process_is_quarantined_unless_it_gets_somewhere(
+    storage: StudyStorage, study: optuna.Study
+) -> None:
     trial_id = storage.claim_new(_id(storage), "w", 1)
     assert trial_id is not None
     other = open_storage(storage.url)
@@ -173,7 +208,8 @@ def test_a_trial_that_kills_its_process_is_quarantined_unless_it_gets_somewhere(
     assert "quarantined" in frozen.user_attrs["sweepd:reason"]
 
 
-def test_the_heartbeat_beats_and_notices_what_was_lost(storage: StudyStorage, study: optuna.Study) -> None:
+@pytest.mark.usefixtures("study")
+def test_the_heartbeat_beats_and_notices_what_was_lost(storage: StudyStorage) -> None:
     name = register_worker(storage, _id(storage), alongside=False, say=lambda _: None)
     kept, lost = (storage.claim_new(_id(storage), name, 2) for _ in range(2))
     with storage.transaction() as session:
@@ -190,21 +226,36 @@ def test_the_heartbeat_beats_and_notices_what_was_lost(storage: StudyStorage, st
     assert list_workers(storage, _id(storage)) == []
 
 
-def test_a_new_worker_asks_the_running_one_to_drain_and_not_a_process_that_reused_its_pid(storage: StudyStorage, study: optuna.Study) -> None:
+@pytest.mark.usefixtures("study")
+def test_a_new_worker_asks_the_running_one_to_drain_and_not_a_process_that_reused_its_pid(
+    storage: StudyStorage,
+) -> None:
     asked: list[str] = []
-    child = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_DFL); time.sleep(60)"])
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_DFL); time.sleep(60)"]
+    )
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         first = register_worker(storage, _id(storage), alongside=False, say=asked.append)
         with storage.transaction() as session:
-            session.execute(workers.update().where(workers.c.worker == first).values(pid=child.pid, started=process_start(child.pid)))
+            session.execute(
+                workers.update()
+                .where(workers.c.worker == first)
+                .values(pid=child.pid, started=process_start(child.pid))
+            )
             row = session.execute(sa.select(workers)).one()._asdict()
-            session.execute(workers.insert().values(**{**row, "worker": "reused", "pid": bystander.pid, "started": "another boot:1"}))
+            session.execute(
+                workers.insert().values(
+                    **{**row, "worker": "reused", "pid": bystander.pid, "started": "another boot:1"}
+                )
+            )
         beside = register_worker(storage, _id(storage), alongside=True, say=asked.append)
         assert asked == []
         assert child.poll() is None
         leave(storage, beside)
-        register_worker(storage, _id(storage), alongside=False, say=asked.append, second_request_after=5, give_up_after=20)
+        register_worker(
+            storage, _id(storage), alongside=False, say=asked.append, second_request_after=5, give_up_after=20
+        )
         assert child.wait(timeout=20) == -15
         assert str(child.pid) in asked[0]
         assert bystander.poll() is None
@@ -214,18 +265,27 @@ def test_a_new_worker_asks_the_running_one_to_drain_and_not_a_process_that_reuse
             process.wait()
 
 
-def test_a_worker_that_ignores_the_first_request_gets_a_second(storage: StudyStorage, study: optuna.Study) -> None:
+@pytest.mark.usefixtures("study")
+def test_a_worker_that_ignores_the_first_request_gets_a_second(storage: StudyStorage) -> None:
     asked: list[str] = []
-    code = ("import signal, time, os\nn = []\ndef h(*_):\n    n.append(1)\n    len(n) > 1 and os._exit(7)\n"
-            "signal.signal(15, h)\nprint('up', flush=True)\nwhile True: time.sleep(0.05)")
+    code = (
+        "import signal, time, os\nn = []\ndef h(*_):\n    n.append(1)\n    len(n) > 1 and os._exit(7)\n"
+        "signal.signal(15, h)\nprint('up', flush=True)\nwhile True: time.sleep(0.05)"
+    )
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
         assert child.stdout is not None
         child.stdout.readline()
         first = register_worker(storage, _id(storage), alongside=False, say=asked.append)
         with storage.transaction() as session:
-            session.execute(workers.update().where(workers.c.worker == first).values(pid=child.pid, started=process_start(child.pid)))
-        register_worker(storage, _id(storage), alongside=False, say=asked.append, second_request_after=0.5, give_up_after=20)
+            session.execute(
+                workers.update()
+                .where(workers.c.worker == first)
+                .values(pid=child.pid, started=process_start(child.pid))
+            )
+        register_worker(
+            storage, _id(storage), alongside=False, say=asked.append, second_request_after=0.5, give_up_after=20
+        )
         assert child.wait(timeout=20) == 7
         assert len(asked) == 2
     finally:
@@ -233,7 +293,8 @@ def test_a_worker_that_ignores_the_first_request_gets_a_second(storage: StudySto
         child.wait()
 
 
-def test_one_worker_at_a_time_closes_a_study(storage: StudyStorage, study: optuna.Study) -> None:
+@pytest.mark.usefixtures("study")
+def test_one_worker_at_a_time_closes_a_study(storage: StudyStorage) -> None:
     one, two = (register_worker(storage, _id(storage), alongside=True, say=lambda _: None) for _ in range(2))
     assert claim_closing(storage, _id(storage), one)
     assert not claim_closing(storage, _id(storage), two)

@@ -18,10 +18,17 @@ from optuna.trial import TrialState
 from agents.policy import load_members
 from optimize.storage import open_storage, storage_url
 from optimize.study import StudyHandle
-
 from tests.optimize.conftest import Sweepd
 
-KEPT = ("sweepd:fold_scores", "sweepd:path_scores", "sweepd:metrics", "sweepd:env_params", "sweepd:ppo_params", "sweepd:shape", "sweepd:seed")
+KEPT = (
+    "sweepd:fold_scores",
+    "sweepd:path_scores",
+    "sweepd:metrics",
+    "sweepd:env_params",
+    "sweepd:ppo_params",
+    "sweepd:shape",
+    "sweepd:seed",
+)
 
 
 def _handle(folder: Path) -> StudyHandle:
@@ -33,7 +40,12 @@ def _numbers(folder: Path) -> dict[int, Any]:
     handle = _handle(folder)
     found = {}
     for trial in handle.trials():
-        row: dict[str, Any] = {"state": trial.state, "value": trial.value, "params": trial.params, "rungs": trial.intermediate_values}
+        row: dict[str, Any] = {
+            "state": trial.state,
+            "value": trial.value,
+            "params": trial.params,
+            "rungs": trial.intermediate_values,
+        }
         row |= {key: trial.user_attrs.get(key) for key in KEPT}
         weights = handle.trial_dir(trial.number) / "members.safetensors"
         row["members"] = weights.read_bytes() if weights.exists() else None
@@ -49,8 +61,7 @@ def _wait_for(condition: Any, seconds: float = 90.0) -> None:
 
 
 def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(market: Path, sweepd: Sweepd) -> None:
-    folds = ("--cv", "kfold", "--groups", "3")
-    out = sweepd("train", "--n-trials", 4, *folds).finish()
+    out = sweepd("train", "--n-trials", 4).finish()
     assert "Using Vectorized Environments: 8 parallel envs" in out
     assert "best trial" in out
     handle = _handle(market)
@@ -91,22 +102,26 @@ def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(market:
     assert len({(t.params["net_width"], t.params["minibatch"]) for t in trials[:3]}) == 1
     assert handle.flags["budget"] == 192
     assert handle.flags["search_space"] == "tiny.toml"
-    assert {"fee", "slippage", "seed", "timeframe", "tickers", "pruner", "holdout", "n_trials", "auto_deploy"} <= set(handle.flags)
+    assert {"fee", "slippage", "seed", "timeframe", "tickers", "pruner", "holdout", "n_trials", "auto_deploy"} <= set(
+        handle.flags
+    )
     # Started again it has nothing to do; asked for more it goes on; joined with something else it refuses.
-    assert "training" not in sweepd("train", "--n-trials", 4, *folds).finish()
-    sweepd("train", "--n-trials", 5, "--pruner", "hyperband", *folds).finish()
+    assert "training" not in sweepd("train", "--n-trials", 4).finish()
+    sweepd("train", "--n-trials", 5, "--pruner", "hyperband").finish()
     assert len(_handle(market).trials()) == 5
-    refused = sweepd("train", "--n-trials", 6, *folds, "--budget", "193").finish(2)
+    refused = sweepd("train", "--n-trials", 6, "--budget", "193").finish(2)
     assert "budget = 192" in refused
     assert "--study-name" in refused
-    sweepd("train", "--n-trials", 6, *folds, "--tickers", "ASSET2/USDT").finish(2)
+    sweepd("train", "--n-trials", 6, "--tickers", "ASSET2/USDT").finish(2)
     out = sweepd("status", "--json").finish()
     assert json.loads(out)[0]["trials"]["RUNNING"] == 0
 
 
 @pytest.mark.slow
 def test_two_racing_workers_reach_the_total_exactly(market: Path, sweepd: Sweepd) -> None:
-    racers = [sweepd("train", "--n-trials", 6, "--trials-per-batch", 2, "--alongside", "--pruner", "none") for _ in range(2)]
+    racers = [
+        sweepd("train", "--n-trials", 6, "--trials-per-batch", 2, "--alongside", "--pruner", "none") for _ in range(2)
+    ]
     for racer in racers:
         racer.finish()
     trials = _handle(market).trials()
@@ -115,8 +130,10 @@ def test_two_racing_workers_reach_the_total_exactly(market: Path, sweepd: Sweepd
 
 
 @pytest.mark.slow
-def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweepd, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """SIGINT in the middle of a rung, SIGKILL after a later one, then to the end: bit for bit the numbers of a run left alone."""
+def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweepd) -> None:
+    """SIGINT in the middle of a rung, SIGKILL after a later one, then to the end: bit for bit the numbers of a run left
+    alone.
+    """
     long = ("--budget", 1920, "--pruner", "none", "--sampler", "random")
     sweepd("train", "--n-trials", 3, *long, "--study-name", "s", "--runs-dir", "alone/runs").finish()
 
@@ -141,7 +158,9 @@ def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweep
 
 
 def _count(folder: Path, query: str) -> int:
-    """A number from the study's database, read without opening it as a study: a worker is at it. 0 where there is no table yet."""
+    """A number from the study's database, read without opening it as a study: a worker is at it. 0 where there is no
+    table yet.
+    """
     try:
         with closing(sqlite3.connect(f"file:{folder}/runs/sweepd.db?mode=ro", uri=True)) as connection:
             return int(connection.execute(query).fetchone()[0])
@@ -173,8 +192,17 @@ def test_a_started_again_worker_takes_over_and_sigterm_leaves_nothing_running(ma
 def test_waiting_trials_go_first_and_only_those_of_the_batchs_shape(market: Path, sweepd: Sweepd) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     handle = _handle(market)
-    wide = {"net_width": 16, "minibatch": 16, "learning_rate": 1e-3, "one_minus_gamma": 0.05, "target_kl_on": False, "lr_schedule": "linear",
-            "action_scale": 0.2, "time_decay_floor": 1.0, "lookback": 1}
+    wide = {
+        "net_width": 16,
+        "minibatch": 16,
+        "learning_rate": 1e-3,
+        "one_minus_gamma": 0.05,
+        "target_kl_on": False,
+        "lr_schedule": "linear",
+        "action_scale": 0.2,
+        "time_decay_floor": 1.0,
+        "lookback": 1,
+    }
     handle.study.enqueue_trial(wide)
     handle.study.enqueue_trial({**wide, "net_width": 8})
     handle.study.enqueue_trial({**wide, "lookback": 2})

@@ -1,0 +1,223 @@
+"""What the commands of the search do, once their flags are read."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+from rich.console import Console
+
+from envs.crypto.splits import CrossValidation
+from envs.errors import InputError, RunError
+from optimize.artifacts import artifact_store
+from optimize.doctor import examine
+from optimize.experiment import Experiment
+from optimize.freeze import Request, check_request, open_study
+from optimize.launch import DEMO, DEMO_BARS, SMOKE, SMOKE_BARS, choose_device, make_demo_data, run_on_all
+from optimize.recovery import leave, register_worker
+from optimize.run import read_config
+from optimize.run import run as run_once
+from optimize.storage import hide_password, open_storage, storage_url
+from optimize.study import StudyHandle, study_exists
+from optimize.summary import print_status, status
+from optimize.trial_batch import Interrupted
+from optimize.worker import AfterStudy, StopRequest, WorkerOptions, work
+
+BANNER = (
+    "SYNTHETIC MARKET: a demonstration on made-up bars with a planted, learnable structure; "
+    "no evidence about any real market."
+)
+
+
+def _sayer(console: Console) -> Callable[[str], None]:
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    return say
+
+
+def train(flags: dict[str, Any], given: frozenset[str], after_study: AfterStudy | None) -> None:
+    """Join or make the study and work on it. flags: all of `train`'s; given: names of those that a person set."""
+    console = Console()
+    say = _sayer(console)
+    if flags["demo"] and flags["smoke"]:
+        raise InputError("--demo and --smoke were both given; --smoke is the smaller of the two, give one")
+    made_up = flags["demo"] or flags["smoke"]
+    if made_up:
+        preset = SMOKE if flags["smoke"] else DEMO
+        flags = {**flags, **{name: value for name, value in preset.items() if name not in given}}
+    if flags["n_trials"] < 1:
+        raise InputError(f"--n-trials {flags['n_trials']} must be at least 1")
+    name = flags["study_name"] or f"crypto-{flags['timeframe']}"
+    if not re.fullmatch(r"[\w][\w.+-]{0,99}", name):
+        raise InputError(
+            f"--study-name {name!r} is not right; use letters, digits, - and _ (it names a folder, too), at most 100"
+        )
+    device = choose_device(flags["gpu"])
+    request = _request(flags, given)
+    check_request(request)
+    if made_up:
+        console.print(BANNER, style="bold yellow")
+        make_demo_data(request.data_dir, request.timeframe, SMOKE_BARS if flags["smoke"] else DEMO_BARS, say)
+    storage = open_storage(storage_url(flags["storage"], flags["runs_dir"]))
+    if flags["data_dir"] is None and not study_exists(storage, name):
+        raise InputError("--data-dir is missing: name a folder of bars (sweepd data download makes one), or use --demo")
+    recorded = {key: str(value) if isinstance(value, Path) else value for key, value in flags.items()}
+    handle, experiment = open_study(storage, name, request, device, flags["runs_dir"], recorded, say)
+    _describe(handle, experiment, say)
+    if flags["gpu"] == "all" and torch.cuda.device_count() > 1:
+        _all_gpus(handle, torch.cuda.device_count(), say)
+        return
+    options = WorkerOptions(total=flags["n_trials"], alongside=flags["alongside"])
+    work(handle, experiment, options, console, after_study if flags["auto_deploy"] else None)
+
+
+def _request(flags: dict[str, Any], given: frozenset[str]) -> Request:
+    same = (
+        "timeframe", "recipe", "holdout", "budget", "rungs", "horizon", "slots", "trials_per_batch", "search_space",
+        "sampler", "pruner", "objective", "seed", "threads",
+    )  # fmt: skip
+    return Request(
+        data_dir=flags["data_dir"] or Path("."),
+        tickers=_tickers(flags["tickers"]),
+        environment=flags["env"],
+        cv=CrossValidation(flags["cv"], flags["groups"], flags["test_groups"], flags["embargo"]),
+        n_envs=_envs(flags["n_envs"]),
+        env={key: flags[key] for key in ("fee", "slippage", "minimum_order", "initial_cash", "episode_bars")},
+        given=given,
+        **{name: flags[name] for name in same},
+    )
+
+
+def _tickers(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    tickers = tuple(part for part in text.replace(",", " ").split() if part)
+    if not tickers:
+        raise InputError(
+            "--tickers is empty; name them like BTC/USDT,ETH/USDT, or leave the flag out for all there are"
+        )
+    return tickers
+
+
+def _envs(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise InputError(f"--n-envs {text!r} is not right; give auto or a whole number of at least 1")
+    return int(text)
+
+
+def _all_gpus(handle: StudyHandle, count: int, say: Callable[[str], None]) -> None:
+    """This process stands for the study's worker on this machine; the work is done by one child per GPU."""
+    name = register_worker(handle.storage, handle.study_id, alongside=False, say=say)
+    try:
+        run_on_all(count, sys.argv[1:])
+    finally:
+        leave(handle.storage, name)
+
+
+def _describe(handle: StudyHandle, experiment: Experiment, say: Callable[[str], None]) -> None:
+    spec, splits, data = handle.spec, experiment.splits, handle.spec.data
+    say(f"study {handle.name} in {handle.run_dir}")
+    say(
+        f"  data: {', '.join(data.tickers)}; {data.bars:,} bars of {data.timeframe}, {data.first} to {data.last}"
+        + ("; SYNTHETIC" if data.synthetic else "")
+    )
+    say(
+        f"  folds: {spec.cv['scheme']}, {len(splits.folds)} folds, {len(splits.paths)} paths, "
+        f"purge {splits.purge} bars, hold-out {splits.holdout[1] - splits.holdout[0]:,} bars"
+    )
+    say(
+        f"  budget: {spec.budget:,} steps per fold in {spec.rungs} rungs; {spec.num_envs} envs x {spec.horizon} steps "
+        f"= {spec.transitions:,} a rollout, {spec.rollouts} rollouts"
+    )
+    say(
+        f"  batch: {spec.trials_per_batch} trials, {spec.slots} members per program, "
+        f"on {experiment.device} with {spec.threads} threads"
+    )
+
+
+def run(config: Path, out: Path | None, start_from: Path | None, gpu: str | None) -> None:
+    """One training run outside any study."""
+    say = _sayer(Console())
+    tables = read_config(config)
+    settings = dict(tables.get("train", {}))
+    settings["out"] = str(out or settings.get("out") or f"runs/run-{config.stem}")
+    if start_from is not None:
+        settings["start_from"] = str(start_from)
+    if gpu == "all":
+        raise InputError("--gpu all is for train; a run uses one GPU")
+    stop = StopRequest(say)
+    try:
+        with stop.installed():
+            result = run_once({**tables, "train": settings}, device=choose_device(gpu), stop=stop, say=say)
+    except Interrupted:
+        say(f"stopped as asked; go on with --start-from {settings['out']}")
+        return
+    scores = ", ".join(f"{score:+.2f}" for score in result.fold_scores)
+    say(f"objective {result.value:+.4f}; fold scores {scores}; {result.steps_per_second:,.0f} steps/s")
+    for path, metrics in enumerate(result.metrics):
+        say(
+            f"  path {path}: Sharpe {metrics.sharpe:+.2f} (equal weight {metrics.equal_weight_sharpe:+.2f}), "
+            f"return {metrics.total_return:+.1%} ({metrics.equal_weight_return:+.1%}), "
+            f"drawdown {metrics.max_drawdown:.1%}, {metrics.trades:,} trades"
+        )
+    for reason in result.reasons:
+        say(f"  {reason}")
+    say(f"results in {result.out}")
+
+
+def show_status(study_name: str | None, where: str | None, runs_dir: Path, as_json: bool) -> None:
+    """Print the state of one study, or of all in the database."""
+    url = storage_url(where, runs_dir)
+    storage = open_storage(url, create=False, immediate=False)
+    ours = [study.study_name for study in storage.get_all_studies() if "sweepd:spec" in study.user_attrs]
+    handles = [StudyHandle(storage, name) for name in ([study_name] if study_name else ours)]
+    if as_json:
+        typer.echo(json.dumps([status(handle) for handle in handles], indent=1))
+        return
+    console = Console()
+    for handle in handles:
+        print_status(handle, console)
+    if not handles:
+        console.print(f"no study in {hide_password(url)}", highlight=False, soft_wrap=True)
+
+
+def serve_dashboard(study_name: str | None, where: str | None, runs_dir: Path, port: int) -> None:
+    """optuna-dashboard on 127.0.0.1, with the study's artifacts."""
+    try:
+        import optuna_dashboard
+    except ImportError:
+        raise InputError("sweepd dashboard needs optuna-dashboard: pip install 'sweepd[dashboard]'") from None
+    url = storage_url(where, runs_dir)
+    storage = open_storage(url, create=False, immediate=False)
+    if study_name is None:
+        ours = [study for study in storage.get_all_studies() if "sweepd:spec" in study.user_attrs]
+        if not ours:
+            raise InputError(f"there is no study in {hide_password(url)}; start one with sweepd train")
+        study_name = max(ours, key=lambda study: str(study.user_attrs["sweepd:created"])).study_name
+    handle = StudyHandle(storage, study_name)
+    typer.echo(f"optuna-dashboard on http://127.0.0.1:{port} (study {handle.name}; Ctrl-C ends it)")
+    try:
+        optuna_dashboard.run_server(storage, host="127.0.0.1", port=port, artifact_store=artifact_store(handle.run_dir))
+    except OSError as error:
+        raise RunError(f"--port {port} on 127.0.0.1 cannot be used ({error.strerror}); choose another") from None
+
+
+def diagnose(where: str | None, runs_dir: Path) -> int:
+    """Print what `sweepd doctor` finds; returns how many things are to do."""
+    console = Console()
+    bad = 0
+    for finding in examine(storage_url(where, runs_dir), runs_dir):
+        console.print("[green]ok[/]  " if finding.ok else "[bold red]fix[/] ", end="")
+        text = f"{finding.subject}: {finding.found}" + ("" if finding.ok else f" -> {finding.advice}")
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        bad += not finding.ok
+    return bad

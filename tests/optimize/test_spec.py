@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import torch
+from optuna.trial import TrialState
+
+from envs.crypto.bars import Bars
+from envs.errors import InputError
+from optimize.checkpoint import Checkpoint, MemberState, read_checkpoint, write_checkpoint
+from optimize.freeze import choose_slots
+from optimize.pruning import RungPruner, make_pruner, make_sampler
+from optimize.spec import StudySpec, differences, refuse_other, upper_num_envs
+from tests.optimize.test_trial_batch import make_spec
+
+
+def test_a_spec_survives_json(bars: Bars) -> None:
+    spec = make_spec(bars)
+    assert StudySpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize("change", [
+    {"budget": 129}, {"rungs": 3}, {"num_envs": 3}, {"horizon": 8}, {"slots": 5}, {"objective": "sharpe"}, {"seed": 1},
+    {"threads": 2}, {"code_version": "other"}, {"torch_version": "1.0"}, {"env": {"fee": 0.1}}, {"holdout": 0.1},
+    {"cv": {"scheme": "kfold", "groups": 6, "test_groups": 2, "embargo_share": 0.01}}, {"sampler": "random"},
+])  # fmt: skip
+def test_any_difference_is_found_and_named(bars: Bars, change: dict[str, Any]) -> None:
+    spec = make_spec(bars)
+    with pytest.raises(InputError, match="study 's' was created with") as refused:
+        refuse_other("s", spec, dataclasses.replace(spec, **change))
+    assert next(iter(change)) in str(refused.value)
+
+
+def test_where_the_data_lies_is_no_difference_but_what_it_is_is_one(bars: Bars) -> None:
+    spec = make_spec(bars)
+    moved = dataclasses.replace(spec, data=dataclasses.replace(spec.data, dir="elsewhere"))
+    assert differences(spec, moved) == []
+    other = dataclasses.replace(spec, data=dataclasses.replace(spec.data, fingerprint="0"))
+    assert [name for name, _, _ in differences(spec, other)] == ["data.fingerprint"]
+
+
+def test_a_spec_of_another_version_is_refused() -> None:
+    with pytest.raises(InputError, match="another version"):
+        StudySpec.from_json('{"data": {}}')
+
+
+def test_rungs_divide_the_budget_and_the_last_one_spends_it(bars: Bars) -> None:
+    spec = make_spec(bars, budget=1000, rungs=4)
+    assert spec.rollouts == 32  # 1,000 steps in rollouts of 32
+    assert [spec.rung_end(r) for r in range(5)] == [0, 8, 16, 24, 32]
+    assert make_spec(bars, budget=1, rungs=4).rollouts == 4
+
+
+def test_num_envs_leave_a_hundred_updates_per_fold() -> None:
+    assert upper_num_envs(250_000, 64) == 39
+    assert upper_num_envs(10, 64) == 1
+
+
+@pytest.mark.parametrize(("folds", "slots"), [(1, 10), (3, 9), (4, 8), (6, 12), (10, 10), (15, 15), (45, 10)])
+def test_programs_hold_whole_trials_where_they_can(folds: int, slots: int) -> None:
+    assert choose_slots(folds, torch.device("cpu")) == slots
+
+
+def _study(values: list[dict[int, float]]) -> optuna.Study:
+    study = optuna.create_study(direction="maximize")
+    for steps in values:
+        study.add_trial(optuna.trial.create_trial(state=TrialState.RUNNING, intermediate_values=steps))
+    return study
+
+
+def test_the_rung_pruner_keeps_the_better_half_whoever_is_judged_first() -> None:
+    pruner = RungPruner(rungs=4)
+    study = _study([{1: float(v)} for v in (3, 1, 4, 2, 6, 5)])
+    verdicts = {t.number: pruner.prune(study, t) for t in study.trials}
+    judged = {n for n in range(6) if pruner.bracket(n) == 0}
+    assert {n for n, out in verdicts.items() if out} == judged & {0, 1, 3}
+    assert verdicts == {t.number: pruner.prune(study, t) for t in reversed(study.trials)}
+
+
+def test_the_rung_pruner_spares_few_the_last_rung_and_later_brackets() -> None:
+    pruner = RungPruner(rungs=3)
+    few = _study([{1: float(v)} for v in (3, 2, 1)])
+    assert not any(pruner.prune(few, t) for t in few.trials)
+    last = _study([{3: float(v)} for v in range(8)])
+    assert not any(pruner.prune(last, t) for t in last.trials)
+    brackets = [pruner.bracket(n) for n in range(3000)]
+    assert set(brackets) == {0, 1}
+    assert 0.6 < brackets.count(0) / 3000 < 0.73  # two to one
+
+
+def test_unknown_samplers_and_pruners_are_refused() -> None:
+    with pytest.raises(InputError, match="choose one of"):
+        make_pruner("x", 4)
+    with pytest.raises(InputError, match="choose one of"):
+        make_sampler("x", 0)
+
+
+def test_a_sampler_with_fixed_parameters_keeps_them() -> None:
+    study = optuna.create_study(sampler=make_sampler("tpe", 5, {"c": 64}))
+    trial = study.ask()
+    assert trial.suggest_categorical("c", [32, 64, 128]) == 64
+    assert 0 <= trial.suggest_float("x", 0, 1) <= 1
+
+
+def test_a_checkpoint_comes_back_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint-1.safetensors"
+    state = {"weights": torch.arange(6.0).view(2, 3), "stream": torch.arange(5, dtype=torch.uint8)}
+    written = Checkpoint(
+        [MemberState(state, {"cash": torch.ones(2, dtype=torch.float64)}, 7), MemberState()], 2, 1.5, {"seed": 2**62}
+    )
+    sha256 = write_checkpoint(path, written)
+    back = read_checkpoint(path, sha256)
+    assert (back.rung, back.seconds, back.note) == (2, 1.5, {"seed": 2**62})
+    assert [m.rollouts for m in back.members] == [7, 0]
+    assert back.members[0].ppo is not None
+    assert torch.equal(back.members[0].ppo["weights"], state["weights"])
+    assert back.members[1].ppo is None
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(InputError, match="hash differs"):
+        read_checkpoint(path, sha256)
+    path.write_bytes(b"nothing")
+    with pytest.raises(InputError, match="not a checkpoint"):
+        read_checkpoint(path)
+    with pytest.raises(InputError):
+        read_checkpoint(tmp_path / "none.safetensors")
