@@ -56,7 +56,10 @@ def promote_command(
         typer.Option("--storage", help="Database of the study: a SQLite file or a URL; default runs/sweepd.db."),
     ] = None,
     slot: Annotated[
-        str | None, typer.Option("--slot", help="The slot whose champion may change; default crypto-<timeframe>.")
+        str | None,
+        typer.Option(
+            "--slot", help="The slot whose champion may change; default crypto-<timeframe> (demo-… on synthetic bars)."
+        ),
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", help="Where the study's bars lie now; default: where they were.")

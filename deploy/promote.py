@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from deploy.bundle import Bundle, finite, format_time
-from deploy.candidates import Candidate, FinishedStudy, build_bundle, read_candidate, study_bars, study_splits
+from deploy.candidates import Candidate, DataSpec, FinishedStudy, build_bundle, read_candidate, study_bars, study_splits
 from deploy.gate import DEFAULT_RULES, Evidence, Finding, Rule, deferred, judge, not_asked, passed
 from deploy.registry import ChampionMoved, Look, Registry
 from deploy.scoring import Score, duel, score_bundle
@@ -96,15 +96,18 @@ class Promotion:
         return content
 
 
-def default_slot(environment: str, timeframe: str) -> str:
-    """The slot that a study's candidates ask for unless told otherwise: `crypto-1h`."""
-    return f"{environment}-{timeframe}"
+def default_slot(environment: str, data: DataSpec) -> str:
+    """The slot that a study's candidates ask for unless told otherwise: `crypto-1h`.
+
+    Champions of a made-up market have slots of their own (`demo-1h`), out of the way of those of real ones.
+    """
+    return f"{'demo' if data.synthetic else environment}-{data.timeframe}"
 
 
 class Promoter:
     """One promotion of one study.
 
-    slot: default `crypto-<timeframe>`. data_dir: where the study's bars lie now (default: where they were).
+    slot: see `default_slot`. data_dir: where the study's bars lie now (default: where they were).
     dry_run: change no champion and write no bundle; a look at the hold-out is counted all the same, since its numbers
     are seen. looks: how many candidates may be scored on the hold-out. progress: told, in a few words, what takes long.
     """
@@ -123,7 +126,7 @@ class Promoter:
     ) -> None:
         self.study = study
         self.registry = registry
-        self.slot = slot or default_slot(study.spec.environment, study.spec.data.timeframe)
+        self.slot = slot or default_slot(study.spec.environment, study.spec.data)
         self.data_dir = (data_dir or Path(study.spec.data.dir)).resolve()
         self.dry_run = dry_run
         self.looks = looks

@@ -28,7 +28,7 @@ from envs.crypto.market import make_market
 from envs.errors import InputError
 from tests.deploy.builders import FakeStudy, reverting_market, small_bundle
 
-SLOT = "crypto-1h"
+SLOT = "demo-1h"
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
