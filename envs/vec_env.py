@@ -1,7 +1,8 @@
 """The contract of a vectorized environment: `num_envs` copies of one MDP stepped together as tensors.
 
-Rows are grouped by member: rows `m * envs_per_member … (m + 1) * envs_per_member - 1` belong to member `m`, and everything random
-about them comes from member `m`'s own stream (`envs.streams`). So a member sees the same episodes whoever its batch mates are.
+Rows are grouped by member: rows `m * envs_per_member … (m + 1) * envs_per_member - 1` belong to member `m`, and
+everything random about them comes from member `m`'s own stream (`envs.streams`). So a member sees the same episodes
+whoever its batch mates are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Step(NamedTuple):
 
     obs: (num_envs, state_dim + privileged_dim) float32, the first observation of the new episode where one ended.
     reward: (num_envs,) float32.
-    terminated, truncated: (num_envs,) bool. For what a truncated episode's last observation is worth, see `VecEnv.final_obs`.
+    terminated, truncated: (num_envs,) bool. A truncated episode's last observation is in `VecEnv.final_obs`.
     """
 
     obs: Tensor
@@ -29,12 +30,13 @@ class Step(NamedTuple):
 
 
 class VecEnv(ABC):
-    """A vectorized environment. Inside `step` there is no host synchronisation and no Python branch on a tensor's value.
+    """A vectorized environment. Inside `step` there is no host synchronisation, and no branch on a tensor's value.
 
     The attributes up to `if_discrete` are those ElegantRL reads.
 
     privileged_dim: trailing observation columns that only a critic may read (0 for most environments).
-    bootstrap_interval: the fewest steps between two truncations of the same row; a learner calls `final_obs` at least that often.
+    bootstrap_interval: the fewest steps between two truncations of the same row; a learner calls `final_obs` at least
+        that often.
     """
 
     env_name: str
@@ -58,34 +60,37 @@ class VecEnv(ABC):
 
     @abstractmethod
     def draw(self, horizon: int) -> None:
-        """Draw the random numbers of the next `horizon` steps, per member. `step` draws for itself where they run out."""
+        """Draw the random numbers of the next `horizon` steps, per member. `step` draws for itself where they end."""
 
     @abstractmethod
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """Advance every row by one step.
 
         action: (num_envs, action_dim) float, in [-1, 1] where continuous.
-        out: a (num_envs, state_dim + privileged_dim) float32 tensor to write the observation into; a new one where None.
+        out: a (num_envs, state_dim + privileged_dim) float32 tensor to write the observation into; None: a new one.
         """
 
     @abstractmethod
     def final_obs(self) -> Tensor:
-        """(num_envs, state_dim + privileged_dim): the last observation of the episode that each row ended most recently.
+        """(num_envs, state_dim + privileged_dim): the last observation of the episode that each row ended last.
 
         Undefined in rows that have ended none. Kept until the row's next episode ends.
         """
 
     @abstractmethod
     def faults(self) -> Tensor:
-        """(num_envs,) bool, latched since the row was last reset from outside: an action was not finite or out of range."""
+        """(num_envs,) bool, latched since the row was reset from outside: an action was not finite or out of range."""
 
     @abstractmethod
     def check(self) -> None:
-        """Raise `RunError` naming the first offending row, step, component and value, if any row has latched a fault. Synchronises."""
+        """Raise `RunError` naming the first offending row, step, component and value, if a row has latched a fault.
+
+        Synchronises.
+        """
 
     @abstractmethod
     def get_member(self, member: int) -> dict[str, Tensor]:
-        """Everything that member's rows and stream need to go on exactly: a flat dict of CPU tensors (safetensors-ready)."""
+        """What that member's rows and stream need to go on exactly: a flat dict of CPU tensors (safetensors-ready)."""
 
     @abstractmethod
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 # elegantrl declares gym[Box2D], which doesn't build on current Pythons; what is used of it needs torch and numpy alone.
 WITHOUT_DEPENDENCIES = {"elegantrl"}
-HEADER = "# Written by scripts/lock.py. After torch: pip install --no-deps -r {name} (see start_vectorized_training.sh)\n"
+HEADER = "# Written by scripts/lock.py. Install after torch, --no-deps (see start_vectorized_training.sh)\n"
 
 
 def closure(requirements: list[str]) -> dict[str, str]:
