@@ -8,10 +8,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import alembic.command
+import matplotlib.backends.backend_agg
+import matplotlib.figure
 import numpy as np
 import optuna
 import pytest
 import torch
+import torch.utils.tensorboard
 import typer
 from numpy.typing import NDArray
 
@@ -19,8 +23,11 @@ from envs.crypto.bars import Bars, write_bars
 from envs.crypto.demo_market import make_planted_market
 from envs.crypto.features import Recipe, register_recipe
 from envs.errors import InputError, RunError
+from optimize import actions
 from optimize.commands import search_commands
 
+# What the commands import when they first need it: once here is enough for all processes that are forked from this one.
+PRELOADED = (alembic.command, matplotlib.backends.backend_agg, matplotlib.figure, torch.utils.tensorboard, actions)
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 

@@ -32,7 +32,8 @@ def make_spec(bars: Bars, **changes: Any) -> StudySpec:
     spec = StudySpec(
         environment="crypto", algorithm="ppo",
         data=DataSpec("bars", bars.tickers, bars.timeframe, bars.fingerprint, "", "", len(bars), True),
-        recipe={"name": RECIPE.name, "version": RECIPE.version, "memory": RECIPE.memory}, cv=dataclasses.asdict(cv), holdout=0.05, first_bar=8,
+        recipe={"name": RECIPE.name, "version": RECIPE.version, "memory": RECIPE.memory},
+        cv=dataclasses.asdict(cv), holdout=0.05, first_bar=8,
         max_lookback=2, env={}, budget=128, rungs=2, num_envs=2, horizon=16, slots=4, trials_per_batch=3,
         objective="excess-sharpe", sampler="tpe", pruner="none", seed=0,
         space=SearchSpace("none", 1, {"shape": {}, "ppo": {}, "env": {}}).to_dict(), threads=1,
@@ -213,8 +214,8 @@ def test_every_parameter_reaches_environment_and_learner(experiment: Experiment)
     base = Settings(dict(SHAPE), {}, {})
     changes: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({}, {}), ({"learning_rate": 2e-3}, {}), ({"gamma": 0.5}, {}), ({"lr_schedule": "linear"}, {}),
-        ({"initial_log_std": -0.5}, {}), ({}, {"action_scale": 0.1}), ({}, {"alpha_weight": 0.1}), ({}, {"lookback": 2}),
-        ({}, {"cash_reserve": 0.3}),
+        ({"initial_log_std": -0.5}, {}), ({}, {"action_scale": 0.1}), ({}, {"alpha_weight": 0.1}),
+        ({}, {"lookback": 2}), ({}, {"cash_reserve": 0.3}),
     ]  # fmt: skip
     trials = [
         trainer.start(Plan(i, i, {}, dataclasses.replace(base, ppo=ppo, env=env), 7))

@@ -1,0 +1,300 @@
+"""The command line: flags, config files, wrong input, and what the small commands print."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+from envs.errors import InputError
+from optimize import actions
+from optimize.doctor import examine
+from optimize.launch import SMOKE, make_demo_data
+from optimize.storage import open_storage, storage_url
+from optimize.study import StudyHandle
+from optimize.telemetry import Telemetry, duration
+from tests.optimize.conftest import TRAIN, search_app
+
+Refuse = Callable[..., str]
+
+
+@pytest.fixture
+def refuse(market: Path, monkeypatch: pytest.MonkeyPatch) -> Refuse:
+    """Run a command that must be refused with one sentence; returns the sentence."""
+    monkeypatch.chdir(market)
+
+    def run(*words: object) -> str:
+        result = CliRunner().invoke(search_app(), [str(w) for w in words])
+        assert isinstance(result.exception, InputError), result.output
+        sentence = str(result.exception)
+        assert "\n" not in sentence
+        return sentence
+
+    return run
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (("--data-dir", "none"), "none"),
+    (("--data-dir", "empty"), "empty"),
+    (("--tickers", "NOPE/USDT"), "NOPE"),
+    (("--tickers", ","), "--tickers is empty"),
+    (("--timeframe", "7m"), "7m"),
+    (("--timeframe", "4h"), "4h"),
+    (("--groups", "400"), "too few"),
+    (("--cv", "magic"), "choose one of"),
+    (("--env", "chess"), "--env 'chess'"),
+    (("--sampler", "x"), "--sampler 'x'"),
+    (("--pruner", "x"), "--pruner 'x'"),
+    (("--objective", "x"), "--objective 'x'"),
+    (("--search-space", "x"), "--search-space 'x'"),
+    (("--search-space", "narrow:none"), "--study-name 'none'"),
+    (("--n-envs", "many"), "--n-envs 'many'"),
+    (("--n-envs", "0"), "--n-envs '0'"),
+    (("--n-trials", "0"), "--n-trials 0"),
+    (("--budget", "0"), "--budget 0"),
+    (("--holdout", "1.5"), "--holdout 1.5"),
+    (("--seed", "-1"), "--seed -1"),
+    (("--fee", "2"), "fee"),
+    (("--recipe", "none"), "recipe"),
+    (("--gpu", "7000"), "--gpu 7000"),
+    (("--gpu", "x"), "--gpu 'x'"),
+    (("--storage", "mysql://h/d"), "--storage"),
+    (("--storage", "bars/file/s.db"), "--storage"),
+    (("--study-name", "a/b"), "--study-name 'a/b'"),
+    (("--demo", "--smoke"), "--demo and --smoke"),
+])  # fmt: skip
+def test_wrong_input_is_refused_with_a_sentence_and_leaves_no_study(
+    refuse: Refuse, market: Path, words: tuple[str, ...], message: str
+) -> None:
+    (market / "empty").mkdir()
+    (market / "bars" / "file").write_text("")
+    assert message in refuse("train", *TRAIN, *words)
+    database = market / "runs" / "sweepd.db"
+    if database.exists():
+        with sqlite3.connect(database) as connection:
+            assert connection.execute("SELECT count(*) FROM studies").fetchone() == (0,)
+
+
+def test_without_data_a_new_study_is_refused(refuse: Refuse) -> None:
+    assert "--data-dir is missing" in refuse("train", "--study-name", "new")
+
+
+def test_a_locked_database_is_refused(refuse: Refuse, market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actions, "open_storage", lambda url: open_storage(url, busy_timeout=0.2))
+    holder = sqlite3.connect(market / "s.db", isolation_level=None)
+    holder.execute("CREATE TABLE t (x)")
+    holder.execute("BEGIN EXCLUSIVE")
+    assert "locked" in refuse("train", *TRAIN, "--storage", "s.db")
+    holder.close()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_refused(refuse: Refuse) -> None:
+    for gpu in ("3", "all"):
+        assert "no GPU that torch can use" in refuse("train", *TRAIN, "--gpu", gpu)
+
+
+def test_unknown_flags_and_values_of_a_wrong_type_exit_with_2(market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(market)
+    for words in (("--bogus",), ("--n-trials", "x"), ("--holdout", "x")):
+        result = CliRunner().invoke(search_app(), ["train", *TRAIN, *words])
+        assert result.exit_code == 2
+        assert words[0] in re.sub(r"\x1b\[[0-9;]*m", "", result.output)
+
+
+@pytest.fixture
+def flags_of(market: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[dict[str, Any], frozenset[str]]]:
+    """What `train` would be called with."""
+    monkeypatch.chdir(market)
+    seen: list[tuple[dict[str, Any], frozenset[str]]] = []
+    monkeypatch.setattr(actions, "train", lambda flags, given, _: seen.append((flags, given)))
+
+    def run(*words: object) -> tuple[dict[str, Any], frozenset[str]]:
+        result = CliRunner().invoke(search_app(), ["train", *map(str, words)], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return seen[-1]
+
+    return run
+
+
+def test_every_flag_may_stand_in_a_config_file_and_the_command_line_wins(
+    market: Path, flags_of: Callable[..., tuple[dict[str, Any], frozenset[str]]]
+) -> None:
+    defaults, _ = flags_of()
+    other = {
+        bool: lambda v: not v, int: lambda v: v + 1, float: lambda v: v / 2 + 0.01, str: lambda v: v + "x",
+        type(None): lambda _: None,
+    }  # fmt: skip
+    special = {"n_envs": 8, "data_dir": "bars", "runs_dir": "elsewhere", "storage": "s.db", "study_name": "t",
+               "tickers": ["A/B", "C/D"], "gpu": 1, "threads": 2, "slots": 3, "trials_per_batch": 4}  # fmt: skip
+    wanted = {n: special[n] if n in special else other[type(v)](v) for n, v in defaults.items()}
+    lines = [f"{name.replace('_', '-')} = {json.dumps(value)}" for name, value in wanted.items()]
+    (market / "c.toml").write_text("\n".join(lines))
+    flags, given = flags_of("--config", "c.toml")
+    assert given >= set(defaults)
+    got = {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()}
+    assert got == {**wanted, "n_envs": "8", "gpu": "1", "tickers": "A/B,C/D"}
+    flags, given = flags_of("--config", "c.toml", "--n-trials", 7, "--auto-deploy")
+    assert flags["n_trials"] == 7
+    assert flags["auto_deploy"] is True
+    flags, given = flags_of("--n-trials", 7)
+    assert given == {"n_trials"}
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("n-trails = 3", "did you mean n_trials"), ("n-trials = ", "not valid TOML"), ("[train]\nn = 1", "'train' is not a flag"),
+    ("config = 'x'", "'config' is not a flag"),
+])  # fmt: skip
+def test_a_config_file_with_a_mistake_is_refused(refuse: Refuse, market: Path, text: str, message: str) -> None:
+    (market / "c.toml").write_text(text)
+    assert message in refuse("train", "--config", "c.toml")
+
+
+def test_a_boolean_in_a_config_file_is_one(market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(market)
+    for wrong in ('auto-deploy = "maybe"', "n-trials = 2.5", 'n-trials = "x"'):
+        (market / "c.toml").write_text(wrong)
+        assert CliRunner().invoke(search_app(), ["train", "--config", "c.toml"]).exit_code == 2
+
+
+def test_n_envs_auto_is_measured_printed_and_frozen(market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And joining goes on with the choice, without measuring again."""
+    monkeypatch.chdir(market)
+    words = [*TRAIN, "--n-envs", "auto", "--budget", "6400", "--n-trials", "0"]
+    words[words.index("--n-trials") + 1] = "1"
+    monkeypatch.setattr(actions, "work", lambda *_: None)
+    first = CliRunner().invoke(search_app(), ["train", *words], catch_exceptions=False)
+    handle = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s")
+    spec = handle.spec
+    assert 2 <= spec.num_envs <= 4  # the space's largest minibatch (32) fits; at most 6,400 / (100 x 16)
+    assert "at most 4 envs" in first.output
+    assert "steps/s" in first.output
+    assert f"--n-envs {spec.num_envs} " in first.output
+    assert any("chosen" in line for line in handle.flags["n_envs_measured"])
+    monkeypatch.setattr("optimize.measure.choose_num_envs", lambda *_, **__: pytest.fail("measured again"))
+    CliRunner().invoke(search_app(), ["train", *words], catch_exceptions=False)
+    CliRunner().invoke(search_app(), ["train", "--study-name", "s"], catch_exceptions=False)
+    wider = CliRunner().invoke(search_app(), ["train", "--study-name", "s", "--fee", "0.1"])
+    assert "env.fee" in str(wider.exception)
+    assert dataclasses.replace(spec) == spec
+
+
+def test_changed_bars_are_refused_and_more_bars_are_not(market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from envs.crypto.bars import load_bars, write_bars
+    from envs.crypto.demo_market import make_planted_market
+
+    monkeypatch.chdir(market)
+    monkeypatch.setattr(actions, "work", lambda *_: None)
+    CliRunner().invoke(search_app(), ["train", *TRAIN], catch_exceptions=False)
+    bars = load_bars(Path("bars"), "1h")
+    write_bars(dataclasses.replace(bars, close=bars.close * 1.000001, high=bars.high * 1.1), Path("bars"))
+    assert "other bars" in str(CliRunner().invoke(search_app(), ["train", *TRAIN]).exception)
+    longer = make_planted_market(3, assets=2, bars=700)
+    write_bars(longer.slice(0, 699), Path("bars"))
+    assert "other bars" in str(CliRunner().invoke(search_app(), ["train", *TRAIN]).exception)
+    write_bars(longer, Path("bars"))
+    CliRunner().invoke(search_app(), ["train", *TRAIN], catch_exceptions=False)
+
+
+def test_the_demo_market_is_made_once_and_nothing_else_is_overwritten(tmp_path: Path) -> None:
+    said: list[str] = []
+    make_demo_data(tmp_path / "d", "1h", 600, said.append)
+    before = {p: p.read_bytes() for p in (tmp_path / "d").iterdir()}
+    make_demo_data(tmp_path / "d", "1h", 600, said.append)
+    assert len(said) == 1
+    assert {p: p.read_bytes() for p in (tmp_path / "d").iterdir()} == before
+    with pytest.raises(InputError, match="something else"):
+        make_demo_data(tmp_path / "d", "1h", 700, said.append)
+    assert SMOKE["data_dir"] != Path("data/demo")
+
+
+def test_the_doctor_says_ok_or_what_to_do(tmp_path: Path) -> None:
+    noise = tmp_path / "noise.db"
+    noise.write_bytes(b"nonsense" * 1000)
+    findings = {f.subject: f for f in examine(storage_url(str(noise), tmp_path), tmp_path)}
+    assert {"python", "torch", "GPU", "cores", "memory", "disk", "database", "optuna", "TA-Lib"} <= set(findings)
+    assert not findings["database"].ok
+    assert findings["torch"].ok
+    assert torch.__version__ in findings["torch"].found
+    result = CliRunner().invoke(search_app(), ["doctor", "--storage", str(noise), "--runs-dir", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "fix" in result.output
+
+
+def test_the_doctor_knows_miopens_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.version, "hip", "7.2")
+    monkeypatch.delenv("MIOPEN_FIND_MODE", raising=False)
+    findings = {f.subject: f for f in examine("sqlite:///none.db", tmp_path)}
+    assert not findings["MIOpen"].ok
+    assert "MIOPEN_FIND_MODE=FAST" in findings["MIOpen"].advice
+
+
+def test_telemetry_is_a_panel_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = io.StringIO()
+    telemetry = Telemetry(Console(file=plain, width=200), "s", torch.device("cpu"))
+    telemetry.total, telemetry.steps_per_trial = 4, 1000
+    telemetry.counts = {"COMPLETE": 1, "PRUNED": 1, "FAIL": 0}
+    telemetry.best = (0.5, 3)
+    with telemetry:
+        monkeypatch.setattr("optimize.telemetry.LOG_EVERY", 0.0)
+        time.sleep(0.01)
+        telemetry.steps(500)
+        telemetry.finished(2)
+        telemetry.steps(500)
+    last = plain.getvalue().splitlines()[-1]
+    assert "trials 2/4 (1 pruned, 0 failed)" in last
+    assert "steps/s" in last
+    assert "ETA" in last
+    assert "best +0.500 (trial 3)" in last
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", last)
+    screen = io.StringIO()
+    live = Telemetry(Console(file=screen, force_terminal=True, width=100), "s", torch.device("cpu"))
+    live.total = 4
+    with live:
+        live.steps(10)
+        time.sleep(0.4)
+    assert "trials/hour" in screen.getvalue()
+    assert duration(3725) == "1:02:05"
+    assert duration(float("nan")) == "?"
+
+
+def test_the_dashboard_shows_the_studys_artifacts_on_the_loopback_only(
+    market: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dashboard = pytest.importorskip("optuna_dashboard")
+    monkeypatch.chdir(market)
+    CliRunner().invoke(
+        search_app(), ["train", *TRAIN, "--n-trials", "1", "--trials-per-batch", "1"], catch_exceptions=False
+    )
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(dashboard, "run_server", lambda storage, **options: seen.update(options, storage=storage))
+    result = CliRunner().invoke(search_app(), ["dashboard", "--port", "8123"], catch_exceptions=False)
+    assert "127.0.0.1:8123" in result.output
+    assert (seen["host"], seen["port"]) == ("127.0.0.1", 8123)
+    handle = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s")
+    attached = [json.loads(v) for k, v in handle.trials()[0].system_attrs.items() if k.startswith("artifacts:")]
+    assert {a["filename"] for a in attached} == {"equity.png", "paths.parquet"}
+    for artifact in attached:
+        with seen["artifact_store"].open_reader(artifact["artifact_id"]) as content:
+            assert len(content.read()) > 1000
+    assert os.listdir(handle.run_dir / "artifacts")
+    narrow = CliRunner().invoke(
+        search_app(), ["train", *TRAIN, "--study-name", "n", "--search-space", "narrow:s#0", "--n-trials", "1"],
+        catch_exceptions=False,
+    )  # fmt: skip
+    assert narrow.exit_code == 0
+    near = StudyHandle(handle.storage, "n").space
+    assert near.shape_names == ()
+    assert near.name == "narrow:tiny"
