@@ -5,6 +5,7 @@ rows' number.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -149,7 +150,6 @@ class CryptoEnv(VecEnv):
         self._portfolio_dim = 1 + 3 * assets
         self.state_dim = self._portfolio_dim + self.max_lookback * market.feature_count
         self._tables = market.tables(device)
-        self._features = self._tables.lagged(self.max_lookback)
         self._params = list(params)
 
         def per_row(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -159,11 +159,14 @@ class CryptoEnv(VecEnv):
         self._total = per_row(2)  # E and V at the last close
         self._value = self._total[1]
         self._growth = per_row(2)
-        self._prices = per_row(2 * assets)  # opens and closes of the last closed bar
-        self._open, self._close = self._prices[:assets], self._prices[assets:]
+        # Opens and closes of the last closed bar, and in markets with holes 1.0 for assets that could be traded in it.
+        self._prices = per_row(len(self._tables.prices))
+        self._open, self._close = self._prices[:assets], self._prices[assets : 2 * assets]
+        has_holes = self._tables.next_fill is not None
+        self._tradable = self._prices[2 * assets :] if has_holes else None
         self._wish = per_row(assets)
         self._bar = per_row(dtype=torch.int64)  # the last closed bar
-        self._bar_by_price = self._bar.expand(2 * assets, -1)
+        self._bar_by_price = self._bar.expand(len(self._prices), -1)
         self._start = per_row(dtype=torch.int64)  # the bar where the episode began
         self._newest = per_row(dtype=torch.int64)  # the row of the features, which the table holds newest first
         self._newest_of_all = torch.tensor(market.length - 1, device=device)
@@ -173,8 +176,10 @@ class CryptoEnv(VecEnv):
         self._columns = torch.empty(self._portfolio_dim, rows, device=device)
         self._columns_by_row = self._columns.t()
         # The bar in which equal weight buys each asset; only markets with holes need it.
-        self._buys_at = None if self._tables.next_fill is None else per_row(assets, dtype=torch.int64)
-        self._beyond_lookback: Tensor | None = None  # (R, max_lookback, 1) bool
+        self._buys_at = per_row(assets) if has_holes else None
+        self._bought = per_row(assets)
+        self._waiting = per_row(assets)  # what equal weight has for assets that it hasn't bought yet
+        self._lookbacks: list[tuple[slice, Tensor, int]] = []  # runs of rows, their lagged features, how many columns
         self._no_rows = per_row(dtype=torch.bool)
         self._final = torch.zeros(rows, self.state_dim + self.privileged_dim, device=device)
         self._rules = Rules(rows, market.instruments, device)
@@ -211,17 +216,24 @@ class CryptoEnv(VecEnv):
         self._episodes.configure(member, windows, length)
         rows = self._episodes.rows(member)
         self._initial_cash[rows] = params.initial_cash
+        self._waiting[:, rows] = params.initial_cash / self.action_dim
         self._inverse_held_scale[rows] = 1.0 / (params.held_scale or float(week))
         self._age_scale[rows] = 1.0 / length if params.time_decay_floor < 1 else 0.0
         self._rules.set_rows(rows.start, rows.stop, params)
         self._reward.set_rows(rows.start, rows.stop, params, length)
-        self._beyond_lookback = None
-        lookbacks = torch.tensor([p.lookback for p in self._params], device=self.device)
-        if any(p.lookback < self.max_lookback for p in self._params):
-            beyond = torch.arange(self.max_lookback, device=self.device) >= lookbacks.unsqueeze(1)
-            self._beyond_lookback = beyond.repeat_interleave(self.envs_per_member, dim=0).unsqueeze(2)
+        self._lookbacks = self._runs_of_lookback()
         self.max_step = int(self._episodes.lengths.max())
         self.bootstrap_interval = int(self._episodes.lengths.min())
+
+    def _runs_of_lookback(self) -> list[tuple[slice, Tensor, int]]:
+        """Neighbouring members with the same lookback (the folds of a trial) are observed in one go."""
+        runs, first = [], 0
+        for lookback, group in groupby(self._params, key=lambda params: params.lookback):
+            stop = first + len(list(group)) * self.envs_per_member
+            lagged = self._tables.lagged(lookback)
+            runs.append((slice(first, stop), lagged, self._portfolio_dim + lagged.shape[1]))
+            first = stop
+        return runs
 
     def member_params(self, member: int) -> EnvParams:
         """The parameters that a slot was configured with."""
@@ -315,21 +327,20 @@ class CryptoEnv(VecEnv):
 
     def _trade(self, action: Tensor) -> Tensor:
         """One bar in every row; returns the reward (R,)."""
-        assets, ledger, rules, tables = self.action_dim, self._ledger, self._rules, self._tables
+        ledger, rules = self._ledger, self._rules
         self._wish.copy_(action.t())
         self._faults.look(self._wish)
         plan = ledger.plan(self._value, self._close, self._wish, rules, count=self._accounts)
 
         self._bar += 1
-        torch.gather(tables.prices, 1, self._bar_by_price, out=self._prices)
-        hole = None if tables.hole is None else tables.hole.gather(1, self._bar_by_price[:assets])
-        ledger.fill(plan, self._open, hole, rules, count=self._accounts)
+        torch.gather(self._tables.prices, 1, self._bar_by_price, out=self._prices)
+        ledger.fill(plan, self._open, self._tradable, rules, count=self._accounts)
         ledger.mark(self._close)
         if rules.stops:
             ledger.raise_highs(self._close)
         if self._buys_at is not None:
-            waiting = (self._initial_cash / assets).expand(assets, -1)
-            torch.where(self._buys_at <= self._bar, ledger.equal_worth, waiting, out=ledger.equal_worth)
+            bought = torch.le(self._buys_at, self._bar, out=self._bought)
+            torch.lerp(self._waiting, ledger.equal_worth, bought, out=ledger.equal_worth)
         total = ledger.settle(rules)
         growth = torch.div(total, self._total, out=self._growth).log_()
         self._total.copy_(total)
@@ -353,11 +364,11 @@ class CryptoEnv(VecEnv):
         # To float32 first, then turned: faster than both at once.
         self._columns.copy_(self._ledger.observe(self._value, self._inverse_held_scale))
         obs[:, : self._portfolio_dim] = self._columns_by_row
-        features = obs[:, self._portfolio_dim : self.state_dim]
         torch.sub(self._newest_of_all, self._bar, out=self._newest)
-        torch.index_select(self._features, 0, self._newest, out=features)
-        if self._beyond_lookback is not None:
-            features.view(self.num_envs, self.max_lookback, -1).masked_fill_(self._beyond_lookback, 0.0)
+        for rows, lagged, end in self._lookbacks:
+            torch.index_select(lagged, 0, self._newest[rows], out=obs[rows, self._portfolio_dim : end])
+            if end < self.state_dim:
+                obs[rows, end : self.state_dim] = 0.0
         if self.privileged_dim:
             obs[:, self.state_dim] = (self._bar - self._start) * self._age_scale
         return obs

@@ -46,7 +46,7 @@ class Rules:
         self.buy_rate = per_row()  # units per quote unit of notional, times the open
         self.sell_rate = per_row()  # quote units per unit sold, over the open
         self.sell_notional = per_row()  # the same before the fee
-        self.trailing_stop = per_row()
+        self.stop_level = per_row()  # of the highest close; 0 where the rule is off
         self.max_holding_bars = per_row()  # infinite where the rule is off
         self.max_holding_fraction = per_row()
         self.stops = False
@@ -74,7 +74,7 @@ class Rules:
         self.buy_rate[at] = (1.0 - params.fee) / (1.0 + params.slippage)
         self.sell_notional[at] = 1.0 - params.slippage
         self.sell_rate[at] = (1.0 - params.slippage) * (1.0 - params.fee)
-        self.trailing_stop[at] = params.trailing_stop
+        self.stop_level[at] = 1.0 - params.trailing_stop if params.trailing_stop else 0.0
         self.max_holding_bars[at] = params.max_holding_bars or torch.inf
         self.max_holding_fraction[at] = params.max_holding_fraction
         self.minimum[:, at] = self._ticker_minimum.clamp_min(max(params.minimum_order, SMALLEST_ORDER))
@@ -117,8 +117,8 @@ class AssetSum:
 class Plan(NamedTuple):
     """What goes with the orders in a ledger's `buy` and `sell`.
 
-    restart: (N, R) bool, clocks that restart if the next bar is no hole; None where no row has the holding rule.
-    dropped: (R,) orders under the minimum; None unless counted.
+    restart: (N, R) float64, 1.0 for clocks that restart if the next bar is no hole, else 0.0; None where no row has the
+    holding rule. dropped: (R,) orders under the minimum; None unless counted.
     """
 
     restart: Tensor | None
@@ -169,7 +169,7 @@ class Ledger:
         self._per_action, self._limit, self._reserve = self._sizes[:2].unsqueeze(1), self._sizes[2], self._sizes[3]
         self._money = zeros()
         self._enough = zeros(2, assets)
-        self._work, self._keep = zeros(assets), zeros(assets)
+        self._work, self._keep, self._restart = zeros(assets), zeros(assets), zeros(assets)
         self._columns = zeros(1 + 3 * assets)
         self._cash_share = self._columns[0]
         self._weight, self._gain, self._clock = self._columns[1:].view(3, assets, rows)
@@ -196,8 +196,6 @@ class Ledger:
         buy.mul_(money.div_(self._sum_bought().clamp_min_(_TINY)).clamp_max_(1.0))
 
         # What would remain worth less than the minimum is sold along: a whole position is exempt from the minimum.
-        # Comparisons write 0.0 and 1.0, and products take the place of `where`, which is slow on the CPU; all is
-        # finite.
         base = torch.maximum(worth, rules.minimum, out=self._keep)
         spare = torch.sub(base, rules.minimum, out=self._work)  # worth - minimum, but at least 0
         whole = torch.gt(sell, spare, out=spare)
@@ -214,19 +212,23 @@ class Ledger:
         return Plan(restart, dropped)
 
     def _force_exits(self, close: Tensor, rules: Rules) -> Tensor | None:
-        """Trailing stops, then the holding rule: they override the action. Returns the clocks that restart."""
+        """Trailing stops, then the holding rule: they override the action. Returns the clocks that restart.
+
+        Where flat, neither applies: the high is then the last close, and the clock stands at 0.
+        """
+        buy, sell, worth = self.buy, self.sell, self.worth
         stopped = restart = None
         if rules.stops:
-            stopped = (close < self.high * (1.0 - rules.trailing_stop)) & (rules.trailing_stop > 0) & (self.units > 0)
+            level = torch.mul(self.high, rules.stop_level, out=self._work)
+            stopped = torch.lt(close, level, out=level)
+            buy.addcmul_(buy, stopped, value=-1.0)  # nothing where stopped
+            torch.lerp(sell, worth, stopped, out=sell)  # all where stopped
         if rules.holding_rule:
-            restart = (self.held >= rules.max_holding_bars) & (self.units > 0)
+            restart = torch.ge(self.held, rules.max_holding_bars, out=self._restart)
             if stopped is not None:
-                restart &= ~stopped
-            torch.where(restart, self.worth * rules.max_holding_fraction, self.sell, out=self.sell)
-            self.buy.masked_fill_(restart, 0.0)
-        if stopped is not None:
-            torch.where(stopped, self.worth, self.sell, out=self.sell)
-            self.buy.masked_fill_(stopped, 0.0)
+                restart.addcmul_(restart, stopped, value=-1.0)
+            buy.addcmul_(buy, restart, value=-1.0)
+            torch.lerp(sell, torch.mul(worth, rules.max_holding_fraction, out=self._keep), restart, out=sell)
         return restart
 
     def _round_down(self, increment: Tensor) -> None:
@@ -244,19 +246,20 @@ class Ledger:
         cents = torch.floor(self.buy * 100.0 + _ROUNDING_NOISE) / 100.0
         torch.where(rounds, cents, self.buy, out=self.buy)
 
-    def fill(self, plan: Plan, open_: Tensor, hole: Tensor | None, rules: Rules, *, count: bool = False) -> None:
+    def fill(self, plan: Plan, open_: Tensor, tradable: Tensor | None, rules: Rules, *, count: bool = False) -> None:
         """Fill the orders in `buy` and `sell` at the next bar's open, and let the clocks run on by that bar.
 
-        open_: (N, R). hole: (N, R) bool, assets without trade in that bar (None: none): their orders stay unfilled
-        and are gone. To be called once per bar, also where nothing is ordered; cash follows in `settle`. Uses up the
-        orders.
+        open_: (N, R). tradable: (N, R) float64, 0.0 where the bar is a hole, else 1.0 (None: no holes). Orders that
+        meet a hole stay unfilled and are gone. To be called once per bar, also where nothing is ordered; cash follows
+        in `settle`. Uses up the orders.
         """
         buy, sell, orders, held = self.buy, self.sell, self._orders, self.held
         if count:
-            nothing = torch.zeros_like(self.cash)
-            self._unfilled = nothing if hole is None else ((orders > 0) & hole).sum((0, 1)).double()
-        if hole is not None:
-            orders.masked_fill_(hole, 0.0)
+            self._unfilled = torch.zeros_like(self.cash)
+            if tradable is not None:
+                self._unfilled = ((orders > 0) & (tradable == 0)).sum((0, 1)).double()
+        if tradable is not None:
+            orders.mul_(tradable)
         if count:
             self._trades = (orders > 0).sum((0, 1)).double()
 
@@ -268,7 +271,8 @@ class Ledger:
         self._book.add_(self._into_book)
         torch.addcmul(still_open, held, still_open, out=held)  # held + 1 where still open, else 0
         if plan.restart is not None:
-            held.masked_fill_(plan.restart if hole is None else plan.restart & ~hole, 0.0)
+            restart = plan.restart if tradable is None else plan.restart.mul_(tradable)
+            held.addcmul_(held, restart, value=-1.0)
         if rules.stops:
             self.high.mul_(still_open)
 

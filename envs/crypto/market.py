@@ -25,15 +25,14 @@ Window = tuple[int, int]
 class Tables:
     """A market on one device, laid out for gathering. T bars, N assets, M feature columns.
 
-    prices: (2N, T) float64, opens of all assets, then closes. Asset-first, since the step works on (N, rows).
-    hole: (N, T) bool, or None where the market has none.
-    next_fill: (N, T) int64, the first bar from t on that is no hole (T where there is none); None without holes.
+    prices: (2N, T) float64, opens of all assets, then closes; (3N, T) where the market has holes, and then 1.0 for bars
+    that can be traded in and 0.0 for holes. Asset-first, since the step works on (N, rows).
+    next_fill: (N, T) float64, the first bar from t on that is no hole (T where there is none); None without holes.
     next_open: (N, T) float64, the open at `next_fill` (1 where there is none).
     features: (T, M) float32, newest bar first, so that the lags of an observation, newest first, lie one after another.
     """
 
     prices: Tensor
-    hole: Tensor | None
     next_fill: Tensor | None
     next_open: Tensor
     features: Tensor
@@ -104,24 +103,25 @@ def make_market(bars: Bars, recipe: str = "default", instruments: Instruments | 
 
 
 def _make_tables(market: Market, device: torch.device) -> Tables:
-    bars = market.bars
-    prices = np.concatenate([bars.open.T, bars.close.T]).astype(np.float64)
-    hole = np.ascontiguousarray(bars.hole.T)
-    next_open = np.ascontiguousarray(bars.open.T, dtype=np.float64)
-    next_fill = None
+    bars, length = market.bars, market.length
+    hole = bars.hole.T
+    columns = [bars.open.T, bars.close.T]
+    next_open, next_fill = bars.open.T, None
     if hole.any():
-        length = market.length
+        columns.append(~hole)
         own = np.where(hole, length, np.arange(length))
-        next_fill = np.minimum.accumulate(own[:, ::-1], axis=1)[:, ::-1].copy()
-        reachable = np.minimum(next_fill, length - 1)
-        next_open = np.where(next_fill < length, np.take_along_axis(next_open, reachable, axis=1), 1.0)
-    features = np.ascontiguousarray(market.features[::-1], dtype=np.float32)
+        following = np.minimum.accumulate(own[:, ::-1], axis=1)[:, ::-1]
+        found = np.take_along_axis(bars.open.T, np.minimum(following, length - 1), axis=1)
+        next_open, next_fill = np.where(following < length, found, 1.0), following
+
+    def tensor(values: np.ndarray, dtype: type = np.float64) -> Tensor:
+        return torch.from_numpy(np.array(values, dtype=dtype, order="C")).to(device)
+
     return Tables(
-        prices=torch.from_numpy(prices).to(device),
-        hole=torch.from_numpy(hole).to(device) if next_fill is not None else None,
-        next_fill=torch.from_numpy(next_fill).to(device) if next_fill is not None else None,
-        next_open=torch.from_numpy(next_open).to(device),
-        features=torch.from_numpy(features).to(device),
+        prices=tensor(np.concatenate(columns)),
+        next_fill=None if next_fill is None else tensor(next_fill),
+        next_open=tensor(next_open),
+        features=tensor(market.features[::-1], np.float32),
     )
 
 

@@ -66,7 +66,7 @@ def plan_orders(portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rule
     wish = action.t().double().contiguous()
     plan = ledger.plan(total, close.t().contiguous(), wish, rules, count=True)
     assert plan.dropped is not None  # it was told to count
-    restart = torch.zeros_like(wish, dtype=torch.bool) if plan.restart is None else plan.restart
+    restart = torch.zeros_like(wish, dtype=torch.bool) if plan.restart is None else plan.restart > 0
     return Orders(
         sell_units=_by_row(ledger.sell * ledger.units),
         buy_notional=_by_row(ledger.buy),
@@ -86,8 +86,8 @@ def fill_orders(
     ledger = _ledger(portfolio)
     ledger.buy.copy_(orders.buy_notional.t())
     ledger.sell.copy_(torch.where(orders.sell_units > 0, orders.sell_units / portfolio.units, 0.0).t())
-    holes = None if hole is None else hole.t().contiguous()
-    ledger.fill(Plan(orders.restart_clock.t(), None), open_.t().contiguous(), holes, rules, count=True)
+    tradable = None if hole is None else (~hole.t()).double()
+    ledger.fill(Plan(orders.restart_clock.t().double(), None), open_.t(), tradable, rules, count=True)
     ledger.settle(rules)
     return to_portfolio(ledger), ledger.filled(rules)
 

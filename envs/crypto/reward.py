@@ -40,11 +40,6 @@ class Reward:
         self._members: dict[int, EnvParams] = {}
         self._decays = self._penalises_drawdown = self._penalises_state = False
 
-    @property
-    def decays(self) -> bool:
-        """Whether some row's reward depends on the episode's age."""
-        return self._decays
-
     def set_rows(self, first: int, stop: int, params: EnvParams, episode_bars: int) -> None:
         """Rows first … stop-1 follow `params` from now on."""
         at = slice(first, stop)
