@@ -1,10 +1,12 @@
-"""Does it learn? Three markets whose answer is known, with the project's defaults, in cross-validation as a study does
-it.
+"""Does it learn? Three markets whose answer is known, with the project's defaults, in cross-validation as a study does.
 
-    oracle    a random walk, and features that leak the next day's return: whoever can learn anything beats equal
-    weight in every test group planted   log prices with a mean-reverting part (sd 4 %, phi .97), seen only through the
-    ordinary features: has to earn back its fees shuffled  the planted market with its returns in random order: nothing
-    to learn, so nothing must seem to be learned
+oracle: the demo market without its edge, and features that leak the next day's return. Whoever can learn anything
+beats equal weight in every test group.
+
+planted: log prices with a mean-reverting part (sd 4 %, phi .97), seen only through the ordinary features. It has to
+earn back its fees.
+
+shuffled: the planted market with its returns in random order. There is nothing to learn, so nothing must seem learned.
 
 Each seed is a market of its own and ten members of its own (CPCV of 5 groups, 2 tested), trained on their folds'
 training bars and evaluated on their test groups, flat at first, deterministic, with all costs. The figure is the
@@ -26,7 +28,7 @@ from numpy.typing import NDArray
 
 from agents.ppo import PPO, PPOParams, Shape
 from envs.crypto.bars import Bars
-from envs.crypto.demo_market import make_planted_market, shuffled
+from envs.crypto.demo_market import make_demo_market, make_planted_market, shuffled
 from envs.crypto.env import CryptoEnv
 from envs.crypto.evaluate import trade_windows
 from envs.crypto.features import get_recipe, register_recipe
@@ -71,7 +73,7 @@ def recipe_of(kind: str) -> str:
 def bars_of(kind: str, seed: int) -> Bars:
     """The market of one seed."""
     if kind == "oracle":
-        return make_planted_market(seed, assets=ASSETS, bars=BARS, timeframe=TIMEFRAME, deviation_sd=0.0)
+        return make_demo_market(seed, assets=ASSETS, bars=BARS, timeframe=TIMEFRAME, edge=0.0)
     bars = make_planted_market(seed, assets=ASSETS, bars=BARS, timeframe=TIMEFRAME)
     return shuffled(bars, seed) if kind == "shuffled" else bars
 
