@@ -154,7 +154,8 @@ def test_every_flag_may_stand_in_a_config_file_and_the_command_line_wins(
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("n-trails = 3", "did you mean n_trials"), ("n-trials = ", "not valid TOML"), ("[train]\nn = 1", "'train' is not a flag"),
+    ("n-trails = 3", "did you mean n_trials"), ("n-trials = ", "not valid TOML"),
+    ("[train]\nn = 1", "'train' is not a flag"),
     ("config = 'x'", "'config' is not a flag"),
 ])  # fmt: skip
 def test_a_config_file_with_a_mistake_is_refused(refuse: Refuse, market: Path, text: str, message: str) -> None:

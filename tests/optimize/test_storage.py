@@ -5,6 +5,8 @@ import multiprocessing
 import sqlite3
 import subprocess
 import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +39,32 @@ from optimize.storage import (
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a PostgreSQL server that lives as long as the tests."""
+    pgserver = pytest.importorskip("pgserver", reason="no PostgreSQL server in a wheel (pgserver) is installed")
+    server = pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete")
+    yield str(server.get_uri())
+    server.cleanup()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database, on each of the two engines."""
+    if request.param == "sqlite":
+        yield storage_url(str(tmp_path / "s.db"), tmp_path)
+        return
+    server = sa.make_url(storage_url(request.getfixturevalue("postgresql"), tmp_path))
+    name = f"t{uuid.uuid4().hex}"
+    with sa.create_engine(server, isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name}"))
+        yield server.set(database=name).render_as_string(hide_password=False)
+        connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
 @pytest.fixture
-def storage(tmp_path: Path) -> StudyStorage:
-    return open_storage(storage_url(str(tmp_path / "s.db"), tmp_path))
+def storage(url: str) -> StudyStorage:
+    return open_storage(url)
 
 
 @pytest.fixture
@@ -71,7 +96,7 @@ def test_racing_processes_take_every_trial_once_and_stop_at_the_total(
 ) -> None:
     for _ in range(8):
         study.enqueue_trial({"x": 1.0})
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     out = context.Queue()
     racers = [context.Process(target=_racer, args=(storage.url, [f"w{i}"], 20, out)) for i in range(2)]
     for racer in racers:
@@ -126,6 +151,7 @@ def test_every_write_of_a_lost_attempt_is_refused(storage: StudyStorage, study: 
 
 
 @pytest.mark.usefixtures("study")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_the_check_of_the_token_is_in_the_transaction_of_the_write(storage: StudyStorage) -> None:
     """Between check and write nobody else can get in: another connection finds the database locked."""
     trial_id = storage.claim_new(_id(storage), "w", 1)
@@ -340,6 +366,7 @@ def test_passwords_stay_out_of_messages(tmp_path: Path) -> None:
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_the_database_is_in_wal_mode(storage: StudyStorage) -> None:
     with sqlite3.connect(storage.url.removeprefix("sqlite:///")) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
