@@ -21,6 +21,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,7 +99,7 @@ class Outcome:
         return self.excess >= PLANTED_GOAL if self.kind == "planted" else self.excess < SHUFFLED_LIMIT
 
 
-def learn(kind: str, seed: int, steps: int, env_params: EnvParams, params: PPOParams, sizes: dict[str, int]) -> Outcome:
+def learn(kind: str, seed: int, steps: int, env_params: EnvParams, params: PPOParams, sizes: dict[str, Any]) -> Outcome:
     """Train one member per fold for that many steps each, and trade their test groups."""
     market = make_market(bars_of(kind, seed), recipe_of(kind))
     first = market.first_bar(env_params.lookback)
@@ -164,8 +165,8 @@ def main(argv: list[str]) -> int:
             default = NUM_ENVS if field.name == "num_envs" else field.default
             parser.add_argument("--" + field.name.replace("_", "-"), type=int, default=default)
     for field in fields(PPOParams):
-        kind = str if field.name == "lr_schedule" else float
-        parser.add_argument("--" + field.name.replace("_", "-"), type=kind, default=field.default)
+        number = str if field.name == "lr_schedule" else float
+        parser.add_argument("--" + field.name.replace("_", "-"), type=number, default=field.default)
     parser.add_argument("--action-scale", type=float, default=EnvParams().action_scale)
     parser.add_argument("--save", type=Path, help="write the results to this JSON file")
     args = parser.parse_args(argv)

@@ -79,7 +79,7 @@ def ours(args: argparse.Namespace, market: Market) -> Callable[[], int]:
 
     def rollout() -> int:
         ppo.train(env, 1)
-        return args.members * shape.samples
+        return shape.slots * shape.samples
 
     return rollout
 
@@ -88,7 +88,7 @@ def elegant(args: argparse.Namespace, market: Market, num_envs: int) -> Callable
     """The same for one member of ElegantRL's with that many envs."""
     env = make_env(market, 1, num_envs)
     env.reset([0])
-    horizon = args.horizon * args.num_envs // num_envs
+    horizon = int(args.horizon) * int(args.num_envs) // num_envs
     adapted = ElegantEnv(env)
     torch.manual_seed(0)
     agent = make_agent(adapted, shape_of(args, env, 1, num_envs, horizon), PPOParams(), *normaliser(market))
