@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from envs.crypto.bars import Bars
+from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market
 from envs.crypto.params import EnvParams, Instruments
+
+WINDOWS = [(5, 100), (110, 290)]  # inside the default length of sample_bars
 
 
 def sample_bars(
@@ -86,3 +91,17 @@ def random_params(seed: int, **fixed: float) -> EnvParams:
         "held_scale": float(rng.integers(1, 50)),
     }
     return EnvParams(**(values | fixed))  # type: ignore[arg-type]
+
+
+def random_actions(seed: int, steps: int, rows: int, assets: int) -> Tensor:
+    """(steps, rows, assets), even in [-1, 1]."""
+    return torch.rand(steps, rows, assets, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+
+
+def run(env: CryptoEnv, actions: Tensor) -> list[Tensor]:
+    """Every observation, reward and end of episode, in order."""
+    made = []
+    for action in actions:
+        step = env.step(action)
+        made += [step.obs.clone(), step.reward.clone(), step.truncated.clone(), env.values()]
+    return made
