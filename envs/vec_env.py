@@ -35,8 +35,8 @@ class VecEnv(ABC):
     The attributes up to `if_discrete` are those ElegantRL reads.
 
     privileged_dim: trailing observation columns that only a critic may read (0 for most environments).
-    bootstrap_interval: the fewest steps between two truncations of the same row; a learner calls `final_obs` at least
-        that often.
+    bootstrap_interval: the fewest steps from a truncation to the same row's next end of any kind; a learner calls
+        `final_obs` at least that often.
     """
 
     env_name: str
