@@ -236,7 +236,7 @@ def search_commands(app: typer.Typer, after_study: AfterStudy | None = None) -> 
         threads: Annotated[
             int | None,
             typer.Option(
-                help="torch's CPU threads; part of the study, since sums round by them. Default: torch's own choice.",
+                help="torch's CPU threads; part of the study, since sums round by them. Default: measured.",
                 rich_help_panel=MACHINE,
             ),
         ] = None,

@@ -17,6 +17,7 @@ from envs.crypto.params import EnvParams
 from envs.crypto.splits import CrossValidation, make_splits
 from envs.errors import InputError
 from optimize.experiment import Experiment, load_study_bars
+from optimize.measure import Bench, fewest_envs, measure_num_envs, measure_threads
 from optimize.pruning import PRUNERS, SAMPLERS
 from optimize.search_space import SearchSpace, load_space
 from optimize.spec import DataSpec, StudySpec, code_version, refuse_other, torch_version, upper_num_envs
@@ -186,17 +187,20 @@ def _create(
     spec = draft_spec(storage, request, bars, device)
     torch.set_num_threads(spec.threads)
     measured: list[str] = []
-    if request.n_envs is None:
-        from optimize.measure import measure_num_envs
-
-        num_envs, measured = measure_num_envs(spec, bars, device, say)
-        spec = dataclasses.replace(spec, num_envs=num_envs)
+    if request.n_envs is None or (request.threads is None and device.type == "cpu"):
+        bench = Bench(spec, bars, device)
+        if request.threads is None and device.type == "cpu":
+            threads, lines = measure_threads(bench, request.n_envs or fewest_envs(spec), say)
+            spec, measured = dataclasses.replace(spec, threads=threads), lines
+        if request.n_envs is None:
+            num_envs, lines = measure_num_envs(bench, say)
+            spec, measured = dataclasses.replace(spec, num_envs=num_envs), measured + lines
     space, notes = spec.search_space.within(spec.transitions)
     for note in notes:
         say(note)
     spec = dataclasses.replace(spec, space=space.to_dict())
     experiment = Experiment(spec, bars, device)
-    made = create_study(storage, name, spec, runs_dir, {**flags, "n_envs_measured": measured})
+    made = create_study(storage, name, spec, runs_dir, {**flags, "measured": measured})
     if not made:
         return None
     say(f"study {name} is frozen; these flags would make it again: {reproducing_flags(spec, request)}")

@@ -1,4 +1,4 @@
-"""`--n-envs auto`: how many environments per member are fastest here, measured with the study's own program."""
+"""Automatic choices that are measured: CPU threads, and environments per member (`--n-envs auto`)."""
 
 from __future__ import annotations
 
@@ -9,32 +9,35 @@ import torch
 
 from agents.ppo import PPO, PPOParams
 from envs.crypto.bars import Bars
-from envs.sizing import Measurement, available_memory, choose_num_envs
+from envs.sizing import Measurement, available_memory, choose_num_envs, cpu_count
 from optimize.experiment import Experiment
 from optimize.search_space import SHAPE_DEFAULTS, SearchSpace, Settings
 from optimize.spec import UPDATES_PER_FOLD, StudySpec, upper_num_envs
 
+GAIN = 1.1  # what is not faster by this factor is not worth more threads or envs
 
-def measure_num_envs(
-    spec: StudySpec, bars: Bars, device: torch.device, say: Callable[[str], None]
-) -> tuple[int, list[str]]:
-    """Measure rollout and update for growing numbers of envs per member, with this study's program on this device.
 
-    Returns the number chosen, and everything that was measured, as lines.
-    """
-    upper = upper_num_envs(spec.budget, spec.horizon)
-    # From where every minibatch of the space fits into a rollout: fewer envs would be a smaller search, not only a
-    # slower one.
-    largest = spec.search_space.tables["shape"].get("minibatch")
-    start = min(upper, -(-int(largest.highest() if largest else SHAPE_DEFAULTS["minibatch"]) // spec.horizon))
-    shape = typical_shape(spec.search_space)
-    experiment = Experiment(spec, bars, device)
+class Bench:
+    """Rollout and update of a study's program, full of members, on this device, as they will be in training."""
 
-    def measure(num_envs: int) -> Measurement:
-        env = experiment.training_env(spec.slots, num_envs)
-        settings = Settings({**shape, "minibatch": min(shape["minibatch"], num_envs * spec.horizon)}, {}, {})
-        ppo = PPO(experiment.shape(settings, env, spec.slots), device)
-        avg, std = experiment.normaliser(0, 1)
+    def __init__(self, spec: StudySpec, bars: Bars, device: torch.device) -> None:
+        self.spec, self.device = spec, device
+        self.shape = typical_shape(spec.search_space)
+        self.experiment = Experiment(spec, bars, device)
+
+    def __str__(self) -> str:
+        shape = self.shape
+        network = f"network {shape['net_width']} x {shape['net_depth']}, {shape['epochs']} epochs"
+        return f"rollout and update of {self.spec.slots} members, {network}, on {self.device}"
+
+    def measure(self, num_envs: int) -> Measurement:
+        """Steps per second with that many environments per member: a rollout to warm up, then a third of a second."""
+        spec, device = self.spec, self.device
+        env = self.experiment.training_env(spec.slots, num_envs)
+        minibatch = min(self.shape["minibatch"], num_envs * spec.horizon)
+        settings = Settings({**self.shape, "minibatch": minibatch}, {}, {})
+        ppo = PPO(self.experiment.shape(settings, env, spec.slots), device)
+        avg, std = self.experiment.normaliser(0, 1)
         for slot in range(spec.slots):
             ppo.add_member(slot, PPOParams(), slot, 100, avg, std)
         if device.type == "cuda":
@@ -51,13 +54,54 @@ def measure_num_envs(
         peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
         return Measurement(steps_per_second=rollouts * spec.slots * num_envs * spec.horizon / seconds, memory=peak)
 
+
+def measure_threads(bench: Bench, num_envs: int, say: Callable[[str], None]) -> tuple[int, list[str]]:
+    """Choose torch's CPU threads: 1, 2, 4, … up to the cores there are; the fewest within a tenth of the fastest.
+
+    More is not always faster: threads wait for each other by spinning, which on a core that something else uses, too,
+    costs many times what a second thread gains. Leaves torch set to the choice. Returns it, and what was measured.
+    """
+    cores = cpu_count()
+    candidates = sorted({min(2**power, cores) for power in range(cores.bit_length() + 1)})
+    say(f"--threads automatic: measuring {bench}, {num_envs} envs")
+    speeds: dict[int, float] = {}
+    for threads in candidates:
+        torch.set_num_threads(threads)
+        speeds[threads] = bench.measure(num_envs).steps_per_second
+        if threads > 1 and speeds[threads] < 0.5 * max(speeds.values()):
+            break
+    chosen = next(threads for threads, speed in speeds.items() if speed * GAIN >= max(speeds.values()))
+    torch.set_num_threads(chosen)
+    lines = [
+        f"{threads} threads: {speed:,.0f} steps/s{' <- chosen' * (threads == chosen)}"
+        for threads, speed in speeds.items()
+    ]
+    for line in lines:
+        say(f"  {line}")
+    return chosen, lines
+
+
+def fewest_envs(spec: StudySpec) -> int:
+    """From where on every minibatch of the space fits into a rollout, as far as the bound allows.
+
+    Fewer envs would be a smaller search, not only a slower one.
+    """
+    minibatch = spec.search_space.tables["shape"].get("minibatch")
+    largest = int(minibatch.highest() if minibatch else SHAPE_DEFAULTS["minibatch"])
+    return min(upper_num_envs(spec.budget, spec.horizon), -(-largest // spec.horizon))
+
+
+def measure_num_envs(bench: Bench, say: Callable[[str], None]) -> tuple[int, list[str]]:
+    """Measure growing numbers of envs per member. Returns the number chosen, and all that was measured, as lines."""
+    spec = bench.spec
+    upper = upper_num_envs(spec.budget, spec.horizon)
     say(
-        f"--n-envs auto: measuring rollout and update of {spec.slots} members, network {shape['net_width']} x "
-        f"{shape['net_depth']}, "
-        f"{shape['epochs']} epochs, on {device}; at most {upper} envs, so that {spec.budget:,} steps hold "
+        f"--n-envs auto: measuring {bench}; at most {upper} envs, so that {spec.budget:,} steps hold "
         f"{UPDATES_PER_FOLD} rollouts of {spec.horizon}"
     )
-    choice = choose_num_envs(measure, upper=upper, start=start, memory_limit=available_memory(device))
+    choice = choose_num_envs(
+        bench.measure, upper=upper, start=fewest_envs(spec), gain=GAIN, memory_limit=available_memory(bench.device)
+    )
     for line in choice.lines():
         say(f"  {line}")
     return choice.num_envs, choice.lines()

@@ -25,14 +25,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
 
-from agents.ppo import PPOParams
+from agents.ppo import PPOParams, Shape
 from envs.crypto.params import EnvParams
 from envs.crypto.timeframe import SECONDS
 from envs.errors import InputError
 
 Scalar = bool | int | float | str
 TABLES = ("shape", "ppo", "env")
-SHAPE_DEFAULTS: dict[str, int] = {"net_width": 128, "net_depth": 2, "minibatch": 512, "epochs": 8}
+SHAPE_DEFAULTS: dict[str, int] = {
+    field.name: field.default
+    for field in dataclasses.fields(Shape)
+    if field.name in ("net_width", "net_depth", "minibatch", "epochs") and isinstance(field.default, int)
+}
 PRESETS = ("wide", "large", "demo")
 # What the study fixes by flags of its own, so that no trial may vary it.
 STUDY_LEVEL = frozenset({"initial_cash", "episode_bars", "held_scale", "minimum_order", "fee", "slippage"})

@@ -19,9 +19,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from envs.errors import InputError
+from envs.sizing import Measurement
 from optimize import actions
 from optimize.doctor import examine
 from optimize.launch import SMOKE, make_demo_data
+from optimize.measure import Bench, measure_threads
 from optimize.storage import open_storage, storage_url
 from optimize.study import StudyHandle
 from optimize.telemetry import Telemetry, duration
@@ -183,13 +185,37 @@ def test_n_envs_auto_is_measured_printed_and_frozen(market: Path, monkeypatch: p
     assert "at most 4 envs" in first.output
     assert "steps/s" in first.output
     assert f"--n-envs {spec.num_envs} " in first.output
-    assert any("chosen" in line for line in handle.flags["n_envs_measured"])
+    assert any("chosen" in line for line in handle.flags["measured"])
     monkeypatch.setattr("optimize.measure.choose_num_envs", lambda *_, **__: pytest.fail("measured again"))
     CliRunner().invoke(search_app(), ["train", *words], catch_exceptions=False)
     CliRunner().invoke(search_app(), ["train", "--study-name", "s"], catch_exceptions=False)
     wider = CliRunner().invoke(search_app(), ["train", "--study-name", "s", "--fee", "0.1"])
     assert "env.fee" in str(wider.exception)
     assert dataclasses.replace(spec) == spec
+
+
+def test_threads_are_measured_and_the_fewest_of_equals_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fake(Bench):
+        def __init__(self, speeds: dict[int, float]) -> None:
+            self.speeds = speeds
+
+        def __str__(self) -> str:
+            return "something"
+
+        def measure(self, num_envs: int) -> Measurement:
+            return Measurement(self.speeds[torch.get_num_threads()] * num_envs)
+
+    monkeypatch.setattr("optimize.measure.cpu_count", lambda: 6)
+    for speeds, chosen in (
+        ({1: 10.0, 2: 20.0, 4: 39.0, 6: 41.0}, 4), ({1: 10.0, 2: 1.0}, 1), ({1: 10.0, 2: 10.5, 4: 10.9, 6: 8.0}, 1),
+    ):  # fmt: skip
+        said: list[str] = []
+        assert measure_threads(Fake(speeds), 3, said.append)[0] == chosen
+        assert torch.get_num_threads() == chosen
+        assert (
+            f"{chosen} threads: {3 * speeds[chosen]:,.0f} steps/s <- chosen"
+            in said[-len(speeds) :][list(speeds).index(chosen)]
+        )
 
 
 def test_changed_bars_are_refused_and_more_bars_are_not(market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
