@@ -60,8 +60,9 @@ def test_many_rows_on_two_threads_equal_few_on_one() -> None:
 
 def test_a_member_resumes_exactly_in_another_slot(tmp_path: Path) -> None:
     market = sample_market(2, hole_share=0.1)
-    params = random_params(3, episode_bars=25, trailing_stop=0.02, max_holding_bars=7)
-    source = CryptoEnv(market, [EnvParams(), params], WINDOWS, 4, stagger=True)
+    active = {"trailing_stop": 0.02, "max_holding_bars": 7, "time_decay_floor": 0.1, "drawdown_penalty": 0.5}
+    params = random_params(3, episode_bars=25, **active)
+    source = CryptoEnv(market, [EnvParams(), params], WINDOWS, 4, stagger=True, privileged_age=True)
     source.reset([1, 2])
     source.draw(40)
     actions = random_actions(0, 130, 4, 3)
@@ -72,15 +73,16 @@ def test_a_member_resumes_exactly_in_another_slot(tmp_path: Path) -> None:
     final = source.final_obs()[4:].clone()
     expected = run(source, both[31:])
 
-    other = CryptoEnv(market, [random_params(8), EnvParams(episode_bars=9), EnvParams()], WINDOWS, 4)
+    company = [random_params(8), EnvParams(episode_bars=9), EnvParams()]
+    other = CryptoEnv(market, company, WINDOWS, 4, privileged_age=True)
     other.reset(77)
     run(other, random_actions(5, 17, 12, 3))
     other.configure_member(0, params, WINDOWS)
     other.set_member(0, load_file(tmp_path / "member.safetensors"))
     assert torch.equal(other.observe()[:4], seen)
     assert torch.equal(other.final_obs()[:4], final)
-    company = torch.cat([actions[31:], random_actions(6, 99, 8, 3)], dim=1)
-    for one, two in zip(expected, run(other, company), strict=True):
+    both = torch.cat([actions[31:], random_actions(6, 99, 8, 3)], dim=1)
+    for one, two in zip(expected, run(other, both), strict=True):
         assert torch.equal(one[..., 4:] if one.dtype == torch.float64 else one[4:],
                            two[..., :4] if two.dtype == torch.float64 else two[:4])
     assert torch.equal(source.final_obs()[4:], other.final_obs()[:4])
