@@ -25,7 +25,7 @@ DEMO: dict[str, Any] = {
     "n_trials": 12,
     "groups": 4,
     "test_groups": 2,
-    "budget": 120_000,
+    "budget": 100_000,
     "search_space": "demo",
     "data_dir": Path("data/demo"),
 }

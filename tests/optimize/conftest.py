@@ -98,6 +98,7 @@ class Running:
 
     def __init__(self, words: list[str], folder: Path, output: Path) -> None:
         self.output = output
+        output.touch()
         self.process = multiprocessing.get_context("fork").Process(target=_child, args=(words, folder, output))
         self.process.start()
 

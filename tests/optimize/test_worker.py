@@ -189,6 +189,24 @@ def test_a_started_again_worker_takes_over_and_sigterm_leaves_nothing_running(ma
     assert [t.number for t in _handle(market).trials()] == [0, 1, 2]
 
 
+def test_a_second_signal_ends_the_process_at_once_and_the_next_worker_takes_its_trials(
+    market: Path, sweepd: Sweepd
+) -> None:
+    endless = ("--budget", 200_000, "--pruner", "none")
+    first = sweepd("train", "--n-trials", 1, *endless)
+    _wait_for(lambda: _begun(market))
+    first.signal(signal.SIGTERM)
+    first.signal(signal.SIGINT)
+    first.process.join(20)
+    assert first.process.exitcode in (128 + signal.SIGTERM, 128 + signal.SIGINT)
+    assert _count(market, "SELECT count(*) FROM trials WHERE state = 'RUNNING'") == 1
+    second = sweepd("train", "--n-trials", 1, *endless)
+    _wait_for(lambda: "training trial 0" in second.output.read_text())
+    second.signal(signal.SIGTERM)
+    assert "trial 0: put back, its worker died" in second.finish()
+    assert [t.state for t in _handle(market).trials()] == [TrialState.WAITING]
+
+
 def test_waiting_trials_go_first_and_only_those_of_the_batchs_shape(market: Path, sweepd: Sweepd) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     handle = _handle(market)
