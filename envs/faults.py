@@ -9,8 +9,6 @@ from torch import Tensor
 
 from envs.errors import RunError
 
-_NEVER = 2.0**52  # a step number that no run reaches
-
 
 class FaultLatch:
     """Remembers for every row the first step whose action was not finite or beyond 1, and the largest components since.
@@ -22,47 +20,45 @@ class FaultLatch:
         self._rows_per_member = rows_per_member
         self._components = tuple(components)
         self._steps = 0.0  # the host's own count: it needs no device for that
-        self._step = torch.full((rows,), _NEVER, dtype=torch.float64, device=device)
+        # Steps before the first illegal one, as `largest` doesn't forget.
+        self._legal_steps = torch.zeros(rows, dtype=torch.float64, device=device)
         self._largest = torch.zeros(len(components), rows, dtype=torch.float64, device=device)
-        self._size = torch.empty_like(self._largest)
         self._row_size = torch.zeros(rows, dtype=torch.float64, device=device)
 
-    def look(self, action: Tensor) -> None:
-        """One step's actions, component-first: (components, rows) float64."""
+    def look(self, action: Tensor, scratch: Tensor) -> None:
+        """One step's actions, component-first: (components, rows) float64, and as much room to work in."""
         self._steps += 1.0
-        sizes = torch.abs(action, out=self._size)
+        sizes = torch.abs(action, out=scratch)
         torch.maximum(self._largest, sizes, out=self._largest)  # a NaN is the largest, and stays
-        size = torch.amax(self._largest, 0, out=self._row_size)
-        never_or_now = size.le_(1.0).mul_(_NEVER).clamp_min_(self._steps)
-        torch.minimum(self._step, never_or_now, out=self._step)
+        self._legal_steps.add_(torch.amax(self._largest, 0, out=self._row_size).le_(1.0))
 
     def clear(self, rows: slice) -> None:
         """Forget the faults of these rows."""
-        self._step[rows] = _NEVER
+        self._legal_steps[rows] = self._steps
         self._largest[:, rows] = 0.0
 
     def latched(self) -> Tensor:
         """(rows,) bool."""
-        return self._step < _NEVER
+        return self._legal_steps < self._steps
 
     def check(self) -> None:
         """Raise RunError naming the earliest fault. Synchronises."""
-        step, row = self._step.min(0)
-        if float(step) == _NEVER:
+        legal, row = self._legal_steps.min(0)
+        if float(legal) == self._steps:
             return
         at = int(row)
         size, component = self._largest[:, at].max(0)
         raise RunError(
-            f"row {at} (member {at // self._rows_per_member}) got illegal actions from step {int(step)} on: component "
-            f"{int(component)} ({self._components[int(component)]}) had the size {float(size)!r}; "
+            f"row {at} (member {at // self._rows_per_member}) got illegal actions from step {int(legal) + 1} on: "
+            f"component {int(component)} ({self._components[int(component)]}) had the size {float(size)!r}; "
             "actions must be finite and in [-1, 1]"
         )
 
     def state(self, rows: slice) -> dict[str, Tensor]:
         """These rows' faults as a flat dict of tensors."""
-        return {"fault_step": self._step[rows].clone(), "fault_largest": self._largest[:, rows].clone()}
+        return {"fault_age": self._steps - self._legal_steps[rows], "fault_largest": self._largest[:, rows].clone()}
 
     def set_state(self, rows: slice, state: dict[str, Tensor]) -> None:
         """Put back what `state` returned."""
-        self._step[rows] = state["fault_step"].to(self._step.device)
+        self._legal_steps[rows] = self._steps - state["fault_age"].to(self._legal_steps.device)
         self._largest[:, rows] = state["fault_largest"].to(self._largest.device)

@@ -164,22 +164,18 @@ class CryptoEnv(VecEnv):
         self._open, self._close = self._prices[:assets], self._prices[assets : 2 * assets]
         has_holes = self._tables.next_fill is not None
         self._tradable = self._prices[2 * assets :] if has_holes else None
-        self._wish = per_row(assets)
-        self._bar = per_row(dtype=torch.int64)  # the last closed bar
-        self._bar_by_price = self._bar.expand(len(self._prices), -1)
-        self._start = per_row(dtype=torch.int64)  # the bar where the episode began
-        self._newest = per_row(dtype=torch.int64)  # the row of the features, which the table holds newest first
-        self._newest_of_all = torch.tensor(market.length - 1, device=device)
+        self._place = per_row(dtype=torch.int64)  # of the last closed bar in the tables
+        self._place_by_price = self._place.expand(len(self._prices), -1)
+        self._start = per_row(dtype=torch.int64)  # the place of the bar where the episode began
         self._initial_cash = per_row()
         self._inverse_held_scale = per_row()
         self._age_scale = per_row()  # 1 / episode_bars where the reward depends on age, else 0
-        self._columns = torch.empty(self._portfolio_dim, rows, device=device)
-        self._columns_by_row = self._columns.t()
-        # The bar in which equal weight buys each asset; only markets with holes need it.
+        # The place of the bar in which equal weight buys each asset; only markets with holes need it.
         self._buys_at = per_row(assets) if has_holes else None
         self._bought = per_row(assets)
         self._waiting = per_row(assets)  # what equal weight has for assets that it hasn't bought yet
-        self._lookbacks: list[tuple[slice, Tensor, int]] = []  # runs of rows, their lagged features, how many columns
+        # Runs of rows with the same lookback: first row, how many, their places, their lagged features.
+        self._lookbacks: list[tuple[int, int, Tensor, Tensor]] = []
         self._no_rows = per_row(dtype=torch.bool)
         self._final = torch.zeros(rows, self.state_dim + self.privileged_dim, device=device)
         self._rules = Rules(rows, market.instruments, device)
@@ -225,14 +221,13 @@ class CryptoEnv(VecEnv):
         self.max_step = int(self._episodes.lengths.max())
         self.bootstrap_interval = int(self._episodes.lengths.min())
 
-    def _runs_of_lookback(self) -> list[tuple[slice, Tensor, int]]:
+    def _runs_of_lookback(self) -> list[tuple[int, int, Tensor, Tensor]]:
         """Neighbouring members with the same lookback (the folds of a trial) are observed in one go."""
         runs, first = [], 0
         for lookback, group in groupby(self._params, key=lambda params: params.lookback):
-            stop = first + len(list(group)) * self.envs_per_member
-            lagged = self._tables.lagged(lookback)
-            runs.append((slice(first, stop), lagged, self._portfolio_dim + lagged.shape[1]))
-            first = stop
+            rows = len(list(group)) * self.envs_per_member
+            runs.append((first, rows, self._place.narrow(0, first, rows), self._tables.lagged(lookback)))
+            first += rows
         return runs
 
     def member_params(self, member: int) -> EnvParams:
@@ -246,7 +241,7 @@ class CryptoEnv(VecEnv):
 
     def bars(self) -> Tensor:
         """(R,) int64: the last closed bar of each row."""
-        return self._bar.clone()
+        return self.market.length - 1 - self._place
 
     def values(self) -> Tensor:
         """(2, R) float64: what the portfolio and equal weight are worth at the last close."""
@@ -308,8 +303,8 @@ class CryptoEnv(VecEnv):
         bars.
         """
         tables, ledger, assets = self._tables, self._ledger, self.action_dim
-        torch.where(mask, self._episodes.next_bars(), self._bar, out=self._bar)
-        torch.where(mask, self._bar, self._start, out=self._start)
+        torch.where(mask, self.market.length - 1 - self._episodes.next_bars(), self._place, out=self._place)
+        torch.where(mask, self._place, self._start, out=self._start)
         self._episodes.take_turn(mask)
         for money in (ledger.cash, self._total):
             torch.where(mask, self._initial_cash, money, out=money)
@@ -319,7 +314,7 @@ class CryptoEnv(VecEnv):
 
         # Equal weight is bought like any order, each asset at the open of its first bar from the next one on that is no
         # hole.
-        fill = (self._bar + 1).clamp_max(self.market.length - 1).expand(assets, -1)
+        fill = (self._place - 1).clamp_min(0).expand(assets, -1)
         units = (self._initial_cash / assets * self._rules.buy_rate) / tables.next_open.gather(1, fill)
         torch.where(mask, units, ledger.equal_units, out=ledger.equal_units)
         if self._buys_at is not None and tables.next_fill is not None:
@@ -328,18 +323,18 @@ class CryptoEnv(VecEnv):
     def _trade(self, action: Tensor) -> Tensor:
         """One bar in every row; returns the reward (R,)."""
         ledger, rules = self._ledger, self._rules
-        self._wish.copy_(action.t())
-        self._faults.look(self._wish)
-        plan = ledger.plan(self._value, self._close, self._wish, rules, count=self._accounts)
+        ledger.wish.copy_(action.t())
+        self._faults.look(ledger.wish, ledger.scratch)
+        plan = ledger.plan(self._value, self._close, rules, count=self._accounts)
 
-        self._bar += 1
-        torch.gather(self._tables.prices, 1, self._bar_by_price, out=self._prices)
+        self._place -= 1
+        torch.gather(self._tables.prices, 1, self._place_by_price, out=self._prices)
         ledger.fill(plan, self._open, self._tradable, rules, count=self._accounts)
         ledger.mark(self._close)
         if rules.stops:
             ledger.raise_highs(self._close)
         if self._buys_at is not None:
-            bought = torch.le(self._buys_at, self._bar, out=self._bought)
+            bought = torch.ge(self._buys_at, self._place, out=self._bought)
             torch.lerp(self._waiting, ledger.equal_worth, bought, out=ledger.equal_worth)
         total = ledger.settle(rules)
         growth = torch.div(total, self._total, out=self._growth).log_()
@@ -349,7 +344,7 @@ class CryptoEnv(VecEnv):
         return self._reward.of(growth, self._value, ledger.worth, ledger.cash, self._age_before)
 
     def _age_before(self) -> Tensor:
-        return self._bar - self._start - 1
+        return self._start - self._place - 1
 
     def _account(self, filled: Filled, dropped: Tensor) -> Account:
         equal_weight, value = self._total.clone()
@@ -361,16 +356,15 @@ class CryptoEnv(VecEnv):
     def observe(self, out: Tensor | None = None) -> Tensor:
         """(num_envs, state_dim + privileged_dim) float32: what every row sees now. Changes nothing."""
         obs = torch.empty_like(self._final) if out is None else out
-        # To float32 first, then turned: faster than both at once.
-        self._columns.copy_(self._ledger.observe(self._value, self._inverse_held_scale))
-        obs[:, : self._portfolio_dim] = self._columns_by_row
-        torch.sub(self._newest_of_all, self._bar, out=self._newest)
-        for rows, lagged, end in self._lookbacks:
-            torch.index_select(lagged, 0, self._newest[rows], out=obs[rows, self._portfolio_dim : end])
-            if end < self.state_dim:
-                obs[rows, end : self.state_dim] = 0.0
+        obs.narrow(1, 0, self._portfolio_dim).copy_(self._ledger.observe(self._value, self._inverse_held_scale).t())
+        for first, rows, places, lagged in self._lookbacks:
+            own = obs if rows == self.num_envs else obs.narrow(0, first, rows)
+            width = lagged.shape[1]
+            torch.index_select(lagged, 0, places, out=own.narrow(1, self._portfolio_dim, width))
+            if self._portfolio_dim + width < self.state_dim:
+                own[:, self._portfolio_dim + width : self.state_dim] = 0.0
         if self.privileged_dim:
-            obs[:, self.state_dim] = (self._bar - self._start) * self._age_scale
+            obs[:, self.state_dim] = (self._start - self._place) * self._age_scale
         return obs
 
     def final_obs(self) -> Tensor:
@@ -391,7 +385,7 @@ class CryptoEnv(VecEnv):
         ledger, reward = self._ledger, self._reward
         state = {
             "cash": ledger.cash, "holdings": ledger.holdings, "held": ledger.held, "high": ledger.high,
-            "worths": ledger.worths, "total": self._total, "prices": self._prices, "bar": self._bar,
+            "worths": ledger.worths, "total": self._total, "prices": self._prices, "place": self._place,
             "start": self._start, "peak": reward.peak, "drawdown": reward.drawdown, "final_obs": self._final.t(),
         }
         if self._buys_at is not None:

@@ -142,8 +142,9 @@ class Ledger:
     the position was opened from zero or its clock restarted; 0 where flat. high: (N, R), highest close since opening;
     meaningless where flat, and where no row has a stop. equal_units: (N, R), the units of equal weight, kept by
     others. worth, equal_worth: (N, R), what both are worth at the close last marked; `worths` (2, N, R) holds equal
-    weight's first. buy, sell: (N, R), the orders between `plan` and `fill`: notional to buy, and share of the
-    position to sell (exactly 1 for a whole one).
+    weight's first. wish: (N, R), where actions in [-1, 1] are put for `plan`; `scratch` (N, R) is free beside it.
+    buy, sell: (N, R), the orders between `plan` and `fill`: notional to buy, and share of the position to sell (exactly
+    1 for a whole one).
     """
 
     def __init__(self, rows: int, assets: int, device: torch.device | str = "cpu") -> None:
@@ -168,23 +169,28 @@ class Ledger:
         self._sizes = zeros(4)
         self._per_action, self._limit, self._reserve = self._sizes[:2].unsqueeze(1), self._sizes[2], self._sizes[3]
         self._money = zeros()
-        self._enough = zeros(2, assets)
-        self._work, self._keep, self._restart = zeros(assets), zeros(assets), zeros(assets)
+        # What is observed is written last, so that until then its place serves for what a step needs on the way: the
+        # fewer bytes a step touches, the more of them are still in the processor's cache.
         self._columns = zeros(1 + 3 * assets)
         self._cash_share = self._columns[0]
-        self._weight, self._gain, self._clock = self._columns[1:].view(3, assets, rows)
+        columns = self._columns[1:].view(3, assets, rows)
+        self._weight, self._gain, self._clock = columns
+        self._enough, self._keep = columns[:2], columns[2]
+        self.wish, self.scratch = self._bought, columns[0]
+        self._work = self._bought
+        self._restart = zeros(assets)
         self._one = torch.ones((), dtype=torch.float64, device=device)
         self._trades = self._unfilled = self.cash
 
-    def plan(self, total: Tensor, close: Tensor, action: Tensor, rules: Rules, *, count: bool = False) -> Plan:
-        """Write the orders that `action` means into `buy` and `sell`: forced exits, then sells, then buys, then
+    def plan(self, total: Tensor, close: Tensor, rules: Rules, *, count: bool = False) -> Plan:
+        """Write the orders that `wish` means into `buy` and `sell`: forced exits, then sells, then buys, then
         rounding.
 
-        total: (R,), V. close: (N, R); `worth` must be valued at it. action: (N, R) float64 in [-1, 1].
+        total: (R,), V. close: (N, R); `worth` must be valued at it. Uses up the wish.
         """
         buy, sell, orders, worth = self.buy, self.sell, self._orders, self.worth
         torch.mul(rules.sizing, total, out=self._sizes)
-        torch.mul(action, self._per_action, out=orders)
+        torch.mul(self.wish, self._per_action, out=orders)
         # Room for buys takes equal weight's place beside worth until the next `mark`.
         torch.sub(self._limit, worth, out=self.equal_worth)
         torch.minimum(orders, self.worths, out=orders).clamp_min_(0.0)
@@ -192,8 +198,8 @@ class Ledger:
 
         # All buys share one factor: the money is what cash exceeds the reserve by; the proceeds of these sells aren't
         # here yet.
-        money = torch.sub(self.cash, self._reserve, out=self._money).clamp_min_(0.0)
-        buy.mul_(money.div_(self._sum_bought().clamp_min_(_TINY)).clamp_max_(1.0))
+        money = torch.sub(self.cash, self._reserve, out=self._money)
+        buy.mul_(money.div_(self._sum_bought().clamp_min_(_TINY)).clamp_(0.0, 1.0))
 
         # What would remain worth less than the minimum is sold along: a whole position is exempt from the minimum.
         base = torch.maximum(worth, rules.minimum, out=self._keep)
@@ -308,7 +314,7 @@ class Ledger:
         """
         torch.div(self.cash, total, out=self._cash_share)
         torch.div(self.worth, total, out=self._weight)
-        base = torch.clamp_min(self.paid, _TINY, out=self._work)
+        base = torch.clamp_min(self.paid, _TINY, out=self._clock)
         torch.sub(self.worth, self.paid, out=self._gain).div_(base)
         torch.mul(self.held, inverse_held_scale, out=self._clock).clamp_max_(1.0)
         return self._columns

@@ -25,11 +25,14 @@ Window = tuple[int, int]
 class Tables:
     """A market on one device, laid out for gathering. T bars, N assets, M feature columns.
 
+    The newest bar comes first: bar t has the place T-1-t. So the lags of an observation, newest first, lie one after
+    another in memory, and one index serves all tables.
+
     prices: (2N, T) float64, opens of all assets, then closes; (3N, T) where the market has holes, and then 1.0 for bars
     that can be traded in and 0.0 for holes. Asset-first, since the step works on (N, rows).
-    next_fill: (N, T) float64, the first bar from t on that is no hole (T where there is none); None without holes.
-    next_open: (N, T) float64, the open at `next_fill` (1 where there is none).
-    features: (T, M) float32, newest bar first, so that the lags of an observation, newest first, lie one after another.
+    next_fill: (N, T) float64, the place of the first bar from there on that is no hole (-1 where there is none); None
+    without holes. next_open: (N, T) float64, the open of that bar (1 where there is none).
+    features: (T, M) float32.
     """
 
     prices: Tensor
@@ -38,7 +41,9 @@ class Tables:
     features: Tensor
 
     def lagged(self, lookback: int) -> Tensor:
-        """(T - lookback + 1, lookback * M) float32, a view: row T-1-t holds the features of t, t-1, … t-lookback+1."""
+        """(T - lookback + 1, lookback * M) float32, a view: at a bar's place its features and those of the bars
+        before.
+        """
         bars, columns = self.features.shape
         return self.features.as_strided((bars - lookback + 1, lookback * columns), (columns, 1))
 
@@ -118,9 +123,9 @@ def _make_tables(market: Market, device: torch.device) -> Tables:
         return torch.from_numpy(np.array(values, dtype=dtype, order="C")).to(device)
 
     return Tables(
-        prices=tensor(np.concatenate(columns)),
-        next_fill=None if next_fill is None else tensor(next_fill),
-        next_open=tensor(next_open),
+        prices=tensor(np.concatenate(columns)[:, ::-1]),
+        next_fill=None if next_fill is None else tensor(length - 1 - next_fill[:, ::-1]),
+        next_open=tensor(next_open[:, ::-1]),
         features=tensor(market.features[::-1], np.float32),
     )
 

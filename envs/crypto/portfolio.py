@@ -63,10 +63,10 @@ def value(portfolio: Portfolio, close: Tensor) -> Tensor:
 def plan_orders(portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rules) -> Orders:
     """The orders that `action` (R, N) means at `close` (R, N)."""
     ledger, total = _marked(portfolio, close)
-    wish = action.t().double().contiguous()
-    plan = ledger.plan(total, close.t().contiguous(), wish, rules, count=True)
+    ledger.wish.copy_(action.t())
+    plan = ledger.plan(total, close.t().contiguous(), rules, count=True)
     assert plan.dropped is not None  # it was told to count
-    restart = torch.zeros_like(wish, dtype=torch.bool) if plan.restart is None else plan.restart > 0
+    restart = torch.zeros_like(ledger.units, dtype=torch.bool) if plan.restart is None else plan.restart > 0
     return Orders(
         sell_units=_by_row(ledger.sell * ledger.units),
         buy_notional=_by_row(ledger.buy),

@@ -88,4 +88,4 @@ class Reward:
             heaviest = worth.amax(0) / total
             reward -= self._concentration_penalty * (heaviest - self._concentration_limit).clamp_min_(0.0)
             reward -= self._cash_penalty * (self._cash_reserve - cash / total).clamp_min_(0.0)
-        return reward.float()
+        return torch.empty(reward.shape, device=reward.device).copy_(reward)

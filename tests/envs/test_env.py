@@ -262,7 +262,7 @@ def test_the_last_observation_of_an_episode_is_kept_until_the_next_ends() -> Non
     whole = CryptoEnv(sample_market(), EnvParams(episode_bars=7), [(0, 290)], 3)
     env.reset([1])
     whole.reset([1])
-    whole.set_member(0, whole.get_member(0) | {"bar": env.bars(), "prices": env.get_member(0)["prices"]})
+    whole.set_member(0, whole.get_member(0) | {name: env.get_member(0)[name] for name in ("place", "prices")})
     whole.set_member(0, whole.get_member(0) | {"holdings": env.get_member(0)["holdings"]})
     actions = random_actions(0, 6, 3, 3)
     for action in actions:
