@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -354,14 +355,7 @@ def file_system_of(path: Path, mounts: str | None = None) -> str:
 
 def _prepare_sqlite(path: Path, busy_timeout: float) -> None:
     """Make the file and put it in WAL mode (which is remembered in the file). Raises InputError."""
-    kind = file_system_of(path)
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise InputError(
-            f"--storage {path} is on a network file system ({kind}), where SQLite loses data; put it on a local disk "
-            "or use PostgreSQL"
-        )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=busy_timeout)
         try:
             mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
@@ -369,14 +363,18 @@ def _prepare_sqlite(path: Path, busy_timeout: float) -> None:
             connection.rollback()
         finally:
             connection.close()
-    except (sqlite3.Error, OSError) as error:
-        raise InputError(
-            f"--storage {path} cannot be used ({_reason(error)}); name a SQLite file in a folder that you can write to"
-        ) from None
+    except sqlite3.Error as error:
+        raise _unusable(path, error) from None
     if mode != "wal":
         raise InputError(
             f"--storage {path}: its file system does not support SQLite's WAL mode; put it on a local disk"
         )
+
+
+def _unusable(path: Path, error: BaseException) -> InputError:
+    return InputError(
+        f"--storage {path} cannot be used ({_reason(error)}); name a SQLite file in a folder that you can write to"
+    )
 
 
 def _reason(error: BaseException) -> str:
@@ -394,35 +392,52 @@ def open_storage(
     Raises InputError naming the storage where it is missing, locked, unwritable, or no Optuna database.
     """
     shown = hide_password(url)
-    if url.startswith("sqlite:///"):
-        path = Path(url.removeprefix("sqlite:///"))
-        if not create and not path.exists():
-            raise InputError(
-                f"--storage {path} does not exist; name the database of a study, or start one with sweepd train"
-            )
-        _prepare_sqlite(path, busy_timeout)
-    try:
-        with _creating(url):
-            return StudyStorage(url, immediate=immediate, busy_timeout=busy_timeout)
-    except ImportError as error:
+    path = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
+    if path is not None and not create and not path.exists():
         raise InputError(
-            f"--storage {shown}: the driver is missing ({error.name or error}); pip install 'sweepd[postgres]'"
-        ) from None
-    except (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError) as error:
-        raise InputError(f"--storage {shown} cannot be used ({_reason(error)})") from None
+            f"--storage {path} does not exist; name the database of a study, or start one with sweepd train"
+        )
+    for last in (False, False, True):
+        try:
+            with _creating(path):
+                if path is not None:
+                    _prepare_sqlite(path, busy_timeout)
+                return StudyStorage(url, immediate=immediate, busy_timeout=busy_timeout)
+        except ImportError as error:
+            raise InputError(
+                f"--storage {shown}: the driver is missing ({error.name or error}); pip install 'sweepd[postgres]'"
+            ) from None
+        except (sa.exc.ProgrammingError, sa.exc.IntegrityError) as error:
+            # On a server two workers may make the tables at once: one of them is told that they exist already.
+            if last:
+                raise InputError(f"--storage {shown} cannot be used ({_reason(error)})") from None
+            time.sleep(0.5)
+        except (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError) as error:
+            raise InputError(f"--storage {shown} cannot be used ({_reason(error)})") from None
+    raise AssertionError("the last attempt returns or raises")
 
 
 @contextmanager
-def _creating(url: str) -> Iterator[None]:
-    """Only one process at a time makes the tables: `create_all` asks first and creates later."""
-    if not url.startswith("sqlite:///"):
+def _creating(path: Path | None) -> Iterator[None]:
+    """Only one process at a time prepares a SQLite file: going over to WAL mode and making tables both race."""
+    if path is None:
         yield
         return
     import fcntl
 
-    lock = Path(url.removeprefix("sqlite:///") + ".lock")
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    kind = file_system_of(path)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise InputError(
+            f"--storage {path} is on a network file system ({kind}), where SQLite loses data; "
+            "put it on a local disk or use PostgreSQL"
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(path.name + ".lock").open("w")
+    except OSError as error:
+        raise _unusable(path, error) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

@@ -110,6 +110,25 @@ def test_racing_processes_take_every_trial_once_and_stop_at_the_total(
     assert {t.state for t in trials} == {TrialState.COMPLETE}
 
 
+def _opener(url: str, start: Any, out: Any) -> None:
+    start.wait()
+    try:
+        out.put(len(open_storage(url).get_all_studies()))
+    except BaseException as error:
+        out.put(repr(error))
+
+
+def test_a_new_database_can_be_opened_by_several_at_once(url: str) -> None:
+    context = multiprocessing.get_context("fork")
+    out, start = context.Queue(), context.Barrier(4)
+    openers = [context.Process(target=_opener, args=(url, start, out)) for _ in range(4)]
+    for opener in openers:
+        opener.start()
+    assert [out.get(timeout=60) for _ in openers] == [0] * 4
+    for opener in openers:
+        opener.join(timeout=60)
+
+
 def test_the_total_counts_waiting_trials_for_new_ones_and_not_for_themselves(
     storage: StudyStorage, study: optuna.Study
 ) -> None:
