@@ -20,7 +20,7 @@ from optimize.experiment import Experiment, load_study_bars
 from optimize.measure import Bench, fewest_envs, measure_num_envs, measure_threads
 from optimize.pruning import PRUNERS, SAMPLERS
 from optimize.search_space import SearchSpace, load_space
-from optimize.spec import DataSpec, StudySpec, code_version, refuse_other, torch_version, upper_num_envs
+from optimize.spec import DataSpec, StudySpec, check_folds, code_version, refuse_other, torch_version, upper_num_envs
 from optimize.storage import StudyStorage
 from optimize.study import StudyHandle, create_study, study_exists
 from optimize.summary import best_trial
@@ -91,6 +91,7 @@ def check_request(request: Request) -> None:
         raise InputError(f"--seed {request.seed} must be at least 0")
     EnvParams(**request.env)
     get_recipe(request.recipe)
+    check_folds(request.cv, request.budget)
 
 
 def open_study(
@@ -183,6 +184,9 @@ def _create(
     bars: Bars | None,
 ) -> tuple[StudyHandle, Experiment] | None:
     """Choose what is automatic, freeze, write. None where another worker was faster."""
+    warning = check_folds(request.cv, request.budget)
+    if warning:
+        say(f"warning: {warning}")
     bars = bars or load_bars(request.data_dir, request.timeframe, request.tickers)
     spec = draft_spec(storage, request, bars, device)
     torch.set_num_threads(spec.threads)

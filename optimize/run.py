@@ -30,7 +30,7 @@ from optimize.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from optimize.experiment import Experiment
 from optimize.freeze import choose_slots
 from optimize.search_space import SHAPE_DEFAULTS, Settings
-from optimize.spec import DataSpec, StudySpec, upper_num_envs
+from optimize.spec import DataSpec, StudySpec, check_folds, upper_num_envs
 from optimize.study import Plan
 from optimize.trial_batch import Interrupted, Trainer, Training
 
@@ -111,6 +111,9 @@ def run(
     torch_device = torch.device(device)
     bars = bars or _load(tables["data"])
     train = tables["train"]
+    warning = check_folds(CrossValidation(**tables["cv"]), train["budget"])
+    if warning:
+        say(f"warning: {warning}")
     spec = _spec(tables, bars, torch_device)
     torch.set_num_threads(spec.threads)
     experiment = Experiment(spec, bars, torch_device)

@@ -17,6 +17,7 @@ from optimize.search_space import SearchSpace, Settings
 
 SPEC_KEY = "sweepd:spec"
 UPDATES_PER_FOLD = 100
+MANY_FOLDS, MOST_FOLDS = 45, 128  # a trial trains one member per fold: warn above the first, refuse above the second
 # Where the data lies may differ from machine to machine; what it is (the fingerprint) may not.
 NOT_COMPARED = ("data.dir",)
 
@@ -126,6 +127,24 @@ class StudySpec:
             raise InputError(
                 f"this study was made by another version of sweepd ({error}); use that version, or another --study-name"
             ) from None
+
+
+def check_folds(cv: CrossValidation, budget: int) -> str | None:
+    """A warning where a trial has very many folds. Raises InputError where it has more than any machine should train.
+
+    budget: environment steps per fold.
+    """
+    if cv.folds <= MANY_FOLDS:
+        return None
+    tests = f" and --test-groups {cv.test_groups}" if cv.scheme == "cpcv" else ""
+    costs = (
+        f"--groups {cv.groups}{tests} make {cv.folds:,} folds: every trial would train {cv.folds:,} members, "
+        f"{cv.folds * budget:,} steps in all"
+    )
+    if cv.folds > MOST_FOLDS:
+        advice = "use --groups 5 to 10 with --test-groups 2" if cv.scheme == "cpcv" else "use --groups 5 to 10"
+        raise InputError(f"{costs}; at most {MOST_FOLDS} folds are allowed: {advice}")
+    return f"{costs}; --groups 5 to 10 are usual"
 
 
 def upper_num_envs(budget: int, horizon: int) -> int:

@@ -70,6 +70,13 @@ class CrossValidation:
             return tuple((group,) for group in range(1, self.groups))
         return ((self.groups - 1,),)
 
+    @property
+    def folds(self) -> int:
+        """How many folds that makes, without listing them."""
+        if self.scheme == "cpcv":
+            return math.comb(self.groups, self.test_groups)
+        return {"kfold": self.groups, "walk-forward": self.groups - 1, "single": 1}[self.scheme]
+
 
 @dataclass(frozen=True)
 class Fold:

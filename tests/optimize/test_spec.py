@@ -10,11 +10,12 @@ import torch
 from optuna.trial import TrialState
 
 from envs.crypto.bars import Bars
+from envs.crypto.splits import CrossValidation
 from envs.errors import InputError
 from optimize.checkpoint import Checkpoint, MemberState, read_checkpoint, write_checkpoint
 from optimize.freeze import choose_slots
 from optimize.pruning import RungPruner, make_pruner, make_sampler
-from optimize.spec import StudySpec, differences, refuse_other, upper_num_envs
+from optimize.spec import StudySpec, check_folds, differences, refuse_other, upper_num_envs
 from tests.optimize.test_trial_batch import make_spec
 
 
@@ -58,6 +59,21 @@ def test_rungs_divide_the_budget_and_the_last_one_spends_it(bars: Bars) -> None:
 def test_num_envs_leave_a_hundred_updates_per_fold() -> None:
     assert upper_num_envs(250_000, 64) == 39
     assert upper_num_envs(10, 64) == 1
+
+
+@pytest.mark.parametrize(("scheme", "groups"), [("cpcv", 10), ("kfold", 5), ("walk-forward", 6), ("single", 3)])
+def test_folds_are_counted_without_listing_them(scheme: str, groups: int) -> None:
+    cv = CrossValidation(scheme, groups=groups)
+    assert cv.folds == len(cv.tested())
+
+
+def test_many_folds_are_warned_about_and_absurdly_many_refused() -> None:
+    assert check_folds(CrossValidation(groups=10), 100) is None
+    warning = check_folds(CrossValidation(groups=12), 1000)
+    assert warning is not None
+    assert "66 folds: every trial would train 66 members, 66,000 steps" in warning
+    with pytest.raises(InputError, match="at most 128 folds"):
+        check_folds(CrossValidation(groups=30), 1000)
 
 
 @pytest.mark.parametrize(("folds", "slots"), [(1, 10), (3, 9), (4, 8), (6, 12), (10, 10), (15, 15), (45, 10)])
