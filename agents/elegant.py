@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from elegantrl.agents.AgentPPO import AgentPPO
+from elegantrl.agents.AgentPPO import AgentDiscretePPO, AgentPPO
 from elegantrl.train.config import Config
 from numpy.typing import NDArray
 from torch import Tensor
@@ -40,9 +40,12 @@ class ElegantEnv:
             self._state = self.env.reset()
         return self._outward(self._state)
 
-    def step(self, action: Tensor | NDArray[np.float32]) -> tuple[Any, Any, Any, dict[str, Any]]:
+    def step(self, action: Tensor | NDArray[np.float32] | int) -> tuple[Any, Any, Any, dict[str, Any]]:
         """One step; terminated and truncated are one `done` to ElegantRL."""
-        rows = torch.as_tensor(action, dtype=torch.float32, device=self.env.device).view(self.num_envs, -1)
+        if self.if_discrete:
+            rows = torch.as_tensor(action, dtype=torch.int64, device=self.env.device).view(self.num_envs)
+        else:
+            rows = torch.as_tensor(action, dtype=torch.float32, device=self.env.device).view(self.num_envs, -1)
         self._state, reward, terminated, truncated = self.env.step(rows)
         done = terminated | truncated
         if self.num_envs > 1:
@@ -53,8 +56,32 @@ class ElegantEnv:
         return state if self.num_envs > 1 else state[0].cpu().numpy()
 
 
+class DiscretePPO(AgentDiscretePPO):  # type: ignore[misc]  # ElegantRL is untyped
+    """ElegantRL's discrete agent on many envs: its own `explore_vec_env` puts (num_envs,) actions where (num_envs, 1)
+    belong, and fails. Otherwise what it does there.
+    """
+
+    last_state: Tensor
+
+    def explore_vec_env(self, env: ElegantEnv, horizon_len: int, if_random: bool = False) -> Buffer:  # noqa: ARG002
+        """(states, actions, log-probabilities, rewards, undones), each (horizon_len, num_envs, …)."""
+        shape = (horizon_len, self.num_envs)
+        states = torch.zeros((*shape, self.state_dim), device=self.device)
+        actions = torch.zeros((*shape, 1), device=self.device)
+        log_probs, rewards = torch.zeros(shape, device=self.device), torch.zeros(shape, device=self.device)
+        dones = torch.zeros(shape, dtype=torch.bool, device=self.device)
+        state = self.last_state
+        for step in range(horizon_len):
+            action, log_prob = self.act.get_action(state)
+            states[step], actions[step, :, 0], log_probs[step] = state, action, log_prob
+            state, rewards[step], dones[step], _ = env.step(self.act.convert_action_for_env(action))
+        self.last_state = state
+        return states, actions, log_probs, rewards * self.reward_scale, 1.0 - dones.float()
+
+
 def make_agent(env: ElegantEnv, shape: Shape, params: PPOParams, state_avg: Tensor, state_std: Tensor) -> AgentPPO:
-    """ElegantRL's `AgentPPO` with the network and numbers of a member of ours, ready to explore `env`.
+    """ElegantRL's `AgentPPO`, or its discrete one, with the network and numbers of a member of ours, ready to explore
+    `env`.
 
     Its buffer counts steps, not transitions, so `repeat_times` is epochs x num_envs: as many minibatches per rollout as
     ours. Weights come from torch's global generator. It has no target-KL and no schedule; its weight decay is AdamW's.
@@ -65,9 +92,10 @@ def make_agent(env: ElegantEnv, shape: Shape, params: PPOParams, state_avg: Tens
         "max_step": env.max_step,
         "state_dim": env.state_dim,
         "action_dim": env.action_dim,
-        "if_discrete": False,
+        "if_discrete": env.if_discrete,
     }
-    config = Config(AgentPPO, None, args)
+    kind = DiscretePPO if env.if_discrete else AgentPPO
+    config = Config(kind, None, args)
     config.net_dims = shape.net_dims
     config.learning_rate = params.learning_rate
     config.gamma = params.gamma
@@ -79,11 +107,12 @@ def make_agent(env: ElegantEnv, shape: Shape, params: PPOParams, state_avg: Tens
     config.clip_grad_norm = params.max_grad_norm
     config.batch_size, config.horizon_len = shape.minibatch, shape.horizon
     config.repeat_times = float(shape.epochs * env.num_envs)
-    agent = AgentPPO(
+    agent = kind(
         config.net_dims, env.state_dim, env.action_dim, gpu_id=-1 if env.env.device.type == "cpu" else 0, args=config
     )
     with torch.no_grad():
-        agent.act.action_std_log.fill_(params.initial_log_std)
+        if not env.if_discrete:
+            agent.act.action_std_log.fill_(params.initial_log_std)
         for network in (agent.act, agent.cri):
             network.state_avg.copy_(state_avg)
             network.state_std.copy_(state_std)

@@ -27,9 +27,10 @@ _ALIGN = 16  # floats: every view starts on a cache line
 class Shape:
     """What decides the tensor shapes of a program. Two trials share a batch when their shapes are equal.
 
-    state_dim, action_dim, privileged_dim: of the environment; slots: G, the members that a program holds;
-    net_width, net_depth: hidden layers; num_envs: environments per member; horizon: steps per rollout;
-    minibatch: transitions per member and gradient step; epochs: passes over a rollout.
+    state_dim, action_dim, privileged_dim: of the environment; discrete: whether an action is one of action_dim choices
+    rather than action_dim numbers; slots: G, the members that a program holds; net_width, net_depth: hidden layers;
+    num_envs: environments per member; horizon: steps per rollout; minibatch: transitions per member and gradient step;
+    epochs: passes over a rollout.
     """
 
     state_dim: int
@@ -42,14 +43,17 @@ class Shape:
     horizon: int = 64
     minibatch: int = 512
     epochs: int = 8
+    discrete: bool = False
     algorithm: str = "ppo"
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             least = 0 if field.name == "privileged_dim" else 1
-            if field.name != "algorithm" and (not isinstance(value, int) or value < least):
+            if field.name not in {"algorithm", "discrete"} and (not isinstance(value, int) or value < least):
                 raise InputError(f"{field.name} must be a whole number of at least {least}, not {value!r}.")
+        if not isinstance(self.discrete, bool):
+            raise InputError(f"discrete must be true or false, not {self.discrete!r}.")
         if self.algorithm != "ppo":
             raise InputError(f"algorithm must be 'ppo', not {self.algorithm!r}.")
         if self.minibatch > self.samples:
@@ -80,7 +84,8 @@ class Leaves:
 
     actor_in (G, state_dim, width), critic_in (G, obs_dim, width): first layers; hidden[l] (2G, width, width): the
     layers after it; bias[l] (2G, 1, width): of all hidden layers; actor_out (G, width, action_dim), actor_out_bias (G,
-    1, action_dim), critic_out (G, width, 1), critic_out_bias (G, 1, 1); log_std (G, 1, action_dim).
+    1, action_dim), critic_out (G, width, 1), critic_out_bias (G, 1, 1); log_std (G, 1, action_dim), without columns
+    where actions are discrete.
     """
 
     actor_in: Tensor
@@ -109,8 +114,9 @@ class Leaves:
 def _sizes(shape: Shape) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]:
     """(rows, columns) of the leaves of `Leaves.shared`, `.actor`, `.critic`, in that order."""
     width, depth = shape.net_width, shape.net_depth
+    deviations = 0 if shape.discrete else shape.action_dim
     shared = [(width, width)] * (depth - 1) + [(1, width)] * depth
-    actor = [(shape.state_dim, width), (width, shape.action_dim), (1, shape.action_dim), (1, shape.action_dim)]
+    actor = [(shape.state_dim, width), (width, shape.action_dim), (1, shape.action_dim), (1, deviations)]
     critic = [(shape.obs_dim, width), (width, 1), (1, 1)]
     return shared, actor, critic
 
@@ -133,7 +139,7 @@ def leaf_views(flat: Tensor, shape: Shape) -> Leaves:
     def cut(rows_of: Tensor, sizes: list[tuple[int, int]], start: int) -> tuple[list[Tensor], int]:
         views = []
         for rows, cols in sizes:
-            views.append(rows_of[:, start : start + rows * cols].view(-1, rows, cols))
+            views.append(rows_of[:, start : start + rows * cols].view(rows_of.shape[0], rows, cols))
             start += _aligned(rows * cols)
         return views, start
 
@@ -169,22 +175,22 @@ def _collect(shape: Shape, shared: list[Tensor], actor: list[Tensor], critic: li
 
 
 class Activations:
-    """Buffers for `rows` observations per member: hidden[l] (2G, rows, width), mean (G, rows, action_dim), value (G,
-    rows, 1).
+    """Buffers for `rows` observations per member: hidden[l] (2G, rows, width), output (G, rows, action_dim), of the
+    actors, value (G, rows, 1), of the critics.
     """
 
     def __init__(self, shape: Shape, rows: int, device: torch.device) -> None:
         slots, width = shape.slots, shape.net_width
         self.hidden = [torch.empty(2 * slots, rows, width, device=device) for _ in range(shape.net_depth)]
-        self.mean = torch.empty(slots, rows, shape.action_dim, device=device)
+        self.output = torch.empty(slots, rows, shape.action_dim, device=device)
         self.value = torch.empty(slots, rows, 1, device=device)
 
 
 def forward(weights: Leaves, obs: Tensor, into: Activations, *, actor: bool = True, critic: bool = True) -> None:
     """Run the actors, the critics or both on (G, rows, obs_dim) normalised observations.
 
-    Fills `into.mean` (before tanh) and `into.value` (in the critics' normalised units), and `into.hidden` for
-    `backward`.
+    Fills `into.output` (what it means: `agents.distributions`) and `into.value` (in the critics' normalised units), and
+    `into.hidden` for `Backward`.
     """
     slots = weights.actor_in.shape[0]
     first, last = 0 if actor else slots, 2 * slots if critic else slots
@@ -200,7 +206,7 @@ def forward(weights: Leaves, obs: Tensor, into: Activations, *, actor: bool = Tr
         hidden[first:last].relu_()
         below = hidden
     if actor:
-        torch.baddbmm(weights.actor_out_bias, below[:slots], weights.actor_out, out=into.mean)
+        torch.baddbmm(weights.actor_out_bias, below[:slots], weights.actor_out, out=into.output)
     if critic:
         # A product with one column is fastest lying down: as one row.
         row = into.value.view(slots, 1, -1)
@@ -219,19 +225,19 @@ class Backward:
         self._ones = torch.ones(2 * slots, 1, rows, device=device)
 
     def __call__(
-        self, weights: Leaves, obs: Tensor, acts: Activations, d_mean: Tensor, d_value: Tensor, into: Leaves
+        self, weights: Leaves, obs: Tensor, acts: Activations, d_output: Tensor, d_value: Tensor, into: Leaves
     ) -> None:
-        """obs as in `forward`, which must have filled `acts`; d_mean (G, rows, action_dim), d_value (G, rows, 1);
+        """obs as in `forward`, which must have filled `acts`; d_output (G, rows, action_dim), d_value (G, rows, 1);
         writes `into`.
         """
-        slots, ones = d_mean.shape[0], self._ones
+        slots, ones = d_output.shape[0], self._ones
         top = acts.hidden[-1]
-        torch.bmm(top[:slots].mT, d_mean, out=into.actor_out)
-        torch.bmm(ones[:slots], d_mean, out=into.actor_out_bias)
+        torch.bmm(top[:slots].mT, d_output, out=into.actor_out)
+        torch.bmm(ones[:slots], d_output, out=into.actor_out_bias)
         torch.bmm(d_value.view(slots, 1, -1), top[slots:], out=into.critic_out.view(slots, 1, -1))
         torch.bmm(ones[slots:], d_value, out=into.critic_out_bias)
         delta, other = self._delta
-        torch.bmm(d_mean, weights.actor_out.mT, out=delta[:slots])
+        torch.bmm(d_output, weights.actor_out.mT, out=delta[:slots])
         torch.mul(d_value, weights.critic_out.mT, out=delta[slots:])
         for layer in range(len(acts.hidden) - 1, -1, -1):
             torch.ops.aten.threshold_backward.grad_input(delta, acts.hidden[layer], 0, grad_input=delta)

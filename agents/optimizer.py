@@ -85,5 +85,5 @@ class Adam:
 
 
 def _norm(leaf: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(leaf.view(leaf.shape[0], -1), dim=1)
+    norm: Tensor = torch.linalg.vector_norm(leaf.flatten(1), dim=1)
     return norm

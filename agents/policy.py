@@ -2,10 +2,12 @@
 
 Hold-out scoring, back-test, verification and paper trading all call `FrozenPolicy.act`: on the CPU, in float64, one
 observation at a time. The action is the mean over the members of tanh(actor), each through its own normaliser, rounded
-to 1e-6, so that it doesn't hang on the last bits of a product.
+to 1e-6, so that it doesn't hang on the last bits of a product. Where actions are discrete, it is the first choice whose
+mean probability over the members, rounded likewise, is the highest.
 
 A member is the `state_dict` of ElegantRL's `ActorPPO`: `net.0.weight` (out, in), `net.0.bias`, `net.2.weight`, …,
-`action_std_log` (1, action_dim), `state_avg` and `state_std` (state_dim,), all float32.
+`action_std_log` (1, action_dim), `state_avg` and `state_std` (state_dim,), all float32. That of `ActorDiscretePPO` is
+without `action_std_log`, and that is how the two are told apart.
 """
 
 from __future__ import annotations
@@ -36,11 +38,15 @@ def _layers(member: Member) -> list[str]:
     return [f"net.{index}" for index in range(0, 2 * sum(name.endswith(".weight") for name in member), 2)]
 
 
+def _discrete(member: Member) -> bool:
+    return "action_std_log" not in member
+
+
 def _fault(member: Member) -> str | None:
     """What keeps a dict of tensors from being an actor, as the end of a sentence; None where nothing does."""
     layers = _layers(member)
     wanted = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
-    wanted |= {"action_std_log", "state_avg", "state_std"}
+    wanted |= {"state_avg", "state_std"} | (set() if _discrete(member) else {"action_std_log"})
     if len(layers) < 1 or set(member) != wanted:
         missing, extra = sorted(wanted - set(member)), sorted(set(member) - wanted)
         return f"lacks {missing} and has {extra} too many" if layers else "has no layer"
@@ -56,7 +62,8 @@ def _fault(member: Member) -> str | None:
         columns = weight.shape[0] if weight.dim() == 2 else 0
         shapes |= {f"{layer}.weight": (columns, rows), f"{layer}.bias": (columns,)}
         rows = columns
-    shapes["action_std_log"] = (1, rows)
+    if not _discrete(member):
+        shapes["action_std_log"] = (1, rows)
     for name, shape in shapes.items():
         if tuple(member[name].shape) != shape or 0 in shape:
             return f"has {name} of shape {tuple(member[name].shape)}, where {shape} fits the rest"
@@ -76,7 +83,9 @@ def check_members(members: Sequence[Member], source: str = "the policy") -> tupl
         fault = _fault(member)
         if fault is not None:
             raise InputError(f"{source}: member {index} {fault}.")
-        own = (member["state_avg"].numel(), member["action_std_log"].numel())
+        if _discrete(member) != _discrete(members[0]):
+            raise InputError(f"{source}: some members choose among actions, and some give numbers.")
+        own = (member["state_avg"].numel(), member[f"{_layers(member)[-1]}.bias"].numel())
         if dims is not None and own != dims:
             first = f"member 0 maps {dims[0]} to {dims[1]}"
             raise InputError(f"{source}: member {index} maps {own[0]} inputs to {own[1]} actions, but {first}.")
@@ -93,6 +102,7 @@ class FrozenPolicy:
         depth.
         """
         self.state_dim, self.action_dim = check_members(members)
+        self.discrete = _discrete(members[0])
         self.size = len(members)
         self._avg, self._std = ([_float64(member[name]) for member in members] for name in ("state_avg", "state_std"))
         self._layers = [
@@ -107,7 +117,7 @@ class FrozenPolicy:
 
     def act(self, obs: NDArray[np.float32]) -> NDArray[np.float64]:
         """The deterministic action, (action_dim,) float64 in [-1, 1] in steps of 1e-6, for one (state_dim,)
-        observation.
+        observation; (1,), the index of one of action_dim choices, where actions are discrete.
 
         Raises RunError where the observation has another shape or a value that is not finite.
         """
@@ -124,8 +134,16 @@ class FrozenPolicy:
             for weight, bias in layers[:-1]:
                 hidden = np.maximum(weight @ hidden + bias, 0.0)
             weight, bias = layers[-1]
-            total += np.tanh(weight @ hidden + bias)
-        return np.round(total / self.size, DECIMALS) + 0.0  # + 0.0: a negative zero is a zero
+            output = weight @ hidden + bias
+            total += _softmax(output) if self.discrete else np.tanh(output)
+        mean: NDArray[np.float64] = np.round(total / self.size, DECIMALS) + 0.0  # + 0.0: a negative zero is a zero
+        return np.array([mean.argmax()], dtype=np.float64) if self.discrete else mean
+
+
+def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(logits - logits.max())
+    shares: NDArray[np.float64] = weights / weights.sum()
+    return shares
 
 
 def _float64(tensor: Tensor) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from elegantrl.agents.net import ActorPPO, CriticPPO
+from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, CriticPPO
 from torch import Tensor
 
 from agents.networks import Leaves, Shape, flat_size, leaf_views
@@ -40,11 +40,14 @@ class Population:
         shape = self.shape
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            actor = ActorPPO(shape.net_dims, shape.state_dim, shape.action_dim)
+            actor = (ActorDiscretePPO if shape.discrete else ActorPPO)(
+                shape.net_dims, shape.state_dim, shape.action_dim
+            )
             critic = CriticPPO(shape.net_dims, shape.obs_dim, shape.action_dim)
         avg, std = _normaliser(shape, state_avg, state_std)
         with torch.no_grad():
-            actor.action_std_log.fill_(min(initial_log_std, 0.0))
+            if not shape.discrete:
+                actor.action_std_log.fill_(min(initial_log_std, 0.0))
             actor.state_avg.copy_(avg[: shape.state_dim])
             actor.state_std.copy_(std[: shape.state_dim])
             critic.state_avg.copy_(avg)
@@ -57,8 +60,8 @@ class Population:
         self.state_avg[slot], self.state_std[slot], self.value_avg[slot], self.value_std[slot] = 0, 1, 0, 1
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
-        """(actor, critic): CPU copies that ElegantRL's `ActorPPO` and `CriticPPO` of this shape load as their
-        `state_dict`.
+        """(actor, critic): CPU copies that ElegantRL's `ActorPPO` (or `ActorDiscretePPO`) and `CriticPPO` of this shape
+        load as their `state_dict`.
         """
         actor, critic = (
             {name: (part.mT if name.endswith(".weight") else part) for name, part in parts.items()}
@@ -102,7 +105,7 @@ class Population:
 
 def _named(weights: Leaves, slot: int, shape: Shape) -> tuple[StateDict, StateDict]:
     """One slot's leaves under ElegantRL's names; matrices still (in, out), vectors as its modules hold them."""
-    actor: StateDict = {"action_std_log": weights.log_std[slot]}
+    actor: StateDict = {} if shape.discrete else {"action_std_log": weights.log_std[slot]}
     critic: StateDict = {}
     for role, row in ((actor, slot), (critic, slot + shape.slots)):
         role["net.0.weight"] = weights.actor_in[slot] if role is actor else weights.critic_in[slot]

@@ -1,8 +1,9 @@
 """Proximal policy optimization (Schulman et al., 2017) for G members at once, on G * num_envs rows of one vectorized
 environment.
 
-It is ElegantRL's PPO: a Gaussian before tanh whose log-probability is that of the sample before tanh, a smooth-L1
-critic, and separate networks, each with its own gradient clip and Adam. It departs from it in four things: every
+It is ElegantRL's PPO: a Gaussian before tanh whose log-probability is that of the sample before tanh, or a categorical
+distribution (`agents.distributions`), a smooth-L1 critic, and separate networks, each with its own gradient clip and
+Adam. It departs from it in four things: every
 transition is used once per epoch (a permutation per member), a truncated episode is bootstrapped with the value of its
 last observation, advantages are normalised over the member's whole rollout, and what is random comes from a stream per
 member.
@@ -22,11 +23,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from agents.distributions import distribution_of
 from agents.networks import Activations, Backward, Shape, forward, leaf_views, new_gradients
 from agents.optimizer import Adam
 from agents.population import Population, StateDict
 from agents.ppo_params import NUMBERS, SCHEDULES, PPOParams
-from agents.rollout import HALF_LOG_2PI, Rollout
+from agents.rollout import Rollout
 from envs.errors import InputError
 from envs.streams import Streams, derive_seed
 from envs.vec_env import VecEnv
@@ -39,7 +41,8 @@ class RolloutStats(NamedTuple):
 
     reward: mean per step; value_loss, approx_kl, clip_fraction, actor_norm, critic_norm: of the rollout's last
     minibatch, the norms before clipping; explained_variance: of the returns by the values before the update; entropy:
-    in nats, before tanh; std: mean over actions; updates: gradient steps made.
+    in nats (of the Gaussian before tanh as it is after the update; of the last minibatch's categorical
+    distributions); std: mean over actions, 0 where they are discrete; updates: gradient steps made.
     """
 
     reward: Tensor
@@ -72,7 +75,9 @@ class PPO:
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         self.shape = shape
         self.device = torch.device(device)
-        slots, actions = shape.slots, shape.action_dim
+        slots = shape.slots
+        self._distribution = distribution_of(shape)
+        self._kept = self._distribution.columns(shape.action_dim)
         self.population = Population(shape, self.device)
         self.rollout = Rollout(shape, self.population)
         self.optimizer = Adam(self.population.flat, shape)
@@ -87,8 +92,7 @@ class PPO:
         self._backward = Backward(shape, rows, self.device)
         self._grads = new_gradients(shape, self.device)
         self._batch = torch.zeros(slots, rows, shape.obs_dim, device=self.device)
-        self._side = torch.zeros(slots, rows, actions + 3, device=self.device)
-        self._u, self._u2, self._d_mean = (torch.zeros(slots, rows, actions, device=self.device) for _ in range(3))
+        self._side = torch.zeros(slots, rows, self._kept + 3, device=self.device)
 
     def add_member(
         self, slot: int, params: PPOParams, seed: int, total_rollouts: int, state_avg: Tensor, state_std: Tensor
@@ -176,8 +180,8 @@ class PPO:
         self._occupy(slot, _Slot(params, total, rollouts, bool(has_obs)))
 
     def act_fn(self, slots: Sequence[int] | None = None) -> Callable[[Tensor], Tensor]:
-        """A function from (len(slots) * k, obs_dim or state_dim) observations, for any k, to deterministic actions
-        (len(slots) * k, action_dim).
+        """A function from (len(slots) * k, obs_dim or state_dim) observations, for any k, to deterministic actions as
+        the environment takes them: (len(slots) * k, action_dim), or (len(slots) * k,) int64 where they are discrete.
 
         Rows are grouped by member in the order of `slots` (all of them by default; numbers that must not depend on the
         company come from all slots). It is a snapshot: training on doesn't change it.
@@ -200,7 +204,7 @@ class PPO:
             forward(
                 weights, (obs.view(shape.slots, rows, -1)[..., : shape.state_dim] - avg).div_(std), into, critic=False
             )
-            return into.mean.tanh().nan_to_num_(nan=0.0).view(-1, shape.action_dim)
+            return self._distribution(into.output, weights.log_std).mode()
 
         return act
 
@@ -226,9 +230,8 @@ class PPO:
         if any(not member.has_obs for member in self._slots if member):
             raise ValueError("a member was added without its first observation: call begin() with the environment's")
         history: list[RolloutStats] = []
-        shape = self.shape
         for _ in range(rollouts):
-            self.rollout.collect(env, self.streams.normal(shape.horizon, shape.num_envs, shape.action_dim))
+            self.rollout.collect(env, self.streams)
             if bool(env.faults().any()):
                 env.check()
             explained = self.rollout.estimate(self._numbers["gamma"], self._numbers["gae_lambda"], self._learning)
@@ -254,12 +257,13 @@ class PPO:
             running, losses = self._minibatch(rows, running, stop_early=stop_early, decay=decay)
             updates += running
         log_std = self.population.weights.log_std
+        distribution = self._distribution(self._learning.output, log_std)
         return RolloutStats(
             reward=self.rollout.rewards.mean((1, 2)),
             **self._minibatch_stats(*losses),
             explained_variance=explained,
-            entropy=log_std.sum((1, 2)) + shape.action_dim * (0.5 + HALF_LOG_2PI),
-            std=log_std.exp().mean((1, 2)),
+            entropy=distribution.entropy().mean(-1),
+            std=log_std.exp().sum((1, 2)) / shape.action_dim,
             updates=updates,
         )
 
@@ -271,20 +275,15 @@ class PPO:
         Returns who still runs, and (log of the probability ratios, value errors, gradient norms).
         """
         shape, numbers, weights = self.shape, self._numbers, self.population.weights
-        slots, actions, share = shape.slots, shape.action_dim, 1.0 / shape.minibatch
+        slots, kept, share = shape.slots, self._kept, 1.0 / shape.minibatch
         batch, side, acts, grads = self._batch, self._side, self._learning, self._grads
         self.rollout.gather(rows, batch, side)
         forward(weights, batch, acts)
 
-        # The actor maximises mean(min(A * ratio, A * clipped ratio)) + entropy_coef * entropy. With u = (action -
-        # mean) / std, the log-probability's derivative is u / std for the mean and u * u - 1 for log std; the
-        # entropy's for log std is 1.
-        inverse_std = torch.exp(-weights.log_std)
-        torch.sub(side[..., :actions], acts.mean, out=self._u)
-        self._u.mul_(inverse_std)
-        torch.mul(self._u, self._u, out=self._u2)
-        old_log_prob, advantage, returns = side[..., actions:].unbind(-1)
-        log_ratio = self._u2.sum(-1).mul_(-0.5) - self.rollout.log_scale() - old_log_prob
+        # The actor maximises mean(min(A * ratio, A * clipped ratio) + entropy_coef * entropy).
+        distribution = self._distribution(acts.output, weights.log_std)
+        old_log_prob, advantage, returns = side[..., kept:].unbind(-1)
+        log_ratio = distribution.log_prob(side[..., :kept]).sub_(old_log_prob)
         ratio = log_ratio.exp()
         if stop_early:
             target = numbers["target_kl"][:, 0]
@@ -293,18 +292,15 @@ class PPO:
         clipped = advantage * torch.clamp(ratio, 1.0 - numbers["clip"], 1.0 + numbers["clip"])
         mask = running.unsqueeze(-1)
         d_log_prob = torch.where((plain <= clipped) & mask, plain, 0.0).mul_(-share)
-        torch.mul(self._u, inverse_std, out=self._d_mean)
-        self._d_mean.mul_(d_log_prob.unsqueeze(-1))
-        torch.bmm(d_log_prob.unsqueeze(1), self._u2, out=grads.log_std)
-        entropy_push = torch.where(mask, d_log_prob.sum(-1, keepdim=True) + numbers["entropy_coef"], 0.0)
-        grads.log_std.sub_(entropy_push.unsqueeze(-1))
+        d_entropy = torch.where(mask, numbers["entropy_coef"], 0.0).mul_(-share)
+        d_output = distribution.backward(d_log_prob, d_entropy, grads.log_std)
 
         # The critic minimises value_coef * smooth L1 of (value - return), whose derivative is the error clipped to 1.
         error = self.rollout.value(acts.value) - returns
         pull = numbers["value_coef"] * self.population.value_std[..., 0] * share
         d_value = torch.where(mask, error.clamp(-1.0, 1.0) * pull, 0.0)
 
-        self._backward(weights, batch, acts, self._d_mean, d_value.view(slots, -1, 1), grads)
+        self._backward(weights, batch, acts, d_output, d_value.view(slots, -1, 1), grads)
         norms = self.optimizer.norms(grads)
         finite = torch.isfinite(norms).all(0)
         self._diverged |= running & ~finite
@@ -364,15 +360,17 @@ class PPO:
     def _shape_code(self) -> Tensor:
         shape = self.shape
         sizes = (shape.state_dim, shape.action_dim, shape.privileged_dim, shape.net_width, shape.net_depth)
+        layout = 2  # of the flat weights, and of this code
         return torch.tensor(
-            [1, *sizes, shape.num_envs, shape.horizon, shape.minibatch, shape.epochs]
-        )  # 1: of the layout
+            [layout, int(shape.discrete), *sizes, shape.num_envs, shape.horizon, shape.minibatch, shape.epochs]
+        )
 
     def _check(self, env: VecEnv) -> None:
         shape = self.shape
         wanted = (shape.slots, shape.num_envs, shape.state_dim, shape.action_dim, shape.privileged_dim)
         given = (env.num_members, env.envs_per_member, env.state_dim, env.action_dim, env.privileged_dim)
-        if wanted != given or env.if_discrete:
+        if (*wanted, shape.discrete) != (*given, env.if_discrete):
             raise ValueError(
-                f"the environment's (members, rows, state, action, privileged) {given} are not the shape's {wanted}"
+                f"the environment's (members, rows, state, action, privileged) {given} and discrete {env.if_discrete} "
+                f"are not the shape's {wanted} and {shape.discrete}"
             )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from agents.distributions import distribution_of
 from agents.networks import Activations, Shape, forward
 from agents.population import Population
+from envs.streams import Streams
 from envs.vec_env import VecEnv
-
-HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class Rollout:
@@ -27,7 +25,9 @@ class Rollout:
         self.shape = shape
         self.population = population
         device = population.device
-        slots, envs, steps, actions = shape.slots, shape.num_envs, shape.horizon, shape.action_dim
+        slots, envs, steps = shape.slots, shape.num_envs, shape.horizon
+        self._distribution = distribution_of(shape)
+        self._kept = self._distribution.columns(shape.action_dim)
 
         def new(*size: int, dtype: torch.dtype | None = None) -> Tensor:
             return torch.zeros(*size, dtype=dtype, device=device)
@@ -35,43 +35,38 @@ class Rollout:
         self.obs = new(slots * envs, shape.obs_dim)
         self.rewards = new(slots, steps, envs)
         # Normalised observations; and beside them what else a gradient step needs of a transition, to be gathered in
-        # one go: the action before tanh, then its log-probability, advantage and return.
+        # one go: the action as the distribution keeps it, then its log-probability, advantage and return.
         self._store = new(slots, steps + 1, envs, shape.obs_dim)
-        self._side = new(slots, steps + 1, envs, actions + 3)
+        self._side = new(slots, steps + 1, envs, self._kept + 3)
+        self._outputs = new(slots, steps, envs, shape.action_dim)
         self._values = new(slots, steps + 1, envs)
         self._advantages = new(slots, steps + 1, envs)
         self._final_values = new(slots, steps, envs)
         self._terminated = new(slots, steps, envs, dtype=torch.bool)
         self._truncated = new(slots, steps, envs, dtype=torch.bool)
         self._acting = Activations(shape, envs, device)
-        self._pre_tanh = new(slots, envs, actions)
-        self._action = new(slots, envs, actions)
         self._final = new(slots, envs, shape.obs_dim)
         rest = shape.samples % shape.minibatch
         self._rest = Activations(shape, rest, device) if rest else None
         self._first_row = torch.arange(slots, device=device).view(-1, 1, 1) * ((steps + 1) * envs)
 
-    def collect(self, env: VecEnv, noise: Tensor) -> None:
-        """Step the environment `horizon` times with sampled actions. noise: (horizon, G * num_envs, action_dim),
-        standard normal.
+    def collect(self, env: VecEnv, streams: Streams) -> None:
+        """Step the environment `horizon` times with actions sampled from the members' streams.
 
-        Actions are tanh(mean + std * noise). Wherever an episode is truncated, the value of its last observation is
-        noted.
+        Wherever an episode is truncated, the value of its last observation is noted.
         """
-        shape, weights, acting = self.shape, self.population.weights, self._acting
-        slots, envs, steps, actions = shape.slots, shape.num_envs, shape.horizon, shape.action_dim
-        noise = noise.view(steps, slots, envs, actions)
+        shape, weights, acting, distribution = self.shape, self.population.weights, self._acting, self._distribution
+        slots, envs, steps = shape.slots, shape.num_envs, shape.horizon
+        noise = distribution.noise(streams, steps, envs, shape.action_dim)
         env.draw(steps)
-        std = weights.log_std.exp()
         self._normalise(self.obs, self._store[:, 0])
         noted = 0
         for step in range(steps):
             forward(weights, self._store[:, step], acting, critic=False)
-            torch.addcmul(acting.mean, std, noise[step], out=self._pre_tanh)
-            self._side[:, step, :, :actions] = self._pre_tanh
-            # A member gone mad must not hand the environment what it would have to refuse.
-            torch.tanh(self._pre_tanh, out=self._action).nan_to_num_(nan=0.0)
-            _, reward, terminated, truncated = env.step(self._action.view(-1, actions), out=self.obs)
+            self._outputs[:, step] = acting.output
+            action = self._side[:, step, :, : self._kept]
+            distribution(acting.output, weights.log_std).sample(noise[step], out=action)
+            _, reward, terminated, truncated = env.step(distribution.to_env(action), out=self.obs)
             self._normalise(self.obs, self._store[:, step + 1])
             self.rewards[:, step] = reward.view(slots, envs)
             self._terminated[:, step] = terminated.view(slots, envs)
@@ -83,9 +78,9 @@ class Rollout:
                 value = self._value_of(self._final, acting).unsqueeze(1)
                 self._final_values[:, noted : step + 1] = torch.where(ends, value, 0.0)
                 noted = step + 1
-        # The sample is mean + std * noise, so its log-probability needs only the noise.
-        half_squares = noise.square().sum(-1).mul_(0.5).permute(1, 0, 2)
-        self._side[:, :steps, :, actions] = -half_squares - self.log_scale().unsqueeze(-1)
+        taken = self._side.view(slots, -1, self._kept + 3)[:, : shape.samples]
+        outputs = self._outputs.view(slots, shape.samples, -1)
+        taken[..., self._kept] = distribution(outputs, weights.log_std).log_prob(taken[..., : self._kept])
 
     def estimate(self, gamma: Tensor, gae_lambda: Tensor, chunk: Activations) -> Tensor:
         """Values, advantages (GAE, Schulman et al., 2016) and returns of the rollout; gamma, gae_lambda: (G, 1).
@@ -93,7 +88,7 @@ class Rollout:
         chunk: buffers for `minibatch` rows. Returns (G,), the share of the returns' variance that the values explain.
         """
         shape = self.shape
-        slots, steps, samples, actions = shape.slots, shape.horizon, shape.samples, shape.action_dim
+        slots, steps, samples, kept = shape.slots, shape.horizon, shape.samples, self._kept
         store, values = self._store.view(slots, -1, shape.obs_dim), self._values.view(slots, -1)
         for start in range(0, samples, shape.minibatch):
             stop = min(start + shape.minibatch, samples)
@@ -112,9 +107,9 @@ class Rollout:
 
         flat = advantages.view(slots, -1)[:, :samples]
         returns = flat + values[:, :samples]
-        side = self._side.view(slots, -1, actions + 3)
-        side[:, :samples, actions + 1] = (flat - flat.mean(1, keepdim=True)) / (flat.std(1, keepdim=True) + 1e-4)
-        side[:, :samples, actions + 2] = returns
+        side = self._side.view(slots, -1, kept + 3)
+        side[:, :samples, kept + 1] = (flat - flat.mean(1, keepdim=True)) / (flat.std(1, keepdim=True) + 1e-4)
+        side[:, :samples, kept + 2] = returns
         return 1.0 - flat.var(1) / (returns.var(1) + 1e-12)
 
     def batches(self, order: Tensor) -> Tensor:
@@ -129,8 +124,8 @@ class Rollout:
         return rows.transpose(0, 1).reshape(-1, shape.slots * shape.minibatch)
 
     def gather(self, rows: Tensor, batch: Tensor, side: Tensor) -> None:
-        """Copy transitions into batch (G, minibatch, obs_dim) and side (G, minibatch, action_dim + 3): the action
-        before tanh, then its log-probability, normalised advantage and return.
+        """Copy transitions into batch (G, minibatch, obs_dim) and side (G, minibatch, columns + 3): the action as it
+        is kept, then its log-probability, normalised advantage and return.
         """
         for source, into in ((self._store, batch), (self._side, side)):
             torch.index_select(source.view(-1, source.shape[-1]), 0, rows, out=into.view(-1, into.shape[-1]))
@@ -138,10 +133,6 @@ class Rollout:
     def value(self, output: Tensor) -> Tensor:
         """(G, rows): the critics' outputs (G, rows, 1) in units of returns."""
         return torch.addcmul(self.population.value_avg, output, self.population.value_std).squeeze(-1)
-
-    def log_scale(self) -> Tensor:
-        """(G, 1): what a log-probability loses to the width of the Gaussian."""
-        return self.population.weights.log_std.sum(-1) + self.shape.action_dim * HALF_LOG_2PI
 
     def _value_of(self, obs: Tensor, into: Activations) -> Tensor:
         forward(self.population.weights, obs, into, actor=False)

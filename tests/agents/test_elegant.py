@@ -10,7 +10,7 @@ from agents.elegant import ElegantEnv, make_agent, train_rollout
 from agents.ppo import PPOParams
 from envs.errors import InputError
 from tests.agents.helpers import shape_for
-from tests.agents.toy_env import ToyEnv
+from tests.agents.toy_env import ChoiceEnv, ToyEnv
 
 
 @pytest.mark.parametrize("envs", [1, 6])
@@ -46,3 +46,18 @@ def test_one_env_goes_on_with_the_episode_that_began_by_itself() -> None:
 def test_columns_for_critics_alone_are_refused() -> None:
     with pytest.raises(InputError, match="time_decay_floor"):
         ElegantEnv(ToyEnv(1, 1, privileged=True))
+
+
+@pytest.mark.parametrize("envs", [1, 6])
+def test_its_discrete_agent_trains_too(envs: int) -> None:
+    env = ChoiceEnv(1, envs)
+    env.streams.seed(0, 1)
+    shape = shape_for(env, horizon=24, minibatch=8, epochs=2)
+    torch.manual_seed(0)
+    adapted = ElegantEnv(env)
+    agent = make_agent(adapted, shape, PPOParams(learning_rate=1e-3), env.state_avg, env.state_std)
+    before = {name: tensor.clone() for name, tensor in agent.act.state_dict().items()}
+    train_rollout(agent, adapted, 24)
+    after = agent.act.state_dict()
+    assert all(not torch.equal(before[name], after[name]) for name in before if name.startswith("net."))
+    assert not env.faults().any()

@@ -11,14 +11,16 @@ from safetensors.torch import load_file, save_file
 from agents.ppo import PPO, PPOParams
 from envs.errors import InputError
 from tests.agents.helpers import assert_same, shape_for, start
-from tests.agents.toy_env import ToyEnv
+from tests.agents.toy_env import ChoiceEnv, ToyEnv
 
 SLOTS = 5
 ROLLOUTS = 4
 
 
-def trained(members: dict[int, int], rollouts: int = ROLLOUTS, **changes: int) -> tuple[PPO, ToyEnv]:
-    env = ToyEnv(SLOTS, 4, privileged=True)
+def trained(
+    members: dict[int, int], rollouts: int = ROLLOUTS, kind: type[ToyEnv] = ToyEnv, **changes: int
+) -> tuple[PPO, ToyEnv]:
+    env = kind(SLOTS, 4, privileged=True)
     ppo = start(env, members, **changes)
     ppo.train(env, rollouts)
     return ppo, env
@@ -28,15 +30,18 @@ def trained(members: dict[int, int], rollouts: int = ROLLOUTS, **changes: int) -
     ("member", "width", "minibatch", "threads"),
     [(0, 16, 16, 1), (1, 16, 16, 1), (2, 16, 16, 1), (0, 64, 48, 1), (1, 64, 48, 2), (2, 128, 33, 1)],
 )
-def test_alone_in_company_and_in_another_slot(member: int, width: int, minibatch: int, threads: int) -> None:
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])
+def test_alone_in_company_and_in_another_slot(
+    kind: type[ToyEnv], member: int, width: int, minibatch: int, threads: int
+) -> None:
     torch.set_num_threads(threads)
     size = {"net_width": width, "minibatch": minibatch}
-    alone, env = trained({1: member}, **size)
+    alone, env = trained({1: member}, kind=kind, **size)
     alone_stats = alone.train(env, 1)[-1]
     companies = ({1: member, 0: 5, 2: 6, 3: 7, 4: 8}, {4: member}, {0: member, 4: 7, 3: 9})
     for company in companies:
         slot = next(slot for slot, who in company.items() if who == member)
-        ppo, other_env = trained(company, **size)
+        ppo, other_env = trained(company, kind=kind, **size)
         stats = ppo.train(other_env, 1)[-1]
         assert_same(alone.get_member(1), ppo.get_member(slot))
         assert_same(env.get_member(1), other_env.get_member(slot))
@@ -50,13 +55,14 @@ def test_alone_in_company_and_in_another_slot(member: int, width: int, minibatch
         assert torch.equal(ours, theirs)
 
 
-def test_saved_and_put_back_anywhere_it_goes_on_exactly(tmp_path: Path) -> None:
-    straight, straight_env = trained({1: 2, 3: 1}, 5)
-    half, half_env = trained({1: 2, 3: 1}, 2)
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])
+def test_saved_and_put_back_anywhere_it_goes_on_exactly(tmp_path: Path, kind: type[ToyEnv]) -> None:
+    straight, straight_env = trained({1: 2, 3: 1}, 5, kind)
+    half, half_env = trained({1: 2, 3: 1}, 2, kind)
     save_file(half.get_member(1), tmp_path / "member.safetensors")
     save_file(half_env.get_member(1), tmp_path / "rows.safetensors")
 
-    env = ToyEnv(SLOTS, 4, privileged=True)
+    env = kind(SLOTS, 4, privileged=True)
     ppo = start(env, {0: 8, 2: 9})
     ppo.train(env, 3)
     ppo.set_member(4, load_file(tmp_path / "member.safetensors"))
@@ -80,9 +86,10 @@ def test_saving_changes_nothing() -> None:
     assert_same(quiet_env.get_member(1), env.get_member(1))
 
 
-def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone() -> None:
-    calm, calm_env = trained({0: 1, 3: 2}, 3)
-    env = ToyEnv(SLOTS, 4, privileged=True)
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])
+def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[ToyEnv]) -> None:
+    calm, calm_env = trained({0: 1, 3: 2}, 3, kind)
+    env = kind(SLOTS, 4, privileged=True)
     ppo = start(env, {0: 1, 1: 3, 2: 4, 3: 2})
     env.poison = 1  # member 1's rewards become NaN
     ppo.population.weights.actor_in[2] = torch.nan
@@ -98,7 +105,8 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone() -> None:
     ppo.train(env, 1)
     assert ppo.diverged == [False, False, True, False, False]
     assert bool(torch.isfinite(ppo.get_member(1)["weights"]).all())
-    assert ppo.act_fn([2])(torch.zeros(1, 3)).tolist() == [[0.0, 0.0]]
+    still = 0 if ppo.shape.discrete else [0.0, 0.0]
+    assert ppo.act_fn([2])(torch.zeros(1, env.state_dim + 1)).tolist() == [still]
     ppo.set_member(4, ppo.get_member(2))
     assert ppo.diverged == [False, False, True, False, True]  # a checkpoint doesn't heal it
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from agents.ppo import PPO, PPOParams, Shape
-from tests.agents.toy_env import ToyEnv
+from tests.agents.toy_env import ChoiceEnv, ToyEnv
 
 
 def test_defaults_learn_the_toy_task() -> None:
@@ -34,6 +34,27 @@ def test_defaults_learn_the_toy_task() -> None:
     assert torch.equal(start, trial(env, act))  # what was handed out before is a snapshot
     assert float(history[-1].explained_variance.min()) > 0.3
     assert float(history[-1].std.max()) < float(history[0].std.min())
+
+
+def test_defaults_learn_to_choose() -> None:
+    """The same with one of five numbers as the action, which can't be met exactly."""
+    members = 3
+    env = ChoiceEnv(members, 16, choices=5, max_step=20)
+    shape = Shape(
+        state_dim=env.state_dim, action_dim=5, discrete=True, slots=members, net_width=32, num_envs=16, horizon=32,
+        minibatch=128,
+    )  # fmt: skip
+    ppo = PPO(shape)
+    for slot in range(members):
+        ppo.add_member(slot, PPOParams(), slot, 30, env.state_avg, env.state_std)
+    ppo.begin(env.reset([1, 2, 3]))
+    start = trial(env, ppo.act_fn())
+    history = ppo.train(env, 30)
+    learned = trial(env, ppo.act_fn())
+    assert float(start.max()) < 0.8
+    assert float(learned.min()) > 0.9
+    assert float(history[-1].entropy.max()) < float(history[0].entropy.min())
+    assert not history[-1].std.any()
 
 
 def trial(env: ToyEnv, act: Callable[[Tensor], Tensor]) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from elegantrl.agents.net import ActorPPO, CriticPPO
+from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, CriticPPO
 
 from agents.networks import Activations, Backward, Shape, forward, leaf_views, new_gradients
 from agents.population import Population
@@ -59,7 +59,7 @@ def test_forward_and_backward_are_elegantrl_and_autograd(depth: int, privileged:
         actor, critic = modules(population, slot)
         state = obs[slot][:, : shape.state_dim]
         mean = actor.net(actor.state_norm(state))
-        torch.testing.assert_close(mean, acts.mean[slot], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(mean, acts.output[slot], rtol=1e-5, atol=1e-6)
         raw = critic.net(critic.state_norm(obs[slot]))
         torch.testing.assert_close(raw, acts.value[slot], rtol=1e-5, atol=1e-6)
         value = torch.addcmul(population.value_avg, acts.value, population.value_std)[slot, :, 0]
@@ -78,12 +78,12 @@ def test_one_kind_of_network_can_run_alone() -> None:
     forward(population.weights, obs, both)
     forward(population.weights, obs, alone, critic=False)
     forward(population.weights, obs, alone, actor=False)
-    assert torch.equal(both.mean, alone.mean)
+    assert torch.equal(both.output, alone.output)
     assert torch.equal(both.value, alone.value)
     # And an actor can't see what is only for critics.
     obs[..., shape.state_dim :] = 99.0
     forward(population.weights, obs, alone)
-    assert torch.equal(both.mean, alone.mean)
+    assert torch.equal(both.output, alone.output)
     assert not torch.equal(both.value, alone.value)
 
 
@@ -103,6 +103,26 @@ def test_new_members_are_what_elegantrl_constructs() -> None:
     population.new_member(1, 42, 0.7, torch.zeros(5), torch.ones(5))
     assert float(population.export_member(1)[0]["action_std_log"].max()) == 0.0  # the cap
     assert torch.equal(before, torch.random.get_rng_state())  # nobody else's random numbers moved
+
+
+def test_discrete_members_are_what_elegantrl_constructs_and_have_no_width() -> None:
+    shape = Shape(state_dim=5, action_dim=3, discrete=True, slots=2, net_width=8, num_envs=2, horizon=8, minibatch=7)
+    population = Population(shape, CPU)
+    population.new_member(1, 42, -1.5, torch.zeros(5), torch.ones(5))
+    with torch.random.fork_rng():
+        torch.manual_seed(42)
+        theirs = ActorDiscretePPO(shape.net_dims, 5, 3)
+    actor, critic = population.export_member(1)
+    theirs.load_state_dict(actor)
+    assert all(torch.equal(tensor, actor[name]) for name, tensor in theirs.state_dict().items())
+    other = Population(shape, CPU)
+    other.import_member(0, actor, critic)
+    assert torch.equal(other.flat[:, 0], population.flat[:, 1])
+    with pytest.raises(InputError, match="actor's tensors"):
+        other.import_member(0, {**actor, "action_std_log": torch.zeros(1, 3)}, critic)
+    obs, acts = torch.randn(2, 6, 5), Activations(shape, 6, CPU)
+    forward(population.weights, obs, acts)
+    assert torch.equal(theirs(obs[1]), acts.output[1].argmax(-1))
 
 
 def test_export_and_import_keep_every_bit_and_no_neighbour() -> None:
@@ -142,6 +162,8 @@ def test_shape_refuses_what_can_not_run() -> None:
         Shape(state_dim=2, action_dim=1, num_envs=4, horizon=4, minibatch=17)
     with pytest.raises(InputError, match="net_depth must be a whole number of at least 1, not 0"):
         Shape(state_dim=2, action_dim=1, net_depth=0)
+    with pytest.raises(InputError, match="discrete must be true or false, not 1"):
+        Shape(state_dim=2, action_dim=1, discrete=1)
     with pytest.raises(InputError, match="algorithm"):
         Shape(state_dim=2, action_dim=1, algorithm="sac")
 

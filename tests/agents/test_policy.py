@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from elegantrl.agents.net import ActorPPO
+from elegantrl.agents.net import ActorDiscretePPO, ActorPPO
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -79,6 +79,34 @@ def test_the_fast_batch_agrees_with_the_canonical_policy() -> None:
             assert np.abs(policy.act(obs[slot, row, :5].numpy()) - fast[slot, row].numpy()).max() < 2e-6
     some = ppo.act_fn([2, 0])(torch.cat((obs[2], obs[0]))).view(2, 7, 2)
     torch.testing.assert_close(some, fast[[2, 0]])
+
+
+def test_discrete_members_choose_what_they_hold_most_likely_together(tmp_path: Path) -> None:
+    shape = Shape(state_dim=5, action_dim=4, discrete=True, slots=3, net_width=32, num_envs=2, horizon=2, minibatch=4)
+    ppo = PPO(shape)
+    for slot in range(3):
+        ppo.add_member(slot, PPOParams(), slot, 1, torch.randn(5), torch.rand(5) + 0.5)
+    obs = 3.0 * torch.randn(3, 20, 5)
+    fast = ppo.act_fn()(obs.view(60, 5))
+    assert fast.dtype == torch.int64
+    fast = fast.view(3, 20)
+    actors = [ppo.export_member(slot)[0] for slot in range(3)]
+    for slot in range(3):
+        policy = FrozenPolicy([actors[slot]])
+        assert [policy.act(row.numpy()).tolist() for row in obs[slot]] == [[float(choice)] for choice in fast[slot]]
+    save_members(tmp_path / "policy.safetensors", actors)
+    ensemble = FrozenPolicy.load(tmp_path / "policy.safetensors")
+    assert ensemble.discrete
+    assert ensemble.action_dim == 4
+    for row in obs[0]:
+        probabilities = torch.zeros(4, dtype=torch.float64)
+        for actor in actors:
+            module = ActorDiscretePPO([32, 32], 5, 4)
+            module.load_state_dict(actor)
+            probabilities += module.double().net(module.state_norm(row.double())).softmax(-1).detach()
+        assert ensemble.act(row.numpy()).tolist() == [float(probabilities.argmax())]
+    with pytest.raises(InputError, match="some members choose among actions, and some give numbers"):
+        FrozenPolicy([*make_members(1, actions=4), actors[0]])
 
 
 def test_a_tiny_negative_action_is_zero() -> None:

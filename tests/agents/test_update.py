@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from elegantrl.agents.AgentPPO import AgentPPO
+from elegantrl.agents.AgentPPO import AgentDiscretePPO, AgentPPO
 from elegantrl.train.config import Config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,7 +20,7 @@ from envs.errors import InputError
 from envs.streams import Streams
 from envs.vec_env import Step
 from tests.agents.helpers import assert_same, shape_for, start
-from tests.agents.toy_env import ToyEnv
+from tests.agents.toy_env import ChoiceEnv, ToyEnv
 
 
 @pytest.fixture(params=[torch.float64, torch.float32], ids=["float64", "float32"])
@@ -49,14 +49,19 @@ class Recording(ToyEnv):
         return step
 
 
+class RecordingChoices(Recording, ChoiceEnv):
+    """The discrete one."""
+
+
 def elegant_agent(ppo: PPO, slot: int, params: PPOParams) -> AgentPPO:
     """ElegantRL's agent with the member's weights, and its AdamW with the member's numbers."""
     shape = ppo.shape
-    config = Config(AgentPPO, None, {"env_name": "toy", "num_envs": shape.num_envs, "max_step": 7,
-                                     "state_dim": shape.state_dim, "action_dim": shape.action_dim, "if_discrete": False})  # fmt: skip  # noqa: E501
+    kind = AgentDiscretePPO if shape.discrete else AgentPPO
+    config = Config(kind, None, {"env_name": "toy", "num_envs": shape.num_envs, "max_step": 7, "if_discrete":
+                                 shape.discrete, "state_dim": shape.state_dim, "action_dim": shape.action_dim})  # fmt: skip  # noqa: E501
     config.learning_rate, config.clip_grad_norm = params.learning_rate, params.max_grad_norm
     config.gamma, config.lambda_gae_adv = params.gamma, params.gae_lambda
-    agent = AgentPPO(shape.net_dims, shape.state_dim, shape.action_dim, gpu_id=-1, args=config)
+    agent = kind(shape.net_dims, shape.state_dim, shape.action_dim, gpu_id=-1, args=config)
     agent.ratio_clip, agent.lambda_entropy = params.clip, params.entropy_coef
     for module, state in zip((agent.act, agent.cri), ppo.export_member(slot), strict=True):
         module.load_state_dict(state)
@@ -66,10 +71,11 @@ def elegant_agent(ppo: PPO, slot: int, params: PPOParams) -> AgentPPO:
 
 
 @pytest.mark.parametrize("max_grad_norm", [0.05, 3.0])
-def test_whole_update_equals_elegantrl(dtype: torch.dtype, max_grad_norm: float) -> None:
+@pytest.mark.parametrize("kind", [Recording, RecordingChoices])
+def test_whole_update_equals_elegantrl(dtype: torch.dtype, kind: type[Recording], max_grad_norm: float) -> None:
     """Six minibatches through ElegantRL's modules, criterion, AdamW and clip give the member's weights and moments."""
     members, envs = 3, 4
-    env = Recording(members, envs)
+    env = kind(members, envs)
     shape = shape_for(env)  # 2 epochs of 3 minibatches of 16
     ppo = PPO(shape)
     for slot in range(members):
@@ -80,8 +86,7 @@ def test_whole_update_equals_elegantrl(dtype: torch.dtype, max_grad_norm: float)
         ppo.add_member(slot, params, slot, 10, env.state_avg, env.state_std)
     ppo.begin(env.reset([1, 2, 3]))
     agents = [elegant_agent(ppo, slot, ppo._member(slot).params) for slot in range(members)]
-    noise = ppo.streams.normal(shape.horizon, envs, shape.action_dim)
-    ppo.rollout.collect(env, noise)
+    ppo.rollout.collect(env, ppo.streams)
     explained = ppo.rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
     orders = Streams(members)
     for slot in range(members):
@@ -93,8 +98,8 @@ def test_whole_update_equals_elegantrl(dtype: torch.dtype, max_grad_norm: float)
     for slot, agent in enumerate(agents):
         rows = slice(slot * envs, (slot + 1) * envs)
         states = seen[:, rows].reshape(-1, shape.state_dim)
-        side = ppo.rollout._side[slot, :-1].reshape(-1, shape.action_dim + 3)
-        actions, old, advantages, returns = side[:, :2], side[:, 2], side[:, 3], side[:, 4]
+        side = ppo.rollout._side[slot, :-1].flatten(0, 1)
+        actions, (old, advantages, returns) = side[:, :-3], side[:, -3:].unbind(1)
         with torch.no_grad():
             log_prob, entropy = agent.act.get_logprob_entropy(states, actions)
         tight = {"rtol": 1e-10, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-5}
@@ -126,7 +131,7 @@ def test_advantages_equal_a_scalar_reference(horizon: int, interval: int, cliff:
     gamma, lam = ppo._numbers["gamma"], ppo._numbers["gae_lambda"]
     for _ in range(2):
         seen_before, steps_before = len(env.seen) - 1, len(env.steps)
-        ppo.rollout.collect(env, ppo.streams.normal(horizon, 3, 2))
+        ppo.rollout.collect(env, ppo.streams)
         ppo.rollout.estimate(gamma, lam, ppo._learning)
     truncations = terminations = 0
     for member in range(2):
@@ -171,8 +176,8 @@ CHANGES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def train_with(params: PPOParams) -> dict[str, Tensor]:
-    env = ToyEnv(1, 4)
+def train_with(params: PPOParams, kind: type[ToyEnv] = ToyEnv) -> dict[str, Tensor]:
+    env = kind(1, 4)
     ppo = PPO(shape_for(env))
     ppo.add_member(0, params, 1, 4, env.state_avg, env.state_std)
     ppo.begin(env.reset(5))
@@ -188,6 +193,14 @@ def test_every_hyperparameter_moves_the_update(name: str) -> None:
     assert_same(base, train_with(PPOParams()))
 
 
+@pytest.mark.parametrize("name", sorted({*NUMBERS, "lr_schedule"} - {"initial_log_std"}))
+def test_every_hyperparameter_moves_a_discrete_update(name: str) -> None:
+    base = train_with(PPOParams(), ChoiceEnv)
+    moved = train_with(PPOParams(**{name: CHANGES[name]}), ChoiceEnv)
+    assert not torch.equal(base["weights"], moved["weights"])
+    assert_same(base, train_with(PPOParams(), ChoiceEnv))
+
+
 class NoHostReads(TorchDispatchMode):
     """Raises where an operation would make the host wait for a device's value."""
 
@@ -197,11 +210,12 @@ class NoHostReads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_neither_rollout_nor_update_reads_a_value_on_the_host() -> None:
-    env = ToyEnv(3, 4)
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])
+def test_neither_rollout_nor_update_reads_a_value_on_the_host(kind: type[ToyEnv]) -> None:
+    env = kind(3, 4)
     ppo = start(env, {0: 0, 1: 1, 2: 2})  # with and without target-KL and weight decay
     with NoHostReads():
-        ppo.rollout.collect(env, ppo.streams.normal(ppo.shape.horizon, 4, 2))
+        ppo.rollout.collect(env, ppo.streams)
         ppo._update(ppo.rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning))
         with pytest.raises(AssertionError, match="on the host"):
             ppo._diverged.any().item()

@@ -9,6 +9,7 @@ the reward 1 - mean((action - s)^2). Episodes are truncated at `max_step`, or te
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ class ToyEnv(VecEnv):
     ) -> None:
         self.num_members, self.envs_per_member = members, envs_per_member
         self.num_envs = members * envs_per_member
-        self.action_dim, self.max_step, self.cliff = action_dim, max_step, cliff
+        self.action_dim, self.targets, self.max_step, self.cliff = action_dim, action_dim, max_step, cliff
         self.privileged_dim = int(privileged)
         self.state_dim = action_dim + (not privileged)
         # An end by the cliff may follow a truncation at once, and overwrite what final_obs holds of it.
@@ -56,16 +57,14 @@ class ToyEnv(VecEnv):
         if seed is not None:
             for member in range(self.num_members):
                 self.streams.seed(member, derive_seed(seed, member) if isinstance(seed, int) else seed[member])
-        self._s = torch.tanh(self.streams.normal(1, self.envs_per_member, self.action_dim).view(self.num_envs, -1))
+        self._s = torch.tanh(self.streams.normal(1, self.envs_per_member, self.targets).view(self.num_envs, -1))
         self._age = torch.zeros(self.num_envs)
         self._faults.zero_()
         self._at = self._noise.shape[0]
         return self._observe()
 
     def draw(self, horizon: int) -> None:
-        self._noise = self.streams.normal(horizon, self.envs_per_member, self.action_dim).view(
-            horizon, self.num_envs, -1
-        )
+        self._noise = self.streams.normal(horizon, self.envs_per_member, self.targets).view(horizon, self.num_envs, -1)
         self._at = 0
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
@@ -115,3 +114,22 @@ class ToyEnv(VecEnv):
         rows = self._rows(member)
         self._s[rows], self._age[rows], self._final[rows] = state["s"], state["age"], state["final"]
         self.streams.set_state(member, state["stream"])
+
+
+class ChoiceEnv(ToyEnv):
+    """The same with one target, and actions that are one of `choices` numbers from -1 to 1."""
+
+    if_discrete = True
+
+    def __init__(self, members: int, envs_per_member: int, *, choices: int = 3, **settings: Any) -> None:
+        super().__init__(members, envs_per_member, action_dim=1, **settings)
+        self.action_dim = choices
+        self._levels = torch.linspace(-1.0, 1.0, choices)
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        assert action.dtype == torch.int64
+        assert action.shape == (self.num_envs,)
+        illegal = (action < 0) | (action >= self.action_dim)
+        step = super().step(self._levels[action.clamp(0, self.action_dim - 1)].unsqueeze(1), out)
+        self._faults |= illegal
+        return step
