@@ -6,6 +6,7 @@ function, so that `optimize` never imports `deploy`.
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -63,6 +64,11 @@ def main() -> None:
         code, message = 2, str(error)
     except RunError as error:
         code, message = 1, str(error)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f" at {error.filename}" if error.filename else ""
+        code, message = 1, f"no space left{where}; free some, and the same command goes on where it was"
     else:
         return
     Console(stderr=True).print("[bold red]error:[/] ", end="")
