@@ -30,7 +30,9 @@ def test_what_goes_wrong_is_one_sentence_and_an_exit_code(
         sweepd.main()
     assert left.value.code == code
     said = capsys.readouterr().err
-    assert said.startswith("error:") and says in said and said.count("\n") == 1
+    assert said.startswith("error:")
+    assert says in said
+    assert said.count("\n") == 1
 
 
 def test_a_fault_of_our_own_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
