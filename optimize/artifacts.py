@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import mimetypes
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from optuna.artifacts import FileSystemArtifactStore, upload_artifact
+from optuna.artifacts import ArtifactMeta, FileSystemArtifactStore
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial
 from torch import Tensor
@@ -21,6 +24,8 @@ from envs.crypto.metrics import Metrics, PathTrades, equity
 from envs.files import write_atomic
 
 ARTIFACTS = "artifacts"
+PREFIX = "artifacts:"  # of the attributes that optuna-dashboard reads
+PUBLISHED = ("equity.png", "paths.parquet")
 
 
 def artifact_store(run_dir: Path) -> FileSystemArtifactStore:
@@ -36,9 +41,8 @@ def write_trial(
     paths: PathTrades,
     metrics: Sequence[Metrics],
     times: NDArray[np.int64],
-    title: str,
 ) -> dict[str, Any]:
-    """Write `members.safetensors`, `paths.parquet`, `metrics.json` and `equity.png` into the trial's folder.
+    """Write `members.safetensors`, `paths.parquet` and `metrics.json` into the trial's folder.
 
     members: one actor per fold. times: (T,) open of the bar of each column of the paths, seconds since the epoch.
     Returns {"path", "sha256"} of the members' file, the path relative to the run directory.
@@ -48,7 +52,6 @@ def write_trial(
     frame = path_frame(paths, times)
     write_atomic(folder / "paths.parquet", lambda path: frame.to_parquet(path, index=False))
     write_atomic(folder / "metrics.json", json.dumps([m.to_dict() for m in metrics], indent=1))
-    write_atomic(folder / "equity.png", lambda path: draw_equity(path, paths, times, title))
     return {"path": f"{folder.name}/{weights.name}", "sha256": hashlib.sha256(weights.read_bytes()).hexdigest()}
 
 
@@ -66,34 +69,30 @@ def path_frame(paths: PathTrades, times: NDArray[np.int64]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def draw_equity(path: Path, paths: PathTrades, times: NDArray[np.int64], title: str) -> None:
-    """Equity of every path, from 1, against equal weight over the same bars, on a logarithmic scale."""
+def draw_equity(folder: Path, title: str) -> None:
+    """Draw `equity.png` from `paths.parquet`: equity of every path, from 1, against equal weight over the same bars, on
+    a logarithmic scale.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+    frame = pd.read_parquet(folder / "paths.parquet", columns=["path", "date", "returns", "equal_weight"])
     figure = Figure(figsize=(9, 4.5), dpi=100)
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.08, 0.08, 0.9, 0.84))
-    dates = pd.to_datetime(times, unit="s", utc=True).to_numpy()
-    stride = max(1, len(times) // 2000)
-    for index, (own, equal) in enumerate(zip(paths.returns, paths.equal_weight, strict=True)):
-        axes.plot(
-            dates[::stride],
-            equity(own)[1:][::stride],
-            color="tab:blue",
-            alpha=0.75,
-            linewidth=1.1,
-            label="policy, one line per path" if index == 0 else None,
-        )
-        if index == 0 or not np.array_equal(equal, paths.equal_weight[0]):
-            axes.plot(
-                dates[::stride],
-                equity(equal)[1:][::stride],
-                color="tab:gray",
-                linewidth=1.3,
-                label="equal weight" if index == 0 else None,
-            )
+    first_equal: NDArray[np.float64] | None = None
+    for _, rows in frame.groupby("path"):
+        stride = max(1, len(rows) // 2000)
+        # Plain numpy dates: matplotlib takes dates with a time zone one by one.
+        dates = rows["date"].dt.tz_localize(None).to_numpy()[::stride]
+        own, equal = (equity(rows[name].to_numpy())[1:][::stride] for name in ("returns", "equal_weight"))
+        label = "policy, one line per path" if first_equal is None else None
+        axes.plot(dates, own, color="tab:blue", alpha=0.75, linewidth=1.1, label=label)
+        if first_equal is None or not np.array_equal(equal, first_equal):
+            label = "equal weight" if first_equal is None else None
+            axes.plot(dates, equal, color="tab:gray", linewidth=1.3, label=label)
+        first_equal = equal if first_equal is None else first_equal
     axes.set_yscale("log")
     # Plain numbers: matplotlib sets powers of ten as mathematics, which takes longer than all the rest of the picture.
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -103,13 +102,30 @@ def draw_equity(path: Path, paths: PathTrades, times: NDArray[np.int64], title: 
     axes.set_title(title)
     axes.grid(alpha=0.3)
     axes.legend(loc="upper left")
-    figure.savefig(path, format="png")
+    write_atomic(folder / "equity.png", lambda path: figure.savefig(path, format="png"))
 
 
-def upload(run_dir: Path, folder: Path, trial: FrozenTrial, storage: BaseStorage) -> None:
-    """Make the trial's picture and paths visible in optuna-dashboard. Raises TrialLost where the trial is no longer
-    ours.
+def announce(trial_id: int, storage: BaseStorage) -> None:
+    """Record the trial's artifacts as optuna-dashboard reads them; `publish` makes them. Raises TrialLost.
+
+    `optuna.artifacts.upload_artifact` does both at once, and cannot do the first half of it once a trial is finished.
     """
-    store = artifact_store(run_dir)
-    for name in ("equity.png", "paths.parquet"):
-        upload_artifact(artifact_store=store, file_path=str(folder / name), study_or_trial=trial, storage=storage)
+    for name in PUBLISHED:
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        meta = ArtifactMeta(artifact_id=str(uuid.uuid4()), filename=name, mimetype=kind, encoding=None)
+        storage.set_trial_system_attr(trial_id, PREFIX + meta.artifact_id, json.dumps(dataclasses.asdict(meta)))
+
+
+def announced(run_dir: Path, trial: FrozenTrial, *, missing: bool = False) -> dict[str, Path]:
+    """Recorded artifacts of a trial: name to its file among the study's artifacts. missing: only those without one."""
+    metas = [json.loads(text) for key, text in trial.system_attrs.items() if key.startswith(PREFIX)]
+    files = {str(meta["filename"]): run_dir / ARTIFACTS / str(meta["artifact_id"]) for meta in metas}
+    return {name: file for name, file in files.items() if not (missing and file.exists())}
+
+
+def publish(run_dir: Path, folder: Path, trial: FrozenTrial, title: str) -> None:
+    """Draw the trial's picture from its paths, and put both among the study's artifacts, where they are not yet."""
+    if not (folder / "equity.png").exists():
+        draw_equity(folder, title)
+    for name, file in announced(run_dir, trial, missing=True).items():
+        write_atomic(file, (folder / name).read_bytes())

@@ -15,8 +15,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.pruners import BasePruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPESampler
+from optuna.search_space import IntersectionSearchSpace
 
 from envs.errors import InputError
 
@@ -71,13 +73,35 @@ def make_pruner(name: str, rungs: int) -> BasePruner:
     raise InputError(f"--pruner {name!r} is not known; choose one of {', '.join(PRUNERS)}")
 
 
-def make_sampler(name: str, seed: int, fixed: Mapping[str, Any] | None = None) -> BaseSampler:
-    """A sampler, with some parameters fixed where given. seed: any non-negative integer. Raises InputError for an
-    unknown name.
+class SharedSpaceTPE(TPESampler):
+    """Optuna's multivariate TPE, told which parameters all trials share by one who remembers it.
+
+    There is a sampler per trial, and left to itself each would compare the parameters of all trials anew. space: of
+    one study, and kept as long as it.
+    """
+
+    def __init__(self, seed: int, space: IntersectionSearchSpace) -> None:
+        super().__init__(multivariate=True, constant_liar=True, seed=seed)
+        self._shared = space
+
+    def infer_relative_search_space(
+        self,
+        study: optuna.Study,
+        trial: optuna.trial.FrozenTrial,  # noqa: ARG002 -- Optuna's signature
+    ) -> dict[str, BaseDistribution]:
+        return {name: d for name, d in self._shared.calculate(study, use_cache=True).items() if not d.single()}
+
+
+def make_sampler(
+    name: str, seed: int, fixed: Mapping[str, Any] | None = None, space: IntersectionSearchSpace | None = None
+) -> BaseSampler:
+    """A sampler, with some parameters fixed where given. Raises InputError for an unknown name.
+
+    seed: any non-negative integer. space: the study's, to be used again for its other samplers.
     """
     sampler: BaseSampler
     if name == "tpe":
-        sampler = TPESampler(multivariate=True, constant_liar=True, seed=seed % 2**32)
+        sampler = SharedSpaceTPE(seed % 2**32, space or IntersectionSearchSpace(include_pruned=True))
     elif name == "random":
         sampler = RandomSampler(seed=seed % 2**32)
     else:

@@ -201,6 +201,10 @@ class Heartbeat:
         self._stop.set()
         self._thread.join()
 
+    def lost_trial(self, trial_id: int) -> None:
+        """Note that a trial turned out to be someone else's."""
+        self.lost.add(trial_id)
+
     def _run(self) -> None:
         while not self._stop.wait(self.interval):
             try:

@@ -25,7 +25,7 @@ from envs.crypto.params import EnvParams
 from envs.crypto.splits import CrossValidation
 from envs.errors import InputError, RunError
 from envs.files import write_atomic
-from optimize.artifacts import write_trial
+from optimize.artifacts import draw_equity, write_trial
 from optimize.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from optimize.experiment import Experiment
 from optimize.freeze import choose_slots
@@ -166,9 +166,8 @@ def run(
     members = trainer.actors(training)
     if out is not None:
         times = bars.time[experiment.splits.path_bars]
-        write_trial(
-            out, members, evaluation.paths, evaluation.metrics, times, f"{out.name}: out of sample, cross-validated"
-        )
+        write_trial(out, members, evaluation.paths, evaluation.metrics, times)
+        draw_equity(out, f"{out.name}: out of sample, cross-validated")
         write_atomic(out / "config.json", json.dumps(tables, indent=1, default=str))
         write_atomic(out / "spec.json", spec.to_json())
     return RunResult(

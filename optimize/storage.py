@@ -14,6 +14,7 @@ its own
 
 from __future__ import annotations
 
+import json
 import secrets
 import sqlite3
 import time
@@ -291,8 +292,10 @@ class StudyStorage(RDBStorage):
         """Several attributes of a held trial in one transaction. Raises TrialLost."""
         with self.transaction() as session:
             self._check_token(session, trial_id)
-            for key, value in attributes.items():
-                self._set_trial_attr_without_commit(session, models.TrialUserAttributeModel, trial_id, key, value)
+            table = models.TrialUserAttributeModel
+            session.execute(sa.delete(table).where(table.trial_id == trial_id, table.key.in_(list(attributes))))
+            rows = [{"trial_id": trial_id, "key": k, "value_json": json.dumps(v)} for k, v in attributes.items()]
+            session.execute(sa.insert(table), rows)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         with self._fence(trial_id):

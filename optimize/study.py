@@ -13,6 +13,7 @@ from typing import Any
 
 import optuna
 import sqlalchemy as sa
+from optuna.search_space import IntersectionSearchSpace
 from optuna.storages._rdb import models
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
@@ -77,6 +78,14 @@ def study_exists(storage: StudyStorage, name: str) -> bool:
     return True
 
 
+def count_states(trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, int]:
+    """Trials by state name, every state named."""
+    counts = dict.fromkeys((s.name for s in TrialState), 0)
+    for trial in trials:
+        counts[trial.state.name] += 1
+    return counts
+
+
 class StudyHandle:
     """An open study. Raises InputError where there is none of that name, or one that sweepd did not make."""
 
@@ -91,6 +100,7 @@ class StudyHandle:
         self.run_dir = Path(attributes[RUN_DIR_KEY])
         self.flags: dict[str, Any] = attributes[FLAGS_KEY]
         self.pruner = make_pruner(self.spec.pruner, self.spec.rungs)
+        self._shared_space = IntersectionSearchSpace(include_pruned=True)
         self.cached = optuna.storages.get_storage(storage)  # keeps finished trials in memory
         self.study = optuna.load_study(study_name=name, storage=self.cached, pruner=self.pruner)
 
@@ -103,10 +113,7 @@ class StudyHandle:
 
     def counts(self) -> dict[str, int]:
         """Trials by state name."""
-        counts = dict.fromkeys((s.name for s in TrialState), 0)
-        for trial in self.trials():
-            counts[trial.state.name] += 1
-        return counts
+        return count_states(self.trials())
 
     def trial_dir(self, number: int) -> Path:
         return self.run_dir / f"trial-{number:05d}"
@@ -153,7 +160,8 @@ class StudyHandle:
         number = self.storage.get_trial(trial_id).number
         # One sampler per trial, seeded by its number: proposals depend on the study's history, not on the process that
         # asks.
-        sampler = make_sampler(self.spec.sampler, derive_seed(self.spec.seed, "sampler", number), shape)
+        seed = derive_seed(self.spec.seed, "sampler", number)
+        sampler = make_sampler(self.spec.sampler, seed, shape, self._shared_space)
         # A Study object of its own: one that is used again would show its sampler the trials as they were at its last
         # `ask`.
         study = optuna.load_study(study_name=self.name, storage=self.cached, sampler=sampler, pruner=self.pruner)

@@ -12,6 +12,7 @@ from rich.table import Table
 from optimize.recovery import list_workers
 from optimize.study import REASON_KEY, StudyHandle
 from optimize.telemetry import Telemetry, duration
+from optimize.timing import Phases
 
 METRICS = (
     ("sharpe", "Sharpe", "{:+.2f}"),
@@ -33,7 +34,11 @@ def best_trial(handle: StudyHandle) -> FrozenTrial | None:
 
 
 def print_summary(
-    handle: StudyHandle, console: Console, telemetry: Telemetry | None = None, batches: Sequence[int] = ()
+    handle: StudyHandle,
+    console: Console,
+    telemetry: Telemetry | None = None,
+    batches: Sequence[int] = (),
+    phases: Phases | None = None,
 ) -> None:
     """Trials finished, pruned and failed with reasons; best parameters; out-of-sample metrics beside equal weight's."""
     counts = handle.counts()
@@ -63,6 +68,9 @@ def print_summary(
             highlight=False,
             soft_wrap=True,
         )
+    if phases is not None and telemetry is not None:
+        shares = ", ".join(f"{name} {share:.1%}" for name, _, share in phases.shares(telemetry.elapsed))
+        console.print(f"its time: {shares}", highlight=False, soft_wrap=True)
     best = best_trial(handle)
     if best is None:
         console.print("No trial is complete, so there is no best one.")

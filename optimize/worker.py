@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any
@@ -19,10 +19,8 @@ import torch
 from optuna.trial import TrialState
 from rich.console import Console
 
-from envs.errors import InputError
-from optimize.artifacts import upload, write_trial
-from optimize.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from optimize.experiment import Experiment
+from optimize.records import Records
 from optimize.recovery import (
     BEAT_SECONDS,
     GRACE_SECONDS,
@@ -33,9 +31,10 @@ from optimize.recovery import (
     register_worker,
 )
 from optimize.storage import TrialLost
-from optimize.study import CHECKPOINT_KEY, Plan, StudyHandle
+from optimize.study import Plan, StudyHandle, count_states
 from optimize.summary import print_summary
-from optimize.telemetry import Curves, Telemetry
+from optimize.telemetry import Telemetry
+from optimize.timing import Phases
 from optimize.trial_batch import Evaluation, Interrupted, Trainer, Training
 
 AfterStudy = Callable[[StudyHandle, Console], None]
@@ -111,8 +110,10 @@ class Worker:
         )
         self.spec = handle.spec
         self.heartbeat = Heartbeat(handle.storage, name, options.beat_seconds)
+        self.records = Records(handle, experiment, self.heartbeat.lost_trial, telemetry.say)
         self.slots_left: int | None = None  # fewer than the study's, once memory ran out
         self.trained = 0
+        self.phases = Phases()
         self.batches: list[int] = []
 
     # -- the loop
@@ -120,17 +121,20 @@ class Worker:
 
     def run(self) -> bool:
         """Work until the study has its total. False where a signal ended it before."""
-        with self.heartbeat, self.telemetry:
+        with self.heartbeat, self.telemetry, closing(self.records):
+            self.records.make_up()
             while not self.stop():
-                self._recover()
-                plans = self.handle.ask_batch(self.spec.trials_per_batch, self.name, self.options.total)
-                self._refresh()
+                with self.phases("asking"):
+                    self._recover()
+                    plans = self.handle.ask_batch(self.spec.trials_per_batch, self.name, self.options.total)
+                    self._refresh()
                 if plans:
                     self.heartbeat.state = "training"
                     self.batches.append(len(plans))
                     self._batch(plans)
                 elif self.telemetry.counts["RUNNING"] and self.telemetry.done < self.options.total:
-                    self._wait()
+                    with self.phases("waiting"):
+                        self._wait()
                 else:
                     return True
         return False
@@ -145,9 +149,9 @@ class Worker:
             self.telemetry.say(f"trial {taken.number}: {fate}")
 
     def _refresh(self) -> None:
-        telemetry = self.telemetry
-        telemetry.counts = self.handle.counts()
-        complete = [t for t in self.handle.trials() if t.state == TrialState.COMPLETE and t.value is not None]
+        telemetry, trials = self.telemetry, self.handle.trials()
+        telemetry.counts = count_states(trials)
+        complete = [t for t in trials if t.state == TrialState.COMPLETE and t.value is not None]
         if complete:
             best = max(complete, key=lambda t: (t.value, -t.number))
             telemetry.best = (float(best.value or 0.0), best.number)
@@ -167,7 +171,9 @@ class Worker:
     def _batch(self, plans: list[Plan]) -> None:
         trainer = Trainer(self.experiment, stop=self._stop_or_lost, progress=self._progress, say=self.telemetry.say)
         trainer.slots = self.slots_left or trainer.slots
-        trainings = [self._resume(trainer, plan) for plan in plans]
+        trainings = [trainer.start(plan) for plan in plans]
+        for training in trainings:
+            self.records.resume(training)
         numbers = ", ".join(str(plan.number) for plan in plans)
         shape = " ".join(f"{name} {value}" for name, value in plans[0].settings.shape.items())
         self.telemetry.say(f"training {'trials' if len(plans) > 1 else 'trial'} {numbers} together ({shape})")
@@ -183,19 +189,24 @@ class Worker:
                     ),
                 )
                 try:
-                    trainer.advance(trainings, lambda t: t.rung + 1)
+                    with self.phases("training"):
+                        trainer.advance(trainings, lambda t: t.rung + 1)
                     trainings = self._fail_diverged(trainings)
-                    evaluations = trainer.evaluate(trainings)
+                    with self.phases("evaluation"):
+                        evaluations = trainer.evaluate(trainings)
                 except Interrupted:
                     if not self.stop():
                         trainings = self._without_lost(trainings)
                         continue
+                    self.records.wait()  # or an older checkpoint would be recorded after the one that is written now
                     for training in trainings:
                         self._put_back(training, with_checkpoint=True)
                     return
                 trainings = self._rung(trainer, trainings, evaluations)
         except BaseException:
             # The machine's trouble, not the trials': they wait for whoever comes next, from their last checkpoints.
+            with suppress(Exception):  # one error is enough
+                self.records.wait()
             for training in trainings:
                 self._put_back(training, with_checkpoint=False)
             raise
@@ -241,32 +252,14 @@ class Worker:
         self.telemetry.share_of_batch = self._done_steps / max(self._want_steps, 1)
         self.heartbeat.info["steps_per_second"] = round(self.telemetry.steps_per_second)
 
-    def _resume(self, trainer: Trainer, plan: Plan) -> Training:
-        """From the trial's last checkpoint where that is here and whole, else from the beginning: the same numbers
-        either way.
-        """
-        training = trainer.start(plan)
-        if plan.checkpoint is None:
-            return training
-        path = self.handle.run_dir / plan.checkpoint["path"]
-        try:
-            checkpoint = read_checkpoint(path, plan.checkpoint["sha256"])
-            if len(checkpoint.members) != len(training.members) or checkpoint.note != _note(plan):
-                raise InputError(f"{path} belongs to another trial")
-        except InputError as error:
-            self.telemetry.say(f"trial {plan.number} starts again: {error}")
-            return training
-        self.telemetry.say(
-            f"trial {plan.number} goes on from rung {checkpoint.rung} (rollout {checkpoint.members[0].rollouts})"
-        )
-        training.members, training.rung, training.seconds = checkpoint.members, checkpoint.rung, checkpoint.seconds
-        return training
-
     # -- at a rung
     # ----------------------------------------------------------------------------------------------------------------
 
     def _fail_diverged(self, trainings: list[Training]) -> list[Training]:
-        for training in [t for t in trainings if t.fault]:
+        failed = [t for t in trainings if t.fault]
+        if failed:
+            self.records.wait()
+        for training in failed:
             self._tell(training, lambda t=training: self.handle.fail(t.plan.trial_id, t.fault))  # type: ignore[misc]  # mypy infers no type for t
             self.telemetry.say(f"trial {training.plan.number} failed: {training.fault}")
         return [t for t in trainings if not t.fault]
@@ -275,23 +268,28 @@ class Worker:
         self, trainer: Trainer, trainings: list[Training], evaluations: list[Evaluation | None]
     ) -> list[Training]:
         """All report, then all are judged; the pruned and the complete leave, the rest is checkpointed and goes on."""
+        with self.phases("files"):
+            self.records.wait()  # what was begun a rung ago is long done, and what went wrong with it is heard here
         rate = trainer.steps / max(trainer.seconds, 1e-9)
         standing: list[tuple[Training, Evaluation]] = []
         for training, evaluation in zip(trainings, evaluations, strict=True):
             if evaluation is None:
                 continue
             training.rung += 1
-            self._write_curves(training, evaluation)
+            self.records.curves(training, evaluation)
             attributes = self._attributes(training, evaluation, rate)
 
             def told(t: Training = training, e: Evaluation = evaluation, a: dict[str, Any] = attributes) -> None:
                 self.handle.set_attributes(t.plan.trial_id, a)
                 self.handle.report(t.plan, t.rung, e.value)
 
-            if self._hold(training, told):
+            with self.phases("reports"):
+                held = self._hold(training, told)
+            if held:
                 standing.append((training, evaluation))
         self._fail_diverged(trainings)
-        verdicts = self.handle.judge([t.plan for t, _ in standing])
+        with self.phases("reports"):
+            verdicts = self.handle.judge([t.plan for t, _ in standing])
         goes_on = []
         for (training, evaluation), pruned in zip(standing, verdicts, strict=True):
             number, rung = training.plan.number, training.rung
@@ -302,9 +300,11 @@ class Worker:
                 reason = f"pruned at rung {rung} of {self.spec.rungs}: {evaluation.value:+.4f} is worse than its peers"
                 self._tell(training, lambda t=training, r=reason: self.handle.prune(t.plan.trial_id, r))  # type: ignore[misc]
                 self.telemetry.say(f"trial {number} {reason}")
-            elif self._hold(training, lambda t=training: self._checkpoint(t)):  # type: ignore[misc]
+            else:
+                self.records.checkpoint(training)
                 goes_on.append(training)
-        self._refresh()
+        with self.phases("reports"):
+            self._refresh()
         return goes_on
 
     def _hold(self, training: Training, write: Callable[[], None]) -> bool:
@@ -321,8 +321,7 @@ class Worker:
         if self._hold(training, write):
             self.trained += 1
             self.telemetry.finished(1)
-            for old in self.handle.trial_dir(training.plan.number).glob("checkpoint-*.safetensors"):
-                old.unlink(missing_ok=True)
+            self.records.ended(training)
 
     def _attributes(self, training: Training, evaluation: Evaluation, rate: float) -> dict[str, Any]:
         plan = training.plan
@@ -341,47 +340,10 @@ class Worker:
             "sweepd:seconds": round(training.seconds, 1),
         }
 
-    def _write_curves(self, training: Training, evaluation: Evaluation) -> None:
-        taken = training.take_curves()
-        folder = self.handle.run_dir / "tensorboard" / f"trial-{training.plan.number:05d}"
-        curves = Curves(folder, (taken[0][0] if taken else 0) * self.spec.transitions)
-        for rollout, values in taken:
-            curves.add({f"train/{name}": value for name, value in values.items()}, rollout * self.spec.transitions)
-        curves.add(
-            {"test/mean_over_folds": evaluation.value, "test/objective": evaluation.objective.value},
-            self.spec.rung_end(training.rung) * self.spec.transitions,
-        )
-        curves.close()
-
-    def _checkpoint(self, training: Training) -> None:
-        """Write the file, then record it under the attempt's token; only then is the one before superfluous."""
-        plan, storage = training.plan, self.handle.storage
-        folder = self.handle.trial_dir(plan.number)
-        token = storage.held().get(plan.trial_id, "")
-        path = folder / f"checkpoint-{max(m.rollouts for m in training.members):07d}-{token[:8]}.safetensors"
-        sha256 = write_checkpoint(path, Checkpoint(training.members, training.rung, training.seconds, _note(plan)))
-        try:
-            storage.set_trial_user_attr(
-                plan.trial_id,
-                CHECKPOINT_KEY,
-                {"path": f"{folder.name}/{path.name}", "sha256": sha256, "rung": training.rung},
-            )
-        except TrialLost:
-            path.unlink(missing_ok=True)
-            raise
-        for old in folder.glob("checkpoint-*.safetensors"):
-            if old != path:
-                old.unlink(missing_ok=True)
-
     def _complete(self, trainer: Trainer, training: Training, evaluation: Evaluation) -> None:
-        plan, handle = training.plan, self.handle
-        folder = handle.trial_dir(plan.number)
-        times = self.experiment.market.bars.time[self.experiment.splits.path_bars]
-        title = f"{handle.name}, trial {plan.number}: out of sample, cross-validated"
-        members = write_trial(folder, trainer.actors(training), evaluation.paths, evaluation.metrics, times, title)
-        handle.set_attributes(plan.trial_id, {"sweepd:members": members})
-        upload(handle.run_dir, folder, handle.storage.get_trial(plan.trial_id), handle.storage)
-        handle.complete(plan.trial_id, evaluation.objective.value)
+        with self.phases("files"):
+            self.records.complete(trainer, training, evaluation)
+        self.handle.complete(training.plan.trial_id, evaluation.objective.value)
 
     def _put_back(self, training: Training, *, with_checkpoint: bool) -> None:
         """RUNNING to WAITING under the same number; first with a checkpoint where there is something new to keep."""
@@ -390,7 +352,7 @@ class Worker:
             return
         try:
             if with_checkpoint and any(member.ppo is not None for member in training.members):
-                self._checkpoint(training)
+                self.records.checkpoint_now(training)
             self.handle.put_back(trial_id)
         except TrialLost:
             self._drop(training)
@@ -398,10 +360,6 @@ class Worker:
         self.telemetry.say(
             f"trial {training.plan.number} put back at rollout {training.members[0].rollouts} of {self.spec.rollouts}"
         )
-
-
-def _note(plan: Plan) -> dict[str, Any]:
-    return {"number": plan.number, "seed": plan.seed, "params": plan.params}
 
 
 def _mean_metrics(evaluation: Evaluation) -> dict[str, float]:
@@ -451,7 +409,7 @@ def work(
                 f"stopped as asked; {_left(handle)}. Start it again to go on.", highlight=False, soft_wrap=True
             )
             return
-        print_summary(handle, console, telemetry, worker.batches)
+        print_summary(handle, console, telemetry, worker.batches, worker.phases)
         if after_study is not None and claim_closing(handle.storage, handle.study_id, name):
             after_study(handle, console)
     finally:

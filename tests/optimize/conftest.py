@@ -72,7 +72,7 @@ def search_app() -> typer.Typer:
     return app
 
 
-def _child(words: list[str], folder: Path, output: Path) -> None:
+def run_command(words: list[str], folder: Path, output: Path) -> None:
     """What the entry point does, in a process of its own."""
     os.chdir(folder)
     with output.open("w") as file:
@@ -99,7 +99,7 @@ class Running:
     def __init__(self, words: list[str], folder: Path, output: Path) -> None:
         self.output = output
         output.touch()
-        self.process = multiprocessing.get_context("fork").Process(target=_child, args=(words, folder, output))
+        self.process = multiprocessing.get_context("fork").Process(target=run_command, args=(words, folder, output))
         self.process.start()
 
     def signal(self, signum: int) -> None:

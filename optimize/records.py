@@ -1,0 +1,169 @@
+"""What the trials in hand leave on disk: checkpoints, curves, members, paths and pictures.
+
+Training does not wait for most of it: a thread writes. The order makes a kill harmless at any instant. A checkpoint is
+recorded in the database once its file is whole, and only then is the one before it deleted. A trial is told complete
+once its members and paths are whole; its picture and the copies for optuna-dashboard, whose names are recorded before,
+are made afterwards, and made by the next worker where that did not happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+from envs.errors import InputError
+from optimize.artifacts import announce, announced, publish, write_trial
+from optimize.background import Background
+from optimize.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from optimize.experiment import Experiment
+from optimize.storage import TrialLost
+from optimize.study import CHECKPOINT_KEY, Plan, StudyHandle
+from optimize.telemetry import Curves
+from optimize.trial_batch import Evaluation, Trainer, Training
+
+
+class Records:
+    """Writes for one worker.
+
+    lost: told the id of a trial that turned out to be someone else's while its checkpoint was recorded. say: one line
+    for a person.
+    """
+
+    def __init__(
+        self,
+        handle: StudyHandle,
+        experiment: Experiment,
+        lost: Callable[[int], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self.handle, self.experiment = handle, experiment
+        self._lost, self._say = lost, say
+        self._thread = Background("records")
+
+    def wait(self) -> None:
+        """Return once everything is on disk. Raises what went wrong (OSError: a full disk)."""
+        self._thread.wait()
+
+    def close(self) -> None:
+        """Write what is left, and end the thread."""
+        self._thread.submit(self.handle.storage.remove_session)
+        self._thread.close()
+
+    # -- while a trial trains
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def curves(self, training: Training, evaluation: Evaluation) -> None:
+        """The training curves since the last rung, and the rung's scores, for TensorBoard."""
+        taken, transitions = training.take_curves(), self.handle.spec.transitions
+        folder = self.handle.run_dir / "tensorboard" / f"trial-{training.plan.number:05d}"
+        scores = {"test/mean_over_folds": evaluation.value, "test/objective": evaluation.objective.value}
+        at = self.handle.spec.rung_end(training.rung) * transitions
+
+        def write() -> None:
+            curves = Curves(folder, (taken[0][0] if taken else 0) * transitions)
+            for rollout, values in taken:
+                curves.add({f"train/{name}": value for name, value in values.items()}, rollout * transitions)
+            curves.add(scores, at)
+            curves.close()
+
+        self._thread.submit(write)
+
+    def checkpoint(self, training: Training) -> None:
+        """Write a checkpoint of the trial as it is now, beside the training that goes on."""
+        write = self._checkpoint_of(training)
+
+        def job() -> None:
+            try:
+                write()
+            except TrialLost:
+                self._lost(training.plan.trial_id)
+
+        self._thread.submit(job)
+
+    def checkpoint_now(self, training: Training) -> None:
+        """Return once it is on disk and recorded. Raises TrialLost where the trial is no longer ours."""
+        self._checkpoint_of(training)()
+
+    def _checkpoint_of(self, training: Training) -> Callable[[], None]:
+        plan, storage = training.plan, self.handle.storage
+        # The trainer replaces a member's state as a whole, so the list is all that has to be kept.
+        content = Checkpoint(list(training.members), training.rung, training.seconds, note_of(plan))
+        folder = self.handle.trial_dir(plan.number)
+        token = storage.held().get(plan.trial_id, "")
+        path = folder / f"checkpoint-{max(m.rollouts for m in content.members):07d}-{token[:8]}.safetensors"
+
+        def write() -> None:
+            """The file, then its record under the attempt's token; only then is the one before superfluous."""
+            sha256 = write_checkpoint(path, content)
+            recorded = {"path": f"{folder.name}/{path.name}", "sha256": sha256, "rung": content.rung}
+            try:
+                storage.set_trial_user_attr(plan.trial_id, CHECKPOINT_KEY, recorded)
+            except TrialLost:
+                path.unlink(missing_ok=True)
+                raise
+            for old in folder.glob("checkpoint-*.safetensors"):
+                if old != path:
+                    old.unlink(missing_ok=True)
+
+        return write
+
+    def resume(self, training: Training) -> None:
+        """Go on from the trial's last checkpoint where that is here and whole, else from the beginning: the same
+        numbers either way.
+        """
+        plan = training.plan
+        if plan.checkpoint is None:
+            return
+        path = self.handle.run_dir / plan.checkpoint["path"]
+        try:
+            checkpoint = read_checkpoint(path, plan.checkpoint["sha256"])
+            if len(checkpoint.members) != len(training.members) or checkpoint.note != note_of(plan):
+                raise InputError(f"{path} belongs to another trial")
+        except InputError as error:
+            self._say(f"trial {plan.number} starts again: {error}")
+            return
+        self._say(f"trial {plan.number} goes on from rung {checkpoint.rung} (rollout {checkpoint.members[0].rollouts})")
+        training.members, training.rung, training.seconds = checkpoint.members, checkpoint.rung, checkpoint.seconds
+
+    # -- when a trial ends
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def complete(self, trainer: Trainer, training: Training, evaluation: Evaluation) -> None:
+        """Everything that must be there before the trial is told complete. Raises TrialLost."""
+        plan, handle = training.plan, self.handle
+        times = self.experiment.market.bars.time[self.experiment.splits.path_bars]
+        members = write_trial(
+            handle.trial_dir(plan.number), trainer.actors(training), evaluation.paths, evaluation.metrics, times
+        )
+        handle.set_attributes(plan.trial_id, {"sweepd:members": members})
+        announce(plan.trial_id, handle.storage)
+
+    def ended(self, training: Training) -> None:
+        """The trial was told: make its picture, and delete what it needed on disk while it trained."""
+        number = training.plan.number
+        for old in self.handle.trial_dir(number).glob("checkpoint-*.safetensors"):
+            old.unlink(missing_ok=True)
+        trial = self.handle.storage.get_trial(training.plan.trial_id)
+        if trial.state == TrialState.COMPLETE:
+            self._thread.submit(lambda: self._publish(trial))
+
+    def make_up(self) -> None:
+        """Make the pictures that a killed worker left unmade."""
+        for trial in self.handle.trials():
+            here = (self.handle.trial_dir(trial.number) / "paths.parquet").exists()
+            if here and trial.state == TrialState.COMPLETE and announced(self.handle.run_dir, trial, missing=True):
+                self._thread.submit(lambda trial=trial: self._publish(trial))  # type: ignore[misc]
+
+    def _publish(self, trial: FrozenTrial) -> None:
+        title = f"{self.handle.name}, trial {trial.number}: out of sample, cross-validated"
+        try:
+            publish(self.handle.run_dir, self.handle.trial_dir(trial.number), trial, title)
+        except OSError as error:  # the trial is complete without it, and the next worker tries again
+            self._say(f"trial {trial.number}: its picture could not be written ({error.strerror or error})")
+
+
+def note_of(plan: Plan) -> dict[str, Any]:
+    """What identifies a trial in its checkpoint."""
+    return {"number": plan.number, "seed": plan.seed, "params": plan.params}

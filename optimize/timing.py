@@ -1,0 +1,42 @@
+"""Where wall time goes: seconds by name, measured by the code that spends them."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Phases:
+    """A stopwatch with names. Every second counts once: a phase within another interrupts it.
+
+    seconds: spent so far, by name. For one thread.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._running: list[str] = []
+        self._since = 0.0
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Count the time of the block as `name`."""
+        self._settle()
+        self._running.append(name)
+        try:
+            yield
+        finally:
+            self._settle()
+            self._running.pop()
+
+    def _settle(self) -> None:
+        now = time.perf_counter()
+        if self._running:
+            self.seconds[self._running[-1]] += now - self._since
+        self._since = now
+
+    def shares(self, total: float) -> list[tuple[str, float, float]]:
+        """(name, seconds, share of `total` seconds), the longest first; what no phase counted is called `other`."""
+        rows = {**self.seconds, "other": max(0.0, total - sum(self.seconds.values()))}
+        return [(name, spent, spent / max(total, 1e-9)) for name, spent in sorted(rows.items(), key=lambda r: -r[1])]
