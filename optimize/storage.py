@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import json
 import secrets
-import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,32 +31,8 @@ from optuna.storages._rdb import models  # the tables themselves: Optuna offers 
 from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
+from envs.database_file import BUSY_TIMEOUT, preparing_sqlite
 from envs.errors import InputError
-
-BUSY_TIMEOUT = 60.0
-NETWORK_FILE_SYSTEMS = frozenset(
-    {
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "afs",
-        "ceph",
-        "glusterfs",
-        "lustre",
-        "beegfs",
-        "gpfs",
-        "fuse.sshfs",
-        "fuse.glusterfs",
-        "fuse.ceph-fuse",
-        "fuse.s3fs",
-        "fuse.rclone",
-        "ncpfs",
-        "davfs",
-        "fuse.davfs",
-    }
-)
 
 _metadata = sa.MetaData()
 attempts = sa.Table(
@@ -249,6 +224,15 @@ class StudyStorage(RDBStorage):
         if token is None or stored != token:
             raise TrialLost(trial_id)
 
+    def holds(self, trial_id: int) -> bool:
+        """Whether the database still says that this worker holds the trial."""
+        try:
+            with self.transaction() as session:
+                self._check_token(session, trial_id)
+        except TrialLost:
+            return False
+        return True
+
     @contextmanager
     def _fence(self, trial_id: int) -> Iterator[Session | None]:
         """Check a held trial's token in the transaction that the caller's write then joins.
@@ -335,51 +319,6 @@ def hide_password(url: str) -> str:
         return url
 
 
-def file_system_of(path: Path, mounts: str | None = None) -> str:
-    """Type of the file system that holds `path` (its nearest existing parent), or "" where it cannot be told.
-
-    mounts: text of /proc/self/mounts, for tests.
-    """
-    if mounts is None:
-        try:
-            mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
-    resolved = path.resolve()
-    best, kind = "", ""
-    for line in mounts.splitlines():
-        fields = line.split()
-        if len(fields) >= 3:
-            point = fields[1].replace("\\040", " ")
-            if resolved.is_relative_to(point) and len(point) >= len(best):
-                best, kind = point, fields[2]
-    return kind
-
-
-def _prepare_sqlite(path: Path, busy_timeout: float) -> None:
-    """Make the file and put it in WAL mode (which is remembered in the file). Raises InputError."""
-    try:
-        connection = sqlite3.connect(path, timeout=busy_timeout)
-        try:
-            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-            connection.execute("BEGIN IMMEDIATE")
-            connection.rollback()
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise _unusable(path, error) from None
-    if mode != "wal":
-        raise InputError(
-            f"--storage {path}: its file system does not support SQLite's WAL mode; put it on a local disk"
-        )
-
-
-def _unusable(path: Path, error: BaseException) -> InputError:
-    return InputError(
-        f"--storage {path} cannot be used ({_reason(error)}); name a SQLite file in a folder that you can write to"
-    )
-
-
 def _reason(error: BaseException) -> str:
     original = getattr(error, "orig", None)
     return str(original or error).strip().splitlines()[0]
@@ -402,9 +341,7 @@ def open_storage(
         )
     for last in (False, False, True):
         try:
-            with _creating(path):
-                if path is not None:
-                    _prepare_sqlite(path, busy_timeout)
+            with nullcontext() if path is None else preparing_sqlite(path, "--storage", busy_timeout):
                 return StudyStorage(url, immediate=immediate, busy_timeout=busy_timeout)
         except ImportError as error:
             raise InputError(
@@ -418,30 +355,6 @@ def open_storage(
         except (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError) as error:
             raise InputError(f"--storage {shown} cannot be used ({_reason(error)})") from None
     raise AssertionError("the last attempt returns or raises")
-
-
-@contextmanager
-def _creating(path: Path | None) -> Iterator[None]:
-    """Only one process at a time prepares a SQLite file: going over to WAL mode and making tables both race."""
-    if path is None:
-        yield
-        return
-    import fcntl
-
-    kind = file_system_of(path)
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise InputError(
-            f"--storage {path} is on a network file system ({kind}), where SQLite loses data; "
-            "put it on a local disk or use PostgreSQL"
-        )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_name(path.name + ".lock").open("w")
-    except OSError as error:
-        raise _unusable(path, error) from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def require_study(storage: StudyStorage, name: str) -> int:

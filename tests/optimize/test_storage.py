@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 from optuna.trial import TrialState
 
+from envs.database_file import NETWORK_FILE_SYSTEMS, file_system_of
 from envs.errors import InputError
 from optimize.recovery import (
     Heartbeat,
@@ -26,11 +27,9 @@ from optimize.recovery import (
     register_worker,
 )
 from optimize.storage import (
-    NETWORK_FILE_SYSTEMS,
     StudyStorage,
     TrialLost,
     attempts,
-    file_system_of,
     open_storage,
     storage_url,
     workers,
@@ -352,7 +351,7 @@ def test_network_file_systems_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
     assert file_system_of(tmp_path / "far away" / "deep" / "s.db", mounts) == "nfs4"
     assert file_system_of(tmp_path / "s.db", mounts) == "ext4"
     assert "nfs4" in NETWORK_FILE_SYSTEMS
-    monkeypatch.setattr("optimize.storage.file_system_of", lambda _: "nfs4")
+    monkeypatch.setattr("envs.database_file.file_system_of", lambda _: "nfs4")
     with pytest.raises(InputError, match="network file system"):
         open_storage(storage_url(str(tmp_path / "s.db"), tmp_path))
     assert not (tmp_path / "s.db").exists()

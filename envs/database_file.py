@@ -1,0 +1,85 @@
+"""Where a SQLite database may lie, and how several processes may make it at once."""
+
+from __future__ import annotations
+
+import fcntl
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from envs.errors import InputError
+
+BUSY_TIMEOUT = 60.0
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "fuse.sshfs",
+        "fuse.glusterfs", "fuse.ceph-fuse", "fuse.s3fs", "fuse.rclone", "ncpfs", "davfs", "fuse.davfs",
+    }
+)  # fmt: skip
+
+
+def file_system_of(path: Path, mounts: str | None = None) -> str:
+    """Type of the file system that holds `path` (its nearest existing parent), or "" where it cannot be told.
+
+    mounts: text of /proc/self/mounts, for tests.
+    """
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+    resolved = path.resolve()
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) >= 3:
+            point = fields[1].replace("\\040", " ")
+            if resolved.is_relative_to(point) and len(point) >= len(best):
+                best, kind = point, fields[2]
+    return kind
+
+
+@contextmanager
+def preparing_sqlite(path: Path, what: str, busy_timeout: float = BUSY_TIMEOUT) -> Iterator[None]:
+    """Make the file where it is missing, in WAL mode; until the block ends, no other process prepares it.
+
+    Going over to WAL mode and making tables both race otherwise. what: the flag or words that go before the path in
+    messages. Raises InputError on a network file system, where SQLite loses data, and where the file cannot be used.
+    """
+    kind = file_system_of(path)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise InputError(
+            f"{what} {path} is on a network file system ({kind}), where SQLite loses data; "
+            "put it on a local disk or use PostgreSQL"
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(path.name + ".lock").open("w")
+    except OSError as error:
+        raise _unusable(what, path, error) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _use_wal(path, what, busy_timeout)
+        yield
+
+
+def _use_wal(path: Path, what: str, busy_timeout: float) -> None:
+    """Put the file in WAL mode (which it remembers), and see that it can be written to."""
+    try:
+        connection = sqlite3.connect(path, timeout=busy_timeout)
+        try:
+            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            connection.execute("BEGIN IMMEDIATE")
+            connection.rollback()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise _unusable(what, path, error) from None
+    if mode != "wal":
+        raise InputError(f"{what} {path}: its file system does not support SQLite's WAL mode; put it on a local disk")
+
+
+def _unusable(what: str, path: Path, error: BaseException) -> InputError:
+    reason = str(error).strip().splitlines()[0]
+    return InputError(f"{what} {path} cannot be used ({reason}); name a SQLite file in a folder that you can write to")
