@@ -79,6 +79,11 @@ class Records:
                 write()
             except TrialLost:
                 self._lost(training.plan.trial_id)
+            except FileNotFoundError:
+                # Whoever finished the trial meanwhile has swept its folder.
+                if self.handle.storage.holds(training.plan.trial_id):
+                    raise
+                self._lost(training.plan.trial_id)
 
         self._thread.submit(job)
 
@@ -142,19 +147,25 @@ class Records:
 
     def ended(self, training: Training) -> None:
         """The trial was told: make its picture, and delete what it needed on disk while it trained."""
-        number = training.plan.number
-        for old in self.handle.trial_dir(number).glob("checkpoint-*.safetensors"):
-            old.unlink(missing_ok=True)
+        self._thread.submit(lambda: self._sweep(training.plan.number))
         trial = self.handle.storage.get_trial(training.plan.trial_id)
         if trial.state == TrialState.COMPLETE:
             self._thread.submit(lambda: self._publish(trial))
 
     def make_up(self) -> None:
-        """Make the pictures that a killed worker left unmade."""
+        """Make the pictures that a killed worker left unmade, and delete what it left behind of finished trials."""
         for trial in self.handle.trials():
+            if trial.state.is_finished():
+                self._thread.submit(lambda number=trial.number: self._sweep(number))  # type: ignore[misc]
             here = (self.handle.trial_dir(trial.number) / "paths.parquet").exists()
             if here and trial.state == TrialState.COMPLETE and announced(self.handle.run_dir, trial, missing=True):
                 self._thread.submit(lambda trial=trial: self._publish(trial))  # type: ignore[misc]
+
+    def _sweep(self, number: int) -> None:
+        """Delete what a finished trial needed while it trained, half-written files of killed workers included."""
+        folder = self.handle.trial_dir(number)
+        for old in (*folder.glob("checkpoint-*.safetensors"), *folder.glob(".checkpoint-*.tmp.*")):
+            old.unlink(missing_ok=True)
 
     def _publish(self, trial: FrozenTrial) -> None:
         title = f"{self.handle.name}, trial {trial.number}: out of sample, cross-validated"
