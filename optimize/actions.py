@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from optimize.doctor import examine
 from optimize.experiment import Experiment
 from optimize.freeze import Request, check_request, open_study
 from optimize.launch import DEMO, DEMO_BARS, SMOKE, SMOKE_BARS, choose_device, make_demo_data, run_on_all
-from optimize.recovery import leave, register_worker
+from optimize.pause import pause_study, resume_study
+from optimize.recovery import GRACE_SECONDS, Worker, leave, list_workers, register_worker
 from optimize.run import read_config
 from optimize.run import run as run_once
 from optimize.storage import hide_password, open_storage, storage_url
@@ -188,6 +190,42 @@ def show_status(study_name: str | None, where: str | None, runs_dir: Path, as_js
         print_status(handle, console)
     if not handles:
         console.print(f"no study in {hide_password(url)}", highlight=False, soft_wrap=True)
+
+
+def pause(name: str, where: str | None, runs_dir: Path, wait: float) -> None:
+    """Record that the study is paused, and wait until its workers have let go, at most `wait` seconds."""
+    handle = StudyHandle(open_storage(storage_url(where, runs_dir), create=False), name)
+    say = _sayer(Console())
+    before = pause_study(handle.storage, handle.study_id)
+    say(f"study {name} is paused" + (f" since {before.since}, by {before.by}" if before else ""))
+    until = time.monotonic() + wait
+    while (busy := [w for w in _working(handle) if w.state != "paused"]) and time.monotonic() < until:
+        time.sleep(0.2)
+    for worker in _working(handle):
+        say(f"  worker {worker.host}:{worker.pid}: " + ("still at it" if worker in busy else "waits, without memory"))
+    if busy:
+        say("  it stops at the end of its rollout; sweepd status says when")
+    say(f"go on with: sweepd resume {name}")
+
+
+def _working(handle: StudyHandle) -> list[Worker]:
+    """Workers that seem to live."""
+    return [
+        w
+        for w in list_workers(handle.storage, handle.study_id)
+        if w.alive or (w.alive is None and w.beat_age < GRACE_SECONDS)
+    ]
+
+
+def resume(name: str, where: str | None, runs_dir: Path) -> None:
+    """Record that the study is paused no longer."""
+    handle = StudyHandle(open_storage(storage_url(where, runs_dir), create=False), name)
+    say = _sayer(Console())
+    if not resume_study(handle.storage, handle.study_id):
+        say(f"study {name} was not paused")
+        return
+    waiting = len(_working(handle))
+    say(f"study {name} is resumed" + ("" if waiting else "; no worker is there to go on: start one with sweepd train"))
 
 
 def serve_dashboard(study_name: str | None, where: str | None, runs_dir: Path, port: int) -> None:

@@ -1,4 +1,4 @@
-"""The commands of the search: train, run, status, dashboard, doctor."""
+"""The commands of the search: train, run, status, pause, resume, dashboard, doctor."""
 
 from __future__ import annotations
 
@@ -301,6 +301,33 @@ def search_commands(app: typer.Typer, after_study: AfterStudy | None = None) -> 
         from optimize import actions
 
         actions.show_status(study_name, storage, runs_dir, as_json)
+
+    @app.command()
+    def pause(
+        study: Annotated[str, typer.Argument(help="Which study.")],
+        storage: Annotated[str | None, typer.Option(help="As for train.")] = None,
+        runs_dir: Annotated[Path, typer.Option(help="As for train.")] = Path("runs"),
+        wait: Annotated[
+            float, typer.Option(min=0, help="Seconds to wait until every worker has let go of its GPU.")
+        ] = 60.0,
+    ) -> None:
+        """Have all workers of a study put their trials back and wait, without GPU memory, until it is resumed. Nothing
+        is lost.
+        """
+        from optimize import actions
+
+        actions.pause(study, storage, runs_dir, wait)
+
+    @app.command()
+    def resume(
+        study: Annotated[str, typer.Argument(help="Which study.")],
+        storage: Annotated[str | None, typer.Option(help="As for train.")] = None,
+        runs_dir: Annotated[Path, typer.Option(help="As for train.")] = Path("runs"),
+    ) -> None:
+        """Let the workers of a paused study go on, exactly where they were."""
+        from optimize import actions
+
+        actions.resume(study, storage, runs_dir)
 
     @app.command()
     def dashboard(

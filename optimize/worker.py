@@ -4,6 +4,7 @@ stop.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from optuna.trial import TrialState
 from rich.console import Console
 
 from optimize.experiment import Experiment
+from optimize.pause import PauseWatch
 from optimize.records import Records
 from optimize.recovery import (
     BEAT_SECONDS,
@@ -110,6 +112,7 @@ class Worker:
         )
         self.spec = handle.spec
         self.heartbeat = Heartbeat(handle.storage, name, options.beat_seconds)
+        self.pause = PauseWatch(handle.storage, handle.study_id)
         self.records = Records(handle, experiment, self.heartbeat.lost_trial, telemetry.say)
         self.slots_left: int | None = None  # fewer than the study's, once memory ran out
         self.trained = 0
@@ -121,9 +124,13 @@ class Worker:
 
     def run(self) -> bool:
         """Work until the study has its total. False where a signal ended it before."""
-        with self.heartbeat, self.telemetry, closing(self.records):
+        with self.heartbeat, self.pause, self.telemetry, closing(self.records):
             self.records.make_up()
             while not self.stop():
+                if self.pause.paused:
+                    with self.phases("paused"):
+                        self._sit_out()
+                    continue
                 with self.phases("asking"):
                     self._recover()
                     plans = self.handle.ask_batch(self.spec.trials_per_batch, self.name, self.options.total)
@@ -160,10 +167,29 @@ class Worker:
         """The last trials run elsewhere: stay, to take them over should their worker die."""
         if self.heartbeat.state != "waiting":
             self.telemetry.say("waiting for the trials that other workers are training")
-        self.heartbeat.state, self.telemetry.activity = "waiting", "waiting for other workers"
+            self._idle("waiting", "waiting for other workers")
         until = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < until and not self.stop():
+        while time.monotonic() < until and not self._stop_or_pause():
             time.sleep(0.1)
+
+    def _sit_out(self) -> None:
+        """Someone wants the machine for a while: hold none of its memory until the study is resumed."""
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self.telemetry.say(
+            f"study {self.handle.name} is paused; this worker waits, until: sweepd resume {self.handle.name}"
+        )
+        self._idle("paused", "paused")
+        while self.pause.paused and not self.stop():
+            time.sleep(0.1)
+        if not self.stop():
+            self.telemetry.say(f"study {self.handle.name} was resumed")
+
+    def _idle(self, state: str, activity: str) -> None:
+        self.heartbeat.state, self.telemetry.activity, self.telemetry.share_of_batch = state, activity, 0.0
+        self.heartbeat.info = {"device": str(self.experiment.device)}
+        self.heartbeat.beat()
 
     # -- one batch
     # ----------------------------------------------------------------------------------------------------------------
@@ -195,7 +221,7 @@ class Worker:
                     with self.phases("evaluation"):
                         evaluations = trainer.evaluate(trainings)
                 except Interrupted:
-                    if not self.stop():
+                    if not self._stop_or_pause():
                         trainings = self._without_lost(trainings)
                         continue
                     self.records.wait()  # or an older checkpoint would be recorded after the one that is written now
@@ -213,8 +239,11 @@ class Worker:
         finally:
             self.slots_left = trainer.slots if trainer.slots != self.spec.slots else None
 
+    def _stop_or_pause(self) -> bool:
+        return self.stop() or self.pause.paused
+
     def _stop_or_lost(self) -> bool:
-        return self.stop() or bool(self.heartbeat.lost)
+        return self._stop_or_pause() or bool(self.heartbeat.lost)
 
     def _without_lost(self, trainings: list[Training]) -> list[Training]:
         lost, self.heartbeat.lost = set(self.heartbeat.lost), set()

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import sqlite3
-import time
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import optuna
 import pandas as pd
@@ -16,55 +12,15 @@ import pytest
 from optuna.trial import TrialState
 
 from agents.policy import load_members
-from optimize.storage import open_storage, storage_url
-from optimize.study import StudyHandle
 from tests.optimize.conftest import Sweepd
-
-KEPT = (
-    "sweepd:fold_scores",
-    "sweepd:path_scores",
-    "sweepd:metrics",
-    "sweepd:env_params",
-    "sweepd:ppo_params",
-    "sweepd:shape",
-    "sweepd:seed",
-)
-
-
-def _handle(folder: Path) -> StudyHandle:
-    return StudyHandle(open_storage(storage_url(None, folder / "runs"), create=False), "s")
-
-
-def _numbers(folder: Path) -> dict[int, Any]:
-    """Everything about every trial that must not depend on how often its worker was interrupted."""
-    handle = _handle(folder)
-    found = {}
-    for trial in handle.trials():
-        row: dict[str, Any] = {
-            "state": trial.state,
-            "value": trial.value,
-            "params": trial.params,
-            "rungs": trial.intermediate_values,
-        }
-        row |= {key: trial.user_attrs.get(key) for key in KEPT}
-        weights = handle.trial_dir(trial.number) / "members.safetensors"
-        row["members"] = weights.read_bytes() if weights.exists() else None
-        found[trial.number] = row
-    return found
-
-
-def _wait_for(condition: Any, seconds: float = 90.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited too long"
-        time.sleep(0.05)
+from tests.optimize.study_files import count, numbers, open_handle, training_begun, wait_for
 
 
 def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(market: Path, sweepd: Sweepd) -> None:
     out = sweepd("train", "--n-trials", 4).finish()
     assert "Using Vectorized Environments: 8 parallel envs" in out
     assert "best trial" in out
-    handle = _handle(market)
+    handle = open_handle(market)
     trials = handle.trials()
     assert len(trials) == 4
     assert all(t.state in (TrialState.COMPLETE, TrialState.PRUNED) for t in trials)
@@ -108,7 +64,7 @@ def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(market:
     # Started again it has nothing to do; asked for more it goes on; joined with something else it refuses.
     assert "training" not in sweepd("train", "--n-trials", 4).finish()
     sweepd("train", "--n-trials", 5, "--pruner", "hyperband").finish()
-    assert len(_handle(market).trials()) == 5
+    assert len(open_handle(market).trials()) == 5
     refused = sweepd("train", "--n-trials", 6, "--budget", "193").finish(2)
     assert "budget = 192" in refused
     assert "--study-name" in refused
@@ -124,7 +80,7 @@ def test_two_racing_workers_reach_the_total_exactly(market: Path, sweepd: Sweepd
     ]
     for racer in racers:
         racer.finish()
-    trials = _handle(market).trials()
+    trials = open_handle(market).trials()
     assert [t.number for t in trials] == list(range(6))
     assert {t.state for t in trials} == {TrialState.COMPLETE}
 
@@ -138,55 +94,39 @@ def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweep
     sweepd("train", "--n-trials", 3, *long, "--study-name", "s", "--runs-dir", "alone/runs").finish()
 
     first = sweepd("train", "--n-trials", 3, *long)
-    _wait_for(lambda: _begun(market))
+    wait_for(lambda: training_begun(market))
     first.signal(signal.SIGINT)
     out = first.finish()
     assert "stopped as asked" in out
-    states = {t.state for t in _handle(market).trials()}
+    states = {t.state for t in open_handle(market).trials()}
     assert states <= {TrialState.WAITING, TrialState.COMPLETE}, states
 
-    reported = _count(market, "SELECT count(*) FROM trial_intermediate_values")
+    reported = count(market, "SELECT count(*) FROM trial_intermediate_values")
     second = sweepd("train", "--n-trials", 3, *long)
-    _wait_for(lambda: _count(market, "SELECT count(*) FROM trial_intermediate_values") > reported or second.ended)
+    wait_for(lambda: count(market, "SELECT count(*) FROM trial_intermediate_values") > reported or second.ended)
     second.signal(signal.SIGKILL)
     second.finish(-signal.SIGKILL)
     third = sweepd("train", "--n-trials", 3, *long)
     third.finish()
-    interrupted, alone = _numbers(market), _numbers(market / "alone")
+    interrupted, alone = numbers(market), numbers(market / "alone")
     assert interrupted == alone
     assert {row["state"] for row in alone.values()} == {TrialState.COMPLETE}
-
-
-def _count(folder: Path, query: str) -> int:
-    """A number from the study's database, read without opening it as a study: a worker is at it. 0 where there is no
-    table yet.
-    """
-    try:
-        with closing(sqlite3.connect(f"file:{folder}/runs/sweepd.db?mode=ro", uri=True)) as connection:
-            return int(connection.execute(query).fetchone()[0])
-    except sqlite3.Error:
-        return 0
-
-
-def _begun(folder: Path) -> bool:
-    """A trial is being trained: its worker has said so with a heartbeat."""
-    return _count(folder, "SELECT count(*) FROM sweepd_workers WHERE state = 'training' AND info LIKE '%trials%'") > 0
 
 
 @pytest.mark.slow
 def test_a_started_again_worker_takes_over_and_sigterm_leaves_nothing_running(market: Path, sweepd: Sweepd) -> None:
     endless = ("--budget", 200_000, "--pruner", "none")
     first = sweepd("train", "--n-trials", 3, *endless)
-    _wait_for(lambda: _begun(market))
+    wait_for(lambda: training_begun(market))
     second = sweepd("train", "--n-trials", 3, *endless)
     second_out = []
     assert "stopped as asked" in first.finish()
-    _wait_for(lambda: _begun(market))
+    wait_for(lambda: training_begun(market))
     second.signal(signal.SIGTERM)
     second_out.append(second.finish())
     assert "asking the running worker" in second_out[0]
-    assert {t.state for t in _handle(market).trials()} == {TrialState.WAITING}
-    assert [t.number for t in _handle(market).trials()] == [0, 1, 2]
+    assert {t.state for t in open_handle(market).trials()} == {TrialState.WAITING}
+    assert [t.number for t in open_handle(market).trials()] == [0, 1, 2]
 
 
 def test_a_second_signal_ends_the_process_at_once_and_the_next_worker_takes_its_trials(
@@ -194,22 +134,22 @@ def test_a_second_signal_ends_the_process_at_once_and_the_next_worker_takes_its_
 ) -> None:
     endless = ("--budget", 200_000, "--pruner", "none")
     first = sweepd("train", "--n-trials", 1, *endless)
-    _wait_for(lambda: _begun(market))
+    wait_for(lambda: training_begun(market))
     first.signal(signal.SIGTERM)
     first.signal(signal.SIGINT)
     first.process.join(20)
     assert first.process.exitcode in (128 + signal.SIGTERM, 128 + signal.SIGINT)
-    assert _count(market, "SELECT count(*) FROM trials WHERE state = 'RUNNING'") == 1
+    assert count(market, "SELECT count(*) FROM trials WHERE state = 'RUNNING'") == 1
     second = sweepd("train", "--n-trials", 1, *endless)
-    _wait_for(lambda: "training trial 0" in second.output.read_text())
+    wait_for(lambda: "training trial 0" in second.output.read_text())
     second.signal(signal.SIGTERM)
     assert "trial 0: put back, its worker died" in second.finish()
-    assert [t.state for t in _handle(market).trials()] == [TrialState.WAITING]
+    assert [t.state for t in open_handle(market).trials()] == [TrialState.WAITING]
 
 
 def test_waiting_trials_go_first_and_only_those_of_the_batchs_shape(market: Path, sweepd: Sweepd) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
-    handle = _handle(market)
+    handle = open_handle(market)
     wide = {
         "net_width": 16,
         "minibatch": 16,
@@ -237,7 +177,7 @@ def test_waiting_trials_go_first_and_only_those_of_the_batchs_shape(market: Path
     assert len(seeds) == 4
     for plan in plans:
         handle.put_back(plan.trial_id)
-    again = _handle(market).ask_batch(4, "w2", total=10)
+    again = open_handle(market).ask_batch(4, "w2", total=10)
     assert [p.number for p in again] == [1, 3, 5, 6]
     assert [p.params for p in again] == [p.params for p in plans]
     assert {p.seed for p in again} == seeds

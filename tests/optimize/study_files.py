@@ -1,0 +1,69 @@
+"""What a study left in its database and on disk, for comparing and for waiting."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from optimize.storage import open_storage, storage_url
+from optimize.study import StudyHandle
+
+KEPT = (
+    "sweepd:fold_scores",
+    "sweepd:path_scores",
+    "sweepd:metrics",
+    "sweepd:env_params",
+    "sweepd:ppo_params",
+    "sweepd:shape",
+    "sweepd:seed",
+)
+
+
+def open_handle(folder: Path) -> StudyHandle:
+    return StudyHandle(open_storage(storage_url(None, folder / "runs"), create=False), "s")
+
+
+def numbers(folder: Path) -> dict[int, Any]:
+    """Everything about every trial that must not depend on how often its worker was interrupted."""
+    handle = open_handle(folder)
+    found = {}
+    for trial in handle.trials():
+        row: dict[str, Any] = {
+            "state": trial.state,
+            "value": trial.value,
+            "params": trial.params,
+            "rungs": trial.intermediate_values,
+        }
+        row |= {key: trial.user_attrs.get(key) for key in KEPT}
+        weights = handle.trial_dir(trial.number) / "members.safetensors"
+        row["members"] = weights.read_bytes() if weights.exists() else None
+        found[trial.number] = row
+    return found
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 90.0) -> None:
+    """Return once `condition()` holds."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.05)
+
+
+def count(folder: Path, query: str) -> int:
+    """A number from the study's database, read without opening it as a study: a worker is at it. 0 where there is no
+    table yet.
+    """
+    try:
+        with closing(sqlite3.connect(f"file:{folder}/runs/sweepd.db?mode=ro", uri=True)) as connection:
+            return int(connection.execute(query).fetchone()[0])
+    except sqlite3.Error:
+        return 0
+
+
+def training_begun(folder: Path) -> bool:
+    """A trial is being trained: its worker has said so with a heartbeat."""
+    return count(folder, "SELECT count(*) FROM sweepd_workers WHERE state = 'training' AND info LIKE '%trials%'") > 0
