@@ -5,8 +5,6 @@ import multiprocessing
 import sqlite3
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,27 +36,12 @@ from optimize.storage import (
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-@pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a PostgreSQL server that lives as long as the tests."""
-    pgserver = pytest.importorskip("pgserver", reason="no PostgreSQL server in a wheel (pgserver) is installed")
-    server = pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete")
-    yield str(server.get_uri())
-    server.cleanup()
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database, on each of the two engines."""
     if request.param == "sqlite":
-        yield storage_url(str(tmp_path / "s.db"), tmp_path)
-        return
-    server = sa.make_url(storage_url(request.getfixturevalue("postgresql"), tmp_path))
-    name = f"t{uuid.uuid4().hex}"
-    with sa.create_engine(server, isolation_level="AUTOCOMMIT").connect() as connection:
-        connection.execute(sa.text(f"CREATE DATABASE {name}"))
-        yield server.set(database=name).render_as_string(hide_password=False)
-        connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
+        return storage_url(str(tmp_path / "s.db"), tmp_path)
+    return str(request.getfixturevalue("postgresql_database"))
 
 
 @pytest.fixture

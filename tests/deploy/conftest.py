@@ -1,0 +1,19 @@
+"""A registry's database on each of the two engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import alembic.command
+import pytest
+
+# What a registry imports when it first needs it: once here is enough for all processes that are forked from this one.
+PRELOADED = (alembic.command,)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def registry_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'registry.db'}"
+    return str(request.getfixturevalue("postgresql_database"))
