@@ -1,0 +1,109 @@
+"""Markets whose answer is known to the gate's benchmarks, and whole small studies on them.
+
+null: the demo market without its edge, its returns demeaned and in random order, traded without costs. There is
+nothing to find, so whatever a study's best trial shows is luck.
+
+planted-1 … planted-3: log prices with a mean-reverting part of 3, 6 and 12 % (phi .97), seen only through the ordinary
+features, with fee and slippage.
+
+oracle: the null market, with the next bar's return among the features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from studies import new_study, work
+
+from envs.crypto.bars import Bars, load_bars, write_bars
+from envs.crypto.demo_market import make_demo_market, make_planted_market, shuffled
+from envs.crypto.features import get_recipe, register_recipe
+from envs.crypto.splits import CrossValidation
+from optimize.study import StudyHandle
+
+ASSETS, BARS, TIMEFRAME, HOLDOUT = 3, 16_000, "1h", 0.2
+STRENGTHS = {"planted-1": 0.03, "planted-2": 0.06, "planted-3": 0.12}
+FREE = {"fee": 0.0, "slippage": 0.0}
+LEAKED = "leaked-next-bar"
+SPACE = """
+name = "gate"
+version = 1
+[shape]
+net_width = { value = 64 }
+net_depth = { value = 2 }
+minibatch = { value = 512 }
+epochs = { value = 8 }
+[ppo]
+learning_rate = { low = 7e-4, high = 2e-3, log = true }
+one_minus_gamma = { low = 0.03, high = 0.06, log = true }
+entropy_coef = { low = 0.02, high = 0.05, log = true }
+initial_log_std = { low = -1.2, high = -0.8 }
+[env]
+action_scale = { low = 0.1, high = 0.3, log = true }
+alpha_weight = { low = 0.3, high = 1.0 }
+cash_reserve = { low = 0.3, high = 0.5 }
+"""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """trials: of a study. budget: environment steps per fold. env: settings that all its trials share."""
+
+    trials: int
+    budget: int
+    env: dict[str, Any]
+
+
+KINDS = {
+    "null": Kind(8, 8_192, FREE),
+    "planted-1": Kind(4, 49_152, {}),
+    "planted-2": Kind(4, 49_152, {}),
+    "planted-3": Kind(4, 49_152, {}),
+    "oracle": Kind(4, 16_384, FREE),
+}
+
+
+def leaked(bars: Bars) -> NDArray[np.float64]:
+    """The default features and, for each asset, its log return over the next bar."""
+    default = get_recipe("default")
+    assets, own = len(bars.tickers), len(default.asset_features)
+    values = default.compute(bars)
+    future = np.zeros_like(bars.close)
+    future[:-1] = np.log(bars.close[1:] / bars.close[:-1])
+    per_asset = values[:, : assets * own].reshape(-1, assets, own)
+    per_asset = np.concatenate((per_asset, 100.0 * future[:, :, None]), axis=2)
+    return np.concatenate((per_asset.reshape(len(values), -1), values[:, assets * own :]), axis=1)
+
+
+def recipe_of(kind: str) -> str:
+    """The recipe's name; the leaking one is registered here alone."""
+    if kind != "oracle":
+        return "default"
+    default = get_recipe("default")
+    names = (*default.asset_features, "leak")
+    return register_recipe(replace(default, name=LEAKED, asset_features=names, compute=leaked)).name
+
+
+def bars_of(kind: str, seed: int) -> Bars:
+    """The market of one seed."""
+    if kind in STRENGTHS:
+        return make_planted_market(seed, assets=ASSETS, bars=BARS, deviation_sd=STRENGTHS[kind])
+    return shuffled(make_demo_market(seed, assets=ASSETS, bars=BARS, edge=0.0), seed)
+
+
+def train(folder: Path, kind: str, seed: int) -> StudyHandle:
+    """Make the study of a market, or go on with it, until it has its trials."""
+    chosen = KINDS[kind]
+    if not folder.exists():
+        write_bars(bars_of(kind, seed), folder)
+    request = {
+        "recipe": recipe_of(kind), "env": chosen.env, "budget": chosen.budget, "n_envs": 8, "horizon": 64, "seed": seed,
+        "cv": CrossValidation("cpcv", 4, 2), "holdout": HOLDOUT, "pruner": "none", "rungs": 2, "threads": 1,
+    }  # fmt: skip
+    handle, experiment = new_study(folder, load_bars(folder, TIMEFRAME), request, SPACE)
+    work(handle, experiment, chosen.trials)
+    return handle
