@@ -62,3 +62,81 @@ class FaultLatch:
         """Put back what `state` returned."""
         self._legal_steps[rows] = self._steps - state["fault_age"].to(self._legal_steps.device)
         self._largest[:, rows] = state["fault_largest"].to(self._largest.device)
+
+
+class ChoiceLatch:
+    """Remembers for every row the first step whose action was none of the choices 0 … `choices` - 1, and that action.
+
+    It keeps the actions of a few steps and looks at them together.
+    """
+
+    _TOGETHER = 16
+
+    def __init__(self, rows: int, rows_per_member: int, choices: int, device: torch.device) -> None:
+        self._rows_per_member = rows_per_member
+        self._choices = choices
+        # float64 holds what a discrete action can be, and is what environments compute with.
+        self._recent = torch.zeros(self._TOGETHER, rows, dtype=torch.float64, device=device)
+        self._places = self._recent.unbind(0)
+        self._to_go = torch.arange(self._TOGETHER, 0, -1, dtype=torch.uint8, device=device).unsqueeze(1)
+        self._noted = 0  # of `recent`
+        self._steps = 0  # before those
+        # Steps before the first illegal one, or infinity; and what that was.
+        self._legal_steps = torch.full((rows,), torch.inf, dtype=torch.float64, device=device)
+        self._illegal = torch.zeros(rows, dtype=torch.float64, device=device)
+
+    def note(self, action: Tensor) -> Tensor:
+        """One step's actions, (rows,) int64; returns them as float64, good until the next steps' are noted."""
+        if self._noted == self._TOGETHER:
+            self._look()
+        place = self._places[self._noted]
+        self._noted += 1
+        return place.copy_(action)
+
+    def clear(self, rows: slice) -> None:
+        """Forget the faults of these rows."""
+        self._look()
+        self._legal_steps[rows] = torch.inf
+        self._illegal[rows] = 0.0
+
+    def latched(self) -> Tensor:
+        """(rows,) bool."""
+        self._look()
+        return self._legal_steps.isfinite()
+
+    def check(self) -> None:
+        """Raise RunError naming the earliest fault. Synchronises."""
+        self._look()
+        legal, row = self._legal_steps.min(0)
+        if bool(legal.isinf()):
+            return
+        at = int(row)
+        raise RunError(
+            f"row {at} (member {at // self._rows_per_member}) got an illegal action in step {int(legal) + 1}: "
+            f"{int(self._illegal[at])}; actions must be whole numbers from 0 to {self._choices - 1}"
+        )
+
+    def state(self, rows: slice) -> dict[str, Tensor]:
+        """These rows' faults as a flat dict of tensors."""
+        self._look()
+        return {"fault_age": self._steps - self._legal_steps[rows], "fault_action": self._illegal[rows].clone()}
+
+    def set_state(self, rows: slice, state: dict[str, Tensor]) -> None:
+        """Put back what `state` returned."""
+        self._look()
+        self._legal_steps[rows] = self._steps - state["fault_age"].to(self._legal_steps.device)
+        self._illegal[rows] = state["fault_action"].to(self._illegal.device)
+
+    def _look(self) -> None:
+        """Look at the actions noted since the last time."""
+        recent = self._recent[: self._noted]
+        if len(recent):
+            # From the first illegal one on, how many there are; bytes are quickest to search.
+            illegal = recent.ne(recent.clamp(0, self._choices - 1)).view(torch.uint8)
+            left = illegal.mul_(self._to_go[-self._noted :]).amax(0).to(torch.int64)
+            found = (left > 0) & self._legal_steps.isinf()
+            first = (self._noted - left).clamp_max_(self._noted - 1)
+            torch.where(found, recent.gather(0, first.unsqueeze(0))[0], self._illegal, out=self._illegal)
+            torch.where(found, self._steps + first.double(), self._legal_steps, out=self._legal_steps)
+        self._steps += self._noted
+        self._noted = 0

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from envs.crypto.market import Market
 
 CRYPTO_ID = "sweepd/Crypto-v0"
+CARTPOLE_ID = "sweepd/CartPole-v1"
 
 
 def _spaces(env: VecEnv) -> tuple[Space[Any], Space[Any]]:
@@ -156,13 +157,30 @@ def make_crypto_vec(
     return GymnasiumVectorView(_crypto(num_envs, data_dir, timeframe, tickers, market, **params))
 
 
+def _cartpole(num_envs: int, **params: Any) -> VecEnv:
+    from envs.games.cartpole import CartPole, CartPoleParams
+
+    return CartPole(CartPoleParams(**params), num_envs)
+
+
+def make_cartpole(**params: Any) -> GymnasiumView:
+    """A single CartPole. params: fields of `CartPoleParams`."""
+    return GymnasiumView(_cartpole(1, **params))
+
+
+def make_cartpole_vec(num_envs: int = 1, **params: Any) -> GymnasiumVectorView:
+    """As `make_cartpole`, `num_envs` of them in one batch (for `gymnasium.make_vec`)."""
+    return GymnasiumVectorView(_cartpole(num_envs, **params))
+
+
 def register() -> None:
     """Tell Gymnasium our ids. It calls this itself on import, where the package is installed; a second time changes
     nothing.
     """
-    if CRYPTO_ID not in gymnasium.registry:
-        gymnasium.register(
-            id=CRYPTO_ID,
-            entry_point="envs.gymnasium_view:make_crypto",
-            vector_entry_point="envs.gymnasium_view:make_crypto_vec",
-        )
+    for name, makers in ((CRYPTO_ID, "make_crypto"), (CARTPOLE_ID, "make_cartpole")):
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                id=name,
+                entry_point=f"envs.gymnasium_view:{makers}",
+                vector_entry_point=f"envs.gymnasium_view:{makers}_vec",
+            )

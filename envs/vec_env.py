@@ -66,7 +66,8 @@ class VecEnv(ABC):
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """Advance every row by one step.
 
-        action: (num_envs, action_dim) float, in [-1, 1] where continuous.
+        action: (num_envs, action_dim) float in [-1, 1]; of a discrete environment (num_envs,) int64, each one of 0 …
+            action_dim - 1.
         out: a (num_envs, state_dim + privileged_dim) float32 tensor to write the observation into; None: a new one.
         """
 
@@ -79,7 +80,9 @@ class VecEnv(ABC):
 
     @abstractmethod
     def faults(self) -> Tensor:
-        """(num_envs,) bool, latched since the row was reset from outside: an action was not finite or out of range."""
+        """(num_envs,) bool, latched since the row was reset from outside: an action was not finite, out of
+        range, or none of the choices.
+        """
 
     @abstractmethod
     def check(self) -> None:

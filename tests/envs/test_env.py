@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market, observation_normaliser
 from envs.crypto.params import EnvParams, Instruments
 from envs.errors import InputError, RunError
+from tests.envs.host_sync import NoHostSync
 from tests.envs.market_samples import WINDOWS, random_actions, random_params, run, sample_market
 
 # ---- money -------------------------------------------------------------------------------------------------
@@ -80,30 +79,22 @@ def test_the_reserve_and_the_largest_position_are_kept_at_the_order() -> None:
 # ---- the device --------------------------------------------------------------------------------------------
 
 
-class NoHostSync(TorchDispatchMode):
-    """Raises on what makes the host wait for a device, or makes a shape depend on values."""
-
-    FORBIDDEN = (
-        "_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "nonzero_numpy", "argwhere", "masked_select",
-        "unique_consecutive", "unique_dim", "_unique2", "bincount", "repeat_interleave.Tensor",
-    )
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(func).removeprefix("aten.")
-        if name.split(".")[0] in self.FORBIDDEN or name in self.FORBIDDEN:
-            raise AssertionError(f"{name} asks the device for a value")
-        if name.startswith(("index.", "index_put")):
-            for index in args[1]:
-                if index is not None and index.dtype in (torch.bool, torch.uint8):
-                    raise AssertionError(f"{name} with a mask has a shape that depends on values")
-        return func(*args, **(kwargs or {}))
-
-
 def everything_on(seed: int = 0) -> tuple[Market, list[EnvParams]]:
     rules = Instruments((0.0, 20.0, 0.0), (1e-3, 0.0, 0.5))
     market = sample_market(seed, hole_share=0.1, instruments=rules)
-    params = [random_params(k, episode_bars=12 + k, lookback=1 + k, trailing_stop=0.03, max_holding_bars=4,
-                            time_decay_floor=0.2, drawdown_penalty=0.5, cash_penalty=0.1) for k in range(3)]
+    params = [
+        random_params(
+            k,
+            episode_bars=12 + k,
+            lookback=1 + k,
+            trailing_stop=0.03,
+            max_holding_bars=4,
+            time_decay_floor=0.2,
+            drawdown_penalty=0.5,
+            cash_penalty=0.1,
+        )
+        for k in range(3)
+    ]
     return market, params
 
 
@@ -158,14 +149,37 @@ def test_observations_are_written_where_one_wants_them() -> None:
 # ---- parameters --------------------------------------------------------------------------------------------
 
 FLIPS: dict[str, float] = {
-    "action_scale": 0.5, "cash_reserve": 0.3, "max_position": 0.2, "trailing_stop": 0.05, "max_holding_bars": 3,
-    "max_holding_fraction": 0.4, "alpha_weight": 0.9, "drawdown_penalty": 0.7, "volatility_penalty": 3.0,
-    "concentration_penalty": 0.09, "concentration_limit": 0.2, "cash_penalty": 0.5, "time_decay_floor": 0.3,
-    "reward_scale": 10.0, "fee": 0.01, "slippage": 0.004, "minimum_order": 300.0, "lookback": 3, "episode_bars": 12,
-    "initial_cash": 1000.0, "held_scale": 3.0,
+    "action_scale": 0.5,
+    "cash_reserve": 0.3,
+    "max_position": 0.2,
+    "trailing_stop": 0.05,
+    "max_holding_bars": 3,
+    "max_holding_fraction": 0.4,
+    "alpha_weight": 0.9,
+    "drawdown_penalty": 0.7,
+    "volatility_penalty": 3.0,
+    "concentration_penalty": 0.09,
+    "concentration_limit": 0.2,
+    "cash_penalty": 0.5,
+    "time_decay_floor": 0.3,
+    "reward_scale": 10.0,
+    "fee": 0.01,
+    "slippage": 0.004,
+    "minimum_order": 300.0,
+    "lookback": 3,
+    "episode_bars": 12,
+    "initial_cash": 1000.0,
+    "held_scale": 3.0,
 }
-ACTIVE = EnvParams(max_holding_bars=6, concentration_penalty=0.05, concentration_limit=0.1, cash_reserve=0.1,
-                   cash_penalty=0.1, trailing_stop=0.2, action_scale=0.3)
+ACTIVE = EnvParams(
+    max_holding_bars=6,
+    concentration_penalty=0.05,
+    concentration_limit=0.1,
+    cash_reserve=0.1,
+    cash_penalty=0.1,
+    trailing_stop=0.2,
+    action_scale=0.3,
+)
 
 
 def test_every_parameter_is_flipped_below() -> None:
@@ -351,11 +365,22 @@ def test_windows_before_all_lags_exist_are_refused() -> None:
         env.configure_member(0, EnvParams(lookback=2), [(3, 20)])
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("action_scale", 0.0), ("cash_reserve", 1.0), ("max_position", 1.5), ("trailing_stop", -0.1),
-    ("max_holding_bars", 2.5), ("fee", math.nan), ("slippage", -1e-9), ("lookback", 0), ("initial_cash", 0),
-    ("minimum_order", "10"), ("reward_scale", True),
-])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("action_scale", 0.0),
+        ("cash_reserve", 1.0),
+        ("max_position", 1.5),
+        ("trailing_stop", -0.1),
+        ("max_holding_bars", 2.5),
+        ("fee", math.nan),
+        ("slippage", -1e-9),
+        ("lookback", 0),
+        ("initial_cash", 0),
+        ("minimum_order", "10"),
+        ("reward_scale", True),
+    ],
+)
 def test_parameters_out_of_range_are_refused(name: str, value: object) -> None:
     with pytest.raises(InputError, match=name):
         EnvParams(**{name: value})  # type: ignore[arg-type]

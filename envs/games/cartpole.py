@@ -1,0 +1,333 @@
+"""CartPole (Barto, Sutton and Anderson, 1983) as a vectorized environment: Gymnasium's `CartPole-v1`, many at a time.
+
+The equations are Gymnasium's, integrated by Euler's method in float64 as there, so that whole episodes agree; only the
+rounding of single operations differs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs.errors import InputError
+from envs.faults import ChoiceLatch
+from envs.streams import Streams, derive_seed
+from envs.vec_env import Step, VecEnv
+
+_AHEAD = 64  # steps for which a member's starts are drawn where nobody called `draw`
+
+
+@dataclass(frozen=True)
+class CartPoleParams:
+    """Parameters of one member's cart and pole, in SI units. Each may differ from row to row of one batch.
+
+    Raises InputError where a value is out of its range.
+    """
+
+    gravity: float = 9.8
+    masscart: float = 1.0
+    masspole: float = 0.1
+    length: float = 0.5  # half the pole's
+    force_mag: float = 10.0  # pushes the cart, to the left or the right
+    tau: float = 0.02  # seconds from step to step
+    x_threshold: float = 2.4  # an episode ends where the cart is farther out than this,
+    theta_threshold: float = 12 * 2 * math.pi / 360  # or the pole leans more, in radians,
+    max_steps: int = 500  # or after this many steps (that is a truncation)
+    start_range: float = 0.05  # episodes start with all four of the state uniform between - and + this
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            kind = "a whole number" if field.type == "int" else "a number"
+            right_type = isinstance(value, int if field.type == "int" else int | float)
+            if isinstance(value, bool) or not right_type or not math.isfinite(value):
+                raise InputError(f"CartPole parameter {field.name} is {value!r}; it must be {kind}")
+            may_be_zero = field.name in ("gravity", "force_mag", "start_range")
+            if value < 0 or (value == 0 and not may_be_zero):
+                least = "at least 0" if may_be_zero else "above 0"
+                raise InputError(f"CartPole parameter {field.name} is {value!r}; it must be {least}")
+        nearest = min(self.x_threshold, self.theta_threshold)
+        if self.start_range > nearest:
+            raise InputError(f"CartPole parameter start_range is {self.start_range!r}; it must be at most {nearest!r}")
+
+
+def shortest_episode(params: CartPoleParams) -> int:
+    """Steps that every episode lasts at least, whatever its start and its actions.
+
+    By interval arithmetic: bounds on the sizes of position, angle and their speeds, grown step by step with the
+    largest accelerations that these bounds allow.
+    """
+    p, total = params, params.masscart + params.masspole
+    share = p.masspole * p.length / total
+    x = theta = speed = turning = p.start_range
+    steps = 0
+    while steps < p.max_steps and x <= p.x_threshold and theta <= p.theta_threshold:
+        sine = math.sin(min(theta, math.pi / 2))
+        push = p.force_mag / total + share * turning**2 * sine
+        angular = (p.gravity * sine + push) / (4 / 3 * p.length - share)
+        x, theta = x + p.tau * speed, theta + p.tau * turning
+        speed, turning = speed + p.tau * (push + share * angular), turning + p.tau * angular
+        steps += 1
+    return steps
+
+
+class CartPole(VecEnv):
+    """`envs_per_member` rows per member, each balancing a pole for one episode after the other.
+
+    Observation (4, float32): the cart's position and speed, the pole's angle and angular speed. Action: (num_envs,)
+    int64, 0 pushes the cart to the left and 1 to the right. The reward is 1 in every step.
+    """
+
+    env_name = "sweepd/CartPole-v1"
+    state_dim = 4
+    action_dim = 2
+    if_discrete = True
+
+    def __init__(
+        self,
+        params: CartPoleParams | Sequence[CartPoleParams],
+        envs_per_member: int,
+        *,
+        device: torch.device | str = "cpu",
+        debug: bool = False,
+    ) -> None:
+        """Call `reset` before the first step.
+
+        params: one per member, or one for a single member. debug: check for faults after every step.
+        """
+        every = [params] if isinstance(params, CartPoleParams) else list(params)
+        if not every or envs_per_member < 1:
+            raise InputError(f"CartPole needs members and envs, and got {len(every)} members of {envs_per_member} envs")
+        self.device = torch.device(device)
+        self.debug = debug
+        self.num_members, self.envs_per_member = len(every), envs_per_member
+        self.num_envs = rows = self.num_members * envs_per_member
+
+        def per_row(*shape: int) -> Tensor:
+            return torch.zeros(*shape, rows, dtype=torch.float64, device=self.device)
+
+        # Below whatever moves with time is its rate: position and speed, angle and its speed, the episode's age and 1.
+        self._state, self._start, self._final = per_row(6), per_row(6), per_row(4)
+        self._state[5] = self._start[5] = 1.0
+        self._moving, self._rates = self._state[0::2], self._state[1::2]
+        self._speeds, self._body = self._rates[:2], self._state[:4]
+        self._angle, self._turning, self._age = self._state[2], self._state[3], self._state[4]
+        self._time = per_row(3)  # how far a rate of 1 moves each of them in a step: tau, tau, 1
+        self._tau = self._time[:2]
+        self._limits, self._over = per_row(3), per_row(3)
+        self._outside, self._fallen, self._too_old = self._over
+        self._left, self._from_left_to_right = per_row(), per_row()  # the cart's acceleration by a push
+        # With p = masspole * length / total mass: sine and cosine; p sin, p cos, g sin and 4/3 length; the numerator
+        # and denominator of the pole's acceleration. Side by side, since an operation costs more to start than a
+        # thousand rows to compute.
+        self._sine, self._cosine = self._trigonometry = per_row(2)
+        self._share, self._gravity = per_row(), per_row()
+        terms = per_row(4)
+        self._swing, self._base = terms[:2], terms[2:]
+        self._unbraked, self._reaction, self._fall, self._inertia = terms
+        self._numerator, self._denominator = self._fraction = per_row(2)
+        self._linear, self._angular = self._acceleration = per_row(2)
+        self._push, self._square = per_row(), per_row()
+        self._reward = torch.ones(rows, device=self.device)
+
+        self._streams = Streams(self.num_members)
+        # One start lies ready for every row. A row can't use two within `bootstrap_interval` steps, so that often new
+        # ones are laid where they were used: entry `turn` of the row's column of those that were drawn ahead.
+        self._pool = torch.zeros(1, 4, rows, dtype=torch.float64, device=self.device)
+        self._turn = torch.zeros(rows, dtype=torch.int64, device=self.device)
+        self._rounds = np.zeros(self.num_members, dtype=np.int64)  # entries that each member drew
+        self._drawn = np.zeros(self.num_members, dtype=np.int64)  # steps they are for, counted from the last laying
+        self._since = self._until = 0  # steps since the last laying, and until the next or the next drawing
+        self._shortest = np.ones(self.num_members, dtype=np.int64)
+        self._started = False
+        self._params = every
+        self._faults = ChoiceLatch(rows, envs_per_member, self.action_dim, self.device)
+        for member, own in enumerate(every):
+            self.configure_member(member, own)
+
+    def configure_member(self, member: int, params: CartPoleParams) -> None:
+        """Give a slot to another member; follow it with `reset_member` or `set_member`."""
+        self._lay()
+        rows = self._rows(member)
+        total = params.masscart + params.masspole
+        share = params.masspole * params.length / total
+        push = params.force_mag / total
+        self._left[rows], self._from_left_to_right[rows] = -push, 2.0 * push
+        self._share[rows], self._gravity[rows] = share, params.gravity
+        self._inertia[rows] = params.length * 4.0 / 3.0
+        self._tau[:, rows], self._time[2, rows] = params.tau, 1.0
+        limits = (params.x_threshold, params.theta_threshold, params.max_steps - 0.5)
+        for row, limit in zip(self._limits, limits, strict=True):
+            row[rows] = limit
+        self._params[member] = params
+        self._shortest[member] = shortest_episode(params)
+        self.bootstrap_interval = int(self._shortest.min())
+        self.max_step = max(own.max_steps for own in self._params)
+
+    def member_params(self, member: int) -> CartPoleParams:
+        """The parameters that a slot was configured with."""
+        return self._params[member]
+
+    def reset(self, seed: int | Sequence[int | None] | None = None) -> Tensor:
+        """See `VecEnv.reset`. A None among several seeds keeps that member's stream (or the slot empty, if it never
+        had one).
+
+        Where no seed was ever given at all, members get one from the operating system.
+        """
+        members = range(self.num_members)
+        seeds: list[int | None]
+        if isinstance(seed, int):
+            seeds = [derive_seed("env", seed, member) for member in members]
+        elif seed is not None:
+            seeds = list(seed)
+        elif any(self._streams.seeded(member) for member in members):
+            seeds = [None] * self.num_members
+        else:
+            seeds = [int(np.random.SeedSequence().generate_state(1)[0]) for _ in members]
+        for member, own in enumerate(seeds):
+            self.reset_member(member, own)
+        return self.observe()
+
+    def reset_member(self, member: int, seed: int | None = None) -> None:
+        """Start that member's rows anew, its stream too where a seed is given; the others go on undisturbed."""
+        if seed is not None:
+            self._streams.seed(member, seed)
+        self._lay()
+        rows = self._rows(member)
+        self._start[:4, rows] = self._new_starts(member, 1)[0]
+        self._state[:, rows] = self._start[:, rows]
+        self._start[:4, rows] = self._new_starts(member, 1)[0]
+        self._drawn[member] = 0
+        self._faults.clear(rows)
+        self._started = True
+
+    def draw(self, horizon: int) -> None:
+        """See `VecEnv.draw`: the starts of the episodes that begin within `horizon` steps."""
+        self._lay()
+        for member in range(self.num_members):
+            self._draw(member, horizon)
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        """See `VecEnv.step`. Read what it returns beside the observation, don't write it."""
+        if action.shape != (self.num_envs,):  # torch would broadcast it, or complain in its own words
+            raise ValueError(f"actions have the shape {tuple(action.shape)}, not {(self.num_envs,)}")
+        if not self._until:
+            self._prepare()
+        self._until -= 1
+        self._since += 1
+        self._move(self._faults.note(action))
+
+        # 1.0 where a limit is passed, and with such weights lerp picks the one or the other exactly, faster than where.
+        torch.abs(self._moving, out=self._over).gt_(self._limits)
+        terminated = torch.maximum(self._outside, self._fallen)
+        done = torch.maximum(terminated, self._too_old)
+        self._final.lerp_(self._body, done)
+        self._state.lerp_(self._start, done)
+        if self.debug:
+            self.check()
+        return Step(self.observe(out), self._reward, terminated.bool(), self._too_old.bool())
+
+    def _move(self, action: Tensor) -> None:
+        """The equations of motion, for (num_envs,) float64 actions."""
+        torch.sin(self._angle, out=self._sine)
+        torch.cos(self._angle, out=self._cosine)
+        torch.mul(self._trigonometry, self._share, out=self._swing)
+        torch.mul(self._sine, self._gravity, out=self._fall)
+        # The cart's acceleration but for the pole's reaction, in place of p sin.
+        torch.addcmul(self._left, self._from_left_to_right, action, out=self._push)
+        torch.mul(self._turning, self._turning, out=self._square)
+        torch.addcmul(self._push, self._unbraked, self._square, out=self._unbraked)
+        # The pole's is g sin - cos * that, divided by 4/3 length - cos * p cos.
+        torch.addcmul(self._base, self._swing, self._cosine, value=-1.0, out=self._fraction)
+        torch.div(self._numerator, self._denominator, out=self._angular)
+        torch.addcmul(self._unbraked, self._reaction, self._angular, value=-1.0, out=self._linear)
+        self._moving.addcmul_(self._rates, self._time)
+        self._speeds.addcmul_(self._acceleration, self._tau)
+
+    def observe(self, out: Tensor | None = None) -> Tensor:
+        """(num_envs, 4) float32: what every row sees now. Changes nothing."""
+        obs = torch.empty(self.num_envs, 4, device=self.device) if out is None else out
+        return obs.copy_(self._body.t())
+
+    def final_obs(self) -> Tensor:
+        """See `VecEnv.final_obs`."""
+        return self._final.t().float()
+
+    def faults(self) -> Tensor:
+        """See `VecEnv.faults`."""
+        return self._faults.latched()
+
+    def check(self) -> None:
+        """See `VecEnv.check`."""
+        self._faults.check()
+
+    def get_member(self, member: int) -> dict[str, Tensor]:
+        """See `VecEnv.get_member`."""
+        self._lay()
+        rows = self._rows(member)
+        own = {
+            "state": self._state[:, rows], "final": self._final[:, rows], "start": self._start[:, rows],
+            "pool": self._pool[: self._rounds[member], :, rows], "turn": self._turn[rows],
+            "drawn": torch.tensor(self._drawn[member]), "stream": self._streams.state(member),
+        }  # fmt: skip
+        own |= self._faults.state(rows)
+        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in own.items()}
+
+    def set_member(self, member: int, state: dict[str, Tensor]) -> None:
+        """See `VecEnv.set_member`. The slot must be configured with the member's parameters."""
+        self._lay()
+        rows = self._rows(member)
+        for name, tensor in (("state", self._state), ("final", self._final), ("start", self._start)):
+            tensor[:, rows] = state[name].to(self.device)
+        self._put(member, state["pool"])
+        self._turn[rows] = state["turn"].to(self.device)
+        self._drawn[member] = int(state["drawn"])
+        self._streams.set_state(member, state["stream"])
+        self._faults.set_state(rows, state)
+        self._started = True
+
+    def _rows(self, member: int) -> slice:
+        return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
+
+    def _lay(self) -> None:
+        """Lay new starts where they were used since the last time: in rows whose episode is younger than that."""
+        if self._since:
+            used = self._age < self._since
+            turn = self._turn.clamp_max(len(self._pool) - 1).expand(1, 4, -1)  # beyond the last where none is needed
+            torch.where(used, self._pool.gather(0, turn)[0], self._start[:4], out=self._start[:4])
+            self._turn += used
+            self._drawn -= self._since
+        self._since = self._until = 0
+
+    def _prepare(self) -> None:
+        """For the next step: a start for every row, and more where a member has drawn none for it."""
+        self._lay()
+        if not self._started:
+            raise RuntimeError("step was called before reset")
+        for member in np.flatnonzero(self._drawn == 0):
+            self._draw(int(member), _AHEAD)
+        self._until = min(self.bootstrap_interval, int(self._drawn.min()))
+
+    def _draw(self, member: int, steps: int) -> None:
+        """What a member's next `steps` steps may need: each of its rows ends at most so many episodes in them."""
+        rounds = -(-steps // int(self._shortest[member]))
+        self._put(member, self._new_starts(member, rounds))
+        self._turn[self._rows(member)] = 0
+        self._drawn[member] = steps
+
+    def _new_starts(self, member: int, rounds: int) -> Tensor:
+        """(rounds, 4, envs_per_member) float64 from the member's stream."""
+        uniform = self._streams.member_uniform(member, rounds, 4, self.envs_per_member)
+        return uniform.mul_(2.0).sub_(1.0).mul_(self._params[member].start_range).to(self.device)
+
+    def _put(self, member: int, starts: Tensor) -> None:
+        missing = len(starts) - len(self._pool)
+        if missing > 0:
+            self._pool = torch.cat([self._pool, self._pool.new_zeros(missing, 4, self.num_envs)])
+        self._pool[: len(starts), :, self._rows(member)] = starts.to(self.device)
+        self._rounds[member] = len(starts)

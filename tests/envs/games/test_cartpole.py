@@ -1,0 +1,483 @@
+"""CartPole: Gymnasium's, whatever the actions; and the promises of the contract."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from envs.errors import InputError, RunError
+from envs.games.cartpole import CartPole, CartPoleParams, shortest_episode
+from envs.gymnasium_view import CARTPOLE_ID, GymnasiumVectorView, GymnasiumView, register
+from tests.envs.host_sync import NoHostSync
+
+DEFAULT = CartPoleParams()
+# Each is another world than the default, and yet its episodes last a while.
+OTHER: dict[str, Any] = {
+    "gravity": 12.0, "masscart": 0.7, "masspole": 0.2, "length": 0.8, "force_mag": 8.0, "tau": 0.015,
+    "x_threshold": 0.06, "theta_threshold": 0.1, "max_steps": 7, "start_range": 0.03,
+}  # fmt: skip
+
+
+def reference_step(p: CartPoleParams, state: np.ndarray, action: int) -> np.ndarray:
+    """One step in plain float64: position, speed, angle, angular speed."""
+    x, speed, angle, turning = (float(value) for value in state)
+    total = p.masscart + p.masspole
+    force = p.force_mag if action else -p.force_mag
+    sine, cosine = math.sin(angle), math.cos(angle)
+    push = (force + p.masspole * p.length * turning**2 * sine) / total
+    angular = (p.gravity * sine - cosine * push) / (p.length * (4.0 / 3.0 - p.masspole * cosine**2 / total))
+    linear = push - p.masspole * p.length * angular * cosine / total
+    return np.array([x + p.tau * speed, speed + p.tau * linear, angle + p.tau * turning, turning + p.tau * angular])
+
+
+def exact_state(env: CartPole) -> np.ndarray:
+    """(num_envs, 4) float64: what observations are rounded from."""
+    member = [env.get_member(m)["state"][:4] for m in range(env.num_members)]
+    return torch.cat(member, dim=1).t().numpy()
+
+
+def gymnasium_with(params: CartPoleParams) -> CartPoleEnv:
+    made = CartPoleEnv()
+    for name in ("gravity", "masscart", "masspole", "length", "force_mag", "tau", "x_threshold"):
+        setattr(made, name, getattr(params, name))
+    made.total_mass = params.masscart + params.masspole
+    made.polemass_length = params.masspole * params.length
+    made.theta_threshold_radians = params.theta_threshold
+    return made
+
+
+def balancing(state: np.ndarray) -> int:
+    """A controller that never lets the pole fall."""
+    return int(0.1 * state[0] + 0.3 * state[1] + 3.0 * state[2] + state[3] > 0)
+
+
+def random_params(seed: int) -> CartPoleParams:
+    rng = np.random.default_rng(seed)
+    changed = {name: getattr(DEFAULT, name) * rng.uniform(0.7, 1.4) for name in OTHER if name != "max_steps"}
+    return CartPoleParams(**changed, max_steps=int(rng.integers(5, 200)))
+
+
+# ---- Gymnasium's --------------------------------------------------------------------------------------------
+
+
+def follow(
+    params: CartPoleParams, seed: int, act: Callable[[np.ndarray, int], int], *, resync: bool
+) -> tuple[int, float]:
+    """One episode beside Gymnasium's. Returns its length and by how much the states differed at most.
+
+    resync: both take every step from our state, so that only one step's rounding can differ; otherwise from the same
+    start on their own.
+    """
+    env = CartPole(params, 1)
+    env.reset([seed])
+    theirs = gymnasium_with(params)
+    theirs.reset(seed=0)
+    theirs.state = state = exact_state(env)[0]
+    worst, steps = 0.0, 0
+    while True:
+        action = act(theirs.state, steps)
+        made = env.step(torch.tensor([action]))
+        obs, reward, terminated, *_ = theirs.step(action)
+        state = reference_step(params, state, action)
+        steps += 1
+        assert float(made.reward[0]) == reward == 1.0
+        assert bool(made.terminated[0]) == terminated
+        assert bool(made.truncated[0]) == (steps == params.max_steps)
+        done = terminated or steps == params.max_steps
+        ours = env.final_obs()[0].numpy() if done else made.obs[0].numpy()
+        exact = env.get_member(0)["final" if done else "state"][:4, 0].numpy()
+        assert obs.dtype == ours.dtype == np.float32
+        np.testing.assert_array_equal(ours, exact.astype(np.float32))
+        worst = max(worst, float(np.abs(exact - theirs.state).max()), float(np.abs(exact - state).max()))
+        if done:
+            return steps, worst
+        if resync:
+            theirs.state, state = exact, exact
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**40), actions=st.lists(st.integers(0, 1), min_size=1, max_size=40), world=st.integers(0, 50)
+)
+def test_every_step_of_whole_episodes_is_gymnasiums(seed: int, actions: list[int], world: int) -> None:
+    params = random_params(world) if world else DEFAULT
+    _, worst = follow(params, seed, lambda _, step: actions[step % len(actions)], resync=True)
+    assert worst < 1e-14
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**40), actions=st.lists(st.integers(0, 1), min_size=1, max_size=40))
+def test_episodes_on_their_own_stay_together(seed: int, actions: list[int]) -> None:
+    steps, worst = follow(DEFAULT, seed, lambda _, step: actions[step % len(actions)], resync=False)
+    # A pole multiplies differences by exp(.08) a step at most; those of rounding begin at about 1e-16.
+    assert worst < 1e-14 * math.exp(0.08 * steps)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_balanced_pole_is_gymnasiums_for_five_hundred_steps(seed: int) -> None:
+    steps, worst = follow(DEFAULT, seed, lambda state, _: balancing(state), resync=True)
+    assert steps == 500
+    assert worst < 1e-14
+
+
+def test_gymnasiums_own_defaults_are_ours() -> None:
+    theirs = CartPoleEnv()
+    for name in ("gravity", "masscart", "masspole", "length", "force_mag", "tau", "x_threshold"):
+        assert getattr(theirs, name) == getattr(DEFAULT, name)
+    assert theirs.theta_threshold_radians == DEFAULT.theta_threshold
+    assert gymnasium.spec("CartPole-v1").max_episode_steps == DEFAULT.max_steps
+
+
+def test_starts_are_uniform() -> None:
+    env = CartPole(CartPoleParams(start_range=0.2), 4096)
+    starts = env.reset([3]).double().numpy()
+    assert starts.min() >= -0.2
+    assert starts.max() <= 0.2
+    np.testing.assert_allclose(starts.mean(0), 0.0, atol=0.01)
+    np.testing.assert_allclose(starts.std(0), 0.4 / math.sqrt(12), rtol=0.03)
+    np.testing.assert_allclose(np.corrcoef(starts.T), np.eye(4), atol=0.06)
+
+
+# ---- episodes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_every_episode_has_a_start_of_its_own(drawn: bool) -> None:
+    """Whether or not anybody draws ahead: no start is used twice, and all are in range."""
+    params = [dataclasses.replace(DEFAULT, max_steps=9), dataclasses.replace(DEFAULT, force_mag=20.0), DEFAULT]
+    env = CartPole(params, 20)
+    first = env.reset(5)
+    starts = [tuple(row) for row in first.tolist()]
+    generator = torch.Generator().manual_seed(0)
+    for step in range(300):
+        if drawn and step % 20 == 0:
+            env.draw(20)
+        made = env.step(torch.randint(0, 2, (60,), generator=generator) | (torch.arange(60) % 3 == 0))
+        starts += [tuple(row) for row in made.obs[made.terminated | made.truncated].tolist()]
+    assert len(starts) > 1000
+    assert len(set(starts)) == len(starts)
+    assert max(abs(value) for start in starts for value in start) <= 0.05
+
+
+def simulated_length(params: CartPoleParams, start: np.ndarray, actions: Callable[[int], int]) -> int:
+    state = start
+    for step in range(params.max_steps):
+        state = reference_step(params, state, actions(step))
+        if abs(state[0]) > params.x_threshold or abs(state[2]) > params.theta_threshold:
+            return step + 1
+    return params.max_steps
+
+
+@settings(max_examples=200)
+@given(
+    world=st.integers(0, 10_000),
+    start=st.lists(st.floats(-1, 1), min_size=4, max_size=4),
+    actions=st.lists(st.integers(0, 1), min_size=1, max_size=20),
+)
+def test_no_episode_is_shorter_than_the_shortest(world: int, start: list[float], actions: list[int]) -> None:
+    params = random_params(world) if world else DEFAULT
+    state = np.array(start) * params.start_range
+    assert simulated_length(params, state, lambda step: actions[step % len(actions)]) >= shortest_episode(params)
+
+
+@pytest.mark.parametrize("params", [DEFAULT, CartPoleParams(x_threshold=0.06), CartPoleParams(force_mag=30.0)])
+def test_and_one_is_as_short(params: CartPoleParams) -> None:
+    """So `bootstrap_interval` couldn't be longer."""
+    lengths = []
+    for corner in range(16):
+        start = params.start_range * np.array([1.0 if corner >> bit & 1 else -1.0 for bit in range(4)])
+        lengths += [simulated_length(params, start, lambda _, push=push: push) for push in (0, 1)]  # type: ignore[misc]
+    assert min(lengths) == shortest_episode(params) == CartPole(params, 2).bootstrap_interval
+
+
+def test_a_limit_on_steps_can_be_the_shortest() -> None:
+    assert shortest_episode(CartPoleParams(max_steps=3)) == 3
+    assert CartPole([DEFAULT, CartPoleParams(max_steps=3)], 2).bootstrap_interval == 3
+
+
+def test_final_observations_stay_for_the_interval() -> None:
+    env = CartPole(CartPoleParams(max_steps=30), 64)
+    env.reset(1)
+    generator = torch.Generator().manual_seed(1)
+    kept: list[tuple[int, Tensor, Tensor]] = []
+    for step in range(200):
+        made = env.step(torch.randint(0, 2, (64,), generator=generator))
+        final = env.final_obs()
+        for since, rows, then in kept:
+            if step - since < env.bootstrap_interval:
+                assert torch.equal(final[rows], then[rows])
+        kept.append((step, made.terminated | made.truncated, final))
+
+
+# ---- parameters ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_every_parameter_has_an_effect_on_its_own_rows_alone(name: str) -> None:
+    assert {field.name for field in dataclasses.fields(CartPoleParams)} == set(OTHER)
+    plain = CartPole([DEFAULT, DEFAULT], 8)
+    changed = CartPole([DEFAULT, dataclasses.replace(DEFAULT, **{name: OTHER[name]})], 8)
+    seen = []
+    for env in (plain, changed):
+        generator = torch.Generator().manual_seed(0)
+        obs = [env.reset([1, 2])]
+        obs += [env.step(torch.randint(0, 2, (16,), generator=generator)).obs for _ in range(40)]
+        seen.append(torch.stack(obs))
+    assert torch.equal(seen[0][:, :8], seen[1][:, :8])
+    assert not torch.equal(seen[0][:, 8:], seen[1][:, 8:])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("gravity", -1.0),
+        ("masscart", 0.0),
+        ("tau", math.nan),
+        ("max_steps", 2.5),
+        ("max_steps", 0),
+        ("length", True),
+        ("start_range", 0.3),
+    ],
+)
+def test_a_wrong_parameter_is_named(name: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"{name} is {value!r}"):
+        CartPoleParams(**{name: value})
+
+
+def test_no_rows_are_refused() -> None:
+    with pytest.raises(InputError, match="0 envs"):
+        CartPole(DEFAULT, 0)
+
+
+# ---- members -----------------------------------------------------------------------------------------------------
+
+
+def run(env: CartPole, actions: Tensor, per_draw: int = 0) -> list[Tensor]:
+    made = []
+    for step, action in enumerate(actions):
+        if per_draw and step % per_draw == 0:
+            env.draw(per_draw)
+        one = env.step(action)
+        made.append(torch.cat([one.obs, one.terminated[:, None], one.truncated[:, None], env.final_obs()], dim=1))
+    return made
+
+
+@pytest.mark.parametrize("per_member", [1, 3, 16, 33])
+def test_a_members_numbers_depend_neither_on_slot_nor_on_company(per_member: int) -> None:
+    worlds = [DEFAULT, *(random_params(seed) for seed in range(1, 6))]
+    generator = torch.Generator().manual_seed(0)
+    actions = {m: torch.randint(0, 2, (120, per_member), generator=generator) for m in range(6)}
+
+    def results(order: list[int]) -> dict[int, list[Tensor]]:
+        env = CartPole([worlds[m] for m in order], per_member)
+        env.reset(order)
+        made = run(env, torch.cat([actions[m] for m in order], dim=1), per_draw=40)
+        return {m: [one[i * per_member : (i + 1) * per_member] for one in made] for i, m in enumerate(order)}
+
+    together, turned = results([0, 1, 2, 3, 4, 5]), results([3, 0, 5, 1, 4, 2])
+    for m in range(6):
+        alone = results([m])
+        for one, two, three in zip(alone[m], together[m], turned[m], strict=True):
+            assert torch.equal(one, two)
+            assert torch.equal(one, three)
+
+
+def test_many_rows_on_two_threads_equal_few_on_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    actions = torch.randint(0, 2, (20, 40_001), generator=generator)
+    made = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        env = CartPole(DEFAULT, 40_001)
+        env.reset([9])
+        made.append(run(env, actions))
+    for one, two in zip(*made, strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("at", [31, 40, 43])
+def test_a_member_resumes_exactly_in_another_slot(at: int, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    world = dataclasses.replace(DEFAULT, force_mag=15.0, max_steps=25)
+    actions = torch.randint(0, 2, (150, 8), generator=generator)
+    source = CartPole([DEFAULT, world], 4)
+    source.reset([1, 2])
+    source.draw(40)
+    run(source, actions[:at])
+    save_file(source.get_member(1), tmp_path / "member.safetensors")
+    expected = run(source, actions[at:])
+
+    other = CartPole([random_params(8), random_params(9), DEFAULT], 4)
+    other.reset(77)
+    other.draw(30)
+    run(other, torch.randint(0, 2, (17, 12), generator=generator))
+    other.configure_member(0, world)
+    other.set_member(0, load_file(tmp_path / "member.safetensors"))
+    company = torch.randint(0, 2, (150 - at, 8), generator=generator)
+    got = run(other, torch.cat([actions[at:, 4:], company], dim=1))
+    for one, two in zip(expected, got, strict=True):
+        assert torch.equal(one[4:], two[:4])
+
+
+def test_a_slot_given_to_another_member_disturbs_nobody() -> None:
+    generator = torch.Generator().manual_seed(0)
+    actions = torch.randint(0, 2, (90, 6), generator=generator)
+    kept, changed = (CartPole([DEFAULT, DEFAULT], 3) for _ in range(2))
+    for env in (kept, changed):
+        env.reset([1, 2])
+        run(env, actions[:20])
+    changed.configure_member(1, random_params(4))
+    changed.reset_member(1, 5)
+    for one, two in zip(run(kept, actions[20:]), run(changed, actions[20:]), strict=True):
+        assert torch.equal(one[:3], two[:3])
+        assert not torch.equal(one[3:], two[3:])
+
+
+# ---- the device --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_a_step_never_asks_the_device_for_a_value(drawn: bool) -> None:
+    env = CartPole([random_params(m) for m in range(3)], 5)
+    env.reset(1)
+    actions = torch.randint(0, 2, (120, 15))
+    with NoHostSync():
+        for step, action in enumerate(actions):
+            if drawn and step % 40 == 0:
+                env.draw(40)
+            env.step(action)
+            env.final_obs()
+            env.faults()
+
+
+def test_observations_go_where_they_are_wanted() -> None:
+    env, plain = CartPole(DEFAULT, 6), CartPole(DEFAULT, 6)
+    room = torch.full((6, 4), torch.nan)
+    assert torch.equal(env.reset(4), plain.reset(4))
+    action = torch.ones(6, dtype=torch.int64)
+    assert env.step(action, out=room).obs is room
+    assert torch.equal(room, plain.step(action).obs)
+    assert torch.equal(room, env.observe())
+
+
+def test_what_a_step_returned_stays_as_it_was() -> None:
+    env = CartPole(CartPoleParams(max_steps=1), 2)
+    env.reset(0)
+    first = env.step(torch.zeros(2, dtype=torch.int64))
+    kept = [part.clone() for part in first]
+    env.configure_member(0, DEFAULT)
+    env.step(torch.ones(2, dtype=torch.int64))
+    for part, then in zip(first, kept, strict=True):
+        assert torch.equal(part, then)
+
+
+# ---- faults ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [2, -1, 2**40])
+@pytest.mark.parametrize("step", [0, 15, 16, 40])
+def test_the_first_illegal_action_is_named(bad: int, step: int) -> None:
+    env = CartPole([DEFAULT, DEFAULT], 3)
+    env.reset(0)
+    for at in range(60):
+        action = torch.ones(6, dtype=torch.int64)
+        if at >= step:
+            action[4] = bad + (at > step)
+        if at == step + 3:
+            action[1] = -7
+        env.step(action)
+    assert env.faults().tolist() == [False, True, False, False, True, False]
+    with pytest.raises(RunError, match=rf"row 4 \(member 1\) got an illegal action in step {step + 1}: {bad};"):
+        env.check()
+    env.reset_member(1)
+    with pytest.raises(RunError, match="row 1"):
+        env.check()
+    env.reset()
+    env.check()
+
+
+def test_a_fault_moves_with_its_member() -> None:
+    env, other = CartPole([DEFAULT, DEFAULT], 2), CartPole([DEFAULT], 2)
+    env.reset(0)
+    other.reset(0)
+    for action in ([0, 1, 0, 1], [0, 1, 0, 5]):
+        env.step(torch.tensor(action))
+    run(other, torch.ones(30, 2, dtype=torch.int64))
+    other.set_member(0, env.get_member(1))
+    assert other.faults().tolist() == [False, True]
+    other.set_member(0, env.get_member(0))
+    assert not other.faults().any()
+
+
+def test_debugging_stops_at_once() -> None:
+    env = CartPole(DEFAULT, 2, debug=True)
+    env.reset(0)
+    with pytest.raises(RunError, match="row 1"):
+        env.step(torch.tensor([0, 2]))
+
+
+def test_wrong_shapes_and_orders_are_refused() -> None:
+    env = CartPole(DEFAULT, 2)
+    with pytest.raises(RuntimeError, match="before reset"):
+        env.step(torch.tensor([0, 1]))
+    env.reset(0)
+    with pytest.raises(ValueError, match=r"shape \(2, 1\), not \(2,\)"):
+        env.step(torch.tensor([[0], [1]]))
+
+
+# ---- views ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_single_environment_passes_gymnasiums_check() -> None:
+    register()
+    env = gymnasium.make(CARTPOLE_ID)
+    with pytest.warns(UserWarning, match="infinity"):  # speeds have no bounds
+        check_env(env.unwrapped, skip_render_check=True)
+
+
+def test_the_vector_view_has_gymnasiums_semantics() -> None:
+    register()
+    env = gymnasium.make_vec(CARTPOLE_ID, num_envs=4, max_steps=10)
+    assert env.action_space.shape == (4,)
+    obs, _ = env.reset(seed=7)
+    again, _ = env.reset(seed=7)
+    np.testing.assert_array_equal(obs, again)
+    for step in range(1, 21):
+        obs, reward, _, truncated, infos = env.step(np.array([step % 2] * 4))
+        assert reward.tolist() == [1.0] * 4
+        assert truncated.all() == (step % 10 == 0)
+        if truncated.any():
+            assert not np.array_equal(infos["final_obs"][2], obs[2])
+            assert np.abs(obs).max() <= 0.05
+
+
+def test_single_and_vector_views_are_one_environment() -> None:
+    one, many = GymnasiumView(CartPole(DEFAULT, 1)), GymnasiumVectorView(CartPole(DEFAULT, 1))
+    np.testing.assert_array_equal(one.reset(seed=5)[0], many.reset(seed=5)[0][0])
+    terminated = False
+    while not terminated:
+        single, batch = one.step(np.int64(1)), many.step(np.array([1]))
+        terminated = single[2]
+        assert terminated == batch[2][0]
+    np.testing.assert_array_equal(single[0], batch[4]["final_obs"][0])
+
+
+def test_it_has_the_attributes_that_elegantrl_reads() -> None:
+    env = CartPole(DEFAULT, 5)
+    assert (env.env_name, env.num_envs, env.max_step) == (CARTPOLE_ID, 5, 500)
+    assert (env.state_dim, env.action_dim, env.if_discrete) == (4, 2, True)
+    assert env.reset(0).dtype == torch.float32
