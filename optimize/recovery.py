@@ -28,13 +28,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from envs.errors import RunError
-from optimize.storage import StudyStorage, attempts, workers
+from optimize.storage import MAX_TRIES, StudyStorage, attempts, workers
 
 BEAT_SECONDS = 10.0
 GRACE_SECONDS = 120.0
-MAX_TRIES = 3
 SECOND_REQUEST_AFTER = 10.0
 GIVE_UP_AFTER = 30.0
+ATTEMPTS_KEY = "sweepd:attempts"  # how the attempts of a trial ended that did not end by themselves
 
 
 def process_start(pid: int) -> str | None:
@@ -50,6 +50,15 @@ def process_start(pid: int) -> str | None:
         return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.2f}"
     except psutil.Error:
         return None
+
+
+def memory_kills() -> int:
+    """How many processes this machine's kernel has killed for memory since it started; 0 where that is not told."""
+    try:
+        lines = Path("/proc/vmstat").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 @dataclass(frozen=True)
@@ -188,7 +197,9 @@ class Heartbeat:
         self.lost: set[int] = set()
         self.state = "training"
         self.info: dict[str, Any] = {}
+        self._memory_kills = memory_kills()
         self.last_error = ""
+        self.beaten = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -228,7 +239,9 @@ class Heartbeat:
                 .values(state=self.state)
             )
             session.execute(
-                workers.update().where(workers.c.worker == self.worker).values(beat=now, info=json.dumps(self.info))
+                workers.update()
+                .where(workers.c.worker == self.worker)
+                .values(beat=now, info=json.dumps({**self.info, "memory_kills": self._memory_kills}))
             )
             for trial_id, token in sorted(held.items()):
                 ours = (
@@ -245,18 +258,42 @@ class Heartbeat:
                     )
                 else:
                     lost.add(trial_id)
+        self.beaten = time.monotonic()
         still = self.storage.held()
         self.lost |= {t for t in lost if still.get(t) == held[t]}  # not those that were told or released while this ran
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """A trial that a dead worker held: `quarantined` after too many attempts without a new rung, else WAITING again."""
+    """A trial that a dead worker held: `quarantined` after too many attempts without a new rung, else WAITING again.
+
+    how: what is known of the worker's end.
+    """
 
     trial_id: int
     number: int
     tries: int
     quarantined: bool
+    how: str
+
+
+def _end_of(worker: Worker | None, silence: float) -> str:
+    """What is known of the end of a trial's last worker. silence: seconds since its last beat for the trial."""
+    if worker is None or worker.alive is not False:
+        return f"no heartbeat for {silence:.0f} s"
+    if memory_kills() > worker.info.get("memory_kills", memory_kills()):
+        return "its process is gone, and the system has killed for memory meanwhile"
+    return "its process is gone: it crashed, was killed, or the machine went down"
+
+
+def _attributes(session: Session, trial_id: int, key: str) -> list[Any]:
+    """A trial's attribute that is a list; empty where there is none yet."""
+    table = models.TrialUserAttributeModel
+    text = session.execute(
+        sa.select(table.value_json).where(table.trial_id == trial_id, table.key == key)
+    ).scalar_one_or_none()
+    found: list[Any] = json.loads(text) if text else []
+    return found
 
 
 def recover_stale(
@@ -268,8 +305,8 @@ def recover_stale(
     RUNNING trial
     that never beat (made by something else than a worker) gets its first beat here. Each trial is changed in one
     transaction that
-    checks its token, beat and state once more. A trial that died `max_tries` times without reaching a new rung is
-    failed instead.
+    checks its token, beat and state once more, and notes how the attempt ended (`sweepd:attempts`). A trial with
+    which `max_tries` workers died while they trained it, none reaching a new rung, is failed instead.
     """
     trial, recovered = models.TrialModel, []
     with storage.transaction() as session:
@@ -283,11 +320,12 @@ def recover_stale(
                 sa.select(attempts).where(attempts.c.trial_id.in_([r.trial_id for r in running]))
             )
         }
-        dead_workers = {w.worker for w in list_workers(storage, study_id, session) if w.alive is False}
+        known_workers = {w.worker: w for w in list_workers(storage, study_id, session)}
+        dead_workers = {name for name, w in known_workers.items() if w.alive is False}
         for row in running:
             if row.trial_id not in seen:
                 session.execute(
-                    attempts.insert().values(trial_id=row.trial_id, token="", worker="", beat=now, tries=1, rung=0)
+                    attempts.insert().values(trial_id=row.trial_id, token="", worker="", beat=now, tries=0, rung=0)
                 )
     held = storage.held()
     for row in running:
@@ -306,7 +344,11 @@ def recover_stale(
             ).scalar_one_or_none()
             if same is None:
                 continue
-            quarantined = known.tries >= max_tries
+            owner = known_workers.get(known.worker)
+            # A worker that died before it got to training this trial has nothing to say about it.
+            tries = known.tries + (owner is None or row.number in owner.info.get("trials", [row.number]))
+            how = _end_of(owner, now - known.beat)
+            quarantined = tries >= max_tries
             state = TrialState.FAIL if quarantined else TrialState.WAITING
             values: dict[str, Any] = {"state": state}
             if quarantined:
@@ -318,19 +360,22 @@ def recover_stale(
             )
             if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
                 continue
-            session.execute(attempts.update().where(attempts.c.trial_id == row.trial_id).values(token=""))
+            session.execute(attempts.update().where(attempts.c.trial_id == row.trial_id).values(token="", tries=tries))
+            notes = _attributes(session, row.trial_id, ATTEMPTS_KEY)
+            who = f"{owner.host}:{owner.pid}" if owner else ""
+            ended = {"worker": who, "rung": known.rung, "seen_dead": round(now), "how": how}
+            changes: dict[str, Any] = {ATTEMPTS_KEY: [*notes, ended]}
             if quarantined:
-                reason = f"quarantined: its process died {known.tries} times without reaching a new rung"
-                attribute = models.TrialUserAttributeModel
-                session.execute(
-                    sa.delete(attribute).where(attribute.trial_id == row.trial_id, attribute.key == "sweepd:reason")
-                )
-                session.add(
-                    models.TrialUserAttributeModel(
-                        trial_id=row.trial_id, key="sweepd:reason", value_json=json.dumps(reason)
-                    )
-                )
-        recovered.append(Recovered(row.trial_id, row.number, known.tries, quarantined))
+                changes["sweepd:reason"] = f"quarantined: its process died {tries} times without reaching a new rung"
+            attribute = models.TrialUserAttributeModel
+            session.execute(
+                sa.delete(attribute).where(attribute.trial_id == row.trial_id, attribute.key.in_(list(changes)))
+            )
+            session.add_all(
+                attribute(trial_id=row.trial_id, key=key, value_json=json.dumps(value))
+                for key, value in changes.items()
+            )
+        recovered.append(Recovered(row.trial_id, row.number, tries, quarantined, how))
     if dead_workers:  # kept until here: that they are dead is what freed their trials at once
         with storage.transaction() as session:
             session.execute(workers.delete().where(workers.c.worker.in_(dead_workers)))

@@ -34,6 +34,8 @@ from sqlalchemy.orm import Session
 from envs.database_file import BUSY_TIMEOUT, preparing_sqlite
 from envs.errors import InputError
 
+MAX_TRIES = 3  # attempts of a trial that may die without reaching a new rung
+
 _metadata = sa.MetaData()
 attempts = sa.Table(
     "sweepd_attempts",
@@ -42,7 +44,7 @@ attempts = sa.Table(
     sa.Column("token", sa.String(64), nullable=False),  # "" while nobody holds the trial
     sa.Column("worker", sa.String(64), nullable=False),
     sa.Column("beat", sa.Float, nullable=False),  # seconds since the epoch, by the database's clock
-    sa.Column("tries", sa.Integer, nullable=False),  # attempts since the trial last reached a new rung
+    sa.Column("tries", sa.Integer, nullable=False),  # attempts that died since the trial last reached a new rung
     sa.Column("rung", sa.Integer, nullable=False),  # rungs reached so far
 )
 workers = sa.Table(
@@ -74,6 +76,7 @@ class StudyStorage(RDBStorage):
     def __init__(self, url: str, *, immediate: bool = True, busy_timeout: float = BUSY_TIMEOUT) -> None:
         self._tokens: dict[int, str] = {}
         self._gone: set[int] = set()
+        self.retries = 0  # accesses that were tried again, since the database did not answer
         options: dict[str, Any] = (
             {"connect_args": {"timeout": busy_timeout}} if url.startswith("sqlite") else {"pool_pre_ping": True}
         )
@@ -153,17 +156,15 @@ class StudyStorage(RDBStorage):
         token = secrets.token_hex(16)
         now = self.now(session)
         known = session.execute(
-            sa.select(attempts.c.tries).where(attempts.c.trial_id == trial_id).with_for_update()
+            sa.select(attempts.c.trial_id).where(attempts.c.trial_id == trial_id).with_for_update()
         ).scalar_one_or_none()
         if known is None:
             session.execute(
-                attempts.insert().values(trial_id=trial_id, token=token, worker=worker, beat=now, tries=1, rung=0)
+                attempts.insert().values(trial_id=trial_id, token=token, worker=worker, beat=now, tries=0, rung=0)
             )
         else:
             session.execute(
-                attempts.update()
-                .where(attempts.c.trial_id == trial_id)
-                .values(token=token, worker=worker, beat=now, tries=known + 1)
+                attempts.update().where(attempts.c.trial_id == trial_id).values(token=token, worker=worker, beat=now)
             )
         return token
 
@@ -203,14 +204,27 @@ class StudyStorage(RDBStorage):
         self._took(trial_id, token)
         return True
 
+    def last_tries(self, study_id: int) -> set[int]:
+        """Ids of waiting trials that have one attempt left: they are to be trained alone, so that whoever dies of them
+        takes nobody along.
+        """
+        trial = models.TrialModel
+        query = (
+            sa.select(attempts.c.trial_id)
+            .join(trial, trial.trial_id == attempts.c.trial_id)
+            .where(trial.study_id == study_id, trial.state == TrialState.WAITING, attempts.c.tries >= MAX_TRIES - 1)
+        )
+        with self.transaction() as session:
+            return set(session.execute(query).scalars())
+
     def reached(self, trial_id: int, rung: int) -> None:
-        """Note that a held trial reached a new rung: its attempts start counting afresh. Raises TrialLost."""
+        """Note that a held trial reached a new rung: its dead attempts start counting afresh. Raises TrialLost."""
         with self.transaction() as session:
             self._check_token(session, trial_id)
             session.execute(
                 attempts.update()
                 .where(attempts.c.trial_id == trial_id, attempts.c.rung < rung)
-                .values(rung=rung, tries=1)
+                .values(rung=rung, tries=0)
             )
 
     # -- fenced writes

@@ -130,13 +130,17 @@ class StudyHandle:
         ones.
 
         total: trials the study shall have in the end. Trials whose parameters do not fit the space fail here, with the
-        reason.
+        reason. A trial on its last attempt comes alone.
         """
         plans: list[Plan] = []
         shape: dict[str, Any] | None = None
+        last_tries = self.storage.last_tries(self.study_id)
         for waiting in [t for t in self.trials() if t.state == TrialState.WAITING]:
             if len(plans) == size:
                 break
+            alone = waiting._trial_id in last_tries
+            if alone and plans:
+                continue
             known = self.shape_known({**waiting.system_attrs.get("fixed_params", {}), **waiting.params})
             if shape is not None and any(shape[name] != value for name, value in known.items()):
                 continue
@@ -145,6 +149,8 @@ class StudyHandle:
                 if plan is not None:
                     plans.append(plan)
                     shape = self.shape_known(plan.params)
+                    if alone:
+                        return plans
         while len(plans) < size:
             trial_id = self.storage.claim_new(self.study_id, worker, total)
             if trial_id is None:

@@ -20,7 +20,9 @@ import torch
 from optuna.trial import TrialState
 from rich.console import Console
 
+from envs.supervisor import Supervisor
 from optimize.experiment import Experiment
+from optimize.metrics import serving_metrics
 from optimize.pause import PauseWatch
 from optimize.records import Records
 from optimize.recovery import (
@@ -41,6 +43,7 @@ from optimize.trial_batch import Evaluation, Interrupted, Trainer, Training
 
 AfterStudy = Callable[[StudyHandle, Console], None]
 WAIT_SECONDS = 2.0
+CLOSING_SECONDS = 3600.0  # what a promotion may take without a sign of life
 
 
 class StopRequest:
@@ -81,11 +84,12 @@ class StopRequest:
 @dataclass(frozen=True)
 class WorkerOptions:
     """total: finished trials that the study shall have. alongside: run beside another worker of this study on this
-    machine.
+    machine. metrics_port: where Prometheus is answered, None: nowhere.
     """
 
     total: int
     alongside: bool = False
+    metrics_port: int | None = None
     beat_seconds: float = BEAT_SECONDS
     grace_seconds: float = GRACE_SECONDS
 
@@ -114,6 +118,7 @@ class Worker:
         self.heartbeat = Heartbeat(handle.storage, name, options.beat_seconds)
         self.pause = PauseWatch(handle.storage, handle.study_id)
         self.records = Records(handle, experiment, self.heartbeat.lost_trial, telemetry.say)
+        self.supervisor = Supervisor()
         self.slots_left: int | None = None  # fewer than the study's, once memory ran out
         self.trained = 0
         self.phases = Phases()
@@ -124,7 +129,9 @@ class Worker:
 
     def run(self) -> bool:
         """Work until the study has its total. False where a signal ended it before."""
-        with self.heartbeat, self.pause, self.telemetry, closing(self.records):
+        metrics = serving_metrics(self.options.metrics_port, self.telemetry, self.heartbeat)
+        with metrics, self.heartbeat, self.pause, self.telemetry, closing(self.records):
+            self.supervisor.ready(f"working on study {self.handle.name}")
             self.records.make_up()
             while not self.stop():
                 if self.pause.paused:
@@ -151,7 +158,7 @@ class Worker:
             fate = (
                 f"failed: its process died {taken.tries} times without reaching a new rung"
                 if taken.quarantined
-                else "put back, its worker died"
+                else f"put back, its worker died ({taken.how})"
             )
             self.telemetry.say(f"trial {taken.number}: {fate}")
 
@@ -170,7 +177,7 @@ class Worker:
             self._idle("waiting", "waiting for other workers")
         until = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < until and not self._stop_or_pause():
-            time.sleep(0.1)
+            self._sleep()
 
     def _sit_out(self) -> None:
         """Someone wants the machine for a while: hold none of its memory until the study is resumed."""
@@ -182,14 +189,18 @@ class Worker:
         )
         self._idle("paused", "paused")
         while self.pause.paused and not self.stop():
-            time.sleep(0.1)
+            self._sleep()
         if not self.stop():
             self.telemetry.say(f"study {self.handle.name} was resumed")
 
     def _idle(self, state: str, activity: str) -> None:
         self.heartbeat.state, self.telemetry.activity, self.telemetry.share_of_batch = state, activity, 0.0
-        self.heartbeat.info = {"device": str(self.experiment.device)}
+        self.heartbeat.info = {"trials": [], "device": str(self.experiment.device), **self.telemetry.figures()}
         self.heartbeat.beat()
+
+    def _sleep(self) -> None:
+        self.supervisor.alive(self.telemetry.line)
+        time.sleep(0.1)
 
     # -- one batch
     # ----------------------------------------------------------------------------------------------------------------
@@ -243,6 +254,8 @@ class Worker:
         return self.stop() or self.pause.paused
 
     def _stop_or_lost(self) -> bool:
+        """Asked by the trainer after every rollout and every step of an evaluation."""
+        self.supervisor.alive(self.telemetry.line)
         return self._stop_or_pause() or bool(self.heartbeat.lost)
 
     def _without_lost(self, trainings: list[Training]) -> list[Training]:
@@ -271,7 +284,7 @@ class Worker:
             "rung": rung,
             "device": str(self.experiment.device),
             "num_envs": self.spec.num_envs,
-            "steps_per_second": round(self.telemetry.steps_per_second),
+            **self.telemetry.figures(),
         }
         self.heartbeat.beat()
 
@@ -279,7 +292,7 @@ class Worker:
         self.telemetry.steps(steps)
         self._done_steps += steps
         self.telemetry.share_of_batch = self._done_steps / max(self._want_steps, 1)
-        self.heartbeat.info["steps_per_second"] = round(self.telemetry.steps_per_second)
+        self.heartbeat.info = {**self.heartbeat.info, **self.telemetry.figures()}
 
     # -- at a rung
     # ----------------------------------------------------------------------------------------------------------------
@@ -434,11 +447,13 @@ def work(
             raise
     try:
         if not finished:
+            worker.supervisor.stopping("stopped as asked")
             console.print(
                 f"stopped as asked; {_left(handle)}. Start it again to go on.", highlight=False, soft_wrap=True
             )
             return
         print_summary(handle, console, telemetry, worker.batches, worker.phases)
+        worker.supervisor.expect_silence(CLOSING_SECONDS)
         if after_study is not None and claim_closing(handle.storage, handle.study_id, name):
             after_study(handle, console)
     finally:
