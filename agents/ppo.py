@@ -23,8 +23,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from agents.acting import Actors
 from agents.distributions import distribution_of
-from agents.networks import Activations, Backward, Shape, forward, leaf_views, new_gradients
+from agents.networks import Activations, Backward, Shape, forward, new_gradients
 from agents.optimizer import Adam
 from agents.population import Population, StateDict
 from agents.ppo_params import NUMBERS, SCHEDULES, PPOParams
@@ -179,34 +180,19 @@ class PPO:
         params = PPOParams(**numbers, lr_schedule=SCHEDULES[schedule])
         self._occupy(slot, _Slot(params, total, rollouts, bool(has_obs)))
 
-    def act_fn(self, slots: Sequence[int] | None = None) -> Callable[[Tensor], Tensor]:
-        """A function from (len(slots) * k, obs_dim or state_dim) observations, for any k, to deterministic actions as
-        the environment takes them: (len(slots) * k, action_dim), or (len(slots) * k,) int64 where they are discrete.
+    def act_fn(self, slots: Sequence[int] | None = None) -> Actors:
+        """The members' actors as they are now, which act deterministically; training on doesn't change them.
 
-        Rows are grouped by member in the order of `slots` (all of them by default; numbers that must not depend on the
-        company come from all slots). It is a snapshot: training on doesn't change it.
+        slots: which members (all by default; numbers that must not depend on the company come from all slots).
         """
         chosen = list(range(self.shape.slots)) if slots is None else list(slots)
-        shape = replace(self.shape, slots=len(chosen), privileged_dim=0)
-        own = replace(self.shape, slots=len(chosen))
-        weights = leaf_views(self.population.flat[:, chosen].clone(), own)
-        avg, std = (
-            part[chosen, :, : shape.state_dim].clone()
-            for part in (self.population.state_avg, self.population.state_std)
+        population = self.population
+        return Actors(
+            replace(self.shape, slots=len(chosen)),
+            population.flat[:, chosen].clone(),
+            population.state_avg[chosen].clone(),
+            population.state_std[chosen].clone(),
         )
-        buffers: dict[int, Activations] = {}
-
-        def act(obs: Tensor) -> Tensor:
-            rows = obs.shape[0] // shape.slots
-            if rows not in buffers:
-                buffers[rows] = Activations(shape, rows, self.device)
-            into = buffers[rows]
-            forward(
-                weights, (obs.view(shape.slots, rows, -1)[..., : shape.state_dim] - avg).div_(std), into, critic=False
-            )
-            return self._distribution(into.output, weights.log_std).mode()
-
-        return act
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
         """(actor, critic) as ElegantRL's modules load them; the actor is what `agents.policy` saves and runs."""

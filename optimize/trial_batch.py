@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agents.acting import Actors
 from agents.ppo import PPO, RolloutStats
 from envs.crypto.env import CryptoEnv
 from envs.crypto.evaluate import WindowTrades, path_trades, trade_windows
@@ -104,6 +105,7 @@ class Trainer:
         self.experiment, self.spec = experiment, experiment.spec
         self.stop, self.progress, self.say = stop, progress, say
         self.slots = experiment.spec.slots
+        self._together = experiment.spec.trials_per_batch  # trials evaluated at once
         self.seconds = 0.0
         self.steps = 0
         self._env: CryptoEnv | None = None
@@ -258,7 +260,7 @@ class Trainer:
             if len(trainings) == 1:
                 self._smaller(error)
                 return self.evaluate(trainings)
-            half = len(trainings) // 2
+            half = self._together = len(trainings) // 2
             return [*self.evaluate(trainings[:half]), *self.evaluate(trainings[half:])]
         return [self._judge(t, trades, i * len(order), order) for i, t in enumerate(trainings)]
 
@@ -266,21 +268,22 @@ class Trainer:
         """All rows, trial by trial, fold by fold, group by group; and (fold, group) of each row of one trial."""
         splits = self.experiment.splits
         seats = [_Seat(t, fold.index) for t in trainings for fold in splits.folds]
-        acts = []
-        for start in range(
-            0, len(seats), self.slots
-        ):  # programs of G slots here too: rounding must not depend on the company
+        # As many programs of G slots as a full batch needs: rounding must not depend on the company.
+        programs = -(-max(self._together, len(trainings)) * len(splits.folds) // self.slots)
+        parts = []
+        for start in range(0, len(seats), self.slots):
             _, ppo = self._load(seats[start : start + self.slots])
-            acts.append(ppo.act_fn())
+            parts.append(ppo.act_fn())
+        actors = Actors.together(parts + parts[:1] * (programs - len(parts)))
         params: list[EnvParams] = [self.experiment.env_params(seat.training.plan.settings) for seat in seats]
         windows = [splits.test_windows(splits.folds[seat.fold]) for seat in seats]
-        dummies = len(acts) * self.slots - len(seats)
+        dummies = actors.shape.slots - len(seats)
         env = self.experiment.evaluation_env(params + [params[0]] * dummies, windows + [windows[0]] * dummies)
 
         def act(obs: Tensor) -> Tensor:
             if self.stop():
                 raise Interrupted
-            return torch.cat([one(part) for one, part in zip(acts, obs.chunk(len(acts)), strict=True)])
+            return actors(obs)
 
         order = [(fold.index, group) for fold in splits.folds for group in fold.test_groups]
         return trade_windows(env, act), order

@@ -1,0 +1,49 @@
+"""Frozen actors of several members that act together, deterministically."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from agents.distributions import distribution_of
+from agents.networks import Activations, Shape, forward, leaf_views
+
+
+class Actors:
+    """From (G * k, obs_dim or state_dim) observations, for any k, to actions as the environment takes them:
+    (G * k, action_dim), or (G * k,) int64 where they are discrete. Rows are grouped by member.
+
+    shape: its `slots` is the number of members. flat: (2, G, P) weights as `agents.networks.leaf_views` reads them.
+    state_avg, state_std: (G, 1, state_dim or obs_dim). Nothing is copied: what is given must not change any more.
+    """
+
+    def __init__(self, shape: Shape, flat: Tensor, state_avg: Tensor, state_std: Tensor) -> None:
+        self.shape, self.flat = shape, flat
+        self.state_avg, self.state_std = (part[..., : shape.state_dim] for part in (state_avg, state_std))
+        self._weights = leaf_views(flat, shape)
+        self._distribution = distribution_of(shape)
+        self._buffers: dict[int, Activations] = {}
+
+    @staticmethod
+    def together(parts: Sequence[Actors]) -> Actors:
+        """All members of some programs of one shape, in order: one call acts for all of them."""
+        shape = replace(parts[0].shape, slots=sum(part.shape.slots for part in parts))
+        return Actors(
+            shape,
+            torch.cat([part.flat for part in parts], 1),
+            torch.cat([part.state_avg for part in parts]),
+            torch.cat([part.state_std for part in parts]),
+        )
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        shape = self.shape
+        rows = obs.shape[0] // shape.slots
+        if rows not in self._buffers:
+            self._buffers[rows] = Activations(replace(shape, privileged_dim=0), rows, obs.device)
+        into = self._buffers[rows]
+        state = obs.view(shape.slots, rows, -1)[..., : shape.state_dim]
+        forward(self._weights, (state - self.state_avg).div_(self.state_std), into, critic=False)
+        return self._distribution(into.output, self._weights.log_std).mode()
