@@ -7,7 +7,7 @@ A bundle is a folder of two files, named by the first 16 hex digits of its hash:
 
 `bundle.json` names the size and sha256 of the weights, and carries `hash`: the sha256 of its own canonical text without
 that field. So one changed byte anywhere is found, wherever the folder has been copied to. Bundles are never changed
-once written.
+once written, and their files are read-only. docs/bundle.md describes the format for other programs.
 """
 
 from __future__ import annotations
@@ -262,6 +262,8 @@ def _write_new(bundle: Bundle, folder: Path, path: Path) -> None:
         content = bundle.manifest.model_dump(mode="json") | {"hash": bundle.hash}
         write_atomic(temporary / MANIFEST_FILE, canonical_json(content))
         write_atomic(temporary / MEMBERS_FILE, bundle.members)
+        for name in (MANIFEST_FILE, MEMBERS_FILE):
+            (temporary / name).chmod(0o444)
         try:
             temporary.rename(path)
         except OSError:  # another promoter was faster with the same content

@@ -1,17 +1,19 @@
 """The registry's tables (SQLAlchemy 2). Moments are UTC text, bar times are seconds since the epoch.
 
 Rows of `bundles`, `versions`, `events` and `looks` are never changed or deleted: triggers refuse it. What moves is
-`slots`.
+`slots` and `challengers`. The tables are made by `deploy.migrations`, never from here.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Connection, ForeignKey, MetaData, Table, Text, UniqueConstraint, event, text
+from sqlalchemy import JSON, BigInteger, ForeignKey, MetaData, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-SCHEMA_VERSION = 1
+# Where the database remembers its revision. Not Alembic's usual name: a study's database, which Optuna migrates, may be
+# the same one.
+VERSION_TABLE = "sweepd_registry_version"
 APPEND_ONLY = ("bundles", "versions", "events", "looks")
 
 
@@ -26,13 +28,6 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-
-
-class SchemaRow(Base):
-    """One row: the version of these tables."""
-
-    __tablename__ = "schema_version"
-    version: Mapped[int] = mapped_column(primary_key=True)
 
 
 class BundleRow(Base):
@@ -60,6 +55,15 @@ class SlotRow(Base):
     champion: Mapped[str | None] = mapped_column(ForeignKey("bundles.hash"))
     previous: Mapped[str | None] = mapped_column(ForeignKey("bundles.hash"))
     revision: Mapped[int]
+
+
+class ChallengerRow(Base):
+    """A bundle that asks for a slot, and could not be compared with its champion yet."""
+
+    __tablename__ = "challengers"
+    slot: Mapped[str] = mapped_column(Text, primary_key=True)
+    bundle: Mapped[str] = mapped_column(ForeignKey("bundles.hash"), primary_key=True)
+    at: Mapped[str] = mapped_column(Text)
 
 
 class VersionRow(Base):
@@ -102,26 +106,3 @@ class LookRow(Base):
     study_uid: Mapped[str] = mapped_column(Text)
     trial: Mapped[int]
     at: Mapped[str] = mapped_column(Text)
-
-
-def _refuse_changes(table: Table, connection: Connection, **_: Any) -> None:
-    """Triggers that make a new table append-only, on the databases that sweepd supports."""
-    for action in ("UPDATE", "DELETE"):
-        refusal = f"rows of {table.name} are append-only"
-        name = f"{table.name}_no_{action.lower()}"
-        if connection.dialect.name == "sqlite":
-            statements = [
-                f"CREATE TRIGGER {name} BEFORE {action} ON {table.name} BEGIN SELECT RAISE(ABORT, '{refusal}'); END"
-            ]
-        else:
-            statements = [
-                f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION '{refusal}'; END "
-                "$$ LANGUAGE plpgsql",
-                f"CREATE TRIGGER {name} BEFORE {action} ON {table.name} FOR EACH ROW EXECUTE FUNCTION {name}()",
-            ]
-        for statement in statements:
-            connection.execute(text(statement))
-
-
-for _name in APPEND_ONLY:
-    event.listen(Base.metadata.tables[_name], "after_create", _refuse_changes)

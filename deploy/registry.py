@@ -1,30 +1,27 @@
 """The registry: which bundle each slot trades, which one it traded before, and everything that ever happened to it.
 
 A slot (`crypto-1h`) is an alias that moves between immutable bundle versions, as in a model registry. Every move is one
-transaction that also appends its event, so a crash at any instant leaves the old champion or the new one. All writers
-are serialised by the database (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock), so racing promoters end in one
-champion.
+transaction that also appends its event, so a crash at any instant leaves the old champion or the new one. Writers are
+serialised by the database (`deploy.database`), so racing promoters end in one champion. A bundle's files are written
+before the row that names them, within the same transaction, so that nobody can clear them away in between.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, func, select, text
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from deploy.bundle import NAME_DIGITS, Bundle, load_bundle, write_bundle
-from deploy.models import SCHEMA_VERSION, Base, BundleRow, EventRow, LookRow, SchemaRow, SlotRow, VersionRow
+from deploy.database import RegistryDatabase
+from deploy.models import BundleRow, ChallengerRow, EventRow, LookRow, SlotRow, VersionRow
 from envs.errors import InputError, RunError
-
-_ADVISORY_LOCK = 0x73776565  # any number that other programs on the same PostgreSQL are unlikely to use
 
 
 class ChampionMoved(Exception):
@@ -33,17 +30,21 @@ class ChampionMoved(Exception):
 
 @dataclass(frozen=True)
 class Slot:
-    """A slot as it is now; hashes are None where there is none yet."""
+    """A slot as it is now; hashes are None where there is none yet. challengers: hashes, oldest first.
+
+    revision: how often the champion moved.
+    """
 
     name: str
     champion: str | None
     previous: str | None
     revision: int
+    challengers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened: `kind` is promoted, rolled-back, challenger, refused."""
+    """Something that happened: `kind` is promoted, rolled-back, challenger, refused, removed."""
 
     slot: str
     kind: str
@@ -52,6 +53,26 @@ class Event:
     previous: str | None
     reason: str
     report: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Version:
+    """A bundle that came to a slot, as its number `number`."""
+
+    slot: str
+    number: int
+    bundle: str
+    at: str
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """A folder among the bundles that nobody needs. hash: None where the registry doesn't know it. size: bytes."""
+
+    path: Path
+    hash: str | None
+    why: str
+    size: int
 
 
 @dataclass(frozen=True)
@@ -74,37 +95,21 @@ class Registry:
     def __init__(self, folder: Path, url: str | None = None, *, create: bool = True) -> None:
         self.folder = folder
         self.bundles = folder / "bundles"
-        self.url = _parse_url(url or f"sqlite:///{folder / 'registry.db'}")
-        path = Path(self.url.database) if self.url.get_backend_name() == "sqlite" and self.url.database else None
-        if path is not None and not path.exists() and not create:
-            raise InputError(
-                f"there is no registry at {path}: nothing has been promoted yet (sweepd promote), or name it with "
-                "--deployments"
-            )
-        if path is not None and create:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise InputError(f"the registry's folder {path.parent} cannot be made: {error.strerror}") from error
-        self._engine = _engine(self.url)
-        try:
-            self._prepare()
-        except RunError as error:
-            raise InputError(str(error)) from error
+        self._database = RegistryDatabase(url or f"sqlite:///{folder / 'registry.db'}", create=create)
 
     # -- reading
     # ---------------------------------------------------------------------------------------------------------
 
     def slots(self) -> list[Slot]:
-        """All slots by name."""
-        with self._reading() as session:
-            return [_slot(row) for row in session.scalars(select(SlotRow).order_by(SlotRow.name))]
+        """All slots by name: those with a champion, or challengers at least."""
+        with self._database.reading() as session:
+            names = {*session.scalars(select(SlotRow.name)), *session.scalars(select(ChallengerRow.slot))}
+            return [_slot(session, name) for name in sorted(names)]
 
     def slot(self, name: str) -> Slot:
         """The slot of that name; an empty one where nothing was promoted to it yet."""
-        with self._reading() as session:
-            row = session.get(SlotRow, name)
-            return _slot(row) if row else Slot(name, None, None, 0)
+        with self._database.reading() as session:
+            return _slot(session, name)
 
     def require(self, name: str | None) -> Slot:
         """The slot of that name, or the only one there is for None. Raises InputError unless it has a champion."""
@@ -119,8 +124,45 @@ class Registry:
         return filled[name]
 
     def bundle(self, hash_: str) -> Bundle:
-        """Load and check a registered bundle."""
+        """Load and check a registered bundle. Raises InputError where its files are gone or have been changed."""
+        if not self.path(hash_).exists():
+            removed = [event for event in self.events() if event.kind == "removed" and event.bundle == hash_]
+            if removed:
+                raise InputError(
+                    f"the files of bundle {hash_[:NAME_DIGITS]} were removed at {removed[-1].at}; only its history "
+                    "is left"
+                )
         return load_bundle(self.path(hash_), expected=hash_)
+
+    def find(self, reference: str) -> str:
+        """The hash that a reference means. Raises InputError where it means nothing, or more than one bundle.
+
+        `crypto-1h` is that slot's champion, `crypto-1h@previous` the one before it, `crypto-1h@3` the slot's third
+        bundle; anything else is the beginning of a hash, of at least four digits.
+        """
+        name, at, which = reference.partition("@")
+        slot = self.slot(name)
+        versions = {str(version.number): version.bundle for version in self.versions(name)}
+        if at or versions:
+            known = versions | {"champion": slot.champion, "previous": slot.previous}
+            if not versions:
+                names = ", ".join(slot.name for slot in self.slots()) or "none"
+                raise InputError(f"{reference!r}: there is no slot {name!r}; slots: {names}")
+            found = known.get(which or "champion")
+            if found is None:
+                raise InputError(
+                    f"{reference!r}: slot {name!r} has no {which or 'champion'!r}; there are "
+                    f"{', '.join(f'{name}@{key}' for key, hash_ in known.items() if hash_)}"
+                )
+            return found
+        with self._database.reading() as session:
+            hashes = [hash_ for hash_ in session.scalars(select(BundleRow.hash)) if hash_.startswith(name)]
+        if len(name) < 4 or len(hashes) != 1:
+            raise InputError(
+                f"{reference!r} is neither a slot nor the beginning of exactly one bundle's hash (four digits or "
+                f"more; {len(hashes)} begin so); sweepd registry list shows what there is"
+            )
+        return hashes[0]
 
     def path(self, hash_: str) -> Path:
         """Where a bundle of that hash lies."""
@@ -128,22 +170,24 @@ class Registry:
 
     def data_dir(self, hash_: str) -> Path | None:
         """The folder of bars that the bundle was scored on, on the machine that promoted it."""
-        with self._reading() as session:
+        with self._database.reading() as session:
             row = session.get(BundleRow, hash_)
             return Path(row.data_dir) if row and row.data_dir else None
 
-    def versions(self, slot: str) -> list[tuple[int, str]]:
-        """(number, hash) of every bundle that came to the slot, oldest first."""
-        with self._reading() as session:
-            rows = session.scalars(select(VersionRow).where(VersionRow.slot == slot).order_by(VersionRow.number))
-            return [(row.number, row.bundle) for row in rows]
+    def versions(self, slot: str | None = None) -> list[Version]:
+        """Every bundle that came to the slot, or to any of them, oldest first."""
+        query = select(VersionRow).order_by(VersionRow.slot, VersionRow.number)
+        if slot is not None:
+            query = query.where(VersionRow.slot == slot)
+        with self._database.reading() as session:
+            return [Version(row.slot, row.number, row.bundle, row.at) for row in session.scalars(query)]
 
     def events(self, slot: str | None = None) -> list[Event]:
         """What happened to the slot, or to all of them, oldest first."""
         query = select(EventRow).order_by(EventRow.id)
         if slot is not None:
             query = query.where(EventRow.slot == slot)
-        with self._reading() as session:
+        with self._database.reading() as session:
             return [
                 Event(row.slot, row.kind, row.at, row.bundle, row.previous, row.reason, row.report)
                 for row in session.scalars(query)
@@ -151,7 +195,7 @@ class Registry:
 
     def looks(self, tickers: Sequence[str], first: int, last: int) -> int:
         """How many looks were taken at hold-outs of these assets that overlap bars `first` to `last` (opens)."""
-        with self._reading() as session:
+        with self._database.reading() as session:
             return _count_looks(session, asset_set(tickers), first, last)
 
     # -- writing
@@ -173,12 +217,12 @@ class Registry:
         expected: hash of the champion that the gate compared with (None: there was none). Promoting the champion
         changes nothing. Raises ChampionMoved where the champion is another one by now.
         """
-        write_bundle(bundle, self.bundles)
-        with self._writing() as session:
+        with self._database.writing() as session:
             row = session.get(SlotRow, slot)
             present = row.champion if row else None
             if present != expected:
                 raise ChampionMoved(f"the champion of {slot} has changed since the comparison")
+            write_bundle(bundle, self.bundles)
             number = _add_version(session, slot, bundle, data_dir)
             if present == bundle.hash:
                 return number
@@ -186,6 +230,9 @@ class Registry:
                 row = SlotRow(name=slot, champion=None, previous=None, revision=0)
                 session.add(row)
             row.previous, row.champion, row.revision = present, bundle.hash, row.revision + 1
+            session.execute(
+                delete(ChallengerRow).where(ChallengerRow.slot == slot, ChallengerRow.bundle == bundle.hash)
+            )
             session.add(_event(slot, "promoted", reason, bundle=bundle.hash, previous=present, report=report))
         return number
 
@@ -198,7 +245,7 @@ class Registry:
         if now.previous is None:
             raise InputError(f"slot {slot!r} has no previous champion to go back to")
         self.bundle(now.previous)
-        with self._writing() as session:
+        with self._database.writing() as session:
             row = session.get_one(SlotRow, slot)
             if row.previous != now.previous or row.champion is None:
                 raise InputError(f"slot {slot!r} changed while it was being rolled back; look at it and try again")
@@ -211,15 +258,17 @@ class Registry:
         self, slot: str, bundle: Bundle, *, reason: str, report: dict[str, Any] | None = None, data_dir: str = ""
     ) -> int:
         """Keep a bundle that may become champion but could not be compared yet. Returns its version number."""
-        write_bundle(bundle, self.bundles)
-        with self._writing() as session:
+        with self._database.writing() as session:
+            write_bundle(bundle, self.bundles)
             number = _add_version(session, slot, bundle, data_dir)
+            if session.get(ChallengerRow, (slot, bundle.hash)) is None:
+                session.add(ChallengerRow(slot=slot, bundle=bundle.hash, at=_now()))
             session.add(_event(slot, "challenger", reason, bundle=bundle.hash, report=report))
         return number
 
     def refuse(self, slot: str, reason: str, report: dict[str, Any] | None = None) -> None:
         """Append that no candidate passed, and why."""
-        with self._writing() as session:
+        with self._database.writing() as session:
             session.add(_event(slot, "refused", reason, report=report))
 
     def take_look(
@@ -241,7 +290,7 @@ class Registry:
         same weights on the same bars are the same look.
         """
         assets = asset_set(tickers)
-        with self._writing() as session:
+        with self._database.writing() as session:
             again = session.scalar(
                 select(LookRow).where(
                     LookRow.asset_set == assets,
@@ -269,44 +318,57 @@ class Registry:
             )
         return Look(number, repeated=False)
 
-    # -- inside
-    # ----------------------------------------------------------------------------------------------------------
+    def garbage(self) -> list[Garbage]:
+        """The folders that nobody needs: neither champion, previous champion nor challenger of any slot."""
+        with self._database.reading() as session:
+            return self._garbage(session)
 
-    def _prepare(self) -> None:
-        with self._writing() as session:
-            Base.metadata.create_all(session.connection())
-            versions = list(session.scalars(select(SchemaRow.version)))
-            if not versions:
-                session.add(SchemaRow(version=SCHEMA_VERSION))
-            elif versions != [SCHEMA_VERSION]:
-                raise InputError(
-                    f"the registry {self._shown} has tables of version {versions[0]}; this program knows "
-                    f"{SCHEMA_VERSION}"
-                )
+    def clear(self) -> list[Garbage]:
+        """Remove what `garbage` finds, and append that to the history of the slots it had come to. Returns it.
 
-    @property
-    def _shown(self) -> str:
-        return self.url.render_as_string(hide_password=True)
+        A folder leaves its name in one step, so a crash leaves it whole or gone (and its remains to the next time).
+        """
+        remains = []
+        with self._database.writing() as session:
+            found = self._garbage(session)
+            for item in found:
+                try:
+                    if item.path.name.startswith("."):
+                        shutil.rmtree(item.path)
+                    else:
+                        remains.append(item.path.rename(item.path.with_name(f".{item.path.name}.removed.tmp")))
+                except OSError as error:
+                    raise RunError(f"bundle {item.path} cannot be removed: {error.strerror or error}") from error
+                for slot in session.scalars(select(VersionRow.slot).where(VersionRow.bundle == item.hash)):
+                    session.add(_event(slot, "removed", item.why, bundle=item.hash))
+        for path in remains:
+            shutil.rmtree(path, ignore_errors=True)
+        return found
 
-    @contextmanager
-    def _reported(self) -> Iterator[None]:
-        try:
-            yield
-        except DBAPIError as error:
-            problem = str(error.orig).splitlines()[0]
-            raise RunError(f"the registry {self._shown} cannot be used: {problem}") from error
-
-    @contextmanager
-    def _reading(self) -> Iterator[Session]:
-        with self._reported(), Session(self._engine) as session:
-            yield session
-
-    @contextmanager
-    def _writing(self) -> Iterator[Session]:
-        with self._reported(), Session(self._engine) as session, session.begin():
-            if self.url.get_backend_name() == "postgresql":
-                session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
-            yield session
+    def _garbage(self, session: Session) -> list[Garbage]:
+        needed = (select(SlotRow.champion), select(SlotRow.previous), select(ChallengerRow.bundle))
+        kept = {hash_[:NAME_DIGITS] for query in needed for hash_ in session.scalars(query) if hash_}
+        known = {hash_[:NAME_DIGITS]: hash_ for hash_ in session.scalars(select(BundleRow.hash))}
+        folders = sorted(path for path in self.bundles.glob("*") if path.is_dir()) if self.bundles.is_dir() else []
+        bundles = [path for path in folders if not path.name.startswith(".")]
+        if bundles and not any(path.name in known for path in bundles):
+            raise InputError(
+                f"{self.bundles} holds {len(bundles)} bundle(s), and the registry {self._database.shown} knows none of "
+                "them: name the registry that they belong to with --registry, or their folder with --deployments"
+            )
+        found = []
+        for path in folders:
+            if path.name in kept:
+                continue
+            hash_ = known.get(path.name)
+            if hash_ is not None:
+                why = "no longer champion, previous champion or challenger of any slot"
+            elif path.name.startswith("."):
+                why = "what is left of an interrupted write or removal"
+            else:
+                why = "not in the registry: a promotion was interrupted before it counted"
+            found.append(Garbage(path, hash_, why, sum(item.stat().st_size for item in path.iterdir())))
+        return found
 
 
 def asset_set(tickers: Sequence[str]) -> str:
@@ -314,45 +376,18 @@ def asset_set(tickers: Sequence[str]) -> str:
     return " ".join(sorted(tickers))
 
 
-def _parse_url(url: str) -> URL:
-    try:
-        parsed = make_url(url)
-        if parsed.drivername == "postgresql":
-            parsed = parsed.set(drivername="postgresql+psycopg")
-        parsed.get_dialect()
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise InputError(f"--registry {url!r} is not a database URL like sqlite:///deployments/registry.db") from error
-    return parsed
-
-
-def _engine(url: URL) -> Engine:
-    if url.get_backend_name() != "sqlite":
-        try:
-            return create_engine(url, pool_pre_ping=True)
-        except ModuleNotFoundError as error:
-            raise InputError(f"the registry needs {error.name}: pip install 'sweepd[postgres]'") from error
-    engine = create_engine(url, connect_args={"timeout": 60.0})
-
-    @event.listens_for(engine, "connect")
-    def _connect(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # transactions are begun below, not by the driver
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")  # a promotion that was reported survives a power loss
-        connection.execute("PRAGMA foreign_keys=ON")
-
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Any) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    return engine
-
-
 def _now() -> str:
     return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _slot(row: SlotRow) -> Slot:
-    return Slot(row.name, row.champion, row.previous, row.revision)
+def _slot(session: Session, name: str) -> Slot:
+    row = session.get(SlotRow, name)
+    challengers = session.scalars(
+        select(ChallengerRow.bundle).where(ChallengerRow.slot == name).order_by(ChallengerRow.at, ChallengerRow.bundle)
+    )
+    if row is None:
+        return Slot(name, None, None, 0, tuple(challengers))
+    return Slot(row.name, row.champion, row.previous, row.revision, tuple(challengers))
 
 
 def _event(

@@ -24,6 +24,14 @@ def written(bundle: Bundle, tmp_path: Path) -> Path:
     return write_bundle(bundle, tmp_path / "bundles")
 
 
+@pytest.fixture
+def writable(written: Path) -> Path:
+    """A bundle whose files somebody made writable."""
+    for item in written.iterdir():
+        item.chmod(0o644)
+    return written
+
+
 def test_what_is_loaded_is_what_was_written(bundle: Bundle, written: Path) -> None:
     assert written.name == bundle.hash[:16]
     loaded = load_bundle(written, expected=bundle.hash)
@@ -40,6 +48,7 @@ def test_a_bundle_is_found_good_wherever_it_was_copied_to(written: Path, tmp_pat
 
 
 def test_writing_twice_keeps_the_first_and_other_content_has_another_name(bundle: Bundle, written: Path) -> None:
+    assert {item.stat().st_mode & 0o777 for item in written.iterdir()} == {0o444}
     before = {item: item.stat().st_mtime_ns for item in written.iterdir()}
     assert write_bundle(bundle, written.parent) == written
     assert before == {item: item.stat().st_mtime_ns for item in written.iterdir()}
@@ -49,9 +58,9 @@ def test_writing_twice_keeps_the_first_and_other_content_has_another_name(bundle
     assert [item.name for item in written.parent.iterdir()] == [written.name]  # no temporary folder is left
 
 
-def test_every_changed_byte_is_found(written: Path) -> None:
+def test_every_changed_byte_is_found(writable: Path) -> None:
     for name in ("bundle.json", "members.safetensors"):
-        path = written / name
+        path = writable / name
         content = path.read_bytes()
         for position in sorted({*np.linspace(0, len(content) - 1, 60).astype(int), 1, 2, 3}):
             for flip in (1, 32):
@@ -59,13 +68,13 @@ def test_every_changed_byte_is_found(written: Path) -> None:
                 changed[position] ^= flip
                 path.write_bytes(bytes(changed))
                 with pytest.raises(InputError, match=name):
-                    load_bundle(written)
+                    load_bundle(writable)
         for changed_size in (content[:-1], content + b"\n", b""):
             path.write_bytes(changed_size)
             with pytest.raises(InputError, match=name):
-                load_bundle(written)
+                load_bundle(writable)
         path.write_bytes(content)
-    load_bundle(written)
+    load_bundle(writable)
 
 
 def test_missing_and_added_files_are_refused(written: Path, tmp_path: Path) -> None:
@@ -127,21 +136,21 @@ def _forged(path: Path, change: dict[str, Any], *, drop: str | None = None) -> N
         ({"increment": [0.0]}, "one number for each"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_a_sentence(written: Path, change: dict[str, Any], sentence: str) -> None:
-    _forged(written, change)
+def test_what_makes_no_sense_is_refused_with_a_sentence(writable: Path, change: dict[str, Any], sentence: str) -> None:
+    _forged(writable, change)
     with pytest.raises(InputError, match=sentence) as caught:
-        load_bundle(written)
+        load_bundle(writable)
     assert "\n" not in str(caught.value)
-    assert str(written) in str(caught.value)
+    assert str(writable) in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "part", ["tickers", "recipe", "env_params", "last_seen_bar", "files", "data", "gate", "metrics", "code_version"]
 )
-def test_nothing_may_be_missing(written: Path, part: str) -> None:
-    _forged(written, {}, drop=part)
+def test_nothing_may_be_missing(writable: Path, part: str) -> None:
+    _forged(writable, {}, drop=part)
     with pytest.raises(InputError, match=part):
-        load_bundle(written)
+        load_bundle(writable)
 
 
 def test_times_are_written_as_utc() -> None:

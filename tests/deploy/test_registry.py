@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
 from deploy.bundle import Bundle
 from deploy.registry import ChampionMoved, Registry
@@ -42,7 +41,7 @@ def test_a_promotion_moves_the_champion_and_keeps_the_old_one(registry: Registry
     assert (slot.champion, slot.previous, slot.revision) == (second.hash, first.hash, 2)
     assert registry.bundle(first.hash) == first
     assert registry.data_dir(first.hash) == Path("bars")
-    assert registry.versions(SLOT) == [(1, first.hash), (2, second.hash)]
+    assert _versions(registry) == [(1, first.hash), (2, second.hash)]
     events = registry.events(SLOT)
     assert [(event.kind, event.bundle, event.previous, event.reason) for event in events] == [
         ("promoted", first.hash, None, "first"),
@@ -61,7 +60,7 @@ def test_a_promotion_against_a_champion_that_moved_is_refused_and_changes_nothin
     with pytest.raises(ChampionMoved):
         registry.promote(SLOT, second, expected=third.hash, reason="")
     assert registry.slot(SLOT).champion == first.hash
-    assert registry.versions(SLOT) == [(1, first.hash)]
+    assert _versions(registry) == [(1, first.hash)]
     assert len(registry.events()) == 1
 
 
@@ -85,6 +84,7 @@ def test_rollback_to_a_changed_bundle_is_refused(registry: Registry, bundles: li
     weights = registry.path(first.hash) / "members.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
+    weights.chmod(0o644)
     weights.write_bytes(bytes(content))
     with pytest.raises(InputError, match="changed"):
         registry.rollback(SLOT, "")
@@ -110,15 +110,6 @@ def test_unknown_slots_and_absent_registries_are_named(
         Registry(tmp_path, f"sqlite:///{tmp_path / 'text.db'}")
 
 
-@pytest.mark.parametrize("table", ["bundles", "versions", "events", "looks"])
-def test_history_cannot_be_rewritten(registry: Registry, bundles: list[Bundle], table: str) -> None:
-    registry.promote(SLOT, bundles[0], expected=None, reason="")
-    _look(registry, "a" * 64, 0, 10)
-    for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET at = 'never'"):
-        with pytest.raises(Exception, match="append-only"), registry._engine.begin() as connection:
-            connection.execute(text(statement))
-
-
 def test_looks_are_counted_per_asset_set_and_overlapping_bars(registry: Registry) -> None:
     one, two, three = ("1" * 64, "2" * 64, "3" * 64)
     assert _look(registry, one, 100, 200).number == 1
@@ -136,6 +127,10 @@ def test_looks_are_counted_per_asset_set_and_overlapping_bars(registry: Registry
 def test_the_registry_is_what_it_was_after_reopening(registry: Registry, bundles: list[Bundle]) -> None:
     registry.promote(SLOT, bundles[0], expected=None, reason="")
     assert Registry(registry.folder, create=False).slot(SLOT).champion == bundles[0].hash
+
+
+def _versions(registry: Registry) -> list[tuple[int, str]]:
+    return [(version.number, version.bundle) for version in registry.versions(SLOT)]
 
 
 def _look(registry: Registry, members: str, first: int, last: int, tickers: tuple[str, ...] = ("BTC/USDT", "ETH/USDT")):
@@ -175,7 +170,7 @@ def test_racing_promoters_end_in_one_champion_and_a_whole_history(tmp_path: Path
     ]  # each beat the one before it
     slot = registry.slot(SLOT)
     assert (slot.champion, slot.previous, slot.revision) == (events[-1].bundle, events[-2].bundle, 3)
-    assert [number for number, _ in registry.versions(SLOT)] == [1, 2, 3]
+    assert [number for number, _ in _versions(registry)] == [1, 2, 3]
 
 
 def _promote_for_ever(folder: str) -> None:

@@ -1,0 +1,172 @@
+"""The registry's database: how it is opened, locked for writing, and brought to the present tables.
+
+All writers are serialised by the database (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock). Readers wait for
+nobody. Migrations run in one transaction under the same lock, so that any number of processes may open a new or an old
+registry at once, and a kill leaves the old tables or the new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.orm import Session
+
+from deploy.models import VERSION_TABLE, Base
+from envs.database_file import preparing_sqlite
+from envs.errors import InputError, RunError
+
+HEAD = "0002"  # the newest of the migrations: what the models say
+_ADVISORY_LOCK = 0x73776565  # any number that other programs on the same PostgreSQL are unlikely to use
+_BUSY_TIMEOUT = 60.0
+
+
+class RegistryDatabase:
+    """Sessions on a registry's tables. url: SQLAlchemy URL. create: make them where they are missing.
+
+    Raises InputError, one sentence, where the database cannot be used, is absent (without `create`), holds something
+    else, or was written by a newer sweepd.
+    """
+
+    def __init__(self, url: str, *, create: bool) -> None:
+        self.url = _parse_url(url)
+        path = Path(self.url.database) if self._sqlite and self.url.database else None
+        if path is not None and not path.exists() and not create:
+            raise InputError(
+                f"there is no registry at {path}: nothing has been promoted yet (sweepd promote), or name it with "
+                "--deployments"
+            )
+        self.engine = self._make_engine()
+        self._readers = (
+            self.engine if self._sqlite else self.engine.execution_options(isolation_level="REPEATABLE READ")
+        )
+        try:
+            with nullcontext() if path is None else preparing_sqlite(path, "the registry", _BUSY_TIMEOUT):
+                self._bring_up_to_date(create)
+        except RunError as error:
+            raise InputError(str(error)) from error
+
+    @property
+    def shown(self) -> str:
+        """The URL without its password, for messages."""
+        return self.url.render_as_string(hide_password=True)
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A transaction that only reads: one state of the registry, without waiting for writers."""
+        with self._reported(), Session(self._readers) as session:
+            yield session
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """A transaction that no other writer can interleave with; rolled back where anything is raised in it."""
+        with self._reported(), Session(self.engine.execution_options(writes=True)) as session, session.begin():
+            if not self._sqlite:
+                session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
+            yield session
+
+    @property
+    def _sqlite(self) -> bool:
+        return self.url.get_backend_name() == "sqlite"
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            problem = str(error.orig).splitlines()[0]
+            raise RunError(f"the registry {self.shown} cannot be used: {problem}") from error
+
+    def _make_engine(self) -> Engine:
+        if not self._sqlite:
+            try:
+                return create_engine(self.url, pool_pre_ping=True)
+            except ModuleNotFoundError as error:
+                raise InputError(f"the registry needs {error.name}: pip install 'sweepd[postgres]'") from error
+        engine = create_engine(self.url, connect_args={"timeout": _BUSY_TIMEOUT})
+
+        @event.listens_for(engine, "connect")
+        def _connect(connection: Any, _record: Any) -> None:
+            connection.isolation_level = None  # transactions are begun below, not by the driver
+            connection.execute("PRAGMA synchronous=FULL")  # a promotion that was reported survives a power loss
+            connection.execute("PRAGMA foreign_keys=ON")
+
+        @event.listens_for(engine, "begin")
+        def _begin(connection: Connection) -> None:
+            writes = connection.get_execution_options().get("writes")
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+        return engine
+
+    def _bring_up_to_date(self, create: bool) -> None:
+        """Run the migrations that the database lacks, if any."""
+        with self.reading() as session:
+            if _revision(session.connection()) == HEAD:
+                return
+        with self.writing() as session:
+            connection = session.connection()
+            revision = _revision(connection)  # another process may have been faster
+            if revision == HEAD:
+                return
+            found = set(inspect(connection).get_table_names())
+            before_migrations = revision is None and "schema_version" in found
+            if before_migrations and not {"bundles", "slots", "versions", "events", "looks"} <= found:
+                raise InputError(f"the registry {self.shown} is the database of another program")
+            if revision is None and not before_migrations:
+                taken = sorted(found & set(Base.metadata.tables))
+                if taken:
+                    raise InputError(
+                        f"the registry {self.shown} is the database of another program: it has a table {taken[0]}"
+                    )
+                if not create:
+                    raise InputError(
+                        f"there is no registry in {self.shown}: nothing has been promoted yet (sweepd promote)"
+                    )
+            self._migrate(connection, revision, stamp="0001" if before_migrations else None)
+
+    def _migrate(self, connection: Connection, revision: str | None, stamp: str | None) -> None:
+        from alembic import command  # takes a second to import, and is needed once in a registry's life
+        from alembic.config import Config
+        from alembic.script import ScriptDirectory
+
+        config = Config()
+        config.set_main_option("script_location", "deploy:migrations")
+        config.attributes["connection"] = connection
+        known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+        if revision is not None and revision not in known:
+            raise InputError(
+                f"the registry {self.shown} has the tables of a newer sweepd (revision {revision}; this one knows up "
+                f"to {HEAD}); use that version"
+            )
+        if stamp is not None:
+            command.stamp(config, stamp)
+        command.upgrade(config, "head")
+
+
+def _revision(connection: Connection) -> str | None:
+    """The revision that the database remembers, None for one without."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    revision: str | None = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}"))
+    return revision
+
+
+def _parse_url(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+        if parsed.drivername == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        parsed.get_dialect()
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise InputError(f"--registry {url!r} is not a database URL like sqlite:///deployments/registry.db") from error
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        raise InputError(
+            f"--registry {parsed.render_as_string(hide_password=True)}: a registry is kept in SQLite "
+            "(sqlite:///deployments/registry.db) or PostgreSQL (postgresql://user@host/database)"
+        )
+    return parsed

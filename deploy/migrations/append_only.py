@@ -1,0 +1,20 @@
+"""Triggers that keep rows from being changed or deleted, on the databases that sweepd supports."""
+
+from __future__ import annotations
+
+from alembic import op
+
+
+def make_append_only(table: str) -> None:
+    """Let the database refuse every UPDATE and DELETE of the table's rows."""
+    for action in ("UPDATE", "DELETE"):
+        refusal = f"rows of {table} are append-only"
+        name = f"{table}_no_{action.lower()}"
+        if op.get_bind().dialect.name == "sqlite":
+            op.execute(f"CREATE TRIGGER {name} BEFORE {action} ON {table} BEGIN SELECT RAISE(ABORT, '{refusal}'); END")
+        else:
+            op.execute(
+                f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION '{refusal}'; END "
+                "$$ LANGUAGE plpgsql"
+            )
+            op.execute(f"CREATE TRIGGER {name} BEFORE {action} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()")
