@@ -20,8 +20,10 @@ from sqlalchemy.engine import make_url
 from deploy.bundle import Bundle, format_time, load_bundle
 from deploy.candidates import open_study, storage_url
 from deploy.gate import DEFAULT_RULES, parse_limits, with_limits
+from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
 from deploy.promote import Promoter, Promotion
 from deploy.registry import Registry
+from deploy.registry_commands import registry_app, rollback_command
 from deploy.replay import Replay, replay, write_replay
 from deploy.report import metrics_table, percent, print_promotion, short
 from deploy.scoring import first_decision, in_order, unseen_window
@@ -29,22 +31,15 @@ from envs.crypto.bars import Bars, load_bars
 from envs.crypto.splits import Window
 from envs.errors import InputError, RunError
 
-DEPLOYMENTS = Path("deployments")
 DISCLAIMER = "Research software, paper trading only: no order reaches a real market; past numbers promise nothing."
-
-Deployments = Annotated[Path, typer.Option("--deployments", help="Folder of bundles, registry and replays.")]
-RegistryUrl = Annotated[
-    str | None,
-    typer.Option("--registry", help="SQLAlchemy URL of the registry; default: registry.db in the deployments folder."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 def deploy_commands(app: typer.Typer) -> None:
-    """Add promote, rollback and trade to a command-line program."""
+    """Add promote, rollback, trade and the registry's commands to a command-line program."""
     app.command("promote")(promote_command)
     app.command("rollback")(rollback_command)
     app.command("trade")(trade_command)
+    app.add_typer(registry_app, name="registry")
 
 
 def promote_command(
@@ -109,21 +104,6 @@ def promote_command(
     print_promotion(console, promotion)
     if promotion.outcome in ("promoted", "champion already"):
         console.print(f"next: sweepd trade --replay {promotion.slot}", highlight=False)
-
-
-def rollback_command(
-    slot: Annotated[str | None, typer.Argument(help="The slot; default: the only one with a champion.")] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the slot's history.")] = "asked for by hand",
-    deployments: Deployments = DEPLOYMENTS,
-    registry: RegistryUrl = None,
-) -> None:
-    """Bring a slot's previous champion back. Doing it twice undoes it."""
-    opened = Registry(deployments, registry, create=False)
-    name = opened.require(slot).name
-    left, back = opened.rollback(name, reason)
-    typer.echo(
-        f"{name}: {short(back)} is champion again; {short(left)} is now the previous one (rollback again to undo)"
-    )
 
 
 def trade_command(

@@ -193,6 +193,17 @@ class Registry:
                 for row in session.scalars(query)
             ]
 
+    def holdout_span(self, bundle: Bundle) -> tuple[int, int] | None:
+        """Opens of the first and last bar at which the bundle's weights were looked; None where they never were."""
+        with self._database.reading() as session:
+            row = session.scalars(
+                select(LookRow)
+                .where(LookRow.members_sha256 == bundle.members_sha256)
+                .order_by(LookRow.id.desc())
+                .limit(1)
+            ).first()
+            return None if row is None else (row.first, row.last)
+
     def looks(self, tickers: Sequence[str], first: int, last: int) -> int:
         """How many looks were taken at hold-outs of these assets that overlap bars `first` to `last` (opens)."""
         with self._database.reading() as session:

@@ -1,0 +1,273 @@
+"""What people see of the registry: slots, a slot's history, one bundle on one screen, two bundles side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from deploy.bundle import NAME_DIGITS, Bundle
+from deploy.registry import Event, Garbage, Registry, Slot, Version
+from deploy.report import VERDICT_STYLE, percent, short
+from deploy.verify import Verification, stored_metrics
+
+# Parts of the manifest that `diff` leaves out: what follows from the others, or is shown in another way.
+NOT_COMPARED = ("files", "gate", "metrics", "format")
+
+
+def state_of(slot: Slot, bundle: str, removed: Sequence[str] = ()) -> str:
+    """What the bundle is in that slot now, in a word."""
+    if bundle == slot.champion:
+        return "champion"
+    if bundle == slot.previous:
+        return "previous"
+    if bundle in slot.challengers:
+        return "challenger"
+    return "removed" if bundle in removed else ""
+
+
+def last_move(events: Sequence[Event], bundle: str | None) -> Event | None:
+    """When the bundle last became champion, by promotion or rollback."""
+    moves = [event for event in events if event.kind in ("promoted", "rolled-back") and event.bundle == bundle]
+    return moves[-1] if moves else None
+
+
+def slots_view(registry: Registry) -> RenderableType:
+    """Every slot: its champion, since when and why, the one before it, and who else asks for the place."""
+    table = Table(title=f"Slots of {registry.folder}", title_justify="left")
+    for name in ("slot", "champion", "since", "previous", "challengers", "moves"):
+        table.add_column(
+            name,
+            justify="right" if name == "moves" else "left",
+            min_width=NAME_DIGITS if name in ("champion", "since") else None,
+        )
+    table.add_column("why", ratio=1, no_wrap=True, overflow="ellipsis")
+    for slot in registry.slots():
+        move = last_move(registry.events(slot.name), slot.champion)
+        table.add_row(
+            slot.name,
+            short(slot.champion),
+            _minute(move.at) if move else "-",
+            short(slot.previous),
+            " ".join(short(hash_) for hash_ in slot.challengers) or "none",
+            str(slot.revision),
+            move.reason if move else "",
+        )
+    return table
+
+
+def history_view(registry: Registry, slot: Slot) -> RenderableType:
+    """A slot's bundles, and everything that happened to it."""
+    events = registry.events(slot.name)
+    removed = [event.bundle for event in events if event.kind == "removed" and event.bundle]
+    bundles = Table(title=f"Bundles of slot {slot.name}", title_justify="left")
+    for name in ("version", "bundle", "came", "is now"):
+        bundles.add_column(name, justify="right" if name == "version" else "left")
+    for version in registry.versions(slot.name):
+        bundles.add_row(
+            str(version.number), short(version.bundle), _minute(version.at), state_of(slot, version.bundle, removed)
+        )
+    history = Table(title="What happened", title_justify="left")
+    for name in ("when (UTC)", "what", "bundle", "instead of"):
+        history.add_column(name, no_wrap=True)
+    history.add_column("why", ratio=1)
+    for event in events:
+        history.add_row(_minute(event.at), event.kind, short(event.bundle), short(event.previous), event.reason)
+    return Group(bundles, history)
+
+
+def bundle_facts(registry: Registry, bundle: Bundle) -> dict[str, Any]:
+    """What `show` prints, as plain values."""
+    manifest = bundle.manifest
+    places = []
+    for version in registry.versions():
+        if version.bundle == bundle.hash:
+            places.append(_place(registry, registry.slot(version.slot), version))
+    holdout = manifest.gate.get("holdout") or {}
+    return {
+        "bundle": bundle.hash,
+        "weights_sha256": bundle.members_sha256,
+        "folder": str(registry.path(bundle.hash)),
+        "slots": places,
+        "study": manifest.origin.study,
+        "trial": manifest.origin.trial,
+        "seed": manifest.origin.seed,
+        "objective": {manifest.origin.objective: manifest.origin.objective_value},
+        "policy": manifest.policy.model_dump(mode="json"),
+        "tickers": list(manifest.tickers),
+        "timeframe": manifest.timeframe,
+        "recipe": f"{manifest.recipe.name} {manifest.recipe.version}",
+        "data": manifest.data.model_dump(mode="json"),
+        "last_seen_bar": manifest.last_seen_bar,
+        "code_version": manifest.code_version,
+        "look": manifest.gate.get("look"),
+        "looks_now": _looks_now(registry, bundle),
+        "holdout": holdout,
+        "findings": manifest.gate.get("findings", []),
+        "parameters": manifest.origin.parameters,
+        "environment": manifest.env_params,
+    }
+
+
+def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
+    """One bundle on one screen: who it is, what it may do and why, the gate, the hold-out, the parameters."""
+    policy, data = facts["policy"], facts["data"]
+    hidden = "×".join(str(width) for width in policy["hidden"])
+    identity = Table.grid(padding=(0, 2))
+    identity.add_column(style="dim", no_wrap=True)
+    identity.add_column(overflow="fold")
+    identity.add_row("hash", facts["bundle"])
+    identity.add_row("weights (sha256)", facts["weights_sha256"])
+    for place in facts["slots"]:
+        since = f" since {_minute(place['since'])}: {place['why']}" if place["since"] else ""
+        identity.add_row(f"slot {place['slot']}", f"version {place['version']}, {place['is'] or 'no part'}{since}")
+    objective = ", ".join(f"{name} {value:+.3f}" for name, value in facts["objective"].items())
+    identity.add_row("from", f"study {facts['study']}, trial {facts['trial']} ({objective}), seed {facts['seed']}")
+    identity.add_row("policy", f"{policy['algorithm']}, mean of {policy['members']} members, hidden layers {hidden}")
+    identity.add_row("trades", f"{' '.join(facts['tickers'])} on {facts['timeframe']} bars")
+    identity.add_row(
+        "made with",
+        f"bars {data['first']} to {data['last']}{' (synthetic)' if data['synthetic'] else ''}, seen up to "
+        f"{facts['last_seen_bar']}, sweepd {facts['code_version']}",
+    )
+    if facts["look"] is not None:
+        identity.add_row(
+            "looks", f"judged by look {facts['look']} at its hold-out; {facts['looks_now']} taken there by now"
+        )
+    parameters = [f"[dim]{name}[/] {_value(value)}" for name, value in facts["parameters"].items()]
+    parts: list[RenderableType] = [identity]
+    if facts["findings"]:
+        parts.append(_gate_table(facts["findings"]))
+    metrics = stored_metrics(bundle)
+    if metrics is not None:
+        parts.append(
+            Text.assemble(
+                ("hold-out ", "bold"),
+                f"{percent(metrics.total_return)} after fees (equal weight {percent(metrics.equal_weight_return)}), "
+                f"Sharpe {metrics.sharpe:+.2f} ({metrics.equal_weight_sharpe:+.2f}), "
+                f"drawdown {metrics.max_drawdown:.1%} ({metrics.equal_weight_drawdown:.1%}), "
+                f"{metrics.trades:,} trades in {metrics.bars:,} bars, turnover {metrics.turnover:.1f}× a year, "
+                f"fees {metrics.fees:.2%}, invested {metrics.exposure:.0%}",
+            )
+        )
+    parts.append(Group(Text("parameters", style="bold"), Padding(Columns(parameters, padding=(0, 3)), (0, 0, 0, 1))))
+    return Panel(Group(*parts), title=f"bundle {facts['bundle'][:NAME_DIGITS]}", title_align="left")
+
+
+def differences(one: Bundle, other: Bundle) -> dict[str, tuple[Any, Any]]:
+    """What differs: dotted name of the manifest's value to the two values, hold-out numbers among them."""
+    left, right = _flat(one), _flat(other)
+    return {
+        name: (left.get(name), right.get(name)) for name in sorted({*left, *right}) if left.get(name) != right.get(name)
+    }
+
+
+def diff_view(one: Bundle, other: Bundle) -> RenderableType:
+    """Two bundles side by side, where they differ."""
+    found = differences(one, other)
+    if not found:
+        return Text(f"{one.name} and {other.name} are the same")
+    table = Table(title="What differs", title_justify="left")
+    table.add_column("")
+    table.add_column(one.name, overflow="fold")
+    table.add_column(other.name, overflow="fold")
+    for name, values in found.items():
+        table.add_row(name, *(_value(value) for value in values))
+    return table
+
+
+def verification_view(result: Verification) -> RenderableType:
+    """Every number of the hold-out as stored and as recomputed."""
+    table = Table(title=f"Hold-out {result.first} to {result.last}, {result.bars:,} bars", title_justify="left")
+    for name in ("metric", "stored", "recomputed", "difference"):
+        table.add_column(name, justify="left" if name == "metric" else "right")
+    for one in result.compared:
+        table.add_row(one.name, f"{one.stored:.9g}", f"{one.now:.9g}", f"{one.difference:.1e}")
+    return table
+
+
+def garbage_view(found: Sequence[Garbage], title: str) -> RenderableType:
+    """Folders that nobody needs."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("folder")
+    table.add_column("size", justify="right")
+    table.add_column("why", ratio=1)
+    for item in found:
+        table.add_row(item.path.name, f"{item.size / 1e6:.2f} MB", item.why)
+    return table
+
+
+def _place(registry: Registry, slot: Slot, version: Version) -> dict[str, Any]:
+    events = [event for event in registry.events(slot.name) if event.bundle == version.bundle]
+    state = state_of(slot, version.bundle)
+    move = events[-1] if state == "challenger" else last_move(events, version.bundle)
+    return {
+        "slot": slot.name,
+        "version": version.number,
+        "is": state,
+        "since": move.at if move else None,
+        "why": move.reason if move else None,
+    }
+
+
+def _looks_now(registry: Registry, bundle: Bundle) -> int | None:
+    span = registry.holdout_span(bundle)
+    return None if span is None else registry.looks(bundle.manifest.tickers, *span)
+
+
+def _gate_table(findings: Sequence[Mapping[str, Any]]) -> Table:
+    rows = [
+        (
+            str(finding["name"]),
+            "-" if finding["value"] is None else f"{finding['value']:.4g}",
+            f"{finding['comparison']} {finding['limit']:.4g}",
+            str(finding["verdict"]),
+            str(finding["explanation"]),
+        )
+        for finding in findings
+    ]
+    table = Table(box=None, padding=(0, 1))
+    for column, name in enumerate(("gate", "value", "limit", "verdict")):
+        width = max(len(name), *(len(row[column]) for row in rows))
+        table.add_column(name, justify="right" if name in ("value", "limit") else "left", min_width=width)
+    table.add_column("explanation", ratio=1, no_wrap=True, overflow="ellipsis")
+    for *start, verdict, explanation in rows:
+        table.add_row(*start, Text(verdict, style=VERDICT_STYLE.get(verdict, "")), explanation)
+    return table
+
+
+def _flat(bundle: Bundle) -> dict[str, Any]:
+    """The manifest's values by dotted name."""
+    content = bundle.manifest.model_dump(mode="json")
+    holdout = bundle.manifest.gate.get("holdout") or {}
+    kept = {name: value for name, value in content.items() if name not in NOT_COMPARED}
+    kept |= {"weights_sha256": bundle.members_sha256, "holdout": dict(holdout)}
+    return dict(_leaves("", kept))
+
+
+def _leaves(prefix: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        found = []
+        for name, item in value.items():
+            found += _leaves(f"{prefix}.{name}" if prefix else str(name), item)
+        return found
+    return [(prefix, value)]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return " ".join(_value(item) for item in value)
+    return "-" if value is None else str(value)
+
+
+def _minute(moment: str) -> str:
+    """2026-01-02T03:04:05.678Z as 2026-01-02 03:04."""
+    return moment[:16].replace("T", " ")
