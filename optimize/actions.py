@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import re
 import sys
@@ -16,11 +17,12 @@ from rich.console import Console
 
 from envs.crypto.splits import CrossValidation
 from envs.errors import InputError, RunError
+from envs.logs import LogConsole
 from optimize.artifacts import artifact_store
 from optimize.doctor import examine
 from optimize.experiment import Experiment
 from optimize.freeze import Request, check_request, open_study
-from optimize.launch import DEMO, DEMO_BARS, SMOKE, SMOKE_BARS, choose_device, make_demo_data, run_on_all
+from optimize.launch import DEMO, DEMO_BARS, SMOKE, SMOKE_BARS, choose_device, make_demo_data, own_arguments, run_on_all
 from optimize.pause import pause_study, resume_study
 from optimize.recovery import GRACE_SECONDS, Worker, leave, list_workers, register_worker
 from optimize.run import read_config
@@ -46,7 +48,20 @@ def _sayer(console: Console) -> Callable[[str], None]:
 
 def train(flags: dict[str, Any], given: frozenset[str], after_study: AfterStudy | None) -> None:
     """Join or make the study and work on it. flags: all of `train`'s; given: names of those that a person set."""
-    console = Console()
+    console = LogConsole(flags["log_file"], flags["log_format"])
+    # A watchdog ends a hung worker with SIGABRT: then its stacks are in the log.
+    faulthandler.enable(2)
+    try:
+        _train(flags, given, after_study, console)
+    except (InputError, RunError) as error:
+        console.failed(error, expected=True)
+        raise
+    except Exception as error:
+        console.failed(error, expected=False)
+        raise
+
+
+def _train(flags: dict[str, Any], given: frozenset[str], after_study: AfterStudy | None, console: LogConsole) -> None:
     say = _sayer(console)
     if flags["demo"] and flags["smoke"]:
         raise InputError("--demo and --smoke were both given; --smoke is the smaller of the two, give one")
@@ -74,9 +89,10 @@ def train(flags: dict[str, Any], given: frozenset[str], after_study: AfterStudy 
     handle, experiment = open_study(storage, name, request, device, flags["runs_dir"], recorded, say)
     _describe(handle, experiment, say)
     if flags["gpu"] == "all" and torch.cuda.device_count() > 1:
-        _all_gpus(handle, torch.cuda.device_count(), say)
+        count = torch.cuda.device_count()
+        _all_gpus(handle, [own_arguments(i, flags["log_file"], flags["metrics_port"]) for i in range(count)], say)
         return
-    options = WorkerOptions(total=flags["n_trials"], alongside=flags["alongside"])
+    options = WorkerOptions(flags["n_trials"], alongside=flags["alongside"], metrics_port=flags["metrics_port"])
     work(handle, experiment, options, console, after_study if flags["auto_deploy"] else None)
 
 
@@ -116,11 +132,11 @@ def _envs(text: str) -> int | None:
     return int(text)
 
 
-def _all_gpus(handle: StudyHandle, count: int, say: Callable[[str], None]) -> None:
+def _all_gpus(handle: StudyHandle, own: list[list[str]], say: Callable[[str], None]) -> None:
     """This process stands for the study's worker on this machine; the work is done by one child per GPU."""
     name = register_worker(handle.storage, handle.study_id, alongside=False, say=say)
     try:
-        run_on_all(count, sys.argv[1:])
+        run_on_all(sys.argv[1:], own)
     finally:
         leave(handle.storage, name)
 

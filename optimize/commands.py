@@ -251,6 +251,22 @@ def search_commands(app: typer.Typer, after_study: AfterStudy | None = None) -> 
                 rich_help_panel=MACHINE,
             ),
         ] = False,
+        log_file: Annotated[
+            Path | None,
+            typer.Option(
+                help="Keep a copy of all output in this file; a new one is begun every 10 MB, five old ones stay.",
+                rich_help_panel=MACHINE,
+            ),
+        ] = None,
+        log_format: Annotated[
+            str, typer.Option(help="plain, or json: one object per line.", rich_help_panel=MACHINE)
+        ] = "plain",
+        metrics_port: Annotated[
+            int | None,
+            typer.Option(
+                min=0, max=65535, help="Answer Prometheus on this port of 127.0.0.1.", rich_help_panel=MACHINE
+            ),
+        ] = None,
     ) -> None:
         """Search: train trials on the study until it has --n-trials of them, then sum up and ask for promotion.
 

@@ -84,15 +84,23 @@ def make_demo_data(folder: Path, timeframe: str, bars: int, say: Callable[[str],
     say(f"made a synthetic market of {ASSETS} assets and {bars:,} bars of {timeframe} in {folder}")
 
 
-def run_on_all(count: int, arguments: Sequence[str]) -> None:
-    """Run one worker process per GPU with the same arguments, pass signals on, and wait for all.
+def own_arguments(index: int, log_file: Path | None, metrics_port: int | None) -> list[str]:
+    """What the worker of one GPU of several gets instead of the command's: two cannot share a log file or a port."""
+    own = ["--gpu", str(index), "--alongside"]
+    if log_file is not None:
+        own += ["--log-file", str(log_file.with_stem(f"{log_file.stem}-gpu{index}"))]
+    if metrics_port is not None:
+        own += ["--metrics-port", str(metrics_port + index)]
+    return own
 
-    Raises RunError where one of them failed; the others then go on to the study's end.
+
+def run_on_all(arguments: Sequence[str], own: Sequence[Sequence[str]]) -> None:
+    """Run one worker process per GPU, pass signals on, and wait for all.
+
+    arguments: what all get; own: what each gets after them. Raises RunError where one of them failed; the others then
+    go on to the study's end.
     """
-    workers = [
-        subprocess.Popen([sys.executable, "-m", "sweepd", *arguments, "--gpu", str(index), "--alongside"])
-        for index in range(count)
-    ]
+    workers = [subprocess.Popen([sys.executable, "-m", "sweepd", *arguments, *extra]) for extra in own]
 
     def forward(signum: int, _frame: FrameType | None) -> None:
         for worker in workers:

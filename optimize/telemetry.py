@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import psutil
 import torch
 from rich.console import Console
 from rich.live import Live
@@ -16,11 +17,14 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from envs.logs import say_line
+
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 LOG_EVERY = 15.0
 RATE_WINDOW = 30.0
+FIGURES_EVERY = 2.0
 
 
 def duration(seconds: float) -> str:
@@ -30,6 +34,18 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """share: of the last moments in which a kernel ran, 0 to 1. used, total: bytes of memory, of all processes."""
+
+    share: float
+    used: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.share:.0%} · {self.used / 2**30:.1f}/{self.total / 2**30:.1f} GiB".replace("%", " %")
 
 
 class GpuMeter:
@@ -49,16 +65,16 @@ class GpuMeter:
         except Exception:  # a driver that does not answer must not end a training run; ROCm has no NVML
             self._handle = None
 
-    def read(self) -> str:
-        """ "83 % · 12.1/139.8 GiB", or "" where it cannot be told."""
+    def read(self) -> GpuUse | None:
+        """None where it cannot be told."""
         if self._handle is None:
-            return ""
+            return None
         try:
             use = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
             memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
         except self._nvml.NVMLError:
-            return ""
-        return f"{use} % · {memory.used / 2**30:.1f}/{memory.total / 2**30:.1f} GiB"
+            return None
+        return GpuUse(use / 100, int(memory.used), int(memory.total))
 
 
 class Telemetry:
@@ -81,6 +97,8 @@ class Telemetry:
         self._steps = 0
         self._recent: deque[tuple[float, int]] = deque()
         self._logged = 0.0
+        self._figured: tuple[float, dict[str, Any]] = (float("-inf"), {})
+        self._process = psutil.Process()
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -100,14 +118,9 @@ class Telemetry:
     # -- told by the worker
     # -------------------------------------------------------------------------------------------------------
 
-    def say(self, text: str) -> None:
-        """One line for a person: with date and time where it goes to a log."""
-        if self.console.is_terminal:
-            self.console.print(text, highlight=False)
-        else:
-            self.console.print(
-                f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}", highlight=False, soft_wrap=True, markup=False
-            )
+    def say(self, text: str, **fields: Any) -> None:
+        """One line for a person: with date and time where it goes to a log. fields: the same as data, for JSON."""
+        say_line(self.console, text, study=self.study_name, **fields)
 
     def steps(self, count: int) -> None:
         """Environment steps just done."""
@@ -118,7 +131,7 @@ class Telemetry:
             self._recent.popleft()
         if not self.console.is_terminal and now - self._logged > LOG_EVERY:
             self._logged = now
-            self.say(self.line())
+            self.say(self.line(), event="progress", **self.figures())
 
     def finished(self, count: int) -> None:
         """Trials finished by this worker."""
@@ -161,10 +174,35 @@ class Telemetry:
             return 3600.0 * left / self.trials_per_hour
         return left * self.steps_per_trial / self.steps_per_second if self.steps_per_second else float("nan")
 
+    def figures(self) -> dict[str, Any]:
+        """What `sweepd status` shows of this worker, as plain data; a few seconds old at most."""
+        now = time.monotonic()
+        if now - self._figured[0] > FIGURES_EVERY:
+            gpu = self.gpu()
+            found = {
+                "total": self.total,
+                "steps_per_trial": self.steps_per_trial,
+                "steps_per_second": round(self.steps_per_second),
+                "trials_per_hour": round(self.trials_per_hour, 2),
+                "finished": self._finished_here,
+                "resident_bytes": self.resident_bytes(),
+                "gpu": None if gpu is None else {"share": gpu.share, "used": gpu.used, "total": gpu.total},
+            }
+            self._figured = (now, found)
+        return self._figured[1]
+
+    def gpu(self) -> GpuUse | None:
+        """What the GPU is at; None without one, or where the driver does not tell."""
+        return self._gpu.read()
+
+    def resident_bytes(self) -> int:
+        """This process's memory."""
+        return int(self._process.memory_info().rss)
+
     def line(self) -> str:
         """The panel as one line."""
         best = f"best {self.best[0]:+.3f} (trial {self.best[1]})" if self.best else "no best yet"
-        gpu = self._gpu.read()
+        gpu = self.gpu()
         return (
             f"trials {self.done}/{self.total} ({self.counts.get('PRUNED', 0)} pruned, {self.counts.get('FAIL', 0)} "
             "failed) · "
@@ -184,9 +222,9 @@ class Telemetry:
         grid.add_row("speed", f"{self.steps_per_second:,.0f} steps/s · {self.trials_per_hour:.1f} trials/hour")
         grid.add_row("time", f"{duration(self.elapsed)} gone · ETA {duration(self.eta)}")
         grid.add_row("best", f"{self.best[0]:+.4f} (trial {self.best[1]})" if self.best else "none yet")
-        gpu = self._gpu.read()
+        gpu = self.gpu()
         if gpu:
-            grid.add_row("GPU", gpu)
+            grid.add_row("GPU", str(gpu))
         return Panel(grid, title=f"sweepd · {self.study_name}", border_style="cyan", expand=False)
 
 
