@@ -110,6 +110,10 @@ class Leaves:
         """Those that only critics have."""
         return [self.critic_in, self.critic_out, self.critic_out_bias]
 
+    def every(self) -> list[Tensor]:
+        """All of them."""
+        return [*self.shared(), *self.actor(), *self.critic()]
+
 
 def _sizes(shape: Shape) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]:
     """(rows, columns) of the leaves of `Leaves.shared`, `.actor`, `.critic`, in that order."""

@@ -1,4 +1,4 @@
-"""Adam for all members at once: each network has its own clip, step count, learning rate, epsilon and weight decay."""
+"""Adam for all members: each network has its own clip, each member its step count, learning rate, epsilon and decay."""
 
 from __future__ import annotations
 
@@ -11,79 +11,52 @@ BETA1, BETA2 = 0.9, 0.999
 
 
 class Adam:
-    """AdamW (Loshchilov & Hutter, 2019; Adam where weight_decay is 0) on the flat weights of 2 G networks, as torch's
-    does it.
+    """AdamW (Loshchilov & Hutter, 2019; Adam where weight_decay is 0) on the flat weights of 2 G networks: torch's
+    fused kernel, once per network.
 
-    m, v: (2, G, P) moments; step: (G,) float64, updates that a member has made; lr, eps, weight_decay: (G,) float64.
+    One pass of that kernel over a network that then still lies in the cache takes less than half the time of the same
+    arithmetic over all networks at once, one operation after the other. A call is one launch, and reads nothing back.
+
+    m, v: (2, G, P) moments; step: (G,) updates that a member has made; lr, eps, weight_decay: one number per slot.
     """
 
     def __init__(self, flat: Tensor, shape: Shape) -> None:
         slots, device = shape.slots, flat.device
-        self._flat = flat
-        self._slots = slots
-        self.m, self.v, self._grad, self._work = (torch.zeros_like(flat) for _ in range(4))
-        self._grad_leaves = leaf_views(self._grad, shape)
-        self.step, self.lr, self.weight_decay = (
-            torch.zeros(slots, dtype=torch.float64, device=device) for _ in range(3)
-        )
-        self.eps = torch.full((slots,), 1e-8, dtype=torch.float64, device=device)
+        self.m, self.v, self._grad = (torch.zeros_like(flat) for _ in range(3))
+        self._grad_leaves = [leaf for leaf in leaf_views(self._grad, shape).every() if leaf.numel()]
+        self.step = torch.zeros(slots, device=device)
+        self.lr, self.eps, self.weight_decay = [0.0] * slots, [1e-8] * slots, [0.0] * slots
+        self._skip = torch.ones(slots, dtype=torch.float32, device=device)
+        # What the kernel takes of every network, as lists: weights, gradient, moments, step; and whether to skip it.
+        self._networks = [
+            (slot, [flat[kind, slot]], [self._grad[kind, slot]], [self.m[kind, slot]], [self.v[kind, slot]],
+             [self.step[slot]], self._skip[slot])
+            for kind in range(2) for slot in range(slots)
+        ]  # fmt: skip
 
     def norms(self, grads: Leaves) -> Tensor:
-        """(2, G) float32: the gradient norm of every actor (row 0) and critic (row 1)."""
-        slots = self._slots
-        shared = torch.stack([_norm(leaf) for leaf in grads.shared()])
-        actor = torch.stack([_norm(leaf) for leaf in grads.actor()])
-        critic = torch.stack([_norm(leaf) for leaf in grads.critic()])
-        return torch.stack(
-            (
-                torch.linalg.vector_norm(torch.cat((shared[:, :slots], actor)), dim=0),
-                torch.linalg.vector_norm(torch.cat((shared[:, slots:], critic)), dim=0),
-            )
-        )
-
-    def apply(self, grads: Leaves, norms: Tensor, max_norm: Tensor, active: Tensor, *, decay: bool) -> None:
-        """One update of the members in `active` (G,) bool, gradients scaled so that no network's norm exceeds
-        `max_norm` (G,).
-
-        decay: whether any member has a weight decay; leaving it out where none has changes no bit. A member that is
-        not active keeps its weights, moments and step, if its gradients are finite.
+        """Take the gradients over for `apply`. Returns (2, G): the norm of every actor's (row 0) and critic's (row
+        1).
         """
-        slots = self._slots
-        clip = (max_norm / (norms + 1e-6)).clamp_(max=1.0).view(2 * slots, 1, 1)
-        into = self._grad_leaves
-        for source, target in zip(grads.shared(), into.shared(), strict=True):
-            torch.mul(source, clip, out=target)
-        for source, target in zip(grads.actor(), into.actor(), strict=True):
-            torch.mul(source, clip[:slots], out=target)
-        for source, target in zip(grads.critic(), into.critic(), strict=True):
-            torch.mul(source, clip[slots:], out=target)
+        torch._foreach_copy_(self._grad_leaves, [leaf for leaf in grads.every() if leaf.numel()])
+        norms: Tensor = torch.linalg.vector_norm(self._grad, dim=2)
+        return norms
 
+    def apply(self, norms: Tensor, max_norm: Tensor, active: Tensor) -> None:
+        """One update of the members in `active` (G,) bool with the gradients that `norms` took over, scaled so that no
+        network's norm exceeds `max_norm` (G,). Others keep every bit of their weights, moments and step, whatever their
+        gradients.
+        """
+        clip = (max_norm / (norms + 1e-6)).clamp_(max=1.0)
+        self._grad.mul_(torch.where(active, clip, 0.0).unsqueeze(-1))  # not NaN, which would stay in the padding
         self.step += active
-        # weights -= rate / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps), with the rate moved into the
-        # denominator, where one number per member suffices. An infinite denominator leaves the weights as they are.
-        rate = self.lr / (1.0 - BETA1**self.step)
-        moving = active & (rate > 0)
-        scale = torch.where(moving, 1.0 / (rate * torch.sqrt(1.0 - BETA2**self.step)), 1.0)
-        offset = torch.where(moving, self.eps / rate, torch.inf)
-        first = torch.where(active, 1.0 - BETA1, 0.0)
-        second = torch.where(active, BETA2, 1.0)
-        keep = torch.where(active, 1.0 - self.lr * self.weight_decay, 1.0)
-        table = torch.stack((scale, offset, first, second, keep)).to(self._flat.dtype)
-        scale, offset, first, second, keep = table.unsqueeze(-1)  # each (G, 1), the same for both networks of a member
-
-        if decay:
-            self._flat.mul_(keep)
-        self.m.lerp_(self._grad, first)
-        self.v.mul_(second).addcmul_(self._grad, self._grad, value=1.0 - BETA2)
-        torch.sqrt(self.v, out=self._work)
-        torch.addcmul(offset, self._work, scale, out=self._work)
-        self._flat.addcdiv_(self.m, self._work, value=-1.0)
+        self._skip.copy_(~active)
+        for slot, weights, grad, m, v, step, skip in self._networks:
+            torch._fused_adamw_(
+                weights, grad, m, v, [], step, lr=self.lr[slot], beta1=BETA1, beta2=BETA2, eps=self.eps[slot],
+                weight_decay=self.weight_decay[slot], amsgrad=False, maximize=False, found_inf=skip,
+            )  # fmt: skip
 
     def reset(self, slot: int) -> None:
         """Forget a slot's moments and step."""
         self.m[:, slot], self.v[:, slot], self.step[slot] = 0, 0, 0
-
-
-def _norm(leaf: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(leaf.flatten(1), dim=1)
-    return norm

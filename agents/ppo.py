@@ -66,6 +66,32 @@ class _Slot:
     has_obs: bool = False
 
 
+class _Terms(NamedTuple):
+    """What a rollout's gradient steps take of the members' numbers: the bounds of the clipped ratio, the loss's
+    derivative for each row's entropy, and for its clipped value error, (G, 1); the largest norm, the KL to stop at
+    (infinite where off), (G,).
+    """
+
+    low: Tensor
+    high: Tensor
+    d_entropy: Tensor
+    pull: Tensor
+    max_norm: Tensor
+    target_kl: Tensor
+
+    @classmethod
+    def of(cls, numbers: Mapping[str, Tensor], value_std: Tensor, minibatch: int) -> _Terms:
+        target = numbers["target_kl"][:, 0]
+        return cls(
+            low=1.0 - numbers["clip"],
+            high=1.0 + numbers["clip"],
+            d_entropy=numbers["entropy_coef"] / -minibatch,
+            pull=numbers["value_coef"] * value_std / minibatch,
+            max_norm=numbers["max_grad_norm"][:, 0],
+            target_kl=torch.where(target > 0, target, torch.inf),
+        )
+
+
 class PPO:
     """One program: `shape.slots` members, trained together on an environment of as many members with `shape.num_envs`
     rows each.
@@ -233,14 +259,13 @@ class PPO:
         """Epochs of minibatches over the rollout."""
         shape, slots = self.shape, self.shape.slots
         batches = self.rollout.batches(self.streams.permutations(shape.epochs, shape.samples))
-        self.optimizer.lr.copy_(torch.tensor([self._learning_rate(slot) for slot in range(slots)], dtype=torch.float64))
-        members = [member.params for member in self._slots if member]
-        stop_early = any(params.target_kl > 0 for params in members)
-        decay = any(params.weight_decay > 0 for params in members)
+        self.optimizer.lr = [self._learning_rate(slot) for slot in range(slots)]
+        stop_early = any(member.params.target_kl > 0 for member in self._slots if member)
+        terms = _Terms.of(self._numbers, self.population.value_std[..., 0], shape.minibatch)
         running = self._live & ~self._diverged
         updates = torch.zeros(slots, device=self.device)
         for rows in batches.unbind(0):
-            running, losses = self._minibatch(rows, running, stop_early=stop_early, decay=decay)
+            running, losses = self._minibatch(rows, running, terms, stop_early=stop_early)
             updates += running
         log_std = self.population.weights.log_std
         distribution = self._distribution(self._learning.output, log_std)
@@ -254,14 +279,14 @@ class PPO:
         )
 
     def _minibatch(
-        self, rows: Tensor, running: Tensor, *, stop_early: bool, decay: bool
+        self, rows: Tensor, running: Tensor, terms: _Terms, *, stop_early: bool
     ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-        """One gradient step on the transitions `rows` (G * minibatch,) of the members `running` (G,) bool.
+        """One gradient step on the transitions `rows` (G * minibatch,) of the members `running` (G,) bool. Gradients of
+        the others are computed, too, and left unused.
 
         Returns who still runs, and (log of the probability ratios, value errors, gradient norms).
         """
-        shape, numbers, weights = self.shape, self._numbers, self.population.weights
-        slots, kept, share = shape.slots, self._kept, 1.0 / shape.minibatch
+        kept, weights = self._kept, self.population.weights
         batch, side, acts, grads = self._batch, self._side, self._learning, self._grads
         self.rollout.gather(rows, batch, side)
         forward(weights, batch, acts)
@@ -272,26 +297,22 @@ class PPO:
         log_ratio = distribution.log_prob(side[..., :kept]).sub_(old_log_prob)
         ratio = log_ratio.exp()
         if stop_early:
-            target = numbers["target_kl"][:, 0]
-            running = running & ~((target > 0) & ((ratio - 1.0 - log_ratio).mean(-1) > target))
+            running = running & ~((ratio - 1.0 - log_ratio).mean(-1) > terms.target_kl)
         plain = advantage * ratio
-        clipped = advantage * torch.clamp(ratio, 1.0 - numbers["clip"], 1.0 + numbers["clip"])
-        mask = running.unsqueeze(-1)
-        d_log_prob = torch.where((plain <= clipped) & mask, plain, 0.0).mul_(-share)
-        d_entropy = torch.where(mask, numbers["entropy_coef"], 0.0).mul_(-share)
-        d_output = distribution.backward(d_log_prob, d_entropy, grads.log_std)
+        clipped = torch.clamp(ratio, terms.low, terms.high).mul_(advantage)
+        d_log_prob = torch.where(plain <= clipped, plain, 0.0).mul_(-1.0 / self.shape.minibatch)
+        d_output = distribution.backward(d_log_prob, terms.d_entropy, grads.log_std)
 
         # The critic minimises value_coef * smooth L1 of (value - return), whose derivative is the error clipped to 1.
         error = self.rollout.value(acts.value) - returns
-        pull = numbers["value_coef"] * self.population.value_std[..., 0] * share
-        d_value = torch.where(mask, error.clamp(-1.0, 1.0) * pull, 0.0)
+        d_value = error.clamp(-1.0, 1.0).mul_(terms.pull)
 
-        self._backward(weights, batch, acts, d_output, d_value.view(slots, -1, 1), grads)
+        self._backward(weights, batch, acts, d_output, d_value.unsqueeze(-1), grads)
         norms = self.optimizer.norms(grads)
         finite = torch.isfinite(norms).all(0)
         self._diverged |= running & ~finite
         running = running & finite
-        self.optimizer.apply(grads, norms, numbers["max_grad_norm"][:, 0], running, decay=decay)
+        self.optimizer.apply(norms, terms.max_norm, running)
         weights.log_std.clamp_(max=0.0)
         return running, (log_ratio, error, norms)
 

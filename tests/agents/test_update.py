@@ -239,11 +239,13 @@ def test_a_member_that_rests_keeps_every_bit() -> None:
     ppo = start(env, {0: 1, 1: 3})
     ppo.train(env, 1)
     before, other = ppo.get_member(0), ppo.get_member(1)
-    for leaf in (*ppo._grads.actor(), *ppo._grads.critic(), *ppo._grads.shared()):
-        leaf[:] = 0.0
-        leaf[-1] = 1.0  # as the masks leave them for a member that rests; something for the other
+    for leaf in ppo._grads.every():
+        leaf[:] = torch.nan
+        leaf[-1] = 1.0
+        if leaf.shape[0] > ppo.shape.slots:
+            leaf[1] = 1.0  # the actors of those that both have; the critics follow
     norms = ppo.optimizer.norms(ppo._grads)
-    ppo.optimizer.apply(ppo._grads, norms, torch.ones(2), torch.tensor([False, True]), decay=True)
+    ppo.optimizer.apply(norms, torch.ones(2), torch.tensor([False, True]))
     assert_same(before, ppo.get_member(0))
     assert not torch.equal(other["weights"], ppo.get_member(1)["weights"])
 

@@ -1,0 +1,218 @@
+"""The share of the machine's matrix-product peak that training reaches, rollouts and updates together.
+
+The engine itself trains 10 members on the crypto environment (synthetic bars). Each repetition times whole training
+iterations undisturbed, and with them the peak: the fastest single-precision matrix product that the machine gives, over
+several large shapes, plain and batched, best of the whole run. Then one iteration more is taken apart, by bracketing
+the engine's own calls, for the split of time:
+
+    env                 stepping the environment
+    policy forward      choosing actions, and the values that advantages need
+    update products     forward and backward passes of the gradient steps (with their activation functions)
+    optimizer           gradient norms, clip and Adam
+    other               gathers, losses, advantages, permutations, what is left
+
+Operations are counted from shapes: 2 per multiplication of a weight, as often as the algorithm needs it (one forward
+pass of the actor per step, one of the critic per transition, and per epoch and transition one forward pass, one product
+for the weights' gradients and, but for the first layer, one for the inputs'). Biases, activation functions, normalising
+and Adam count as nothing. So 100 % can't be reached.
+
+    python scripts/bench/roofline.py [--save scripts/bench/results/roofline.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import agents.ppo
+import agents.rollout
+from agents.networks import Backward
+from agents.optimizer import Adam
+from agents.ppo import PPO, PPOParams, Shape
+from envs.crypto.demo_market import make_demo_market
+from envs.crypto.env import CryptoEnv
+from envs.crypto.market import Market, make_market, observation_normaliser
+from envs.crypto.params import EnvParams
+from envs.files import write_atomic
+from envs.vec_env import VecEnv
+
+if __package__ in {None, ""}:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from scripts.bench.machine import machine, machine_line
+
+PHASES = ("env", "policy forward", "update products", "optimizer", "other")
+
+
+def operations(shape: Shape, env: VecEnv) -> float:
+    """Floating-point operations of one training iteration of all members."""
+    between = (shape.net_depth - 1) * shape.net_width**2
+    actor_in, critic_in = shape.state_dim * shape.net_width, shape.obs_dim * shape.net_width
+    actor = between + shape.net_width * shape.action_dim
+    critic = between + shape.net_width
+    ends = -(-shape.horizon // env.bootstrap_interval) + 1  # values of final observations, and after the last step
+    rollout = shape.samples * (actor_in + actor + critic_in + critic) + ends * shape.num_envs * (critic_in + critic)
+    steps = shape.samples // shape.minibatch * shape.epochs
+    update = steps * shape.minibatch * (2 * (actor_in + critic_in) + 3 * (actor + critic))
+    return 2.0 * shape.slots * (rollout + update)
+
+
+def peak(device: torch.device, seconds: float) -> float:
+    """The fastest single-precision product found, in operations per second."""
+    best = 0.0
+    for batch, rows, inner, columns in ((1, 2048, 2048, 2048), (1, 4096, 1024, 1024), (20, 2048, 512, 256)):
+        a, b = torch.randn(batch, rows, inner, device=device), torch.randn(batch, inner, columns, device=device)
+        if batch == 1:
+            a, b = a[0], b[0]
+        out = torch.matmul(a, b)
+        product = torch.mm if batch == 1 else torch.bmm
+        until = time.perf_counter() + seconds / 3
+        while time.perf_counter() < until:
+            start = now(device)
+            product(a, b, out=out)
+            best = max(best, 2.0 * batch * rows * inner * columns / (now(device) - start))
+    return best
+
+
+def now(device: torch.device) -> float:
+    """Seconds, once the device has done all it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def program(args: argparse.Namespace, market: Market, width: int, minibatch: int) -> tuple[PPO, CryptoEnv]:
+    """A program and its environment, full of members."""
+    device = torch.device(args.device)
+    windows = [(market.first_bar(args.lookback), market.length - 1)]
+    env = CryptoEnv(
+        market, [EnvParams(lookback=args.lookback)] * args.members, [windows] * args.members, args.num_envs,
+        device=device,
+    )  # fmt: skip
+    shape = Shape(
+        state_dim=env.state_dim, action_dim=env.action_dim, slots=args.members, net_width=width, minibatch=minibatch,
+        num_envs=args.num_envs, horizon=args.horizon, epochs=args.epochs,
+    )  # fmt: skip
+    ppo = PPO(shape, device)
+    normaliser = observation_normaliser(market, windows, args.lookback, args.lookback)
+    for slot in range(args.members):
+        ppo.add_member(slot, PPOParams(), slot, 1_000_000, *normaliser)
+    ppo.begin(env.reset(list(range(args.members))))
+    return ppo, env
+
+
+def split(ppo: PPO, env: CryptoEnv, iterations: int) -> dict[str, float]:
+    """Shares of the time of some iterations, by phase; measured by standing around the engine's own calls."""
+    spent = dict.fromkeys(PHASES, 0.0)
+    places: list[tuple[Any, str, str]] = [
+        (env, "step", "env"),
+        (env, "draw", "env"),
+        (env, "final_obs", "env"),
+        (agents.rollout, "forward", "policy forward"),
+        (agents.ppo, "forward", "update products"),
+        (Backward, "__call__", "update products"),
+        (Adam, "norms", "optimizer"),
+        (Adam, "apply", "optimizer"),
+    ]
+
+    def bracketed(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = now(ppo.device)
+            result = function(*args, **kwargs)
+            spent[phase] += now(ppo.device) - start
+            return result
+
+        return call
+
+    before = [(place, name, getattr(place, name)) for place, name, _ in places]
+    for (place, name, phase), (_, _, function) in zip(places, before, strict=True):
+        setattr(place, name, bracketed(function, phase))
+    try:
+        start = now(ppo.device)
+        ppo.train(env, iterations)
+        total = now(ppo.device) - start
+    finally:
+        for place, name, function in before:
+            if place is env:
+                delattr(place, name)
+            else:
+                setattr(place, name, function)
+    spent["other"] = total - sum(spent.values())
+    return {phase: seconds / total for phase, seconds in spent.items()}
+
+
+def measure(args: argparse.Namespace, market: Market, width: int, minibatch: int) -> dict[str, Any]:
+    """One network and minibatch: speeds of every repetition, the peak, and the split."""
+    ppo, env = program(args, market, width, minibatch)
+    per_iteration = operations(ppo.shape, env)
+    ppo.train(env, 1)
+    speeds, splits, best = [], [], 0.0
+    for _ in range(args.repeats):
+        best = max(best, peak(ppo.device, args.seconds / 2))
+        iterations, start = 0, now(ppo.device)
+        while now(ppo.device) - start < args.seconds:
+            ppo.train(env, 1)
+            iterations += 1
+        speeds.append(iterations * per_iteration / (now(ppo.device) - start))
+        splits.append(split(ppo, env, 1))
+    best = max(best, peak(ppo.device, args.seconds / 2))
+    shares = [speed / best for speed in speeds]
+    return {
+        "network": [width, width], "minibatch": minibatch, "observation": env.state_dim,
+        "operations_per_iteration": per_iteration, "peak_gflops": best / 1e9,
+        "steps_per_second": statistics.median(speeds) / per_iteration * ppo.shape.slots * ppo.shape.samples,
+        "share_of_peak": statistics.median(shares), "runs": shares,
+        "split": {phase: statistics.median(one[phase] for one in splits) for phase in PHASES},
+    }  # fmt: skip
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, print, and save where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--members", type=int, default=10, help="G, members trained together")
+    parser.add_argument("--num-envs", type=int, default=64, help="environments per member")
+    parser.add_argument("--horizon", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--widths", type=int, nargs="+", default=[256, 128], help="of both hidden layers")
+    parser.add_argument("--minibatches", type=int, nargs="+", default=[2048, 4096])
+    parser.add_argument("--assets", type=int, default=7)
+    parser.add_argument("--lookback", type=int, default=5, help="bars in an observation; 5 of 7 assets are 462 numbers")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="least time of one repetition")
+    parser.add_argument("--save", type=Path, help="write the results to this JSON file")
+    args = parser.parse_args(arguments)
+    torch.set_num_threads(args.threads)
+    market = make_market(make_demo_market(0, assets=args.assets, bars=8_000))
+    found = machine(args.device)
+    print(machine_line(found))
+    names = ("members", "num_envs", "horizon", "epochs", "assets", "lookback", "device")
+    setup = {name: getattr(args, name) for name in names}
+    print(", ".join(f"{name} {value}" for name, value in setup.items()))
+    print(f"medians of {args.repeats} repetitions; peak: the best product of the run, single precision")
+    print(f"{'network':>9} {'minibatch':>9} {'obs':>5} {'steps/s':>10} {'peak GF/s':>10} {'share':>7}  " +
+          "  ".join(PHASES))  # fmt: skip
+    results = []
+    for width in args.widths:
+        for minibatch in args.minibatches:
+            row = measure(args, market, width, minibatch)
+            results.append(row)
+            parts = "  ".join(f"{row['split'][phase]:>{len(phase)}.1%}" for phase in PHASES)
+            print(
+                f"{width:>4}x{width:<4} {minibatch:>9,} {row['observation']:>5} {row['steps_per_second']:>10,.0f} "
+                f"{row['peak_gflops']:>10.0f} {row['share_of_peak']:>7.1%}  {parts}", flush=True,
+            )  # fmt: skip
+    if args.save:
+        write_atomic(args.save, json.dumps({"machine": found, "setup": setup, "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
