@@ -17,10 +17,11 @@ from envs.crypto.params import EnvParams
 from envs.crypto.splits import CrossValidation, make_splits
 from envs.errors import InputError
 from optimize.experiment import Experiment, load_study_bars
-from optimize.measure import Bench, fewest_envs, measure_num_envs, measure_threads
+from optimize.fit import fewest_envs, fit_budget, fit_space, most_envs, refuse_misfit
+from optimize.measure import Bench, measure_num_envs, measure_threads
 from optimize.pruning import PRUNERS, SAMPLERS
 from optimize.search_space import SearchSpace, load_space
-from optimize.spec import DataSpec, StudySpec, check_folds, code_version, refuse_other, torch_version, upper_num_envs
+from optimize.spec import DataSpec, StudySpec, check_folds, code_version, refuse_other, torch_version
 from optimize.storage import StudyStorage
 from optimize.study import StudyHandle, create_study, study_exists
 from optimize.summary import best_trial
@@ -126,6 +127,8 @@ def _refuse_flags(storage: StudyStorage, name: str, spec: StudySpec, request: Re
     plain = {"holdout", "budget", "rungs", "horizon", "slots", "trials_per_batch", "sampler", "pruner", "objective"}
     for field in (plain | {"seed", "threads"}) & given:
         asked[field] = getattr(request, field)
+    if "budget" in given:  # as it was fitted when the study was made
+        asked["budget"] = max(request.budget, spec.rungs * (request.n_envs or 1) * spec.horizon)
     if "env" in given:
         asked["environment"] = request.environment
     if "n_envs" in given and request.n_envs is not None:
@@ -136,7 +139,7 @@ def _refuse_flags(storage: StudyStorage, name: str, spec: StudySpec, request: Re
     if "recipe" in given:
         asked["recipe"] = {**spec.recipe, "name": request.recipe}
     if "search_space" in given:
-        space, _ = resolve_space(storage, request.search_space, spec.data.timeframe).within(spec.transitions)
+        space, _ = fit_space(resolve_space(storage, request.search_space, spec.data.timeframe), spec.transitions)
         asked["space"] = space.to_dict()
     data = spec.data
     if "timeframe" in given:
@@ -187,6 +190,7 @@ def _create(
     warning = check_folds(request.cv, request.budget)
     if warning:
         say(f"warning: {warning}")
+    request = _fitted(storage, request, say)
     bars = bars or load_bars(request.data_dir, request.timeframe, request.tickers)
     spec = draft_spec(storage, request, bars, device)
     torch.set_num_threads(spec.threads)
@@ -194,13 +198,14 @@ def _create(
     if request.n_envs is None or (request.threads is None and device.type == "cpu"):
         bench = Bench(spec, bars, device)
         if request.threads is None and device.type == "cpu":
-            threads, lines = measure_threads(bench, request.n_envs or fewest_envs(spec), say)
+            few = fewest_envs(spec.budget, spec.horizon, spec.search_space.minibatches)
+            threads, lines = measure_threads(bench, request.n_envs or few, say)
             spec, measured = dataclasses.replace(spec, threads=threads), lines
         if request.n_envs is None:
             num_envs, lines = measure_num_envs(bench, say)
             spec, measured = dataclasses.replace(spec, num_envs=num_envs), measured + lines
-    space, notes = spec.search_space.within(spec.transitions)
-    for note in notes:
+    space, note = fit_space(spec.search_space, spec.transitions)
+    if note:
         say(note)
     spec = dataclasses.replace(spec, space=space.to_dict())
     experiment = Experiment(spec, bars, device)
@@ -209,6 +214,18 @@ def _create(
         return None
     say(f"study {name} is frozen; these flags would make it again: {reproducing_flags(spec, request)}")
     return StudyHandle(storage, name), experiment
+
+
+def _fitted(storage: StudyStorage, request: Request, say: Callable[[str], None]) -> Request:
+    """With a budget that holds a rollout per rung. Raises InputError where numbers that a person chose do not fit."""
+    chosen = "budget" in request.given and bool({"n_envs", "horizon", "rungs"} & request.given)
+    budget, note = fit_budget(request.budget, request.rungs, request.n_envs or 1, request.horizon, fixed=chosen)
+    if note:
+        say(note)
+    if request.n_envs is not None and request.search_space.endswith(".toml"):
+        sizes = resolve_space(storage, request.search_space, request.timeframe).minibatches
+        refuse_misfit(sizes, request.n_envs, request.horizon, f"--search-space {request.search_space}")
+    return dataclasses.replace(request, budget=budget)
 
 
 def draft_spec(storage: StudyStorage, request: Request, bars: Bars, device: torch.device) -> StudySpec:
@@ -249,7 +266,7 @@ def draft_spec(storage: StudyStorage, request: Request, bars: Bars, device: torc
         env=dict(request.env),
         budget=request.budget,
         rungs=request.rungs,
-        num_envs=request.n_envs or upper_num_envs(request.budget, request.horizon),
+        num_envs=request.n_envs or most_envs(request.budget, request.horizon, space.minibatches),
         horizon=request.horizon,
         slots=slots,
         trials_per_batch=together,

@@ -11,8 +11,9 @@ from agents.ppo import PPO, PPOParams
 from envs.crypto.bars import Bars
 from envs.sizing import Measurement, available_memory, choose_num_envs, cpu_count
 from optimize.experiment import Experiment
+from optimize.fit import UPDATES_PER_FOLD, fewest_envs, fit_minibatch, most_envs
 from optimize.search_space import SHAPE_DEFAULTS, SearchSpace, Settings
-from optimize.spec import UPDATES_PER_FOLD, StudySpec, upper_num_envs
+from optimize.spec import StudySpec
 
 GAIN = 1.1  # what is not faster by this factor is not worth more threads or envs
 
@@ -34,7 +35,7 @@ class Bench:
         """Steps per second with that many environments per member: a rollout to warm up, then a third of a second."""
         spec, device = self.spec, self.device
         env = self.experiment.training_env(spec.slots, num_envs)
-        minibatch = min(self.shape["minibatch"], num_envs * spec.horizon)
+        minibatch = fit_minibatch(self.shape["minibatch"], num_envs * spec.horizon)
         settings = Settings({**self.shape, "minibatch": minibatch}, {}, {})
         ppo = PPO(self.experiment.shape(settings, env, spec.slots), device)
         avg, std = self.experiment.normaliser(0, 1)
@@ -81,26 +82,18 @@ def measure_threads(bench: Bench, num_envs: int, say: Callable[[str], None]) -> 
     return chosen, lines
 
 
-def fewest_envs(spec: StudySpec) -> int:
-    """From where on every minibatch of the space fits into a rollout, as far as the bound allows.
-
-    Fewer envs would be a smaller search, not only a slower one.
-    """
-    minibatch = spec.search_space.tables["shape"].get("minibatch")
-    largest = int(minibatch.highest() if minibatch else SHAPE_DEFAULTS["minibatch"])
-    return min(upper_num_envs(spec.budget, spec.horizon), -(-largest // spec.horizon))
-
-
 def measure_num_envs(bench: Bench, say: Callable[[str], None]) -> tuple[int, list[str]]:
     """Measure growing numbers of envs per member. Returns the number chosen, and all that was measured, as lines."""
     spec = bench.spec
-    upper = upper_num_envs(spec.budget, spec.horizon)
+    sizes = spec.search_space.minibatches
+    upper = most_envs(spec.budget, spec.horizon, sizes)
     say(
         f"--n-envs auto: measuring {bench}; at most {upper} envs, so that {spec.budget:,} steps hold "
-        f"{UPDATES_PER_FOLD} rollouts of {spec.horizon}"
+        f"about {UPDATES_PER_FOLD} rollouts of {spec.horizon}"
     )
+    start = fewest_envs(spec.budget, spec.horizon, sizes)
     choice = choose_num_envs(
-        bench.measure, upper=upper, start=fewest_envs(spec), gain=GAIN, memory_limit=available_memory(bench.device)
+        bench.measure, upper=upper, start=start, gain=GAIN, memory_limit=available_memory(bench.device)
     )
     for line in choice.lines():
         say(f"  {line}")

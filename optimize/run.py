@@ -28,9 +28,10 @@ from envs.files import write_atomic
 from optimize.artifacts import draw_equity, write_trial
 from optimize.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from optimize.experiment import Experiment
+from optimize.fit import fit_budget, fit_minibatch, most_envs, refuse_misfit
 from optimize.freeze import choose_slots
 from optimize.search_space import SHAPE_DEFAULTS, Settings
-from optimize.spec import DataSpec, StudySpec, check_folds, upper_num_envs
+from optimize.spec import DataSpec, StudySpec, check_folds
 from optimize.study import Plan
 from optimize.trial_batch import Interrupted, Trainer, Training
 
@@ -114,15 +115,12 @@ def run(
     warning = check_folds(CrossValidation(**tables["cv"]), train["budget"])
     if warning:
         say(f"warning: {warning}")
+    _fit(tables, set(config.get("train", {})), say)
     spec = _spec(tables, bars, torch_device)
     torch.set_num_threads(spec.threads)
     experiment = Experiment(spec, bars, torch_device)
     settings = Settings({**SHAPE_DEFAULTS, **tables["shape"]}, tables["ppo"], tables["env"])
-    settings.shape["minibatch"] = (
-        settings.shape["minibatch"]
-        if "minibatch" in tables["shape"]
-        else min(settings.shape["minibatch"], spec.transitions)
-    )
+    settings.shape["minibatch"] = fit_minibatch(settings.shape["minibatch"], spec.transitions)
     note = {"config": _identity(tables), "data": spec.data.fingerprint}
     plan = Plan(0, 0, {}, settings, spec.seed)
     steps = 0
@@ -220,6 +218,21 @@ def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return tables
 
 
+def _fit(tables: dict[str, dict[str, Any]], given: set[str], say: Callable[[str], None]) -> None:
+    """Make the budget hold a rollout per rung. Raises InputError where numbers of the file do not fit each other.
+
+    given: keys of the file's [train].
+    """
+    train = tables["train"]
+    chosen = "budget" in given and bool({"num_envs", "horizon", "rungs"} & given)
+    envs = train["num_envs"] or 1
+    train["budget"], note = fit_budget(train["budget"], train["rungs"], envs, train["horizon"], fixed=chosen)
+    if note:
+        say(note)
+    if train["num_envs"] and "minibatch" in tables["shape"]:
+        refuse_misfit([tables["shape"]["minibatch"]], train["num_envs"], train["horizon"], "[shape]")
+
+
 def _load(data: Mapping[str, Any]) -> Bars:
     if data["demo"]:
         return make_demo_market(timeframe=data["timeframe"])
@@ -231,6 +244,7 @@ def _load(data: Mapping[str, Any]) -> Bars:
 def _spec(tables: Mapping[str, Mapping[str, Any]], bars: Bars, device: torch.device) -> StudySpec:
     train, recipe = tables["train"], get_recipe(tables["train"]["recipe"])
     lookback = EnvParams(**tables["env"]).lookback
+    minibatch = tables["shape"].get("minibatch", SHAPE_DEFAULTS["minibatch"])
     cv = CrossValidation(**tables["cv"])
     slots = train["slots"] or choose_slots(len(cv.tested()), device)
     fixed = {
@@ -261,7 +275,7 @@ def _spec(tables: Mapping[str, Mapping[str, Any]], bars: Bars, device: torch.dev
         env={},
         budget=train["budget"],
         rungs=train["rungs"],
-        num_envs=train["num_envs"] or min(64, upper_num_envs(train["budget"], train["horizon"])),
+        num_envs=train["num_envs"] or min(64, most_envs(train["budget"], train["horizon"], [minibatch])),
         horizon=train["horizon"],
         slots=slots,
         trials_per_batch=1,

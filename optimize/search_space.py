@@ -201,27 +201,11 @@ class SearchSpace:
             if not dimension.choices and not float(dimension.low or 0) <= float(value) <= float(dimension.high or 0):
                 raise InputError(f"{dimension.name} = {value!r} lies outside {dimension.low} … {dimension.high}")
 
-    def within(self, transitions: int) -> tuple[SearchSpace, list[str]]:
-        """Without minibatches larger than a rollout of `transitions` (num_envs x horizon), and a sentence for each
-        thing left out.
-        """
+    @property
+    def minibatches(self) -> tuple[int, ...]:
+        """Every minibatch that a trial may have."""
         dimension = self.tables["shape"].get("minibatch", Dimension("minibatch", value=SHAPE_DEFAULTS["minibatch"]))
-        sizes = [int(v) for v in (dimension.choices or (dimension.value,)) if isinstance(v, int)]
-        kept = [size for size in sizes if size <= transitions]
-        if len(kept) == len(sizes):
-            return self, []
-        if not kept:
-            kept = [transitions]
-        narrowed = (
-            Dimension("minibatch", choices=tuple(kept)) if len(kept) > 1 else Dimension("minibatch", value=kept[0])
-        )
-        left = ", ".join(str(size) for size in sizes if size > transitions)
-        note = (
-            f"minibatch {left} left out of the space: a rollout has {transitions} transitions (num_envs x horizon); "
-            f"minibatch is {' or '.join(map(str, kept))}"
-        )
-        shape = {**self.tables["shape"], "minibatch": narrowed}
-        return SearchSpace(self.name, self.version, {**self.tables, "shape": shape}), [note]
+        return tuple(int(v) for v in (dimension.choices or (dimension.value,)) if v is not None)
 
     def around(self, params: Mapping[str, Scalar], share: float = 0.2) -> SearchSpace:
         """The preset `narrow`: shape and choices as in `params`, ranges cut to `share` of their width either side."""
@@ -259,6 +243,9 @@ class SearchSpace:
                 if frame == timeframe:
                     entries[table] |= replaced[table]
         tables = {table: {n: _dimension(source, table, n, e) for n, e in entries[table].items()} for table in TABLES}
+        minibatch = tables["shape"].get("minibatch")
+        if minibatch is not None and minibatch.low is not None:
+            raise InputError(f"{source}: [shape] minibatch must be choices or a value, since it must divide a rollout")
         if "gamma" in tables["ppo"] and "one_minus_gamma" in tables["ppo"]:
             raise InputError(f"{source}: [ppo] has both gamma and one_minus_gamma; keep one")
         lookback = tables["env"].get("lookback")

@@ -16,7 +16,6 @@ from envs.errors import InputError
 from optimize.search_space import SearchSpace, Settings
 
 SPEC_KEY = "sweepd:spec"
-UPDATES_PER_FOLD = 100
 MANY_FOLDS, MOST_FOLDS = 45, 128  # a trial trains one member per fold: warn above the first, refuse above the second
 # Where the data lies may differ from machine to machine; what it is (the fingerprint) may not.
 NOT_COMPARED = ("data.dir",)
@@ -145,11 +144,6 @@ def check_folds(cv: CrossValidation, budget: int) -> str | None:
         advice = "use --groups 5 to 10 with --test-groups 2" if cv.scheme == "cpcv" else "use --groups 5 to 10"
         raise InputError(f"{costs}; at most {MOST_FOLDS} folds are allowed: {advice}")
     return f"{costs}; --groups 5 to 10 are usual"
-
-
-def upper_num_envs(budget: int, horizon: int) -> int:
-    """The most envs per member that leave at least `UPDATES_PER_FOLD` rollouts in the budget."""
-    return max(1, budget // (UPDATES_PER_FOLD * horizon))
 
 
 def differences(frozen: StudySpec, now: StudySpec) -> list[tuple[str, Any, Any]]:

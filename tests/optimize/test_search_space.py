@@ -49,15 +49,6 @@ def test_a_switched_off_parameter_is_not_drawn_and_resolves_to_its_off_value() -
     assert resolved.ppo["gamma"] == pytest.approx(1 - 3e-3)
 
 
-def test_minibatches_larger_than_a_rollout_leave_the_space_with_a_note() -> None:
-    space, notes = load_space("wide").within(600)
-    assert space.tables["shape"]["minibatch"].choices == (256, 512)
-    assert "1024" in notes[0]
-    tiny, _ = load_space("wide").within(100)
-    assert tiny.tables["shape"]["minibatch"].value == 100
-    assert load_space("wide").within(1024)[1] == []
-
-
 def test_narrow_stays_inside_the_space_and_around_the_trial() -> None:
     space = load_space("wide")
     trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(3)).ask()

@@ -15,7 +15,7 @@ from envs.errors import InputError
 from optimize.checkpoint import Checkpoint, MemberState, read_checkpoint, write_checkpoint
 from optimize.freeze import choose_slots
 from optimize.pruning import RungPruner, make_pruner, make_sampler
-from optimize.spec import StudySpec, check_folds, differences, refuse_other, upper_num_envs
+from optimize.spec import StudySpec, check_folds, differences, refuse_other
 from tests.optimize.test_trial_batch import make_spec
 
 
@@ -54,11 +54,6 @@ def test_rungs_divide_the_budget_and_the_last_one_spends_it(bars: Bars) -> None:
     assert spec.rollouts == 32  # 1,000 steps in rollouts of 32
     assert [spec.rung_end(r) for r in range(5)] == [0, 8, 16, 24, 32]
     assert make_spec(bars, budget=1, rungs=4).rollouts == 4
-
-
-def test_num_envs_leave_a_hundred_updates_per_fold() -> None:
-    assert upper_num_envs(250_000, 64) == 39
-    assert upper_num_envs(10, 64) == 1
 
 
 @pytest.mark.parametrize(("scheme", "groups"), [("cpcv", 10), ("kfold", 5), ("walk-forward", 6), ("single", 3)])
