@@ -1,0 +1,61 @@
+"""How full batches are on the `wide` space: a study whose trials are asked for and told, and not trained.
+
+Every batch draws its shape once, and the others are asked with that shape; so a batch holds fewer trials than it could
+only at the end of the study, or where trials that were put back wait with shapes of their own. Values are made up from
+the parameters, and a part of the trials is put back as an interrupted worker would, to be waited for by the next batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import optuna
+from machine import machine, machine_line
+from studies import study_in
+
+from envs.crypto.demo_market import make_demo_market
+from envs.files import write_atomic
+
+
+def main(argv: list[str]) -> None:
+    """Ask, tell, print, and save where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=300)
+    parser.add_argument("--put-back", type=float, default=0.05, help="share of batches that are interrupted")
+    parser.add_argument("--save", type=Path, help="write the results to this JSON file")
+    args = parser.parse_args(argv)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    rng = np.random.default_rng(0)
+    sizes: list[int] = []
+    shapes: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        handle, _ = study_in(Path(folder), make_demo_market(0, assets=2, bars=6_000), {"n_envs": 32})
+        while plans := handle.ask_batch(handle.spec.trials_per_batch, "bench", args.trials):
+            sizes.append(len(plans))
+            if rng.random() < args.put_back:
+                for plan in plans[: int(rng.integers(1, len(plans) + 1))]:
+                    handle.put_back(plan.trial_id)
+                plans = [plan for plan in plans if plan.trial_id in handle.storage.held()]
+            for plan in plans:
+                shapes[" ".join(map(str, plan.settings.shape.values()))] += 1
+                value = -abs(math.log(plan.params["learning_rate"] / 1e-3)) + plan.params["net_width"] / 256
+                handle.complete(plan.trial_id, value + float(rng.normal()) / 4)
+    mean = sum(sizes) / len(sizes)
+    print(machine_line(machine()))
+    print(f"{args.trials} trials in {len(sizes)} batches: {mean:.2f} trials per batch (goal: at least 4)")
+    print("batches by size:", dict(sorted(Counter(sizes).items())))
+    print(f"{len(shapes)} shapes (width, depth, minibatch, epochs), most asked:", dict(shapes.most_common(5)))
+    if args.save:
+        result = {"trials": args.trials, "mean": mean, "sizes": dict(Counter(sizes)), "shapes": dict(shapes)}
+        write_atomic(args.save, json.dumps({**result, "machine": machine()}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

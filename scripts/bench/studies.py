@@ -1,0 +1,131 @@
+"""Studies for benchmarks: the standard one and a tiny one, run by the real worker, with a history where asked for."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import torch
+from optuna.trial import TrialState
+from rich.console import Console
+
+from envs.crypto.bars import Bars, load_bars
+from envs.crypto.demo_market import make_demo_market
+from optimize.experiment import Experiment
+from optimize.freeze import Request, open_study
+from optimize.recovery import leave, register_worker
+from optimize.search_space import SearchSpace
+from optimize.storage import open_storage, storage_url
+from optimize.study import StudyHandle, study_exists
+from optimize.telemetry import Telemetry
+from optimize.worker import StopRequest, Worker, WorkerOptions
+
+NAME = "bench"
+# The standard study: one shape, one observation, and an environment that ElegantRL's agents can train on, too.
+STANDARD_SPACE = """
+name = "standard"
+version = 1
+[shape]
+net_width = { value = 128 }
+net_depth = { value = 2 }
+minibatch = { value = 512 }
+epochs = { value = 4 }
+[ppo]
+learning_rate = { low = 1e-4, high = 2e-3, log = true }
+one_minus_gamma = { low = 3e-3, high = 0.1, log = true }
+gae_lambda = { low = 0.8, high = 0.99 }
+clip = { low = 0.1, high = 0.4 }
+entropy_coef = { low = 1e-4, high = 0.1, log = true }
+initial_log_std = { low = -2.0, high = 0.0 }
+value_coef = { low = 0.25, high = 1.0 }
+max_grad_norm = { low = 0.3, high = 5.0, log = true }
+adam_eps = { low = 1e-8, high = 1e-5, log = true }
+lr_schedule = { choices = ["constant", "linear", "cosine"] }
+[env]
+action_scale = { low = 0.05, high = 0.5, log = true }
+cash_reserve = { low = 0.0, high = 0.3 }
+max_position = { low = 0.2, high = 1.0 }
+trailing_stop = { low = 0.02, high = 0.3, off = 0.0 }
+alpha_weight = { low = 0.0, high = 1.0 }
+drawdown_penalty = { low = 0.0, high = 1.0 }
+volatility_penalty = { low = 0.0, high = 5.0 }
+concentration_penalty = { low = 0.0, high = 0.1 }
+"""
+STANDARD: dict[str, Any] = {"budget": 200_000, "n_envs": 32, "horizon": 64, "pruner": "none"}
+TICKERS = ("AAVE/USDT", "BCH/USDT", "BTC/USDT", "ETH/USDT", "LINK/USDT", "LTC/USDT", "UNI/USDT")
+REAL_BARS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "binance_2021_2023_1h"
+
+
+def standard_bars() -> tuple[Bars, str]:
+    """Seven assets, hourly, 2021 to 2023, and what they are; the demo market of that length where there are no bars."""
+    if REAL_BARS.exists():
+        return load_bars(REAL_BARS, "1h", TICKERS), "real 1h bars of 7 assets, 2021 to 2023"
+    return make_demo_market(0, assets=7, bars=23_987), "the demo market, 7 assets, 23,987 bars (no real bars here)"
+
+
+def study_in(
+    folder: Path, bars: Bars, request: dict[str, Any], space: str | None = None
+) -> tuple[StudyHandle, Experiment]:
+    """The study in `folder`, made where there is none. request: fields of `optimize.freeze.Request`. space: a search
+    space's text.
+    """
+    storage = open_storage(storage_url(None, folder))
+    if study_exists(storage, NAME):
+        handle = StudyHandle(storage, NAME)
+        torch.set_num_threads(handle.spec.threads)
+        return handle, Experiment(handle.spec, bars, torch.device("cpu"))
+    if space is not None:
+        (folder / "space.toml").write_text(space)
+        request = {**request, "search_space": str(folder / "space.toml")}
+    wanted = Request(folder, **{"threads": torch.get_num_threads(), "timeframe": bars.timeframe, **request})
+    return open_study(storage, NAME, wanted, torch.device("cpu"), folder, {}, lambda _: None, bars)
+
+
+def quiet_telemetry(handle: StudyHandle) -> Telemetry:
+    """One that prints nowhere."""
+    return Telemetry(Console(file=io.StringIO()), handle.name, torch.device("cpu"))
+
+
+def work(
+    handle: StudyHandle, experiment: Experiment, more: int, telemetry: Telemetry | None = None
+) -> tuple[Worker, float]:
+    """Train that many more trials with the real worker. Returns it, and the seconds it took."""
+    total = len(handle.trials()) + more
+    telemetry = telemetry or quiet_telemetry(handle)
+    telemetry.total = total
+    name = register_worker(handle.storage, handle.study_id, alongside=False, say=lambda _: None)
+    worker = Worker(handle, experiment, WorkerOptions(total), telemetry, name, StopRequest(lambda _: None))
+    began = time.perf_counter()
+    worker.run()
+    seconds = time.perf_counter() - began
+    leave(handle.storage, name)
+    return worker, seconds
+
+
+def add_history(handle: StudyHandle, count: int, seed: int = 0) -> None:
+    """Finished trials with random parameters and values: two thirds pruned, as the default pruner leaves them."""
+    rng = np.random.default_rng(seed)
+    drawing = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
+    space: SearchSpace = handle.space
+    rungs = handle.spec.rungs
+    for _ in range(count):
+        trial = drawing.ask()
+        space.suggest(trial)
+        value = float(rng.normal())
+        reached = rungs if rng.random() < 1 / 3 else int(rng.integers(1, rungs))
+        complete = reached == rungs
+        handle.study.add_trial(
+            optuna.trial.create_trial(
+                state=TrialState.COMPLETE if complete else TrialState.PRUNED,
+                value=value if complete else None,
+                params=trial.params,
+                distributions=trial.distributions,
+                intermediate_values={rung: value + float(rng.normal()) / rung for rung in range(1, reached + 1)},
+                user_attrs={"sweepd:fold_scores": rng.normal(size=10).tolist(), "sweepd:reason": "x" * 60}
+                | {"sweepd:ppo_params": trial.params, "sweepd:env_params": trial.params},
+            )
+        )

@@ -1,0 +1,226 @@
+"""Trials per hour on the standard study: the real worker against the same folds one by one through ElegantRL.
+
+The standard study: seven assets, lookback 1, hourly bars 2021 to 2023, CPCV 5/2 (10 folds), 200,000 steps per fold,
+num_envs 32, horizon 64, 128 x 128, minibatch 512, 4 epochs, 4 rungs, pruning off.
+
+    ours           the worker, with all that it does: asking, training, evaluating every rung, reports, files
+    elegant        AgentPPO with as many envs, fold after fold: training alone, no evaluation, nothing written
+    elegant 1 env  the same with one env and num_envs times the horizon: as many transitions per update
+
+Both are extrapolated from a measured part. Ours trains a batch of 4 trials with `--part` of the budget in as many
+rungs, and training counts 1 / part times: everything else is done as often as with the whole budget. ElegantRL's
+trial is 10 folds of 200,000 steps at the speed measured over some seconds of whole rollouts.
+
+`--history N` puts N finished trials into the study first (what the sampler costs grows with them). Where the worker's
+time goes is printed. Paired runs, medians. `--save` adds to the runs in the file where there are some of this setup.
+
+`--pruning none` and `--pruning hyperband` are another measurement: two searches of the same random trials (same
+parameters, same seeds) on the demo market, without and with the default pruner, for trials per hour and for the
+best trial found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import torch
+from machine import machine, machine_line
+from optuna.trial import TrialState
+from studies import STANDARD, STANDARD_SPACE, add_history, standard_bars, study_in, work
+
+from agents.elegant import ElegantEnv, make_agent, train_rollout
+from agents.networks import Shape
+from envs.crypto.demo_market import make_demo_market
+from envs.crypto.env import CryptoEnv
+from envs.crypto.splits import CrossValidation
+from envs.files import write_atomic
+from optimize.experiment import Experiment
+from optimize.search_space import Settings
+
+HOUR = 3600.0
+GOALS = {"elegant 1 env": 50.0, "elegant": 4.0}
+PRUNING = {"groups": 4, "test_groups": 2, "trials": 16}
+
+
+def elegant(experiment: Experiment, settings: Settings, num_envs: int) -> Callable[[], int]:
+    """A function that trains the first fold for one rollout with ElegantRL's agent and returns the steps made."""
+    spec = experiment.spec
+    horizon = spec.transitions // num_envs
+    env = CryptoEnv(experiment.market, [experiment.env_params(settings)], [list(experiment.folds[0].train)], num_envs)
+    env.reset([0])
+    adapted = ElegantEnv(env)
+    torch.manual_seed(0)
+    shape = Shape(
+        state_dim=env.state_dim, action_dim=env.action_dim, slots=1, num_envs=num_envs, horizon=horizon,
+        **settings.shape,
+    )  # fmt: skip
+    agent = make_agent(adapted, shape, experiment.ppo_params(settings), *experiment.normaliser(0, 1))
+
+    def rollout() -> int:
+        train_rollout(agent, adapted, horizon)
+        return horizon * num_envs
+
+    return rollout
+
+
+def speed(rollout: Callable[[], int], seconds: float) -> float:
+    """Steps per second over whole rollouts for at least that long."""
+    steps, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        steps += rollout()
+    return steps / (time.perf_counter() - start)
+
+
+def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """`--runs` paired runs: a batch through the worker, then a piece of either peer."""
+    bars, described = standard_bars()
+    budget = round(STANDARD["budget"] * args.part)
+    handle, experiment = study_in(folder, bars, {**STANDARD, "budget": budget}, STANDARD_SPACE)
+    spec = handle.spec
+    scale = STANDARD["budget"] / (spec.rollouts * spec.transitions)
+    if args.history:
+        add_history(handle, max(0, args.history - len(handle.trials())))
+    peers: dict[str, Callable[[], int]] = {}
+    runs: list[dict[str, Any]] = []
+    trial_steps = len(experiment.folds) * STANDARD["budget"]
+    for _ in range(args.runs):
+        worker, seconds = work(handle, experiment, spec.trials_per_batch)
+        plan = handle.space.resolve(handle.trials()[-1].params)
+        phases = {name: spent for name, spent, _ in worker.phases.shares(seconds)}
+        phases["training"] *= scale
+        whole = sum(phases.values())
+        peers = peers or {
+            "elegant": elegant(experiment, plan, spec.num_envs), "elegant 1 env": elegant(experiment, plan, 1),
+        }  # fmt: skip
+        rates = {"ours": HOUR * spec.trials_per_batch / whole}
+        speeds = {}
+        for name, rollout in peers.items():
+            rollout()
+            speeds[name] = speed(rollout, args.seconds)
+            rates[name] = HOUR * speeds[name] / trial_steps
+        speeds["ours, training alone"] = spec.trials_per_batch * trial_steps / phases["training"]
+        runs.append({"trials_per_hour": rates, "steps_per_second": speeds, "seconds_per_batch": phases})
+        print(", ".join(f"{name} {rate:.2f} trials/hour" for name, rate in rates.items()), flush=True)
+    setup = {
+        "bars": described, "observation": experiment.training_env(1, 1).state_dim, "folds": len(experiment.folds),
+        **STANDARD, "network": [128, 128], "minibatch": 512, "epochs": 4, "rungs": spec.rungs,
+        "members per program": spec.slots, "trials per batch": spec.trials_per_batch,
+        "finished trials before": args.history, "measured part of the budget": args.part,
+    }  # fmt: skip
+    return {"setup": setup, "runs": runs}
+
+
+def report(result: dict[str, Any]) -> None:
+    """Medians over the runs: trials per hour, ratios, and where the worker's time goes."""
+    runs = result["runs"]
+    ours = [run["trials_per_hour"]["ours"] for run in runs]
+    print(f"\n{'':16}{'trials/hour':>12}{'ours is':>10}{'goal':>8}   (medians of {len(runs)} paired runs)")
+    for name in runs[0]["trials_per_hour"]:
+        rates = [run["trials_per_hour"][name] for run in runs]
+        ratio = statistics.median(a / b for a, b in zip(ours, rates, strict=True))
+        result.setdefault("ours_over", {})[name] = ratio
+        goal = f"{GOALS[name]:.0f}x" if name in GOALS else ""
+        print(f"{name:16}{statistics.median(rates):>12.2f}{'' if name == 'ours' else f'{ratio:.1f}x':>10}{goal:>8}")
+    del result["ours_over"]["ours"]
+    print("where the worker's time goes (training scaled to the whole budget):")
+    phases = {
+        name: statistics.median(
+            run["seconds_per_batch"].get(name, 0.0) / sum(run["seconds_per_batch"].values()) for run in runs
+        )
+        for name in sorted({name for run in runs for name in run["seconds_per_batch"]})
+    }
+    for name, share in sorted(phases.items(), key=lambda row: -row[1]):
+        print(f"  {name:12}{share:>8.2%}")
+    result["shares_of_worker"] = phases
+    host = sum(share for name, share in phases.items() if name not in ("training", "evaluation"))
+    result["host_share"] = host
+    print(f"  host work (all but training and evaluation): {host:.2%} (goal: under 3 %)")
+
+
+def pruning(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """One search of random trials on the demo market with this pruner."""
+    bars = make_demo_market(args.seed, assets=5, bars=12_000)
+    request = {
+        "budget": args.budget, "n_envs": 16, "horizon": 64, "sampler": "random", "pruner": args.pruning,
+        "seed": args.seed, "cv": CrossValidation(groups=PRUNING["groups"], test_groups=PRUNING["test_groups"]),
+        "search_space": "demo",
+    }  # fmt: skip
+    handle, experiment = study_in(folder, bars, request)
+    worker, seconds = work(handle, experiment, args.trials)
+    values = {t.number: t.value for t in handle.trials() if t.state == TrialState.COMPLETE}
+    best = max(values, key=lambda number: values[number] or 0.0)
+    found = {
+        "seed": args.seed, "trials": args.trials, "complete": len(values), "seconds": seconds,
+        "trials_per_hour": HOUR * args.trials / seconds, "steps": worker.telemetry.steps_done,
+        "best": best, "value": values[best], "values": values,
+    }  # fmt: skip
+    print(
+        f"pruner {args.pruning}, seed {args.seed}: {found['trials_per_hour']:.1f} trials/hour, "
+        f"{found['steps']:,} steps, {len(values)} of {args.trials} complete, best trial {best} {values[best]:+.4f}"
+    )
+    return found
+
+
+def compare(kept: dict[str, Any]) -> None:
+    """With the pruner against without, for every seed that has both."""
+    for seed, found in kept.items():
+        if len(found) == 2:
+            without, pruned = found["none"], found["hyperband"]
+            order = sorted(without["values"].values(), reverse=True)
+            place = sum(value > pruned["value"] for value in order) + 1
+            print(
+                f"seed {seed}: {pruned['trials_per_hour'] / without['trials_per_hour']:.2f}x trials/hour with the "
+                f"pruner ({pruned['steps'] / without['steps']:.0%} of the steps); its best trial scores "
+                f"{pruned['value']:+.4f}, place {place} of {len(order)}; without, the best scores {order[0]:+.4f}"
+            )
+
+
+def main(argv: list[str]) -> None:
+    """Measure, print, and save where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
+    parser.add_argument("--part", type=float, default=0.125, help="share of the budget that ours trains")
+    parser.add_argument("--seconds", type=float, default=5.0, help="least time of one measurement of a peer")
+    parser.add_argument("--history", type=int, default=0, help="finished trials in the study before")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--folder", type=Path, help="keep the study here, and go on with it")
+    parser.add_argument("--pruning", choices=("none", "hyperband"), help="the other measurement, with this pruner")
+    parser.add_argument("--trials", type=int, default=16, help="of that measurement")
+    parser.add_argument("--budget", type=int, default=50_000, help="of that measurement, steps per fold")
+    parser.add_argument("--seed", type=int, default=0, help="of that measurement: market, parameters, trials")
+    parser.add_argument("--save", type=Path, help="add the results to this JSON file")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    described = machine()
+    print(machine_line(described))
+    kept = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        if args.pruning:
+            found = pruning(args, folder)
+            kept.setdefault("pruning", {}).setdefault(str(args.seed), {})[args.pruning] = found
+            compare(kept["pruning"])
+        else:
+            key = f"history {args.history}"
+            result = pairs(args, folder)
+            if kept.get(key, {}).get("setup") == json.loads(json.dumps(result["setup"])):
+                result["runs"] = kept[key]["runs"] + result["runs"]
+            report(result)
+            kept[key] = result
+    if args.save:
+        write_atomic(args.save, json.dumps({**kept, "machine": described}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
