@@ -8,12 +8,15 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 import typer
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
 
 from envs.crypto.splits import CrossValidation
 from envs.errors import InputError, RunError
@@ -27,9 +30,9 @@ from optimize.pause import pause_study, resume_study
 from optimize.recovery import GRACE_SECONDS, Worker, leave, list_workers, register_worker
 from optimize.run import read_config
 from optimize.run import run as run_once
+from optimize.status import show, study_status
 from optimize.storage import hide_password, open_storage, storage_url
 from optimize.study import StudyHandle, study_exists
-from optimize.summary import print_status, status
 from optimize.trial_batch import Interrupted
 from optimize.worker import AfterStudy, StopRequest, WorkerOptions, work
 
@@ -37,6 +40,8 @@ BANNER = (
     "SYNTHETIC MARKET: a demonstration on made-up bars with a planted, learnable structure; "
     "no evidence about any real market."
 )
+
+WATCH_SECONDS = 2.0
 
 
 def _sayer(console: Console) -> Callable[[str], None]:
@@ -192,20 +197,60 @@ def run(config: Path, out: Path | None, start_from: Path | None, gpu: str | None
     say(f"results in {result.out}")
 
 
-def show_status(study_name: str | None, where: str | None, runs_dir: Path, as_json: bool) -> None:
-    """Print the state of one study, or of all in the database."""
+def show_status(study_name: str | None, where: str | None, runs_dir: Path, as_json: bool, watch: bool) -> bool:
+    """Print the state of one study, or of all in the database; False where one of them is not well.
+
+    watch: again and again, until Ctrl-C.
+    """
     url = storage_url(where, runs_dir)
     storage = open_storage(url, create=False, immediate=False)
-    ours = [study.study_name for study in storage.get_all_studies() if "sweepd:spec" in study.user_attrs]
-    handles = [StudyHandle(storage, name) for name in ([study_name] if study_name else ours)]
+
+    handles: dict[str, StudyHandle] = {}  # kept, since they remember finished trials
+
+    def look() -> list[dict[str, Any]]:
+        ours = [study.study_name for study in storage.get_all_studies() if "sweepd:spec" in study.user_attrs]
+        names = [study_name] if study_name else ours
+        handles.update({name: StudyHandle(storage, name) for name in names if name not in handles})
+        return [study_status(handles[name]) for name in names]
+
+    # Where nobody sees how wide it is, tables get room.
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    if watch:
+        return _watch(look, console, as_json)
+    found = look()
     if as_json:
-        typer.echo(json.dumps([status(handle) for handle in handles], indent=1))
-        return
-    console = Console()
-    for handle in handles:
-        print_status(handle, console)
-    if not handles:
-        console.print(f"no study in {hide_password(url)}", highlight=False, soft_wrap=True)
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        console.print(*(show(study) for study in found), highlight=False, end="")
+        if not found:
+            console.print(f"no study in {hide_password(url)}", highlight=False, soft_wrap=True)
+    return _all_well(found)
+
+
+def _all_well(found: list[dict[str, Any]]) -> bool:
+    return all(study["healthy"] for study in found)
+
+
+def _watch(look: Callable[[], list[dict[str, Any]]], console: Console, as_json: bool) -> bool:
+    """Live on a terminal; elsewhere, and as JSON (one line each), printed anew every time."""
+    found: list[dict[str, Any]] = []
+    try:
+        if as_json or not console.is_terminal:
+            while True:
+                found = look()
+                if as_json:
+                    typer.echo(json.dumps(found))
+                else:
+                    console.print(f"{datetime.now():%Y-%m-%d %H:%M:%S}", *map(show, found), highlight=False, end="")
+                time.sleep(WATCH_SECONDS)
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                now = f"{datetime.now():%H:%M:%S}, every {WATCH_SECONDS:.0f} s; Ctrl-C ends it"
+                found = look()
+                live.update(Group(*map(show, found), Text(now, style="dim")), refresh=True)
+                time.sleep(WATCH_SECONDS)
+    except KeyboardInterrupt:
+        return _all_well(found)
 
 
 def pause(name: str, where: str | None, runs_dir: Path, wait: float) -> None:

@@ -311,12 +311,20 @@ def search_commands(app: typer.Typer, after_study: AfterStudy | None = None) -> 
         study_name: Annotated[str | None, typer.Option(help="Which study. Default: all.")] = None,
         storage: Annotated[str | None, typer.Option(help="As for train.")] = None,
         runs_dir: Annotated[Path, typer.Option(help="As for train.")] = Path("runs"),
-        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+        as_json: Annotated[
+            bool, typer.Option("--json", help="Print JSON; docs/operations.md says what each key means.")
+        ] = False,
+        watch: Annotated[bool, typer.Option("--watch", help="Again every 2 seconds, until Ctrl-C.")] = False,
     ) -> None:
-        """Say what studies there are, who works on them, and how far they are."""
+        """Say what studies there are, who works on them, and how far they are.
+
+        Exit code for health checks: 0 where all is well (done, paused, or being worked on); 1 where trials are left
+        and no worker is alive, or a living worker's heartbeat is more than two minutes old; 2 for wrong input.
+        """
         from optimize import actions
 
-        actions.show_status(study_name, storage, runs_dir, as_json)
+        if not actions.show_status(study_name, storage, runs_dir, as_json, watch):
+            raise typer.Exit(1)
 
     @app.command()
     def pause(

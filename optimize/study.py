@@ -27,6 +27,7 @@ from optimize.storage import StudyStorage, TrialLost, require_study
 
 UID_KEY, RUN_DIR_KEY, FLAGS_KEY = "sweepd:uid", "sweepd:run_dir", "sweepd:flags"
 REASON_KEY, CHECKPOINT_KEY = "sweepd:reason", "sweepd:checkpoint"
+TOTAL_KEY = "sweepd:total"  # finished trials that the last worker was asked for
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 

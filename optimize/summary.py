@@ -1,4 +1,4 @@
-"""What a study came to, for people: the closing summary, and `sweepd status`."""
+"""What a study came to, for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 from rich.table import Table
 
-from optimize.recovery import list_workers
 from optimize.study import REASON_KEY, StudyHandle
 from optimize.telemetry import Telemetry, duration
 from optimize.timing import Phases
@@ -106,71 +105,3 @@ def print_summary(
 
 def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def status(handle: StudyHandle) -> dict[str, Any]:
-    """The study as plain data: trials by state, workers, best trial, recent failures."""
-    best = best_trial(handle)
-    trials = handle.trials()
-    return {
-        "study": handle.name,
-        "run_dir": str(handle.run_dir),
-        "trials": handle.counts(),
-        "best": None if best is None else {"trial": best.number, "value": best.value, "params": best.params},
-        "workers": [
-            {
-                "host": w.host,
-                "pid": w.pid,
-                "alive": w.alive,
-                "state": w.state,
-                "beat_age": round(w.beat_age, 1),
-                **w.info,
-            }
-            for w in list_workers(handle.storage, handle.study_id)
-        ],
-        "failures": [
-            {"trial": t.number, "reason": t.user_attrs.get(REASON_KEY, "")}
-            for t in trials
-            if t.state == TrialState.FAIL
-        ][-5:],
-    }
-
-
-def print_status(handle: StudyHandle, console: Console) -> None:
-    """`status` for people."""
-    found = status(handle)
-    spec, counts = handle.spec, found["trials"]
-    console.print(
-        f"study {handle.name}: {spec.environment}, {len(spec.data.tickers)} tickers, {spec.data.timeframe}, "
-        f"{spec.cv['scheme']}, {spec.budget:,} steps per fold",
-        highlight=False,
-        soft_wrap=True,
-    )
-    console.print(
-        "  trials: " + ", ".join(f"{n} {state.lower()}" for state, n in counts.items() if n)
-        if any(counts.values())
-        else "  no trials yet",
-        highlight=False,
-        soft_wrap=True,
-    )
-    if found["best"]:
-        console.print(
-            f"  best: trial {found['best']['trial']}, {found['best']['value']:+.4f}", highlight=False, soft_wrap=True
-        )
-    for worker in found["workers"]:
-        alive = {True: "alive", False: "dead", None: f"last beat {worker['beat_age']:.0f} s ago"}[worker["alive"]]
-        doing = (
-            f", trials {', '.join(map(str, worker['trials']))}, rung {worker['rung']}" if worker.get("trials") else ""
-        )
-        console.print(
-            f"  worker {worker['host']}:{worker['pid']}: {alive}, {worker['state']}{doing}, "
-            f"{worker.get('steps_per_second', 0):,} steps/s",
-            highlight=False,
-            soft_wrap=True,
-        )
-    if not found["workers"]:
-        console.print("  no worker")
-    for failure in found["failures"]:
-        console.print(
-            f"  trial {failure['trial']} failed: {failure['reason']}", highlight=False, markup=False, soft_wrap=True
-        )

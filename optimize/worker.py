@@ -35,7 +35,7 @@ from optimize.recovery import (
     register_worker,
 )
 from optimize.storage import TrialLost
-from optimize.study import Plan, StudyHandle, count_states
+from optimize.study import TOTAL_KEY, Plan, StudyHandle, count_states
 from optimize.summary import print_summary
 from optimize.telemetry import Telemetry
 from optimize.timing import Phases
@@ -452,6 +452,7 @@ def work(
                 f"stopped as asked; {_left(handle)}. Start it again to go on.", highlight=False, soft_wrap=True
             )
             return
+    handle.storage.set_study_user_attr(handle.study_id, TOTAL_KEY, options.total)
         print_summary(handle, console, telemetry, worker.batches, worker.phases)
         worker.supervisor.expect_silence(CLOSING_SECONDS)
         if after_study is not None and claim_closing(handle.storage, handle.study_id, name):
