@@ -255,11 +255,11 @@ class Registry:
         now = self.require(slot)
         if now.previous is None:
             raise InputError(f"slot {slot!r} has no previous champion to go back to")
-        self.bundle(now.previous)
         with self._database.writing() as session:
             row = session.get_one(SlotRow, slot)
             if row.previous != now.previous or row.champion is None:
                 raise InputError(f"slot {slot!r} changed while it was being rolled back; look at it and try again")
+            load_bundle(self.path(now.previous), expected=now.previous)
             left, back = row.champion, row.previous
             row.champion, row.previous, row.revision = back, left, row.revision + 1
             session.add(_event(slot, "rolled-back", reason, bundle=back, previous=left))

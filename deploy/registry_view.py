@@ -43,11 +43,9 @@ def slots_view(registry: Registry) -> RenderableType:
     table = Table(title=f"Slots of {registry.folder}", title_justify="left")
     for name in ("slot", "champion", "since", "previous", "challengers", "moves"):
         table.add_column(
-            name,
-            justify="right" if name == "moves" else "left",
-            min_width=NAME_DIGITS if name in ("champion", "since") else None,
+            name, justify="right" if name == "moves" else "left", no_wrap=name not in ("previous", "challengers")
         )
-    table.add_column("why", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column("why")
     for slot in registry.slots():
         move = last_move(registry.events(slot.name), slot.champion)
         table.add_row(
@@ -57,7 +55,7 @@ def slots_view(registry: Registry) -> RenderableType:
             short(slot.previous),
             " ".join(short(hash_) for hash_ in slot.challengers) or "none",
             str(slot.revision),
-            move.reason if move else "",
+            _one_line(move.reason if move else ""),
         )
     return table
 
@@ -222,24 +220,25 @@ def _looks_now(registry: Registry, bundle: Bundle) -> int | None:
 
 
 def _gate_table(findings: Sequence[Mapping[str, Any]]) -> Table:
-    rows = [
-        (
+    table = Table(box=None, padding=(0, 1))
+    for name in ("gate", "value", "limit", "verdict"):
+        table.add_column(name, justify="right" if name in ("value", "limit") else "left", no_wrap=True)
+    table.add_column("explanation")
+    for finding in findings:
+        verdict = str(finding["verdict"])
+        table.add_row(
             str(finding["name"]),
             "-" if finding["value"] is None else f"{finding['value']:.4g}",
             f"{finding['comparison']} {finding['limit']:.4g}",
-            str(finding["verdict"]),
-            str(finding["explanation"]),
+            Text(verdict, style=VERDICT_STYLE.get(verdict, "")),
+            _one_line(str(finding["explanation"])),
         )
-        for finding in findings
-    ]
-    table = Table(box=None, padding=(0, 1))
-    for column, name in enumerate(("gate", "value", "limit", "verdict")):
-        width = max(len(name), *(len(row[column]) for row in rows))
-        table.add_column(name, justify="right" if name in ("value", "limit") else "left", min_width=width)
-    table.add_column("explanation", ratio=1, no_wrap=True, overflow="ellipsis")
-    for *start, verdict, explanation in rows:
-        table.add_row(*start, Text(verdict, style=VERDICT_STYLE.get(verdict, "")), explanation)
     return table
+
+
+def _one_line(text: str) -> Text:
+    """Text that is cut short rather than wrapped, in the one column that may be narrowed."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def _flat(bundle: Bundle) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
+import shutil
 import signal
 import sqlite3
 import time
@@ -11,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bundle import Bundle
+from deploy.bundle import Bundle, write_bundle
 from deploy.registry import ChampionMoved, Registry
 from envs.errors import InputError
 from tests.deploy.builders import small_bundle
-
-SLOT = "crypto-1h"
+from tests.deploy.registry_chaos import SLOT, act, audit, audit_race, die_at, live, race
 
 
 @pytest.fixture(scope="module")
@@ -137,66 +138,167 @@ def _look(registry: Registry, members: str, first: int, last: int, tickers: tupl
     return registry.take_look(tickers, "1h", first, last, members_sha256=members, study="s", study_uid="u", trial=0)
 
 
-def _race(folder: str, seed: int, start: float) -> None:
-    bundle = small_bundle(seed)
-    while time.time() < start:
-        pass
-    registry = Registry(Path(folder))
-    while True:
-        try:
-            registry.promote(SLOT, bundle, expected=registry.slot(SLOT).champion, reason=f"racer {seed}")
-            return
-        except ChampionMoved:
-            continue
+def test_challengers_are_kept_until_they_are_promoted(registry: Registry, bundles: list[Bundle]) -> None:
+    first, second, third = bundles
+    registry.promote(SLOT, first, expected=None, reason="")
+    for _ in range(2):  # asking twice is asking once
+        assert registry.challenger(SLOT, second, reason="too few bars") == 2
+    registry.challenger(SLOT, third, reason="too few bars")
+    assert registry.slot(SLOT).challengers == (second.hash, third.hash)
+    registry.promote(SLOT, second, expected=first.hash, reason="")
+    assert registry.slot(SLOT).challengers == (third.hash,)
+    assert registry.slots() == [registry.slot(SLOT)]
+
+
+def test_a_bundle_is_found_by_slot_alias_version_and_hash(registry: Registry, bundles: list[Bundle]) -> None:
+    first, second, third = bundles
+    registry.promote(SLOT, first, expected=None, reason="")
+    with pytest.raises(InputError, match="has no 'previous'"):
+        registry.find("crypto-1h@previous")
+    registry.promote(SLOT, second, expected=first.hash, reason="")
+    for reference, meant in {
+        "crypto-1h": second,
+        "crypto-1h@champion": second,
+        "crypto-1h@previous": first,
+        "crypto-1h@1": first,
+        first.hash: first,
+        first.hash[:6]: first,
+    }.items():
+        assert registry.find(reference) == meant.hash, reference
+    for reference in (first.hash[:3], third.hash, "crypto-5m", ""):
+        with pytest.raises(InputError, match="neither a slot nor"):
+            registry.find(reference)
+    with pytest.raises(InputError, match="no slot 'crypto-5m'"):
+        registry.find("crypto-5m@previous")
+    with pytest.raises(InputError, match="crypto-1h@1, crypto-1h@2, crypto-1h@champion"):
+        registry.find("crypto-1h@9")
+
+
+def test_clearing_removes_what_no_slot_needs_and_nothing_else(registry: Registry, bundles: list[Bundle]) -> None:
+    first, second, third = bundles
+    fourth, fifth = small_bundle(3), small_bundle(4)
+    registry.promote(SLOT, first, expected=None, reason="")
+    registry.promote("other", first, expected=None, reason="")
+    registry.promote(SLOT, second, expected=first.hash, reason="")
+    registry.promote(SLOT, third, expected=second.hash, reason="")
+    registry.challenger(SLOT, fourth, reason="")
+    assert registry.garbage() == []  # the first one is another slot's champion
+    for champion, bundle in ((first, third), (third, second)):
+        registry.promote("other", bundle, expected=champion.hash, reason="")
+    orphan = write_bundle(fifth, registry.bundles)
+    interrupted = registry.bundles / ".0123456789abcdef.x.tmp"
+    interrupted.mkdir()
+    (interrupted / "bundle.json").write_text("{")
+    assert {item.path for item in registry.garbage()} == {registry.path(first.hash), orphan, interrupted}
+    assert {item.path for item in registry.clear()} == {registry.path(first.hash), orphan, interrupted}
+    assert sorted(item.name for item in registry.bundles.iterdir()) == sorted(
+        bundle.name for bundle in (second, third, fourth)
+    )
+    assert [(event.slot, event.bundle) for event in registry.events() if event.kind == "removed"] == [
+        (SLOT, first.hash),
+        ("other", first.hash),
+    ]
+    with pytest.raises(InputError, match="were removed at"):
+        registry.bundle(first.hash)
+    assert registry.garbage() == []
+    registry.promote(SLOT, first, expected=third.hash, reason="back again")
+    assert registry.bundle(first.hash) == first
+
+
+def test_the_bundles_of_another_registry_are_not_cleared(registry: Registry, bundles: list[Bundle]) -> None:
+    registry.promote(SLOT, bundles[0], expected=None, reason="")
+    other = Registry(registry.folder, f"sqlite:///{registry.folder / 'other.db'}")
+    with pytest.raises(InputError, match="knows none of them"):
+        other.clear()
+    assert registry.bundle(bundles[0].hash) == bundles[0]
+
+
+def test_reading_does_not_wait_for_a_writer(registry: Registry, bundles: list[Bundle]) -> None:
+    registry.promote(SLOT, bundles[0], expected=None, reason="")
+    writer = sqlite3.connect(registry.folder / "registry.db", isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("UPDATE slots SET revision = 9")
+    assert registry.slot(SLOT).revision == 1
+    writer.rollback()
 
 
 @pytest.mark.slow
-def test_racing_promoters_end_in_one_champion_and_a_whole_history(tmp_path: Path) -> None:
+def test_racing_promoters_end_in_one_champion_and_a_whole_history(
+    registry_url: str, tmp_path: Path, bundles: list[Bundle]
+) -> None:
+    """Each in a process of its own, all opening a new registry at once."""
     folder = tmp_path / "made by the racers"
     context = multiprocessing.get_context("fork")
-    start = time.time() + 1.0
-    racers = [context.Process(target=_race, args=(str(folder), seed, start)) for seed in range(3)]
+    racing = [*bundles, small_bundle(3)]
+    start = context.Barrier(len(racing))
+    racers = [context.Process(target=race, args=(str(folder), registry_url, bundle, start)) for bundle in racing]
     for racer in racers:
         racer.start()
     for racer in racers:
-        racer.join()
-        assert racer.exitcode == 0
-    registry = Registry(folder, create=False)
-    events = registry.events(SLOT)
-    assert len(events) == 3
-    assert [event.previous for event in events] == [
-        None,
-        *(event.bundle for event in events[:-1]),
-    ]  # each beat the one before it
-    slot = registry.slot(SLOT)
-    assert (slot.champion, slot.previous, slot.revision) == (events[-1].bundle, events[-2].bundle, 3)
-    assert [number for number, _ in _versions(registry)] == [1, 2, 3]
-
-
-def _promote_for_ever(folder: str) -> None:
-    registry, bundles = Registry(Path(folder)), [small_bundle(seed) for seed in range(2)]
-    turn = 0
-    while True:
-        registry.promote(SLOT, bundles[turn % 2], expected=registry.slot(SLOT).champion, reason=str(turn))
-        turn += 1
+        racer.join(120)
+    assert [racer.exitcode for racer in racers] == [0] * len(racers)
+    audit_race(folder, registry_url, racing)
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_instant_leaves_a_loadable_champion(registry: Registry) -> None:
+def test_a_kill_at_a_random_instant_leaves_a_valid_registry(
+    registry_url: str, tmp_path: Path, bundles: list[Bundle]
+) -> None:
     context = multiprocessing.get_context("fork")
-    for delay in (0.0, 0.02, 0.05):
-        before = len(registry.events(SLOT))
-        promoter = context.Process(target=_promote_for_ever, args=(str(registry.folder),))
-        promoter.start()
-        while len(registry.events(SLOT)) < before + 3:
-            time.sleep(0.05)
-        time.sleep(delay)
-        assert promoter.pid is not None
-        os.kill(promoter.pid, signal.SIGKILL)
-        promoter.join()
-        slot, events = registry.slot(SLOT), registry.events(SLOT)
-        assert slot.champion == events[-1].bundle  # the alias and its history are of one transaction
-        assert slot.revision == len(events)
-        assert slot.champion is not None
-        registry.bundle(slot.champion)
-    assert sqlite3.connect(registry.folder / "registry.db").execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    folder, rng, moves = tmp_path / "deployments", random.Random(5), 0
+    for seed in range(8):
+        worker = context.Process(target=live, args=(str(folder), registry_url, seed, bundles))
+        worker.start()
+        time.sleep(rng.uniform(0.05, 0.6))
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+        assert worker.exitcode == -signal.SIGKILL
+        now = audit(folder, registry_url)[3]
+        assert now >= moves
+        moves = now
+    assert moves > 0
+    Registry(folder, registry_url).clear()
+    audit(folder, registry_url)
+
+
+def _die(folder: str, action: str, bundle: Bundle, point: int) -> None:
+    registry = Registry(Path(folder))
+    die_at(registry, point)
+    act(registry, action, bundle)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", ["promote", "challenger", "rollback", "clear"])
+def test_a_kill_at_every_point_leaves_the_old_state_or_the_new_one(
+    tmp_path: Path, bundles: list[Bundle], action: str
+) -> None:
+    """Killed before each change of a file and around each SQL statement, in turn, until an action gets through."""
+    first, second, third = bundles
+    start = Registry(tmp_path / "start")
+    fourth = small_bundle(3)
+    for champion, bundle in ((None, fourth), (fourth, first), (first, second)):
+        start.promote(SLOT, bundle, expected=champion and champion.hash, reason="")
+    before = audit(start.folder)
+    start._database.engine.dispose()
+    context = multiprocessing.get_context("fork")
+    seen, after = set(), None
+    for point in range(1, 400):
+        folder = tmp_path / str(point)
+        shutil.copytree(start.folder, folder)
+        worker = context.Process(target=_die, args=(str(folder), action, third, point))
+        worker.start()
+        worker.join(60)
+        state = audit(folder)
+        seen.add(state)
+        Registry(folder).clear()
+        assert audit(folder) == state
+        assert not list((folder / "bundles").glob(".*"))
+        shutil.rmtree(folder)
+        if worker.exitcode == 0:
+            after = state
+            break
+        assert worker.exitcode == -signal.SIGKILL
+    assert point > 10, "the points are no longer found: what does this test patch?"
+    assert seen == {before, after}
+    assert (before != after) == (action != "clear")

@@ -1,0 +1,168 @@
+"""Kill promoters at random instants, and let promoters race; check the registry after each. Prints and saves figures.
+
+    python scripts/bench/registry_chaos.py --kills 200 --races 50 [--storage postgresql]
+        [--save scripts/bench/results/registry_chaos_sqlite.json]
+
+Two processes promote, keep challengers, roll back and clear without pause; one of them is killed (SIGKILL) at a random
+instant while the other goes on, and a new one takes its place. After each kill the registry must open, every slot must
+be what its history says, and its champion, previous champion and challengers must load with their hashes. A race lets
+processes promote different bundles into an empty slot at once: one champion must come of it, and a history in which
+each promotion beat the one before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from machine import machine, machine_line
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from deploy.bundle import Bundle
+from deploy.registry import Registry
+from envs.files import write_atomic
+from tests.deploy.builders import small_bundle
+from tests.deploy.registry_chaos import SLOT, audit, audit_race, live, race
+
+FORK = multiprocessing.get_context("fork")
+
+
+def kill(folder: Path, url: str, bundles: list[Bundle], kills: int, seed: int) -> dict[str, Any]:
+    """Kill that many processes, one after the other, and audit after each. Returns what was seen."""
+    rng = random.Random(seed)
+    running: list[Any] = []
+    states: set[tuple[str | None, str | None]] = set()
+    failures: list[str] = []
+    moves = found_orphans = 0
+
+    def start() -> None:
+        process = FORK.Process(target=live, args=(str(folder), url, rng.getrandbits(30), bundles))
+        process.start()
+        running.append(process)
+
+    try:
+        for number in range(kills):
+            while len(running) < 2:
+                start()
+            time.sleep(rng.uniform(0.0, 0.15))
+            process = running.pop(rng.randrange(len(running)))
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            if process.exitcode != -signal.SIGKILL:
+                failures.append(f"kill {number}: a process had ended by itself with exit code {process.exitcode}")
+            try:
+                champion, previous, _, moves = settled(folder, url)
+            except Exception as error:
+                failures.append(f"kill {number}: {type(error).__name__}: {error}")
+                continue
+            states.add((champion, previous))
+            found_orphans += len(list((folder / "bundles").glob(".*")))
+    finally:
+        for process in running:
+            process.kill()
+            process.join()
+    Registry(folder, url).clear()
+    audit(folder, url)
+    return {
+        "kills": kills, "failures": failures, "promotions_and_rollbacks": moves, "different_states_seen": len(states),
+        "interrupted_writes_seen": found_orphans, "events": len(Registry(folder, url).events(SLOT)),
+    }  # fmt: skip
+
+
+def settled(folder: Path, url: str) -> tuple[str | None, str | None, frozenset[str], int]:
+    """Audit while another process goes on: slot and history are read one after the other, so a move in between is no
+    fault. Nothing else is excused.
+    """
+    registry = Registry(folder, url)
+    for _ in range(200):
+        events = len(registry.events())
+        try:
+            return audit(folder, url)
+        except Exception:
+            if len(registry.events()) == events:
+                raise
+    raise AssertionError("the registry never stood still long enough to be looked at")
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--races", type=int, default=50)
+    parser.add_argument("--racers", type=int, default=4, help="processes in each race")
+    parser.add_argument("--storage", choices=["sqlite", "postgresql"], default="sqlite")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--save", type=Path)
+    given = parser.parse_args(arguments)
+    bundles = [small_bundle(seed) for seed in range(max(4, given.racers))]
+    found = machine()
+    print(machine_line(found))
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        server = None
+        if given.storage == "postgresql":
+            try:
+                import pgserver
+            except ModuleNotFoundError:
+                raise SystemExit("a PostgreSQL server is needed: pip install pgserver") from None
+            started = pgserver.get_server(root / "pg", cleanup_mode="stop")
+            stack.callback(started.cleanup)
+            server = sa.make_url(started.get_uri()).set(drivername="postgresql+psycopg")
+
+        def database() -> str:
+            if server is None:
+                return f"sqlite:///{root / f'{uuid.uuid4().hex}.db'}"
+            name = f"r{uuid.uuid4().hex}"
+            engine = sa.create_engine(server, isolation_level="AUTOCOMMIT")
+            with engine.connect() as connection:
+                connection.execute(sa.text(f"CREATE DATABASE {name}"))
+            engine.dispose()
+            return server.set(database=name).render_as_string(hide_password=False)
+
+        start = time.perf_counter()
+        killed = kill(root / "kills", database(), bundles, given.kills, given.seed)
+        print(f"{given.storage}: {killed['kills']} kills, {len(killed['failures'])} invalid registries after them; "
+              f"{killed['promotions_and_rollbacks']} moves of the champion, {killed['different_states_seen']} states "
+              f"and {killed['interrupted_writes_seen']} interrupted writes seen on the way")  # fmt: skip
+        lost: list[str] = []
+        for number in range(given.races):
+            folder, url, barrier = root / f"race{number}", database(), FORK.Barrier(given.racers)
+            racing = bundles[: given.racers]
+            racers = [FORK.Process(target=race, args=(str(folder), url, one, barrier)) for one in racing]
+            for racer in racers:
+                racer.start()
+            for racer in racers:
+                racer.join()
+            try:
+                assert [racer.exitcode for racer in racers] == [0] * given.racers, "a racer failed"
+                audit_race(folder, url, racing)
+            except Exception as error:
+                lost.append(f"race {number}: {type(error).__name__}: {error}")
+        print(f"{given.storage}: {given.races} races of {given.racers} processes into a new registry, {len(lost)} "
+              "without exactly one champion and a whole history")  # fmt: skip
+        seconds = time.perf_counter() - start
+    for failure in (*killed["failures"], *lost):
+        print(failure)
+    if given.save:
+        result = {
+            "machine": found, "storage": given.storage, "seed": given.seed, "kills": killed,
+            "races": {"races": given.races, "racers": given.racers, "failures": lost}, "seconds": round(seconds, 1),
+        }  # fmt: skip
+        write_atomic(given.save, json.dumps(result, indent=1) + "\n")
+    return 1 if killed["failures"] or lost else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
