@@ -16,7 +16,7 @@ from rich.console import Console
 
 from deploy.commands import deploy_commands, promote_after_study
 from envs.commands import data_app
-from envs.errors import InputError, RunError
+from envs.errors import InputError, RunError, TryAgainLater
 from optimize.commands import search_commands
 from optimize.study import StudyHandle
 
@@ -57,11 +57,15 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Entry point: wrong input is one sentence and exit code 2, a fault while running one sentence and exit code 1."""
+    """Entry point: wrong input is one sentence and exit code 2, a fault while running one sentence and exit code 1, or
+    75 where the same command is worth starting again later.
+    """
     try:
         build_app()()
     except InputError as error:
         code, message = 2, str(error)
+    except TryAgainLater as error:
+        code, message = 75, str(error)
     except RunError as error:
         code, message = 1, str(error)
     except OSError as error:

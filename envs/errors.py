@@ -1,4 +1,4 @@
-"""The two ways a command ends badly."""
+"""The ways a command ends badly."""
 
 from __future__ import annotations
 
@@ -12,3 +12,10 @@ class InputError(Exception):
 
 class RunError(Exception):
     """What was right at the start went wrong while running (disk, database, device). Exit code 1."""
+
+
+class TryAgainLater(RunError):
+    """Something that the run needs is away (the database): nothing is lost, and the same command goes on later.
+
+    Exit code 75, which supervisors know as a reason to start again (EX_TEMPFAIL of sysexits.h).
+    """

@@ -9,6 +9,8 @@ are made afterwards, and made by the next worker where that did not happen.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
@@ -91,46 +93,81 @@ class Records:
         """Return once it is on disk and recorded. Raises TrialLost where the trial is no longer ours."""
         self._checkpoint_of(training)()
 
-    def _checkpoint_of(self, training: Training) -> Callable[[], None]:
-        plan, storage = training.plan, self.handle.storage
+    def keep(self, training: Training) -> None:
+        """A checkpoint as a file only, for a database that is away: whoever resumes the trial on this machine finds
+        it.
+        """
+        if any(member.ppo is not None for member in training.members):
+            path, content = self._file_of(training)
+            write_checkpoint(path, content)
+
+    def _file_of(self, training: Training) -> tuple[Path, Checkpoint]:
+        plan = training.plan
         # The trainer replaces a member's state as a whole, so the list is all that has to be kept.
         content = Checkpoint(list(training.members), training.rung, training.seconds, note_of(plan))
-        folder = self.handle.trial_dir(plan.number)
-        token = storage.held().get(plan.trial_id, "")
-        path = folder / f"checkpoint-{max(m.rollouts for m in content.members):07d}-{token[:8]}.safetensors"
+        token = self.handle.storage.held().get(plan.trial_id, "")
+        name = f"checkpoint-{max(m.rollouts for m in content.members):07d}-{token[:8]}.safetensors"
+        return self.handle.trial_dir(plan.number) / name, content
+
+    def _checkpoint_of(self, training: Training) -> Callable[[], None]:
+        trial_id, storage = training.plan.trial_id, self.handle.storage
+        path, content = self._file_of(training)
 
         def write() -> None:
             """The file, then its record under the attempt's token; only then is the one before superfluous."""
             sha256 = write_checkpoint(path, content)
-            recorded = {"path": f"{folder.name}/{path.name}", "sha256": sha256, "rung": content.rung}
+            recorded = {"path": f"{path.parent.name}/{path.name}", "sha256": sha256, "rung": content.rung}
             try:
-                storage.set_trial_user_attr(plan.trial_id, CHECKPOINT_KEY, recorded)
+                storage.set_trial_user_attr(trial_id, CHECKPOINT_KEY, recorded)
             except TrialLost:
                 path.unlink(missing_ok=True)
                 raise
-            for old in folder.glob("checkpoint-*.safetensors"):
+            for old in path.parent.glob("checkpoint-*.safetensors"):
                 if old != path:
                     old.unlink(missing_ok=True)
 
         return write
 
     def resume(self, training: Training) -> None:
-        """Go on from the trial's last checkpoint where that is here and whole, else from the beginning: the same
-        numbers either way.
+        """Go on from the trial's last checkpoint that is here and whole, else from the beginning: the same numbers
+        either way.
         """
         plan = training.plan
-        if plan.checkpoint is None:
-            return
-        path = self.handle.run_dir / plan.checkpoint["path"]
-        try:
-            checkpoint = read_checkpoint(path, plan.checkpoint["sha256"])
-            if len(checkpoint.members) != len(training.members) or checkpoint.note != note_of(plan):
-                raise InputError(f"{path} belongs to another trial")
-        except InputError as error:
-            self._say(f"trial {plan.number} starts again: {error}")
+        checkpoint = self._unrecorded(plan) or self._recorded(plan)
+        if checkpoint is None:
             return
         self._say(f"trial {plan.number} goes on from rung {checkpoint.rung} (rollout {checkpoint.members[0].rollouts})")
         training.members, training.rung, training.seconds = checkpoint.members, checkpoint.rung, checkpoint.seconds
+
+    def _recorded(self, plan: Plan) -> Checkpoint | None:
+        """The checkpoint that the database knows of."""
+        if plan.checkpoint is None:
+            return None
+        try:
+            return self._read(plan, self.handle.run_dir / plan.checkpoint["path"], plan.checkpoint["sha256"])
+        except InputError as error:
+            self._say(f"trial {plan.number} starts again: {error}")
+            return None
+
+    def _unrecorded(self, plan: Plan) -> Checkpoint | None:
+        """A newer one that no worker came to record: it was killed, or the database was away. Rungs beyond those that
+        were reported have to be trained again, to be reported.
+        """
+        recorded = Path(plan.checkpoint["path"]).name if plan.checkpoint else ""
+        for path in sorted(self.handle.trial_dir(plan.number).glob("checkpoint-*.safetensors"), reverse=True):
+            if path.name.split("-")[1] <= recorded[len("checkpoint-") :].split("-")[0]:
+                break
+            with suppress(InputError):
+                checkpoint = self._read(plan, path)
+                if checkpoint.rung <= len(plan.reported):
+                    return checkpoint
+        return None
+
+    def _read(self, plan: Plan, path: Path, sha256: str | None = None) -> Checkpoint:
+        checkpoint = read_checkpoint(path, sha256)
+        if len(checkpoint.members) != len(self.experiment.folds) or checkpoint.note != note_of(plan):
+            raise InputError(f"{path} belongs to another trial")
+        return checkpoint
 
     # -- when a trial ends
     # -----------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -168,8 +169,8 @@ def _terminate(worker: Worker) -> None:
 
 
 def leave(storage: StudyStorage, worker: str) -> None:
-    """Remove this worker's record."""
-    with storage.transaction() as session:
+    """Remove this worker's record; where the database does not answer, the next worker will do it."""
+    with suppress(SQLAlchemyError), storage.transaction() as session:
         session.execute(workers.delete().where(workers.c.worker == worker))
 
 
@@ -218,12 +219,16 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._stop.wait(self.interval):
-            try:
-                self.beat()
-                self.last_error = ""
-            except SQLAlchemyError as error:
-                self.last_error = str(error).splitlines()[0]
+            self.try_beat()
         self.storage.remove_session()
+
+    def try_beat(self) -> None:
+        """Beat; where the database does not answer, the next beat will do (`last_error` says why)."""
+        try:
+            self.beat()
+            self.last_error = ""
+        except SQLAlchemyError as error:
+            self.last_error = str(error).splitlines()[0]
 
     def beat(self) -> None:
         """Write one beat for the worker and all held trials, in one transaction, and note the trials that are no longer

@@ -33,6 +33,7 @@ from sqlalchemy.orm import Session
 
 from envs.database_file import BUSY_TIMEOUT, preparing_sqlite
 from envs.errors import InputError
+from optimize.patience import Patience, patient
 
 MAX_TRIES = 3  # attempts of a trial that may die without reaching a new rung
 
@@ -70,13 +71,22 @@ class TrialLost(Exception):
         self.trial_id = trial_id
 
 
+@patient(
+    "claim_new", "claim_waiting", "get_all_studies", "get_all_trials", "get_study_directions",
+    "get_study_id_from_name", "get_study_name_from_id", "get_study_system_attrs", "get_study_user_attrs", "get_trial",
+    "get_trial_id_from_study_id_trial_number", "holds", "last_tries", "reached", "set_study_system_attr",
+    "set_study_user_attr", "set_trial_intermediate_value", "set_trial_param", "set_trial_state_values",
+    "set_trial_system_attr", "set_trial_user_attr", "set_trial_user_attrs", "_get_trials", "_set_trial_param",
+)  # fmt: skip
 class StudyStorage(RDBStorage):
-    """`RDBStorage` whose writes to a held trial are fenced by the attempt's token."""
+    """`RDBStorage` whose writes to a held trial are fenced by the attempt's token, and which waits for a database that
+    is away (`patience`; not at all until somebody sets its limit).
+    """
 
     def __init__(self, url: str, *, immediate: bool = True, busy_timeout: float = BUSY_TIMEOUT) -> None:
+        self.patience = Patience()
         self._tokens: dict[int, str] = {}
         self._gone: set[int] = set()
-        self.retries = 0  # accesses that were tried again, since the database did not answer
         options: dict[str, Any] = (
             {"connect_args": {"timeout": busy_timeout}} if url.startswith("sqlite") else {"pool_pre_ping": True}
         )
@@ -99,6 +109,11 @@ class StudyStorage(RDBStorage):
             if self.engine.dialect.name == "sqlite"
             else sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Float)
         )
+
+    @property
+    def retries(self) -> int:
+        """Accesses that were tried again, since the database did not answer."""
+        return self.patience.retries
 
     # -- transactions
     # ---------------------------------------------------------------------------------------------------------

@@ -20,8 +20,10 @@ import torch
 from optuna.trial import TrialState
 from rich.console import Console
 
+from envs.errors import TryAgainLater
 from envs.supervisor import Supervisor
 from optimize.experiment import Experiment
+from optimize.measure import make_chunks
 from optimize.metrics import serving_metrics
 from optimize.pause import PauseWatch
 from optimize.records import Records
@@ -43,6 +45,7 @@ from optimize.trial_batch import Evaluation, Interrupted, Trainer, Training
 
 AfterStudy = Callable[[StudyHandle, Console], None]
 WAIT_SECONDS = 2.0
+PATIENCE_SECONDS = 600.0
 CLOSING_SECONDS = 3600.0  # what a promotion may take without a sign of life
 
 
@@ -92,6 +95,7 @@ class WorkerOptions:
     metrics_port: int | None = None
     beat_seconds: float = BEAT_SECONDS
     grace_seconds: float = GRACE_SECONDS
+    patience_seconds: float = PATIENCE_SECONDS
 
 
 class Worker:
@@ -119,7 +123,9 @@ class Worker:
         self.pause = PauseWatch(handle.storage, handle.study_id)
         self.records = Records(handle, experiment, self.heartbeat.lost_trial, telemetry.say)
         self.supervisor = Supervisor()
-        self.slots_left: int | None = None  # fewer than the study's, once memory ran out
+        patience = handle.storage.patience
+        patience.limit, patience.say, patience.stopping = options.patience_seconds, telemetry.say, self._asked_to_stop
+        self.chunks = make_chunks(experiment, telemetry.say)
         self.trained = 0
         self.phases = Phases()
         self.batches: list[int] = []
@@ -154,7 +160,8 @@ class Worker:
         return False
 
     def _recover(self) -> None:
-        for taken in recover_stale(self.handle.storage, self.handle.study_id, grace=self.options.grace_seconds):
+        storage = self.handle.storage
+        for taken in storage.patience(recover_stale, storage, self.handle.study_id, grace=self.options.grace_seconds):
             fate = (
                 f"failed: its process died {taken.tries} times without reaching a new rung"
                 if taken.quarantined
@@ -195,8 +202,11 @@ class Worker:
 
     def _idle(self, state: str, activity: str) -> None:
         self.heartbeat.state, self.telemetry.activity, self.telemetry.share_of_batch = state, activity, 0.0
-        self.heartbeat.info = {"trials": [], "device": str(self.experiment.device), **self.telemetry.figures()}
-        self.heartbeat.beat()
+        self.heartbeat.info = {"trials": [], "device": str(self.experiment.device), **self._figures()}
+        self.heartbeat.try_beat()
+
+    def _figures(self) -> dict[str, Any]:
+        return {**self.telemetry.figures(), "storage_retries": self.handle.storage.retries}
 
     def _sleep(self) -> None:
         self.supervisor.alive(self.telemetry.line)
@@ -206,14 +216,23 @@ class Worker:
     # ----------------------------------------------------------------------------------------------------------------
 
     def _batch(self, plans: list[Plan]) -> None:
-        trainer = Trainer(self.experiment, stop=self._stop_or_lost, progress=self._progress, say=self.telemetry.say)
-        trainer.slots = self.slots_left or trainer.slots
+        shape = plans[0].settings.shape
+        with self.phases("measuring"):
+            slots = self.chunks.size(shape)
+        trainer = Trainer(
+            self.experiment,
+            stop=self._stop_or_lost,
+            progress=self._progress,
+            say=self.telemetry.say,
+            slots=slots,
+            ran_out=lambda left: self.chunks.ran_out(shape, left),
+        )
         trainings = [trainer.start(plan) for plan in plans]
         for training in trainings:
             self.records.resume(training)
         numbers = ", ".join(str(plan.number) for plan in plans)
-        shape = " ".join(f"{name} {value}" for name, value in plans[0].settings.shape.items())
-        self.telemetry.say(f"training {'trials' if len(plans) > 1 else 'trial'} {numbers} together ({shape})")
+        described = " ".join(f"{name} {value}" for name, value in shape.items())
+        self.telemetry.say(f"training {'trials' if len(plans) > 1 else 'trial'} {numbers} together ({described})")
         try:
             while trainings:
                 self._describe(trainings)
@@ -240,6 +259,11 @@ class Worker:
                         self._put_back(training, with_checkpoint=True)
                     return
                 trainings = self._rung(trainer, trainings, evaluations)
+        except TryAgainLater:
+            # The database cannot be told: the heartbeats stop, and files keep what was learned meanwhile.
+            for training in trainings:
+                self.records.keep(training)
+            raise
         except BaseException:
             # The machine's trouble, not the trials': they wait for whoever comes next, from their last checkpoints.
             with suppress(Exception):  # one error is enough
@@ -247,8 +271,11 @@ class Worker:
             for training in trainings:
                 self._put_back(training, with_checkpoint=False)
             raise
-        finally:
-            self.slots_left = trainer.slots if trainer.slots != self.spec.slots else None
+
+    def _asked_to_stop(self) -> bool:
+        """Asked while an access to the database is tried again."""
+        self.supervisor.alive(self.telemetry.line)
+        return self.stop()
 
     def _stop_or_pause(self) -> bool:
         return self.stop() or self.pause.paused
@@ -284,15 +311,15 @@ class Worker:
             "rung": rung,
             "device": str(self.experiment.device),
             "num_envs": self.spec.num_envs,
-            **self.telemetry.figures(),
+            **self._figures(),
         }
-        self.heartbeat.beat()
+        self.heartbeat.try_beat()
 
     def _progress(self, steps: int) -> None:
         self.telemetry.steps(steps)
         self._done_steps += steps
         self.telemetry.share_of_batch = self._done_steps / max(self._want_steps, 1)
-        self.heartbeat.info = {**self.heartbeat.info, **self.telemetry.figures()}
+        self.heartbeat.info = {**self.heartbeat.info, **self._figures()}
 
     # -- at a rung
     # ----------------------------------------------------------------------------------------------------------------
@@ -433,6 +460,7 @@ def work(
     telemetry.total = options.total
     telemetry.steps_per_trial = len(experiment.folds) * handle.spec.rollouts * handle.spec.transitions
     stop = StopRequest(telemetry.say)
+    handle.storage.set_study_user_attr(handle.study_id, TOTAL_KEY, options.total)
     with stop.installed():
         name = register_worker(handle.storage, handle.study_id, alongside=options.alongside, say=telemetry.say)
         try:
@@ -452,7 +480,6 @@ def work(
                 f"stopped as asked; {_left(handle)}. Start it again to go on.", highlight=False, soft_wrap=True
             )
             return
-    handle.storage.set_study_user_attr(handle.study_id, TOTAL_KEY, options.total)
         print_summary(handle, console, telemetry, worker.batches, worker.phases)
         worker.supervisor.expect_silence(CLOSING_SECONDS)
         if after_study is not None and claim_closing(handle.storage, handle.study_id, name):

@@ -1,0 +1,116 @@
+"""A database that goes away and comes back, or doesn't."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import optuna
+import pytest
+import sqlalchemy as sa
+from optuna.trial import TrialState
+
+from envs.errors import TryAgainLater
+from optimize.patience import Patience, is_away
+from optimize.storage import StudyStorage, open_storage, storage_url
+from tests.optimize.conftest import Sweepd
+
+AWAY = sa.exc.OperationalError("SELECT 1", {}, Exception("database is locked"))
+
+
+def _fails(times: int, error: Exception = AWAY) -> Callable[[], str]:
+    left = times
+
+    def operation() -> str:
+        nonlocal left
+        if left:
+            left -= 1
+            raise error
+        return "done"
+
+    return operation
+
+
+def test_it_tries_again_until_the_database_is_back_and_says_so_once() -> None:
+    patience = Patience(60.0)
+    said: list[str] = []
+    patience.say = said.append
+    assert patience(_fails(3)) == "done"
+    assert patience.retries == 3
+    assert [line.split(" (")[0].split(" after")[0] for line in said] == [
+        "the database is away",
+        "the database is back",
+    ]
+
+
+def test_it_ends_in_time_and_sooner_where_the_worker_is_to_stop() -> None:
+    patience = Patience(0.5)
+    began = time.monotonic()
+    with pytest.raises(TryAgainLater, match="database is locked"):
+        patience(_fails(1000))
+    assert 0.5 < time.monotonic() - began < 5
+    patience = Patience(3600.0)
+    patience.stopping = lambda: True
+    with pytest.raises(TryAgainLater):
+        patience(_fails(1000))
+
+
+def test_what_the_database_refuses_is_not_tried_again() -> None:
+    for error in (sa.exc.IntegrityError("x", {}, Exception()), ValueError("no"), KeyError("no such trial")):
+        patience = Patience(60.0)
+        with pytest.raises(type(error)):
+            patience(_fails(1, error))
+        assert patience.retries == 0
+    wrapped = optuna.exceptions.StorageInternalError("commit")
+    assert not is_away(wrapped)
+    wrapped.__cause__ = AWAY
+    assert is_away(wrapped)
+
+
+def test_a_part_of_an_operation_leaves_the_patience_to_the_whole() -> None:
+    patience = Patience(60.0)
+    part = _fails(1)
+
+    def whole() -> str:
+        return patience(part)
+
+    assert patience(whole) == "done"
+    assert patience.retries == 1
+
+
+def test_a_locked_file_is_waited_for_and_nothing_is_written_twice(tmp_path: Path) -> None:
+    storage: StudyStorage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path), busy_timeout=0.05)
+    study = optuna.create_study(storage=storage, study_name="s")
+    trial_id = storage.claim_new(study._study_id, "w", 1)
+    assert trial_id is not None
+    storage.patience.limit = 60.0
+    with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        storage.patience.say = lambda _: other.rollback() if other.in_transaction else None
+        storage.set_trial_intermediate_value(trial_id, 1, 0.5)
+        assert storage.patience.retries == 1
+        other.execute("BEGIN IMMEDIATE")
+        storage.set_trial_state_values(trial_id, TrialState.COMPLETE, [1.0])
+    assert storage.patience.retries == 2
+    (trial,) = study.get_trials()
+    assert trial.state == TrialState.COMPLETE
+    assert trial.intermediate_values == {1: 0.5}
+
+
+def test_a_worker_waits_for_a_locked_database_and_then_goes_on(market: Path, sweepd: Sweepd) -> None:
+    """The dashboard, a backup, or a person with sqlite3 may hold the file for longer than the driver waits."""
+    worker = sweepd("train", "--n-trials", 3, "--pruner", "none")
+    database = market / "runs" / "sweepd.db"
+    while not (database.exists() and "training trials" in worker.output.read_text()):
+        assert not worker.ended, worker.output.read_text()
+        time.sleep(0.02)
+    with closing(sqlite3.connect(database, isolation_level=None, timeout=30)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        time.sleep(3)
+        other.rollback()
+    worker.finish()
+    with closing(sqlite3.connect(database)) as other:
+        assert other.execute("SELECT state, count(*) FROM trials GROUP BY state").fetchall() == [("COMPLETE", 3)]
