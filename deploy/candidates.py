@@ -20,6 +20,7 @@ from sqlalchemy import create_engine, inspect
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from deploy.backtests import Search, read_search
 from deploy.bundle import (
     MEMBERS_FILE,
     Bundle,
@@ -36,15 +37,13 @@ from deploy.bundle import (
     recipe_part,
     sha256,
 )
-from deploy.gate import Evidence
+from deploy.gate import Evidence, Selection
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.features import get_recipe
-from envs.crypto.metrics import Metrics, PathTrades
+from envs.crypto.metrics import Metrics
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.splits import CrossValidation, Splits, make_splits
 from envs.errors import InputError
-
-PATH_COLUMNS = ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
 
 
 class _Described(BaseModel):
@@ -104,6 +103,7 @@ class Candidate:
     members: bytes | None
     paths: tuple[Metrics, ...]
     faults: tuple[str, ...]
+    selection: Selection | None = None
 
     @property
     def value(self) -> float:
@@ -112,7 +112,7 @@ class Candidate:
 
     def evidence(self) -> Evidence:
         """What the first stage of the gate reads."""
-        return Evidence(paths=self.paths, faults=self.faults)
+        return Evidence(paths=self.paths, faults=self.faults, selection=self.selection)
 
 
 def storage_url(storage: str | None) -> str:
@@ -214,14 +214,19 @@ def study_splits(spec: StudySpec, bars: Bars) -> Splits:
     )
 
 
-def read_candidate(trial: FrozenTrial, study: FinishedStudy) -> Candidate:
+def study_search(study: FinishedStudy) -> Search:
+    """The paths of all its COMPLETE trials, in figures."""
+    return read_search(study.trials, study.finished, study.run_dir, study.spec.data.timeframe)
+
+
+def read_candidate(trial: FrozenTrial, study: FinishedStudy, search: Search) -> Candidate:
     """What the trial stored, with a sentence for everything about it that keeps it from being deployed."""
     faults: list[str] = []
     attributes = trial.user_attrs
     faults += [
         f"the trial did not record {name}" for name in ("sweepd:seed", "sweepd:ppo_params") if name not in attributes
     ]
-    members, folder = _members(attributes, study.run_dir, faults)
+    members = _members(attributes, study.run_dir, faults)
     params = None
     try:
         params = EnvParams(**attributes["sweepd:env_params"])
@@ -229,42 +234,36 @@ def read_candidate(trial: FrozenTrial, study: FinishedStudy) -> Candidate:
         faults.append("the trial did not record its environment parameters")
     except (InputError, TypeError) as error:
         faults.append(f"its environment parameters are not valid here: {error}")
-    paths: tuple[Metrics, ...] = ()
-    if folder is not None:
-        try:
-            paths = tuple(read_paths(folder / "paths.parquet").summarise(study.spec.data.timeframe))
-        except (OSError, ValueError, KeyError) as error:
-            faults.append(f"its back-test paths cannot be read: {error}")
-    return Candidate(trial, params, members, paths, tuple(faults))
-
-
-def read_paths(path: Path) -> PathTrades:
-    """The back-test paths that a trial stored: one row per path and bar, joined to (φ, T) arrays."""
-    table = pd.read_parquet(path)
-    rows = [group for _, group in table.groupby("path", sort=True)]
-    if not rows:
-        raise ValueError(f"{path} has no path")
-    return PathTrades(
-        **{name: np.stack([group[name].to_numpy(dtype=np.float64) for group in rows]) for name in PATH_COLUMNS}
+    if trial.number in search.unreadable:
+        faults.append(search.unreadable[trial.number])
+    backtest = search.backtests.get(trial.number)
+    selection = Selection(
+        finished=search.trials,
+        reached=len(search.backtests),
+        deflation=search.deflation(trial.number),
+        overfitting=search.overfitting,
+        annual=search.annual,
+        bars=search.bars,
     )
+    return Candidate(trial, params, members, backtest.metrics if backtest else (), tuple(faults), selection)
 
 
-def _members(attributes: Mapping[str, Any], run_dir: Path, faults: list[str]) -> tuple[bytes | None, Path | None]:
-    """The weights' bytes, if they are still those that were scored, and the folder of the trial's files."""
+def _members(attributes: Mapping[str, Any], run_dir: Path, faults: list[str]) -> bytes | None:
+    """The weights' bytes, if they are still those that were scored."""
     recorded = attributes.get("sweepd:members")
     if not isinstance(recorded, Mapping) or "path" not in recorded or "sha256" not in recorded:
         faults.append(f"the trial did not record its {MEMBERS_FILE}")
-        return None, None
+        return None
     path = run_dir / str(recorded["path"])
     try:
         content = path.read_bytes()
     except OSError as error:
         faults.append(f"its weights {path} cannot be read: {error.strerror or error}")
-        return None, path.parent
+        return None
     if sha256(content) != recorded["sha256"]:
         faults.append(f"its weights {path} are not the bytes that were scored (their sha256 has changed)")
-        return None, path.parent
-    return content, path.parent
+        return None
+    return content
 
 
 def build_bundle(

@@ -1,9 +1,12 @@
 """The gate: the rules that a candidate must pass to become champion, as data.
 
 A rule measures one number of the evidence and compares it with its limit. Rules of the first stage read what
-cross-validation stored with the trial and cost nothing; those of the second read the hold-out, at which every look is
-counted, so they are asked only about a candidate that passed the first. A rule that cannot be measured yet defers the
-candidate: it stays a challenger.
+cross-validation stored with the study's trials and cost nothing; those of the second read the hold-out, at which every
+look is counted, so they are asked only about a candidate that passed the first. A rule that cannot be measured yet
+defers the candidate: it stays a challenger.
+
+Cross-validated statistics (deflated Sharpe ratio, PBO) describe the trial's members; what concerns the hold-out and
+the constant policies is computed on the ensemble that would be deployed.
 """
 
 from __future__ import annotations
@@ -15,7 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from deploy.backtests import Deflation
+from deploy.bootstrap import FIRST_LEVEL, Bootstrap, look_level
 from deploy.bundle import finite
+from deploy.overfitting import Overfitting
 from envs.crypto.metrics import Metrics
 from envs.errors import InputError
 
@@ -24,8 +30,8 @@ Verdict = Literal["pass", "fail", "defer", "not asked"]
 COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
+    "<": operator.lt,
     "<=": operator.le,
-    "==": operator.eq,
 }
 
 
@@ -34,14 +40,43 @@ class Duel:
     """Candidate and champion, each flat at the start, over the bars that neither had seen.
 
     candidate, champion: metrics over the same bars, or None where there are too few of them. bars: how many there are.
-    problem: why they cannot be compared at all, or "".
+    difference: whether the candidate's returns are higher. problem: why they cannot be compared at all, or "".
     """
 
     champion_name: str
     bars: int
     candidate: Metrics | None
     champion: Metrics | None
+    difference: Bootstrap | None = None
     problem: str = ""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the whole search says about the candidate.
+
+    finished: trials that ended in any way, reached: those whose paths are known at the final rung. deflation: None
+    where the candidate's own are not known; overfitting: None where PBO could not be computed. annual: what makes a
+    Sharpe ratio per bar an annual one. bars: of a path.
+    """
+
+    finished: int
+    reached: int
+    deflation: Deflation | None
+    overfitting: Overfitting | None
+    annual: float
+    bars: int
+
+
+@dataclass(frozen=True)
+class Twin:
+    """The constant policy that the deployed ensemble resembles most: its name, and the correlation of their returns
+    over `bars` bars before the hold-out.
+    """
+
+    name: str
+    correlation: float
+    bars: int
 
 
 @dataclass(frozen=True)
@@ -49,28 +84,40 @@ class Evidence:
     """What is known about a candidate.
 
     paths: its members' metrics, one per back-test path of cross-validation. faults: sentences about what went wrong in
-    training. holdout: metrics of the deployed ensemble on the hold-out through the canonical policy path. duel: None
-    where the slot is empty.
+    training. selection: None where no search chose it. twin: None while nobody compared. look: number of the look at
+    the hold-out; holdout: metrics of the deployed ensemble there through the canonical policy path; excess: whether it
+    beats equal weight. duel: None where the slot is empty.
     """
 
     paths: tuple[Metrics, ...]
     faults: tuple[str, ...]
+    selection: Selection | None = None
+    twin: Twin | None = None
+    look: int = 1
     holdout: Metrics | None = None
+    excess: Bootstrap | None = None
     duel: Duel | None = None
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A rule's number, or None with the reason in `explanation`; `defer` where it may become measurable later."""
+    """A rule's number, or None with the reason in `explanation`; `defer` where it may become measurable later.
+
+    scale: the rule's limit applies times this (a later look at the hold-out must be surer).
+    """
 
     value: float | None
     explanation: str
     defer: bool = False
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule. `measure` returns None where the rule does not apply (no champion to beat)."""
+    """One rule. `measure` returns None where the rule does not apply (no champion to beat).
+
+    meaning: what it asks, for someone who does not know the terms.
+    """
 
     name: str
     stage: Stage
@@ -97,6 +144,7 @@ class Finding:
     verdict: Verdict
     explanation: str
     flag: str
+    meaning: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -113,14 +161,23 @@ def judge(rules: Sequence[Rule], evidence: Evidence, stage: Stage) -> list[Findi
         measured = rule.measure(evidence)
         if measured is None:
             continue
+        limit = rule.limit * measured.scale
         verdict: Verdict
         if measured.value is None or not math.isfinite(measured.value):
             verdict = "defer" if measured.defer else "fail"
         else:
-            verdict = "pass" if COMPARISONS[rule.comparison](measured.value, rule.limit) else "fail"
+            verdict = "pass" if COMPARISONS[rule.comparison](measured.value, limit) else "fail"
         findings.append(
             Finding(
-                rule.name, stage, measured.value, rule.comparison, rule.limit, verdict, measured.explanation, rule.flag
+                rule.name,
+                stage,
+                measured.value,
+                rule.comparison,
+                limit,
+                verdict,
+                measured.explanation,
+                rule.flag,
+                rule.meaning,
             )
         )
     return findings
@@ -129,7 +186,7 @@ def judge(rules: Sequence[Rule], evidence: Evidence, stage: Stage) -> list[Findi
 def not_asked(rules: Sequence[Rule], stage: Stage, why: str) -> list[Finding]:
     """Findings for rules of a stage that was not reached."""
     return [
-        Finding(rule.name, stage, None, rule.comparison, rule.limit, "not asked", why, rule.flag)
+        Finding(rule.name, stage, None, rule.comparison, rule.limit, "not asked", why, rule.flag, rule.meaning)
         for rule in rules
         if rule.stage == stage
     ]
@@ -194,34 +251,68 @@ def _path_trades(evidence: Evidence) -> Measured:
     )
 
 
-def _path_excess(evidence: Evidence) -> Measured:
-    if not evidence.paths:
+def _deflated_sharpe(evidence: Evidence) -> Measured | None:
+    selection = evidence.selection
+    if selection is None:
+        return None
+    found = selection.deflation
+    if found is None:
         return Measured(None, "the trial stored no back-test path")
-    mean = sum(metrics.excess_sharpe for metrics in evidence.paths) / len(evidence.paths)
+    own, luck, needed = (selection.annual * ratio for ratio in (found.moments.sharpe, found.luck, found.needed))
+    path = "its path" if len(found.by_path) == 1 else f"the median of its {len(found.by_path)} paths"
+    explanation = (
+        f"on {path} its members' return over equal weight has an annual Sharpe ratio of {own:+.2f}; the best of "
+        f"{found.trials} trials ({found.effective:.1f} independent ones) would show {luck:+.2f} by luck, and "
+        f"{needed:+.2f} is needed"
+    )
+    if math.isfinite(found.record) and found.record > selection.bars:
+        explanation += f", or {found.record / selection.bars:,.1f} times as much data at this ratio"
+    return Measured(found.probability, explanation)
+
+
+def _overfitting(evidence: Evidence) -> Measured | None:
+    selection = evidence.selection
+    if selection is None or selection.finished < 2:
+        return None  # nothing was chosen
+    found = selection.overfitting
+    if found is None:
+        return Measured(
+            None,
+            f"{selection.reached} of {selection.finished} trials reached the final rung: at least 2 (and 32 bars) are "
+            "needed to see whether the best one stays ahead",
+        )
     return Measured(
-        mean, f"in cross-validation its members' Sharpe ratio was {mean:+.2f} against equal weight's, mean over paths"
+        found.pbo,
+        f"in {found.pbo:.0%} of {len(found.logits):,} ways to halve the bars, the trial that was best on one half was "
+        f"no better than the median of {selection.reached} on the other, in {found.loss:.0%} it lost to equal weight",
     )
 
 
-def _holdout_trades(evidence: Evidence) -> Measured:
-    metrics = _need(evidence.holdout)
-    return Measured(metrics.trades, f"{metrics.trades:,} trades in the hold-out's {metrics.bars:,} bars")
-
-
-def _holdout_exposure(evidence: Evidence) -> Measured:
-    metrics = _need(evidence.holdout)
+def _constant_policy(evidence: Evidence) -> Measured | None:
+    twin = evidence.twin
+    if twin is None:
+        return None
     return Measured(
-        metrics.exposure, f"{metrics.exposure:.1%} of the value was invested on average; cash alone is no strategy"
+        twin.correlation,
+        f"the returns of the constant policy it resembles most, {twin.name}, have a correlation of "
+        f"{twin.correlation:.3f} with its own over the {twin.bars:,} bars before the hold-out",
     )
 
 
 def _holdout_excess(evidence: Evidence) -> Measured:
-    metrics = _need(evidence.holdout)
-    excess = metrics.total_return - metrics.equal_weight_return
-    return Measured(
-        excess,
+    metrics, test = _need(evidence.holdout), evidence.excess
+    returns = (
         f"{_percent(metrics.total_return)} after fees on the hold-out, where equal weight made "
-        f"{_percent(metrics.equal_weight_return)}",
+        f"{_percent(metrics.equal_weight_return)} (Sharpe ratio {metrics.sharpe:+.2f} against "
+        f"{metrics.equal_weight_sharpe:+.2f})"
+    )
+    if test is None:
+        return Measured(None, returns)
+    return Measured(
+        test.p,
+        f"{returns}; were there no advantage, one like this would show with chance {test.p:.2g}, and look "
+        f"{evidence.look} at this hold-out asks for {look_level(evidence.look):.2g} at most",
+        scale=look_level(evidence.look) / FIRST_LEVEL,
     )
 
 
@@ -239,19 +330,19 @@ def _beats_champion(evidence: Evidence) -> Measured | None:
         return None
     if duel.problem:
         return Measured(None, duel.problem)
-    if duel.candidate is None or duel.champion is None:
+    if duel.candidate is None or duel.champion is None or duel.difference is None:
         return Measured(
             None,
             f"only {duel.bars} bars are newer than what both have seen: too few to compare with champion "
             f"{duel.champion_name}, so it stays a challenger",
             defer=True,
         )
-    difference = duel.candidate.total_return - duel.champion.total_return
     return Measured(
-        difference,
+        duel.difference.p,
         f"{_percent(duel.candidate.total_return)} after fees, where champion {duel.champion_name} made "
-        f"{_percent(duel.champion.total_return)}, "
-        f"over the {duel.bars:,} bars that neither had seen",
+        f"{_percent(duel.champion.total_return)}, over the {duel.bars:,} bars that neither had seen; without a "
+        f"difference, one like this would show with chance {duel.difference.p:.2g}",
+        scale=look_level(evidence.look) / FIRST_LEVEL,
     )
 
 
@@ -262,14 +353,14 @@ def _need(metrics: Metrics | None) -> Metrics:
 
 
 DEFAULT_RULES: tuple[Rule, ...] = (
-    Rule("training-faults", "cross-validation", "<=", 0.0, "nothing diverged", _training_faults),
-    Rule("path-trades", "cross-validation", ">=", 30.0, "enough trades on every path", _path_trades),
+    Rule("training-faults", "cross-validation", "<=", 0.0, "nothing went wrong in training", _training_faults),
+    Rule("path-trades", "cross-validation", ">=", 30.0, "enough trades to judge it by", _path_trades),
+    Rule("deflated-sharpe", "cross-validation", ">=", 0.95, "better than luck among so many trials", _deflated_sharpe),
+    Rule("pbo", "cross-validation", "<=", 0.2, "the best trial stays ahead on other bars", _overfitting),
     Rule(
-        "path-excess-sharpe", "cross-validation", ">", 0.0, "better than equal weight in cross-validation", _path_excess
+        "constant-policy", "cross-validation", "<", 0.99, "more than buying and holding in disguise", _constant_policy
     ),
-    Rule("holdout-trades", "hold-out", ">=", 10.0, "enough trades on the hold-out", _holdout_trades),
-    Rule("holdout-exposure", "hold-out", ">=", 0.05, "invested at all", _holdout_exposure),
-    Rule("holdout-excess", "hold-out", ">", 0.0, "beats equal weight after fees", _holdout_excess),
+    Rule("holdout-excess", "hold-out", "<=", FIRST_LEVEL, "beats equal weight on unseen bars", _holdout_excess),
     Rule("max-drawdown", "hold-out", "<=", 0.35, "bearable losses on the way", _holdout_drawdown),
-    Rule("beats-champion", "hold-out", ">", 0.0, "beats the present champion", _beats_champion),
+    Rule("beats-champion", "hold-out", "<=", FIRST_LEVEL, "beats the present champion", _beats_champion),
 )

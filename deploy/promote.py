@@ -10,11 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from deploy.advice import why_none
+from deploy.backtests import Search
+from deploy.bootstrap import mean_above_zero
 from deploy.bundle import Bundle, finite, format_time
-from deploy.candidates import Candidate, DataSpec, FinishedStudy, build_bundle, read_candidate, study_bars, study_splits
-from deploy.gate import DEFAULT_RULES, Evidence, Finding, Rule, deferred, judge, not_asked, passed
+from deploy.candidates import (
+    Candidate,
+    DataSpec,
+    FinishedStudy,
+    build_bundle,
+    read_candidate,
+    study_bars,
+    study_search,
+    study_splits,
+)
+from deploy.constants import nearest_constant
+from deploy.gate import DEFAULT_RULES, Finding, Rule, deferred, judge, not_asked, passed
 from deploy.registry import ChampionMoved, Look, Registry
-from deploy.scoring import Score, duel, score_bundle
+from deploy.scoring import Score, bootstrap_seed, duel, score_bundle
 from envs.crypto.bars import Bars, load_bars
 from envs.errors import InputError, RunError
 
@@ -22,6 +35,7 @@ Outcome = Literal[
     "promoted", "would promote", "champion already", "challenger", "none passes", "no candidate", "no hold-out"
 ]
 MAX_RACES = 5
+KEPT_CANDIDATES = 20  # in the JSON of a promotion
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,8 @@ class Promotion:
 
     candidates: those that were judged, best objective first; chosen: the one the outcome is about, or the one that came
     closest. champion: the slot's afterwards (with dry_run: still the old one). version: the champion's number in the
-    slot, where it moved.
+    slot, where it moved. search: what the study's trials say together. looks: taken so far at these hold-out bars, this
+    promotion's among them.
     """
 
     outcome: Outcome
@@ -74,6 +89,8 @@ class Promotion:
     dry_run: bool = False
     synthetic: bool = False
     complete: int = 0
+    search: Search | None = None
+    looks: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: plain numbers and text."""
@@ -89,8 +106,10 @@ class Promotion:
                 "dry_run": self.dry_run,
                 "synthetic": self.synthetic,
                 "complete": self.complete,
+                "looks": self.looks,
                 "trial": self.chosen.trial if self.chosen else None,
-                "candidates": [judged.to_dict() for judged in self.candidates],
+                "selection": self.search.describe(self.chosen.trial if self.chosen else None) if self.search else None,
+                "candidates": [judged.to_dict() for judged in self.candidates[:KEPT_CANDIDATES]],
             }
         )
         return content
@@ -133,6 +152,8 @@ class Promoter:
         self.rules = tuple(rules)
         self.progress = progress
         self.before = registry.slot(self.slot).champion
+        self.search: Search | None = None
+        self.holdout_bars: tuple[int, int] | None = None
 
     def run(self, trial: int | None = None) -> Promotion:
         """Judge the candidates in the order of their objective, until one may be promoted or the looks are spent.
@@ -152,13 +173,16 @@ class Promoter:
             return self._outcome(
                 "no hold-out", "the study set no bars aside (--holdout 0), so nothing unseen is left to judge it by"
             )
+        self.holdout_bars = int(bars.time[holdout[0]]), int(bars.time[holdout[1] - 1])
+        self.progress(f"reading the paths of {len(self.study.trials)} complete trials")
+        self.search = study_search(self.study)
         judged: list[Judged] = []
         spent = 0
         for item in trials:
             if spent == self.looks:
                 break
-            candidate = read_candidate(item, self.study)
-            findings = tuple(judge(self.rules, candidate.evidence(), "cross-validation"))
+            candidate = read_candidate(item, self.study, self.search)
+            findings = self._first_stage(candidate, bars, holdout, thorough=not judged)
             if not passed(findings):
                 why = not_asked(self.rules, "hold-out", "it failed a rule that is free to ask: no look was spent")
                 judged.append(Judged(item.number, candidate.value, (*findings, *why)))
@@ -168,11 +192,26 @@ class Promoter:
             judged.append(result.chosen)
             if result.outcome is not None:
                 return self._outcome(result.outcome, result.reason, judged, result.chosen, result.version)
-        chosen = next((one for one in judged if one.score is not None), judged[0])
-        refusal = self._outcome("none passes", _why_none(judged, chosen), judged, chosen)
+        chosen = next((one for one in judged if one.score is not None), None) or _closest(judged)
+        reason = why_none(judged_count=len(judged), trial=chosen.trial, findings=chosen.findings, search=self.search)
+        refusal = self._outcome("none passes", reason, judged, chosen)
         if not self.dry_run:
             self.registry.refuse(self.slot, refusal.reason, refusal.to_dict())
         return refusal
+
+    def _first_stage(
+        self, candidate: Candidate, bars: Bars, holdout: tuple[int, int], *, thorough: bool
+    ) -> tuple[Finding, ...]:
+        """Every rule that needs no look. The constant policies, which take some seconds, are traded only for a
+        candidate that meets the others, or `thorough`.
+        """
+        evidence = candidate.evidence()
+        findings = tuple(judge(self.rules, evidence, "cross-validation"))
+        if candidate.faults or not (thorough or passed(findings)):
+            return findings
+        draft = build_bundle(candidate, self.study, bars, holdout, gate={})
+        evidence = dataclasses.replace(evidence, twin=nearest_constant(draft, bars, holdout[0]))
+        return tuple(judge(self.rules, evidence, "cross-validation"))
 
     def _challenge(
         self, candidate: Candidate, findings: tuple[Finding, ...], bars: Bars, holdout: tuple[int, int]
@@ -201,13 +240,21 @@ class Promoter:
         )
         self.progress(f"trial {number}: look {look.number} at the hold-out, {holdout[1] - holdout[0]:,} bars")
         result = score_bundle(draft, bars, (holdout[0] - 1, holdout[1] - 1))
+        excess = mean_above_zero(result.returns - result.equal_weight, seed=bootstrap_seed(draft))
+        assert self.search is not None
         for _ in range(MAX_RACES):
-            contest = duel(draft, champion, self._load) if champion is not None else None
-            evidence = Evidence(candidate.paths, candidate.faults, result.metrics, contest)
+            evidence = dataclasses.replace(
+                candidate.evidence(),
+                look=look.number,
+                holdout=result.metrics,
+                excess=excess,
+                duel=duel(draft, champion, self._load) if champion is not None else None,
+            )
             asked = (*findings, *judge(self.rules, evidence, "hold-out"))
             gate = {
                 "slot": self.slot,
                 "look": look.number,
+                "selection": self.search.describe(number),
                 "holdout": {
                     "first": format_time(int(result.time[0])),
                     "last": format_time(int(result.time[-1])),
@@ -273,6 +320,8 @@ class Promoter:
             dry_run=self.dry_run,
             synthetic=self.study.spec.data.synthetic,
             complete=len(self.study.trials),
+            search=self.search,
+            looks=self.registry.looks(self.study.spec.data.tickers, *self.holdout_bars) if self.holdout_bars else 0,
         )
 
 
@@ -295,21 +344,11 @@ def _same_policy(one: Bundle, other: Bundle) -> bool:
     )
 
 
-def _why_none(judged: Sequence[Judged], closest: Judged) -> str:
-    """One paragraph: who came closest, what it lacked, and what would help."""
-    lacks = [
-        f"{finding.name} is {'not measurable' if finding.value is None else format(finding.value, '.4g')} "
-        f"where {finding.comparison} {finding.limit:g} is needed ({finding.explanation})"
-        for finding in closest.findings
-        if finding.verdict in ("fail", "defer")
-    ]
-    looked = sum(one.score is not None for one in judged)
-    where = "the hold-out" if closest.score is not None else "cross-validation"
-    return (
-        f"{len(judged)} candidate(s) judged, {looked} of them on the hold-out; trial {closest.trial} came closest "
-        f"but failed on {where}: "
-        + "; ".join(lacks)
-        + ". This is a normal result: most searches find nothing that beats holding equal weight after fees. "
-        "More data, a larger --budget, "
-        "longer bars or lower fees help; a larger search on the same data mostly finds better luck"
-    )
+def _closest(judged: Sequence[Judged]) -> Judged:
+    """The one that failed the fewest rules of those that all were asked; the first of equals."""
+
+    def asked(one: Judged) -> set[str]:
+        return {finding.name for finding in one.findings if finding.verdict != "not asked"}
+
+    common = set.intersection(*(asked(one) for one in judged))
+    return min(judged, key=lambda one: sum(f.verdict == "fail" for f in one.findings if f.name in common))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agents.policy import FrozenPolicy
+from deploy.bootstrap import mean_above_zero
 from deploy.bundle import Bundle
 from deploy.gate import Duel
 from envs.crypto.bars import Bars
@@ -148,11 +149,12 @@ def duel(candidate: Bundle, champion: Bundle, load: Callable[[tuple[str, ...]], 
             f"champion {champion.name} trades {champion.manifest.timeframe} bars, so they cannot be compared; "
             "promote to another --slot"
         )
-        return Duel(champion.name, 0, None, None, problem)
+        return Duel(champion.name, 0, None, None, problem=problem)
     try:
         own, other = load(candidate.manifest.tickers), load(champion.manifest.tickers)
     except InputError as error:
-        return Duel(champion.name, 0, None, None, f"champion {champion.name} cannot be scored on this data: {error}")
+        problem = f"champion {champion.name} cannot be scored on this data: {error}"
+        return Duel(champion.name, 0, None, None, problem=problem)
     until = int(min(own.time[-1], other.time[-1]))
     since = max(candidate.last_seen, champion.last_seen)
     sides = [(candidate, _until(own, until)), (champion, _until(other, until))]
@@ -164,8 +166,14 @@ def duel(candidate: Bundle, champion: Bundle, load: Callable[[tuple[str, ...]], 
     count = spans[0][1] - spans[0][0]
     if count < DUEL_DAYS * bars_per_day(own.timeframe):
         return Duel(champion.name, max(0, count), None, None)
-    ours, theirs = (score_bundle(bundle, bars, span).metrics for (bundle, bars), span in zip(sides, spans, strict=True))
-    return Duel(champion.name, count, ours, theirs)
+    ours, theirs = (score_bundle(bundle, bars, span) for (bundle, bars), span in zip(sides, spans, strict=True))
+    difference = mean_above_zero(ours.returns - theirs.returns, seed=bootstrap_seed(candidate))
+    return Duel(champion.name, count, ours.metrics, theirs.metrics, difference)
+
+
+def bootstrap_seed(bundle: Bundle) -> int:
+    """The seed of every bootstrap about a bundle: its weights decide it, so that asking again gives the same answer."""
+    return int(bundle.members_sha256[:15], 16)
 
 
 def _until(bars: Bars, last: int) -> Bars:

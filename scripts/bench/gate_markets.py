@@ -25,7 +25,7 @@ from envs.crypto.features import get_recipe, register_recipe
 from envs.crypto.splits import CrossValidation
 from optimize.study import StudyHandle
 
-ASSETS, BARS, TIMEFRAME, HOLDOUT = 3, 16_000, "1h", 0.2
+ASSETS, BARS, TIMEFRAME, HOLDOUT = 3, 12_000, "1h", 0.2
 STRENGTHS = {"planted-1": 0.03, "planted-2": 0.06, "planted-3": 0.12}
 FREE = {"fee": 0.0, "slippage": 0.0}
 LEAKED = "leaked-next-bar"
@@ -102,7 +102,7 @@ def train(folder: Path, kind: str, seed: int) -> StudyHandle:
         write_bars(bars_of(kind, seed), folder)
     request = {
         "recipe": recipe_of(kind), "env": chosen.env, "budget": chosen.budget, "n_envs": 8, "horizon": 64, "seed": seed,
-        "cv": CrossValidation("cpcv", 4, 2), "holdout": HOLDOUT, "pruner": "none", "rungs": 2, "threads": 1,
+        "cv": CrossValidation("cpcv", 3, 2), "holdout": HOLDOUT, "pruner": "none", "rungs": 1, "threads": 1,
     }  # fmt: skip
     handle, experiment = new_study(folder, load_bars(folder, TIMEFRAME), request, SPACE)
     work(handle, experiment, chosen.trials)

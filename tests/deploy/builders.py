@@ -221,21 +221,23 @@ class FakeStudy:
         *,
         params: EnvParams | None = None,
         state: TrialState = TrialState.COMPLETE,
-        edge: float = 1e-3,
+        edge: float | None = None,
         trades: float = 1.0,
         **changes: Any,
     ) -> int:
-        """A trial with these members; edge: its mean return over equal weight per bar in cross-validation. Returns its
-        number.
+        """A trial with these members; edge: its mean return over equal weight per bar in cross-validation, by default
+        what fits its value. Returns its number.
         """
+        edge = 5e-4 * value if edge is None else edge
         number = len(self.study.get_trials(deepcopy=False))
         folder = self.run_dir / f"trial-{number:05d}"
         save_members(folder / "members.safetensors", actors)
         rng = np.random.default_rng(number)
-        equal = rng.normal(0.0, 0.01, (1, 300))
+        time = self.bars.time[self.splits.path_bars]
+        equal = np.random.default_rng(99).normal(0.0, 0.01, (1, len(time)))
         ones = np.ones_like(equal)
         columns = {
-            "returns": equal + edge,
+            "returns": equal + rng.normal(edge, 3e-3, equal.shape),
             "equal_weight": equal,
             "trades": trades * ones,
             "fees": 1e-4 * ones,
@@ -243,7 +245,7 @@ class FakeStudy:
             "exposure": 0.5 * ones,
         }
         table = pd.DataFrame(
-            {"path": 0, "date": pd.date_range("2020-01-01", periods=300, freq="1h", tz="UTC")}
+            {"path": 0, "date": pd.to_datetime(time, unit="s", utc=True)}
             | {key: item[0] for key, item in columns.items()}
         )
         table.to_parquet(folder / "paths.parquet", index=False)
@@ -271,6 +273,10 @@ class FakeStudy:
     def idle(self) -> list[dict[str, Tensor]]:
         """Two members that do nothing at all."""
         return [constant_actor(self.state_dim, len(self.bars.tickers), 0.0)] * 2
+
+    def follower(self) -> list[dict[str, Tensor]]:
+        """Two members that buy what has risen: they trade, and lose on the demo market."""
+        return self.contrarian(-1.0)
 
     def contrarian(self, strength: float = 1.0) -> list[dict[str, Tensor]]:
         """Two members that buy what has fallen and sell what has risen over 12 and 48 bars: what pays on the demo

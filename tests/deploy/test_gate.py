@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deploy.backtests import Deflation
+from deploy.bootstrap import Bootstrap
 from deploy.gate import (
     DEFAULT_RULES,
     Duel,
     Evidence,
     Measured,
     Rule,
+    Selection,
+    Twin,
     deferred,
     judge,
     not_asked,
@@ -21,6 +25,8 @@ from deploy.gate import (
     passed,
     with_limits,
 )
+from deploy.overfitting import Overfitting
+from envs.crypto.luck import Moments
 from envs.crypto.metrics import Metrics, summarise
 from envs.errors import InputError
 
@@ -34,11 +40,45 @@ def metrics(**changes: Any) -> Metrics:
     return dataclasses.replace(good, **changes)
 
 
+def bootstrap(p: float) -> Bootstrap:
+    return Bootstrap(mean=1e-4, p=p, low=0.0, high=2e-4, block=3.0, bars=500)
+
+
+def selection(*, dsr: float = 0.96, pbo: float = 0.1, **changes: Any) -> Selection:
+    """Of the best of 40 trials."""
+    deflation = Deflation(
+        by_path=(dsr,),
+        path=0,
+        moments=Moments(5000, 0.04),
+        variance=1e-4,
+        correlation=0.2,
+        luck=0.02,
+        trials=40,
+        effective=32.2,
+        needed=0.039,
+        record=4000.0,
+    )
+    halves = np.array([1.0, -1.0])
+    fields = {
+        "finished": 40,
+        "reached": 12,
+        "deflation": deflation,
+        "overfitting": Overfitting(pbo, 0.5, 0.2, halves, halves, halves),
+        "annual": 93.6,
+        "bars": 5000,
+    }
+    return Selection(**(fields | changes))
+
+
 GOOD = Evidence(
     paths=(metrics(), metrics()),
     faults=(),
+    selection=selection(),
+    twin=Twin("always-buy", 0.9, 4000),
+    look=1,
     holdout=metrics(),
-    duel=Duel("abc", 500, metrics(), metrics(total_return=0.01)),
+    excess=bootstrap(0.05),
+    duel=Duel("abc", 500, metrics(), metrics(total_return=0.01), bootstrap(0.05)),
 )
 
 
@@ -56,13 +96,16 @@ def test_good_evidence_meets_every_rule() -> None:
     [
         ("training-faults", {"faults": ("its weights are not the bytes that were scored",)}),
         ("path-trades", {"paths": (metrics(), metrics(trades=29))}),
-        ("path-excess-sharpe", {"paths": (metrics(excess_sharpe=0.5), metrics(excess_sharpe=-0.6))}),
-        ("holdout-trades", {"holdout": metrics(trades=9)}),
-        ("holdout-exposure", {"holdout": metrics(exposure=0.04)}),
-        ("holdout-excess", {"holdout": metrics(total_return=0.1, equal_weight_return=0.1)}),
+        ("deflated-sharpe", {"selection": selection(dsr=0.9499)}),
+        ("deflated-sharpe", {"selection": selection(deflation=None)}),
+        ("pbo", {"selection": selection(pbo=0.21)}),
+        ("pbo", {"selection": selection(overfitting=None)}),
+        ("constant-policy", {"twin": Twin("cash", 0.99, 4000)}),
+        ("holdout-excess", {"excess": bootstrap(0.0501)}),
+        ("holdout-excess", {"excess": None}),
         ("max-drawdown", {"holdout": metrics(max_drawdown=0.36)}),
-        ("beats-champion", {"duel": Duel("abc", 500, metrics(total_return=0.1), metrics(total_return=0.1))}),
-        ("beats-champion", {"duel": Duel("abc", 0, None, None, "champion abc trades 5m bars")}),
+        ("beats-champion", {"duel": Duel("abc", 500, metrics(), metrics(), bootstrap(0.0501))}),
+        ("beats-champion", {"duel": Duel("abc", 0, None, None, problem="champion abc trades 5m bars")}),
     ],
 )
 def test_each_rule_can_say_no(rule: str, change: dict[str, Any]) -> None:
@@ -78,18 +121,43 @@ def test_an_empty_slot_asks_for_no_duel_and_too_few_bars_defer() -> None:
     assert deferred(few)
     assert not passed(few)
     assert "only 12 bars" in few[-1].explanation
-    assert not deferred(
-        judge(
-            DEFAULT_RULES,
-            dataclasses.replace(GOOD, holdout=metrics(trades=0), duel=Duel("abc", 12, None, None)),
-            "hold-out",
-        )
-    )
+    worse = dataclasses.replace(GOOD, holdout=metrics(max_drawdown=0.5), duel=Duel("abc", 12, None, None))
+    assert not deferred(judge(DEFAULT_RULES, worse, "hold-out"))
+
+
+def test_every_look_must_be_twice_as_sure_as_the_one_before() -> None:
+    for look, level in ((1, 0.05), (2, 0.025), (3, 0.0125)):
+        evidence = dataclasses.replace(GOOD, look=look, duel=None)
+        for p, verdict in ((level, "pass"), (1.01 * level, "fail")):
+            finding = judge(DEFAULT_RULES, dataclasses.replace(evidence, excess=bootstrap(p)), "hold-out")[0]
+            assert (finding.name, finding.verdict, finding.limit) == ("holdout-excess", verdict, level)
+            assert f"look {look}" in finding.explanation
+    # The limit that a person sets is what all looks may spend together.
+    strict = with_limits(DEFAULT_RULES, {"holdout-excess": 0.02})
+    assert judge(strict, GOOD, "hold-out")[0].limit == pytest.approx(0.01)
+
+
+def test_a_study_of_one_trial_chose_nothing_and_what_nobody_compared_is_not_asked() -> None:
+    alone = dataclasses.replace(GOOD, selection=selection(finished=1, reached=1, overfitting=None))
+    assert "pbo" not in findings_of(alone)
+    assert "deflated-sharpe" not in findings_of(dataclasses.replace(GOOD, selection=None))
+    assert "constant-policy" not in findings_of(dataclasses.replace(GOOD, twin=None))
+
+
+def test_what_it_would_have_needed_is_said() -> None:
+    told = {finding.name: finding.explanation for finding in judge(DEFAULT_RULES, GOOD, "cross-validation")}
+    for words in ("+3.74", "best of 40 trials (32.2 independent", "+1.87 by luck", "+3.65 is needed"):
+        assert words in told["deflated-sharpe"]
+    short = selection(dsr=0.5)
+    deflation = dataclasses.replace(short.deflation, record=15_000.0)  # type: ignore[arg-type, type-var]
+    short = dataclasses.replace(short, deflation=deflation)
+    found = judge(DEFAULT_RULES, dataclasses.replace(GOOD, selection=short), "cross-validation")
+    assert any("3.0 times as much data" in finding.explanation for finding in found)
 
 
 def test_no_stored_path_fails() -> None:
     found = findings_of(dataclasses.replace(GOOD, paths=()))
-    assert (found["path-trades"], found["path-excess-sharpe"]) == ("fail", "fail")
+    assert found["path-trades"] == "fail"
 
 
 def test_rules_can_be_added_and_limits_changed() -> None:
@@ -113,6 +181,4 @@ def test_rules_can_be_added_and_limits_changed() -> None:
 
 
 def test_a_number_that_is_not_finite_fails() -> None:
-    assert (
-        findings_of(dataclasses.replace(GOOD, holdout=metrics(total_return=float("nan"))))["holdout-excess"] == "fail"
-    )
+    assert findings_of(dataclasses.replace(GOOD, holdout=metrics(max_drawdown=float("nan"))))["max-drawdown"] == "fail"

@@ -16,13 +16,15 @@ from optuna.trial import TrialState
 from rich.console import Console
 from typer.testing import CliRunner
 
+from deploy.bootstrap import mean_above_zero
 from deploy.bundle import load_bundle
 from deploy.candidates import open_study, study_bars
 from deploy.commands import deploy_commands, promote_after_study
+from deploy.gate import DEFAULT_RULES, with_limits
 from deploy.promote import Promoter, Promotion
 from deploy.registry import Registry
 from deploy.report import promotion_view
-from deploy.scoring import score, unseen_window
+from deploy.scoring import bootstrap_seed, score, unseen_window
 from envs.crypto.bars import write_bars
 from envs.crypto.market import make_market
 from envs.errors import InputError
@@ -73,6 +75,7 @@ def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(fake: FakeSt
     assert manifest.data.fingerprint == fake.bars.fingerprint
     assert manifest.gate["look"] == 1
     assert [finding["verdict"] for finding in manifest.gate["findings"]] == ["pass"] * 7
+    assert manifest.gate["selection"]["trials"] == 3
     # The newest bar seen is the one before the hold-out, whose first return is the gate's first.
     first, last = fake.splits.holdout
     assert bundle.last_seen == fake.bars.time[first - 1]
@@ -98,19 +101,28 @@ def test_promoting_again_changes_nothing_and_costs_no_look(fake: FakeStudy, regi
 
 
 def test_no_candidate_passes_is_explained(fake: FakeStudy, registry: Registry) -> None:
-    fake.add(3.0, fake.contrarian(), trades=0.01)
-    fake.add(2.0, fake.idle())
+    fake.add(4.0, fake.contrarian(), trades=0.01)
+    fake.add(3.0, fake.idle())
+    fake.add(2.0, fake.follower())
     fake.add(1.0, fake.contrarian())
     promotion = run(fake, registry)
     assert promotion.outcome == "none passes"
     assert promotion.champion is None
-    for word in ("trial 1 came closest", "holdout-trades", "holdout-exposure", "normal result", "More data"):
+    for word in (
+        "trial 2 came closest",
+        "holdout-excess",
+        "normal result",
+        "What helps",
+        "bars that nobody has looked",
+    ):
         assert word in promotion.reason
-    quiet, idle = promotion.candidates  # the third is not asked: the look is spent
-    assert idle.look is not None
-    assert idle.look.number == 1
+    quiet, idle, follower = promotion.candidates  # the fourth is not asked: the look is spent
+    assert follower.look is not None
+    assert follower.look.number == 1
     assert quiet.score is None
     assert {finding.name for finding in quiet.findings if finding.verdict == "fail"} == {"path-trades"}
+    assert {finding.name for finding in idle.findings if finding.verdict == "fail"} == {"constant-policy"}
+    assert "cash" in idle.findings[-4].explanation
     (event,) = registry.events(SLOT)
     assert (event.kind, event.reason) == ("refused", promotion.reason)
     assert not registry.bundles.exists()
@@ -118,18 +130,37 @@ def test_no_candidate_passes_is_explained(fake: FakeStudy, registry: Registry) -
     json.dumps(promotion.to_dict(), allow_nan=False)
 
 
+def test_the_best_of_many_alike_is_luck(fake: FakeStudy, registry: Registry) -> None:
+    for value in (1.2, 1.1, 1.0, 0.9, 0.8):
+        fake.add(value, fake.contrarian(), edge=0.0)
+    promotion = run(fake, registry)
+    assert promotion.outcome == "none passes"
+    failed = {finding.name for finding in promotion.candidates[0].findings if finding.verdict == "fail"}
+    assert failed == {"deflated-sharpe", "pbo"}
+    assert registry.looks(fake.bars.tickers, int(fake.bars.time[0]), int(fake.bars.time[-1])) == 0
+    assert "no look at the hold-out was spent" in promotion.reason
+    found = promotion.to_dict()["selection"]
+    assert (found["trials"], found["reached_the_final_rung"], found["unreadable"]) == (5, 5, {})
+    assert found["dsr"] < 0.95 < 1.0
+    assert found["luck_sharpe"] > 0.0
+    assert found["needed_sharpe"] > found["sharpe"]
+
+
 def test_looks_are_limited_and_the_next_candidate_gets_one_only_when_asked(fake: FakeStudy, registry: Registry) -> None:
-    fake.add(3.0, fake.idle())
+    fake.add(3.0, fake.follower())
     good = fake.add(2.0, fake.contrarian())
     assert run(fake, registry).outcome == "none passes"
     promotion = run(fake, registry, looks=2)
     assert promotion.outcome == "promoted"
     assert promotion.chosen is not None
     assert promotion.chosen.trial == good
+    assert promotion.looks == 2
     assert promotion.candidates[0].look is not None
     assert promotion.candidates[0].look.repeated  # its number was known
     assert promotion.chosen.look is not None
     assert promotion.chosen.look.number == 2
+    limits = {finding.name: finding.limit for finding in promotion.chosen.findings}
+    assert limits["holdout-excess"] == 0.025
 
 
 def test_a_dry_run_changes_nothing_but_counts_its_look(fake: FakeStudy, registry: Registry) -> None:
@@ -156,21 +187,24 @@ def test_changed_weights_are_never_promoted(fake: FakeStudy, registry: Registry)
     assert "cannot be read" in run(fake, registry).reason
 
 
-def test_a_challenger_must_beat_the_champion_on_bars_that_both_have_not_seen(fake: FakeStudy, tmp_path: Path) -> None:
-    other = FakeStudy(fake.folder, name="other")
-    fake.add(2.0, fake.contrarian(3.0))
-    other.add(2.0, other.contrarian(0.3))
+def test_a_challenger_must_beat_the_champion_on_bars_that_both_have_not_seen(tmp_path: Path) -> None:
+    fake, other = (FakeStudy(tmp_path, name=name) for name in ("fake", "other"))
+    fake.add(2.0, fake.contrarian())
+    other.add(2.0, other.follower())
+    anything = with_limits(DEFAULT_RULES, {"holdout-excess": 99.0, "max-drawdown": 1.0})
     outcomes = set()
     for one, two in ((fake, other), (other, fake)):
-        registry = Registry(tmp_path / one.name)
-        champion = run(one, registry)
+        registry = Registry(tmp_path / f"registry-{one.name}")
+        champion = run(one, registry, rules=anything)
         challenger = run(two, registry)
         assert champion.outcome == "promoted"
         assert champion.chosen is not None
         assert challenger.chosen is not None
         assert champion.chosen.score is not None
         assert challenger.chosen.score is not None
-        better = challenger.chosen.score.metrics.total_return > champion.chosen.score.metrics.total_return
+        difference = challenger.chosen.score.returns - champion.chosen.score.returns
+        seed = bootstrap_seed(challenger.chosen.bundle)  # type: ignore[arg-type]
+        better = mean_above_zero(difference, seed=seed).p <= 0.025  # its look is the second
         assert challenger.outcome == ("promoted" if better else "none passes")
         (verdict,) = [finding.verdict for finding in challenger.chosen.findings if finding.name == "beats-champion"]
         assert verdict == ("pass" if better else "fail")
@@ -327,7 +361,7 @@ def test_promote_trade_and_roll_back_from_the_command_line(fake: FakeStudy, cli)
     name = fake.name
     second = FakeStudy(fake.folder, name="second")
     second.add(2.0, second.contrarian(3.0))
-    limits = ("--limit", "beats-champion=-9")
+    limits = ("--limit", "beats-champion=9")
     assert "PROMOTED" in cli("promote", "--storage", "studies.db", "--study-name", "second", *limits)
     registry = Registry(fake.folder / "deployments")
     now = registry.slot(SLOT)
@@ -398,7 +432,7 @@ def test_after_a_study_the_verdict_the_replay_and_the_next_commands_are_printed(
 
 
 def test_after_a_study_without_a_winner_the_reason_is_printed(fake: FakeStudy) -> None:
-    fake.add(2.0, fake.idle())
+    fake.add(2.0, fake.follower())
     console = Console(width=160, force_terminal=False)
     with console.capture() as captured:
         promotion = promote_after_study(

@@ -1,0 +1,55 @@
+"""Why no candidate passed, and what to do about it, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from deploy.backtests import Search
+from deploy.gate import Finding
+from envs.crypto import luck
+from envs.crypto.timeframe import bars_per_year
+
+NEXT: Mapping[str, str] = {
+    "training-faults": "look at the trial's reason in sweepd status, and let the study go on",
+    "path-trades": "longer data, or a search space that trades more (a larger action_scale, more entropy)",
+    "deflated-sharpe": "more data, a larger --budget so that policies get better, or a study with fewer trials; "
+    "more trials on the same data only raise what luck would show",
+    "pbo": "a narrower search space, more data or longer bars: being best on some bars says little about others so far",
+    "constant-policy": "a search space in which trading pays, or lower fees: holding needs no policy",
+    "holdout-excess": "wait for bars that nobody has looked at yet: each further look at these must be twice as sure",
+    "max-drawdown": "a larger cash_reserve, a trailing stop or a drawdown penalty in the search space",
+    "beats-champion": "keep the champion; compare again when there are more bars that neither has seen",
+}
+
+
+def why_none(*, judged_count: int, trial: int, findings: Sequence[Finding], search: Search) -> str:
+    """One paragraph: who came closest, what it lacked, what it would have needed, and what to do next."""
+    lacking = [finding for finding in findings if finding.verdict in ("fail", "defer")]
+    where = "hold-out" if any(finding.stage == "hold-out" for finding in lacking) else "cross-validation"
+    lacks = [
+        f"{finding.name} is {'not measurable' if finding.value is None else format(finding.value, '.4g')} "
+        f"where {finding.comparison} {finding.limit:g} is needed ({finding.explanation})"
+        for finding in lacking
+    ]
+    advice = [f"{finding.name}: {NEXT[finding.name]}" for finding in lacking if finding.name in NEXT]
+    looked = "the hold-out was looked at" if where == "hold-out" else "no look at the hold-out was spent"
+    return (
+        f"{judged_count} candidate(s) judged, {looked}; trial {trial} came closest but failed in {where}: "
+        + "; ".join(lacks)
+        + ". This is a normal result: most searches find nothing that beats holding equal weight after fees, and the "
+        "best of many trials always looks good. "
+        + _length(search)
+        + ("What helps: " + "; ".join(advice) if advice else "")
+    )
+
+
+def _length(search: Search) -> str:
+    """How the data's length compares with what so many trials need."""
+    years = search.bars / bars_per_year(search.timeframe)
+    enough = luck.minimum_backtest_years(search.trials)
+    if years >= enough or search.trials < 2:
+        return ""
+    return (
+        f"With {search.trials} trials on {years:.1f} years of bars, luck alone is expected to show an annual Sharpe "
+        f"ratio of 1 ({enough:.1f} years would be long enough not to). "
+    )
