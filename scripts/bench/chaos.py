@@ -1,0 +1,60 @@
+"""Kill and suspend workers of tiny studies at random, and audit what is left. Prints and saves the figures.
+
+    python scripts/bench/chaos.py --kills 100 [--storage sqlite|postgresql] [--save scripts/bench/results/chaos.json]
+
+Workers are killed by the clock, before a file is synced or named, before and after a commit; others are suspended for
+longer than the grace period. Every finished study must have exactly its trials, all of them complete or pruned, none
+trained twice at once, every file whole, and every number the same as that of the trial left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from envs.files import write_atomic
+from optimize.storage import storage_url
+from tests.chaos.harness import prepare, run_chaos
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--trials", type=int, default=12, help="of each study")
+    parser.add_argument("--workers", type=int, default=3, help="at a time")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--storage", choices=["sqlite", "postgresql"], default="sqlite")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="after which no new study is begun")
+    parser.add_argument("--save", type=Path, help="add the figures to this JSON file, under the database's name")
+    args = parser.parse_args(arguments)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        prepare(folder)
+        if args.storage == "sqlite":
+            url = storage_url(str(folder / "s.db"), folder)
+        else:
+            import pgserver  # a PostgreSQL server in a wheel; pip install pgserver
+
+            server = pgserver.get_server(folder / "pg", cleanup_mode="stop")
+            stack.callback(server.cleanup)
+            url = storage_url(str(server.get_uri()), folder)
+        figures = run_chaos(
+            folder, url, kills=args.kills, trials=args.trials, at_once=args.workers, seed=args.seed,
+            seconds=args.seconds, say=lambda text: print(text, flush=True),
+        )  # fmt: skip
+    result = {**vars(figures), "kills": dict(figures.kills), "killed": sum(figures.kills.values())}
+    print(json.dumps(result, indent=1))
+    if args.save:
+        kept = json.loads(args.save.read_text()) if args.save.exists() else {}
+        write_atomic(args.save, json.dumps({**kept, args.storage: result}, indent=1) + "\n")
+    return 1 if figures.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
