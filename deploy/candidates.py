@@ -80,11 +80,12 @@ class StudySpec(_Described):
 
 @dataclass(frozen=True)
 class FinishedStudy:
-    """A study as promotion sees it. trials: the COMPLETE ones, best first (ties: oldest first). finished: how many
-    ended in any way.
+    """A study as promotion sees it. storage: URL of its database. trials: the COMPLETE ones, best first (ties: oldest
+    first). finished: how many ended in any way.
     """
 
     name: str
+    storage: str
     uid: str
     run_dir: Path
     spec: StudySpec
@@ -177,6 +178,7 @@ def open_study(name: str | None, storage: str) -> FinishedStudy:
     best_first = sorted(complete, key=lambda trial: (-float(trial.value or 0.0), trial.number))
     return FinishedStudy(
         name=name,
+        storage=storage,
         uid=str(attributes.get("sweepd:uid", "")),
         run_dir=Path(str(attributes.get("sweepd:run_dir", "."))),
         spec=spec,

@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
 
 from deploy.bundle import Bundle, format_time, load_bundle
-from deploy.candidates import open_study, storage_url
+from deploy.candidates import FinishedStudy, open_study, storage_url
 from deploy.gate import DEFAULT_RULES, parse_limits, with_limits
 from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
 from deploy.promote import Promoter, Promotion
@@ -30,6 +31,7 @@ from deploy.scoring import first_decision, in_order, unseen_window
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.splits import Window
 from envs.errors import InputError, RunError
+from envs.supervisor import Supervisor
 
 DISCLAIMER = "Research software, paper trading only: no order reaches a real market; past numbers promise nothing."
 
@@ -86,6 +88,7 @@ def promote_command(
     "No candidate passes" is a normal result, explained, and exits with 0.
     """
     console = Console()
+    Supervisor().ready("judging the candidates")
     study = open_study(study_name, storage_url(storage))
     promoter = Promoter(
         study,
@@ -102,6 +105,7 @@ def promote_command(
         typer.echo(json.dumps(promotion.to_dict(), indent=1))
         return
     print_promotion(console, promotion)
+    _report(console, study, promotion, promoter)
     if promotion.outcome in ("promoted", "champion already"):
         console.print(f"next: sweepd trade --replay {promotion.slot}", highlight=False)
 
@@ -288,6 +292,7 @@ def promote_after_study(
     )
     promotion = promoter.run()
     print_promotion(console, promotion)
+    _report(console, study, promotion, promoter)
     if promotion.champion is None:
         console.print(f"Nothing to replay: slot {promotion.slot} has no champion yet.", highlight=False)
     else:
@@ -298,6 +303,20 @@ def promote_after_study(
     next_commands = _next_commands(promotion, opened, url)
     console.print(Panel("\n".join(next_commands), title="Next", title_align="left"), highlight=False)
     return promotion
+
+
+def _report(console: Console, study: FinishedStudy, promotion: Promotion, promoter: Promoter) -> None:
+    """Write the report with pictures and attach it to the study. The decision stands whatever becomes of it."""
+    from deploy.gate_report import attach, write_report  # here, so that other commands need not wait for matplotlib
+
+    try:
+        paths = write_report(study, promotion, promoter.registry, promoter.data_dir)
+        attach(study, paths)
+    except (OSError, RunError, SQLAlchemyError) as error:
+        console.print(f"The report could not be written: {error}", style="yellow", highlight=False, soft_wrap=True)
+        return
+    if paths:
+        console.print("report: " + ", ".join(str(path) for path in paths), highlight=False, soft_wrap=True)
 
 
 def _replay_champion(console: Console, registry: Registry, promotion: Promotion, data_dir: Path) -> None:

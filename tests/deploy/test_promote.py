@@ -441,3 +441,21 @@ def test_after_a_study_without_a_winner_the_reason_is_printed(fake: FakeStudy) -
     assert promotion.outcome == "none passes"
     assert "NO CANDIDATE PASSES" in captured.get()
     assert "has no champion yet" in captured.get()
+
+
+def test_the_report_is_two_pages_of_pdf_one_of_html_and_attached_to_the_study(fake: FakeStudy, cli) -> None:
+    fake.add(2.0, fake.contrarian(), **{"sweepd:fold_scores": [1.0, 2.0]})
+    fake.add(1.0, fake.contrarian(0.3), **{"sweepd:fold_scores": [0.5, -1.0]})
+    assert "gate.pdf" in cli("promote", "--storage", "studies.db")
+    page = (fake.run_dir / "gate" / "gate.html").read_text()
+    for words in ("Promoted", "deflated-sharpe", "How to read this", "data:image/png;base64,", "best of 2 trials"):
+        assert words in page
+    document = (fake.run_dir / "gate" / "gate.pdf").read_bytes()
+    assert document.startswith(b"%PDF")
+    assert document.count(b"/Type /Page ") == 2
+    study = optuna.load_study(study_name=fake.name, storage=fake.storage)
+    attached = optuna.artifacts.get_all_artifact_meta(study)
+    assert {meta.filename for meta in attached} == {"gate.html", "gate.pdf"}
+    # A candidate without readable paths, or a study that nobody finished, is no reason to fail.
+    (fake.run_dir / "trial-00000" / "paths.parquet").unlink()
+    assert "NO CANDIDATE PASSES" in cli("promote", "--storage", "studies.db", "--trial", "0")
