@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,9 @@ def choose_num_envs(
     while not reason:
         try:
             result = measure(number)
-        except (MemoryError, torch.OutOfMemoryError) as error:
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
             if not measured:
                 raise InputError(f"{number} environments don't fit into memory; use a smaller network") from error
             reason = f"{number:,} envs ran out of memory"
@@ -97,6 +100,23 @@ def choose_num_envs(
         number = following
     chosen = next(size for size, result in measured if result.steps_per_second * gain >= fastest)
     return SizingChoice(chosen, tuple(measured), upper, gain, reason)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out, of a device or of the machine (which torch calls RuntimeError)."""
+    words = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    )
+
+
+def processor_name() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
 
 
 def available_memory(device: torch.device | str) -> int:

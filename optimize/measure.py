@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
 from agents.ppo import PPO, PPOParams
 from envs.crypto.bars import Bars
+from envs.crypto.env import CryptoEnv
 from envs.sizing import Measurement, available_memory, choose_num_envs, cpu_count
+from optimize.chunks import Chunks
 from optimize.experiment import Experiment
 from optimize.fit import UPDATES_PER_FOLD, fewest_envs, fit_minibatch, most_envs
 from optimize.search_space import SHAPE_DEFAULTS, SearchSpace, Settings
@@ -32,28 +34,58 @@ class Bench:
         return f"rollout and update of {self.spec.slots} members, {network}, on {self.device}"
 
     def measure(self, num_envs: int) -> Measurement:
-        """Steps per second with that many environments per member: a rollout to warm up, then a third of a second."""
-        spec, device = self.spec, self.device
-        env = self.experiment.training_env(spec.slots, num_envs)
-        minibatch = fit_minibatch(self.shape["minibatch"], num_envs * spec.horizon)
-        settings = Settings({**self.shape, "minibatch": minibatch}, {}, {})
-        ppo = PPO(self.experiment.shape(settings, env, spec.slots), device)
-        avg, std = self.experiment.normaliser(0, 1)
-        for slot in range(spec.slots):
-            ppo.add_member(slot, PPOParams(), slot, 100, avg, std)
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        ppo.begin(env.reset(0))
+        """Speed and memory with that many environments per member."""
+        return measure_program(self.experiment, self.shape, self.spec.slots, num_envs)
+
+
+def full_program(experiment: Experiment, shape: Mapping[str, int], slots: int, num_envs: int) -> tuple[CryptoEnv, PPO]:
+    """A program full of members, begun, with the minibatch fitted to the rollout."""
+    spec = experiment.spec
+    env = experiment.training_env(slots, num_envs)
+    minibatch = fit_minibatch(shape["minibatch"], num_envs * spec.horizon)
+    settings = Settings({**shape, "minibatch": minibatch}, {}, {})
+    ppo = PPO(experiment.shape(settings, env, slots), experiment.device)
+    avg, std = experiment.normaliser(0, 1)
+    for slot in range(slots):
+        ppo.add_member(slot, PPOParams(), slot, 100, avg, std)
+    ppo.begin(env.reset(0))
+    return env, ppo
+
+
+def measure_program(experiment: Experiment, shape: Mapping[str, int], slots: int, num_envs: int) -> Measurement:
+    """Steps per second of a full program, and its peak memory: a rollout to warm up, then a third of a second."""
+    device, spec = experiment.device, experiment.spec
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    env, ppo = full_program(experiment, shape, slots, num_envs)
+    ppo.train(env, 1)
+    synchronise(device)
+    began, rollouts = time.perf_counter(), 0
+    while rollouts < 1 or (time.perf_counter() - began < 0.3 and rollouts < 20):
         ppo.train(env, 1)
-        began, rollouts = time.perf_counter(), 0
-        while rollouts < 1 or (time.perf_counter() - began < 0.3 and rollouts < 20):
-            ppo.train(env, 1)
-            rollouts += 1
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds = time.perf_counter() - began
-        peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-        return Measurement(steps_per_second=rollouts * spec.slots * num_envs * spec.horizon / seconds, memory=peak)
+        rollouts += 1
+    synchronise(device)
+    seconds = time.perf_counter() - began
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+    return Measurement(steps_per_second=rollouts * slots * num_envs * spec.horizon / seconds, memory=peak)
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def make_chunks(experiment: Experiment, say: Callable[[str], None]) -> Chunks:
+    """The choice of chunks for a study's programs on this machine."""
+    spec = experiment.spec
+    env = experiment.training_env(1, 1)
+    fixed = {"obs": env.state_dim + env.privileged_dim, "act": env.action_dim, "envs": spec.num_envs}
+
+    def speed(shape: Mapping[str, int], slots: int) -> float:
+        return measure_program(experiment, shape, slots, spec.num_envs).steps_per_second
+
+    return Chunks(speed, {**fixed, "horizon": spec.horizon}, spec.slots, experiment.device, say)
 
 
 def measure_threads(bench: Bench, num_envs: int, say: Callable[[str], None]) -> tuple[int, list[str]]:

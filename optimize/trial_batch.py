@@ -26,6 +26,7 @@ from envs.crypto.evaluate import WindowTrades, path_trades, trade_windows
 from envs.crypto.metrics import OBJECTIVES, Metrics, Objective, PathTrades
 from envs.crypto.params import EnvParams
 from envs.errors import RunError
+from envs.sizing import out_of_memory
 from envs.streams import derive_seed
 from optimize.checkpoint import MemberState, State
 from optimize.experiment import Experiment
@@ -91,7 +92,9 @@ class _Seat:
 class Trainer:
     """Trains trials of one shape on one device.
 
-    stop: asked between rollouts; True interrupts. progress: told the environment steps of each rollout.
+    stop: asked between rollouts; True interrupts. progress: told the environment steps of each rollout. slots: members
+    to compute at once, fewer than the study's G on some machines. ran_out: told how many there are from now on, when
+    memory ran out.
     """
 
     def __init__(
@@ -101,10 +104,12 @@ class Trainer:
         stop: Callable[[], bool] = lambda: False,
         progress: Callable[[int], None] = lambda _: None,
         say: Callable[[str], None] = lambda _: None,
+        slots: int | None = None,
+        ran_out: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.experiment, self.spec = experiment, experiment.spec
-        self.stop, self.progress, self.say = stop, progress, say
-        self.slots = experiment.spec.slots
+        self.stop, self.progress, self.say, self.ran_out = stop, progress, say, ran_out
+        self.slots = slots or experiment.spec.slots
         self._together = experiment.spec.trials_per_batch  # trials evaluated at once
         self.seconds = 0.0
         self.steps = 0
@@ -145,7 +150,9 @@ class Trainer:
                 group = [seat for seat in waiting if left[seat] == most][: self.slots]
                 try:
                     self._train(group, most)
-                except (torch.OutOfMemoryError, MemoryError) as error:
+                except (RuntimeError, MemoryError) as error:
+                    if not out_of_memory(error):
+                        raise
                     self._smaller(error)
         finally:
             spent = time.monotonic() - began
@@ -165,6 +172,7 @@ class Trainer:
                 "networks"
             ) from None
         self.slots //= 2
+        self.ran_out(self.slots)
         self.say(f"out of memory: going on with {self.slots} members per program")
 
     def _program(self, training: Training) -> tuple[CryptoEnv, PPO]:
@@ -256,7 +264,9 @@ class Trainer:
             return []
         try:
             trades, order = self._trade(trainings)
-        except (torch.OutOfMemoryError, MemoryError) as error:
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
             if len(trainings) == 1:
                 self._smaller(error)
                 return self.evaluate(trainings)

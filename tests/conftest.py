@@ -24,6 +24,14 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the tests measure is remembered nowhere else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SWEEPD_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real bars beside the checkout; tests that need it are skipped where it is absent."""
