@@ -1,8 +1,9 @@
-"""The commands of the search: train, run, status, pause, resume, dashboard, doctor."""
+"""The commands of the search: train, run, status, pause, resume, dashboard, doctor, service."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from envs.errors import InputError
+from optimize.service_commands import service_app
 
 if TYPE_CHECKING:
     from optimize.worker import AfterStudy
@@ -279,6 +281,14 @@ def search_commands(app: typer.Typer, after_study: AfterStudy | None = None) -> 
 
         actions.train(flags, _given(context), after_study)
 
+    @app.command("profile", help="Measure where the time of `train` with the same flags would go, and what to change.")
+    @functools.wraps(train)
+    def profile(context: typer.Context, **flags: Any) -> None:
+        from optimize import actions
+
+        flags.pop("config")
+        actions.profile(flags, _given(context))
+
     @app.command()
     def run(
         config: Annotated[
@@ -378,6 +388,8 @@ def search_commands(app: typer.Typer, after_study: AfterStudy | None = None) -> 
         from optimize import actions
 
         raise typer.Exit(1 if actions.diagnose(storage, runs_dir) else 0)
+
+    app.add_typer(service_app(), name="service")
 
 
 def _given(context: typer.Context) -> frozenset[str]:
