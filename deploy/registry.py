@@ -126,7 +126,7 @@ class Registry:
     def bundle(self, hash_: str) -> Bundle:
         """Load and check a registered bundle. Raises InputError where its files are gone or have been changed."""
         if not self.path(hash_).exists():
-            removed = [event for event in self.events() if event.kind == "removed" and event.bundle == hash_]
+            removed = self.events(bundle=hash_, kinds=["removed"])
             if removed:
                 raise InputError(
                     f"the files of bundle {hash_[:NAME_DIGITS]} were removed at {removed[-1].at}; only its history "
@@ -182,11 +182,15 @@ class Registry:
         with self._database.reading() as session:
             return [Version(row.slot, row.number, row.bundle, row.at) for row in session.scalars(query)]
 
-    def events(self, slot: str | None = None) -> list[Event]:
-        """What happened to the slot, or to all of them, oldest first."""
+    def events(self, slot: str | None = None, *, bundle: str | None = None, kinds: Sequence[str] = ()) -> list[Event]:
+        """What happened to the slot, or to all of them, oldest first; of that bundle only, or of those kinds only."""
         query = select(EventRow).order_by(EventRow.id)
         if slot is not None:
             query = query.where(EventRow.slot == slot)
+        if bundle is not None:
+            query = query.where(EventRow.bundle == bundle)
+        if kinds:
+            query = query.where(EventRow.kind.in_(kinds))
         with self._database.reading() as session:
             return [
                 Event(row.slot, row.kind, row.at, row.bundle, row.previous, row.reason, row.report)

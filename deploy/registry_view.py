@@ -17,6 +17,7 @@ from deploy.registry import Event, Garbage, Registry, Slot, Version
 from deploy.report import VERDICT_STYLE, percent, short
 from deploy.verify import Verification, stored_metrics
 
+SHOWN_EVENTS = 20
 # Parts of the manifest that `diff` leaves out: what follows from the others, or is shown in another way.
 NOT_COMPARED = ("files", "gate", "metrics", "format")
 
@@ -32,9 +33,11 @@ def state_of(slot: Slot, bundle: str, removed: Sequence[str] = ()) -> str:
     return "removed" if bundle in removed else ""
 
 
-def last_move(events: Sequence[Event], bundle: str | None) -> Event | None:
-    """When the bundle last became champion, by promotion or rollback."""
-    moves = [event for event in events if event.kind in ("promoted", "rolled-back") and event.bundle == bundle]
+def last_move(registry: Registry, slot: Slot, bundle: str | None) -> Event | None:
+    """When the bundle last became the slot's champion, by promotion or rollback."""
+    if bundle is None:
+        return None
+    moves = registry.events(slot.name, bundle=bundle, kinds=["promoted", "rolled-back"])
     return moves[-1] if moves else None
 
 
@@ -47,7 +50,7 @@ def slots_view(registry: Registry) -> RenderableType:
         )
     table.add_column("why")
     for slot in registry.slots():
-        move = last_move(registry.events(slot.name), slot.champion)
+        move = last_move(registry, slot, slot.champion)
         table.add_row(
             slot.name,
             short(slot.champion),
@@ -61,7 +64,7 @@ def slots_view(registry: Registry) -> RenderableType:
 
 
 def history_view(registry: Registry, slot: Slot) -> RenderableType:
-    """A slot's bundles, and everything that happened to it."""
+    """A slot's bundles, and what happened to it last."""
     events = registry.events(slot.name)
     removed = [event.bundle for event in events if event.kind == "removed" and event.bundle]
     bundles = Table(title=f"Bundles of slot {slot.name}", title_justify="left")
@@ -74,9 +77,13 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
     history = Table(title="What happened", title_justify="left")
     for name in ("when (UTC)", "what", "bundle", "instead of"):
         history.add_column(name, no_wrap=True)
-    history.add_column("why", ratio=1)
-    for event in events:
-        history.add_row(_minute(event.at), event.kind, short(event.bundle), short(event.previous), event.reason)
+    history.add_column("why")
+    for event in events[-SHOWN_EVENTS:]:
+        history.add_row(
+            _minute(event.at), event.kind, short(event.bundle), short(event.previous), _one_line(event.reason)
+        )
+    if len(events) > SHOWN_EVENTS:
+        history.caption = f"{len(events) - SHOWN_EVENTS} earlier ones, and every reason in full, with --json"
     return Group(bundles, history)
 
 
@@ -202,9 +209,9 @@ def garbage_view(found: Sequence[Garbage], title: str) -> RenderableType:
 
 
 def _place(registry: Registry, slot: Slot, version: Version) -> dict[str, Any]:
-    events = [event for event in registry.events(slot.name) if event.bundle == version.bundle]
     state = state_of(slot, version.bundle)
-    move = events[-1] if state == "challenger" else last_move(events, version.bundle)
+    asked = registry.events(slot.name, bundle=version.bundle, kinds=["challenger"])
+    move = asked[-1] if state == "challenger" else last_move(registry, slot, version.bundle)
     return {
         "slot": slot.name,
         "version": version.number,
