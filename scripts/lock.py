@@ -1,7 +1,7 @@
 """Write requirements.lock and requirements-dev.lock from what is installed here, following pyproject.toml.
 
-Run it after changing a dependency, in an environment made with `pip install .[dashboard,ccxt,postgres,test]` (torch
-first, elegantrl with --no-deps). torch itself is left out: its build (cpu, cuda, rocm) is chosen by
+Run it after changing a dependency, in an environment made with `pip install .[dashboard,ccxt,metrics,postgres,test]`
+(torch first, elegantrl with --no-deps). torch itself is left out: its build (cpu, cuda, rocm) is chosen by
 start_vectorized_training.sh, at the version pinned in pyproject.toml.
 """
 
@@ -53,7 +53,7 @@ def write(name: str, packages: dict[str, str]) -> None:
 def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    runtime = closure(project["dependencies"] + extras["dashboard"])
+    runtime = closure(project["dependencies"] + extras["dashboard"] + extras["metrics"])
     everything = closure(project["dependencies"] + [text for group in extras.values() for text in group])
     write("requirements.lock", runtime)
     write("requirements-dev.lock", {name: version for name, version in everything.items() if name not in runtime})
