@@ -1,0 +1,184 @@
+"""How training scales: steps/s and memory against environments per member and against slots, and how good the
+automatic choice of the number of environments is.
+
+The crypto environment of `trainers.py` (seven assets, synthetic bars). Every point runs in a process of its own, which
+reports its peak resident memory beyond what it began with; points come in several rounds, and medians are shown.
+
+    num_envs   one member, 1 to 65,536 environments, horizon 16, minibatch up to 4,096, 1 epoch
+    slots      1 to 256 members of 32 environments, horizon 64, minibatch 512, 2 epochs
+    choice     what `--n-envs auto` chooses for a study of ten folds with three networks, against an exhaustive search
+               under the same bound
+
+"Linear or better" is asked as far as the machine goes: from each point to the next, steps/s may not fall below those
+of the fastest point before by more than a tenth.
+
+    python scripts/bench/scaling.py [num_envs] [slots] [choice] [--save scripts/bench/results/scaling.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import statistics
+import sys
+import tempfile
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import machine, machine_line
+from trainers import Cell, market, ours, steps_per_second
+
+from envs.files import write_atomic
+
+NUM_ENVS = tuple(4**power for power in range(9))
+SLOTS = (1, 2, 4, 8, 10, 16, 32, 64, 128, 256)
+WIDTHS = (64, 128, 256)
+CHOICE_SPACE = """
+name = "choice"
+version = 1
+[shape]
+net_width = {{ value = {width} }}
+net_depth = {{ value = 2 }}
+minibatch = {{ value = 512 }}
+epochs = {{ value = 4 }}
+"""
+CHOICE_BUDGET = 2_000_000  # steps per fold: it bounds the number of environments at about 312
+TOLERANCE = 0.9
+
+
+def env_cell(num_envs: int) -> Cell:
+    """One member with that many."""
+    return Cell("crypto", num_envs, min(4096, 16 * num_envs), 128, 16, 1, members=1)
+
+
+def slot_cell(slots: int) -> Cell:
+    """So many members."""
+    return Cell("crypto", 32, 512, 128, 64, 2, members=slots)
+
+
+def resident() -> int:
+    """The most memory this process ever had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def measure(cell: Cell, threads: int, seconds: float, answer: Connection) -> None:
+    """In a process of its own: (steps per second, bytes)."""
+    torch.set_num_threads(threads)
+    before = resident()
+    trainer = ours(cell, 0)
+    trainer.rollout()
+    answer.send((steps_per_second(trainer.rollout, seconds), resident() - before))
+
+
+def alone(cell: Cell, threads: int, seconds: float) -> tuple[float, int]:
+    """`measure`, and its answer; (0, 0) where the process died, as without memory it would."""
+    # Forked, so that the market is there already; this process itself never runs torch on more than one thread.
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=measure, args=(cell, threads, seconds, send))
+    process.start()
+    send.close()
+    try:
+        speed, memory = receive.recv()
+    except EOFError:
+        speed, memory = 0.0, 0
+    process.join()
+    return speed, memory
+
+
+def sweep(name: str, cells: dict[int, Cell], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """All points in rounds; prints and returns their medians."""
+    points: dict[int, list[tuple[float, int]]] = {size: [] for size in cells}
+    for _ in range(args.runs):
+        for size, cell in cells.items():
+            points[size].append(alone(cell, args.threads, args.seconds))
+    print(
+        f"\n{name:>8} {'steps/s':>12} {'MiB':>8} {'per env':>10}   of the fastest before"
+    )
+    rows, fastest = [], 0.0
+    for size, found in points.items():
+        speed = statistics.median(one[0] for one in found)
+        memory = statistics.median(one[1] for one in found)
+        envs = cells[size].members * cells[size].num_envs
+        ratio = speed / fastest if fastest else 1.0
+        mark = "" if ratio >= TOLERANCE else "  LESS"
+        print(
+            f"{size:>8,} {speed:>12,.0f} {memory / 2**20:>8,.0f} {memory / envs / 1024:>6,.0f} KiB   {ratio:.2f}{mark}"
+        )
+        rows.append(
+            {name: size, "steps_per_second": speed, "bytes": memory, "over_fastest_before": ratio, "runs": found}
+        )
+        fastest = max(fastest, speed)
+    return rows
+
+
+def choice(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The automatic number of environments against all powers of two, and the bound, for three networks."""
+    from studies import study_in
+
+    from optimize.fit import fewest_envs, most_envs
+    from optimize.measure import Bench, measure_num_envs
+
+    torch.set_num_threads(args.threads)
+    rows = []
+    for width in args.widths:
+        with tempfile.TemporaryDirectory() as folder:
+            request = {"budget": CHOICE_BUDGET, "n_envs": 8, "horizon": 64, "pruner": "none"}
+            space = CHOICE_SPACE.format(width=width)
+            handle, _ = study_in(Path(folder), market().bars, request, space)
+            bench = Bench(handle.spec, market().bars, torch.device("cpu"))
+        chosen, lines = measure_num_envs(bench, lambda _: None)
+        limits = (CHOICE_BUDGET, 64, handle.spec.search_space.minibatches)
+        fewest, most = fewest_envs(*limits), most_envs(*limits)
+        sizes = sorted({size for power in range(17) if fewest <= (size := 2**power) <= most} | {fewest, most, chosen})
+        runs = {size: [] for size in sizes}
+        for _ in range(args.runs):
+            for size in sizes:
+                runs[size].append(bench.measure(size).steps_per_second)
+        speeds = {size: statistics.median(values) for size, values in runs.items()}
+        best = max(speeds, key=lambda size: speeds[size])
+        share = speeds[chosen] / speeds[best]
+        print(
+            f"\n{width}x{width}, {handle.spec.slots} members: " + ", ".join(f"{n} {v:,.0f}" for n, v in speeds.items())
+        )
+        print(f"  chosen {chosen}, best {best}: {share:.1%} of the best (goal 90 %)", flush=True)
+        rows.append({"width": width, "chosen": chosen, "best": best, "share": share, "runs": runs, "choosing": lines})
+    return rows
+
+
+def main(argv: list[str]) -> None:
+    """Run the parts asked for; those already in the results file stay there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["num_envs", "slots", "choice"])
+    parser.add_argument("--largest", type=int, default=65_536, help="most environments or slots")
+    parser.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS), help="networks of the automatic choice")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.3, help="least time of one measurement")
+    parser.add_argument("--save", type=Path, help="write the results to this JSON file")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    content: dict[str, Any] = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
+    found = machine() | {"threads": args.threads}
+    print(machine_line(found))
+    market()
+    for part in args.parts:
+        if part == "choice":
+            rows = choice(args)
+        elif part == "num_envs":
+            rows = sweep(part, {n: env_cell(n) for n in NUM_ENVS if n <= args.largest}, args)
+        elif part == "slots":
+            rows = sweep(part, {n: slot_cell(n) for n in SLOTS if n <= args.largest}, args)
+        else:
+            parser.error(f"part {part!r} is none of num_envs, slots, choice")
+        content[part] = {"machine": found, "rows": rows}
+        if args.save:
+            write_atomic(args.save, json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

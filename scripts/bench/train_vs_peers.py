@@ -1,0 +1,316 @@
+"""End-to-end PPO training speed and the score it reaches: ours against ElegantRL, Stable-Baselines3 and a PPO in
+CleanRL's style, on the same environments with the same sizes and numbers.
+
+Three parts, each resumed where it stopped when its results file is given again:
+
+    speed      environment steps per second, cell by cell of a grid (num_envs x minibatch x network). Ours trains the
+               members (folds) together and its steps are summed over them; a peer trains one at a time, in one process
+               with all threads, and again in two processes with half of the threads each. Rollouts are timed whole:
+               exploration, advantages, update. Medians of paired runs.
+    scores     the same trainers after equally many steps per member: mean episode length on CartPole, and growth over
+               equal weight per year on later bars of a market with something to learn.
+    pufferlib  CartPole at the sizes for which PufferLib 3 is known: 1,024 agents, horizon 64, minibatch 32,768, 1
+               epoch, against figures measured elsewhere; and how long a mean length of 475 takes.
+
+    python scripts/bench/train_vs_peers.py speed --save scripts/bench/results/train_vs_peers.json
+    python scripts/bench/train_vs_peers.py speed --grid --save …     the whole grid (hours); a part: --num-envs 1 12
+    python scripts/bench/train_vs_peers.py scores --save …
+    python scripts/bench/train_vs_peers.py pufferlib --save …
+
+--stop-after ends a part after so many seconds, between two cells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import machine, machine_line
+from trainers import PARAMS, PEERS, TRAINERS, Cell, balanced_steps, scores, steps_per_second
+
+from agents.ppo import PPO, PPOParams, Shape
+from envs.files import write_atomic
+from envs.games.cartpole import CartPole, CartPoleParams
+
+NUM_ENVS, MINIBATCHES, WIDTHS = (1, 12, 256, 2048), (64, 256, 1024, 4096), (64, 128, 256)
+TRANSITIONS, SHORTEST = 4096, 16  # of a rollout, or a multiple; its steps, at least
+EPOCHS = 2
+# Ours, with all members, against the fastest peer: the goals by network and minibatch.
+GOALS = {64: {64: 12.0, 256: 8.0, 1024: 5.0}, 128: {64: 9.0, 256: 5.5, 1024: 3.5}, 256: {64: 5.0, 256: 3.2, 1024: 2.2}}
+NOWHERE_BELOW = 0.97
+SCORED = Cell("cartpole", 32, 512, 64, 64, 8)
+SCORED_STEPS = {"cartpole": 200_000, "crypto": 200_000}
+# Weights, layers and their width for about as many, PufferLib 3's steps/s, and our goal as a multiple of it.
+PUFFER = {"small": (1027, 1, 79, 470_000, 4.0), "large": (16_390, 2, 87, 340_000, 2.5)}
+
+
+def cell_of(task: str, num_envs: int, minibatch: int, width: int, members: int) -> Cell:
+    """A cell of the grid; its rollouts are whole minibatches of each size, whatever the number of envs."""
+    horizon = max(SHORTEST, math.lcm(TRANSITIONS, num_envs) // num_envs)
+    return Cell(task, num_envs, minibatch, width, horizon, EPOCHS, members=members)
+
+
+def default_cells(task: str, members: int) -> list[Cell]:
+    """The goals' cells at 256 envs, and one network and minibatch at every number of envs."""
+    goals = [cell_of(task, 256, minibatch, width, members) for width in WIDTHS for minibatch in (64, 256, 1024)]
+    return goals + [cell_of(task, num_envs, 256, 128, members) for num_envs in (1, 12, 2048)]
+
+
+class Results:
+    """What has been measured, kept in a file from cell to cell."""
+
+    def __init__(self, path: Path | None, part: str, stop_after: float) -> None:
+        self.path, self.part = path, part
+        self.content: dict[str, Any] = json.loads(path.read_text()) if path and path.exists() else {}
+        self._stop = time.monotonic() + stop_after
+
+    def missing(self, keys: list[Cell]) -> Iterator[Cell]:
+        """Those without a result, while there is time."""
+        for key in keys:
+            if str(key) in self.content.get(self.part, {}):
+                continue
+            if time.monotonic() > self._stop:
+                print("stopped; the same command goes on here")
+                return
+            yield key
+
+    def add(self, key: str, value: dict[str, Any]) -> None:
+        """Keep one."""
+        self.content.setdefault(self.part, {})[key] = value | {"machine": machine()}
+        if self.path:
+            write_atomic(self.path, json.dumps(self.content, indent=1) + "\n")
+
+
+class Pair:
+    """Two processes with half of the threads each, which train the same peer side by side."""
+
+    def __init__(self, threads: int) -> None:
+        command = [sys.executable, __file__, "as-pair", "--threads", str(max(1, threads // 2))]
+        self._two = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in "ab"]
+
+    def _ask(self, request: dict[str, Any]) -> list[Any]:
+        for one in self._two:
+            assert one.stdin is not None
+            one.stdin.write(json.dumps(request) + "\n")
+            one.stdin.flush()
+        answers = []
+        for one in self._two:
+            assert one.stdout is not None
+            answers.append(json.loads(one.stdout.readline()))
+        return answers
+
+    def prepare(self, name: str, cell: Cell) -> None:
+        """Make the trainer and warm it up, in both."""
+        self._ask({"prepare": name, "cell": asdict(cell)})
+
+    def measure(self, name: str, seconds: float) -> float:
+        """Steps/s, summed over both."""
+        return float(sum(self._ask({"measure": name, "seconds": seconds})))
+
+    def close(self) -> None:
+        """End both."""
+        for one in self._two:
+            assert one.stdin is not None
+            one.stdin.close()
+            one.wait()
+
+
+def serve_pair() -> None:
+    """One of the two, doing what it reads from its input."""
+    made = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "prepare" in request:
+            trainer = TRAINERS[request["prepare"]](Cell(**request["cell"]), 0)
+            trainer.rollout()
+            made[request["prepare"]] = trainer
+            print("0", flush=True)
+        else:
+            print(steps_per_second(made[request["measure"]].rollout, request["seconds"]), flush=True)
+
+
+def measure_cell(cell: Cell, peers: list[str], pair: Pair | None, runs: int, seconds: float) -> dict[str, Any]:
+    """All trainers by turns."""
+    trainers = {name: TRAINERS[name](cell, 0) for name in ("ours", *peers)}
+    for trainer in trainers.values():
+        trainer.rollout()
+    speeds: dict[str, list[float]] = {name: [] for name in trainers}
+    if pair:
+        for name in peers:
+            pair.prepare(name, cell)
+            speeds[f"{name} pair"] = []
+    for _ in range(runs):
+        for name, trainer in trainers.items():
+            speeds[name].append(steps_per_second(trainer.rollout, seconds))
+        if pair:
+            for name in peers:
+                speeds[f"{name} pair"].append(pair.measure(name, seconds))
+
+    def over(names: list[str]) -> float:
+        best = [max(values) for values in zip(*(speeds[name] for name in names), strict=True)]
+        return statistics.median(own / peer for own, peer in zip(speeds["ours"], best, strict=True))
+
+    result: dict[str, Any] = {"cell": asdict(cell), "runs": speeds, "ours_over_best": over(peers)}
+    if pair:
+        result["ours_over_best_pair"] = over([f"{name} pair" for name in peers])
+    return result
+
+
+def speed(args: argparse.Namespace) -> int:
+    """Print a line per cell, with its goal."""
+    cells: list[Cell] = []
+    for task in args.tasks:
+        if args.grid or args.num_envs or args.minibatch or args.width:
+            grid = itertools.product(args.num_envs or NUM_ENVS, args.minibatch or MINIBATCHES, args.width or WIDTHS)
+            cells += [cell_of(task, *sizes, args.members) for sizes in grid]
+        else:
+            cells += default_cells(task, args.members)
+    results = Results(args.save, "speed", args.stop_after)
+    pair = Pair(args.threads) if args.threads >= 2 and not args.no_pair else None
+    for cell in results.missing(cells):
+        made = measure_cell(cell, args.peers, pair, args.runs, args.seconds)
+        results.add(str(cell), made)
+    if pair:
+        pair.close()
+    print(f"steps/s, medians of {args.runs} paired runs of at least {args.seconds:g} s; ours summed over the members")
+    missed = 0
+    for cell in cells:
+        found = results.content.get("speed", {}).get(str(cell))
+        if found is None:
+            continue
+        goal = GOALS.get(cell.width, {}).get(cell.minibatch, NOWHERE_BELOW)
+        missed += found["ours_over_best"] < goal
+        print(f"\n{cell} (load {found['machine']['load']})")
+        print("  " + ", ".join(f"{name} {statistics.median(values):,.0f}" for name, values in found["runs"].items()))
+        pairs = (
+            f", two processes side by side {found['ours_over_best_pair']:.1f}x"
+            if "ours_over_best_pair" in found
+            else ""
+        )
+        print(f"  ours is {found['ours_over_best']:.1f}x the best peer (goal {goal:g}x){pairs}")
+    return missed
+
+
+def score(args: argparse.Namespace) -> int:
+    """Equally many steps per member, then what the policies are worth."""
+    results = Results(args.save, "scores", args.stop_after)
+    for task in args.tasks:
+        base = asdict(SCORED) | {"task": task}
+        for name in ("ours", *args.peers):
+            cell = Cell(**base | {"members": args.members if name == "ours" else 1})
+            for seed in range(1 if name == "ours" else args.seeds):
+                key = f"{name}, seed {seed}, {cell}"
+                if key in results.content.get("scores", {}):
+                    continue
+                trainer = TRAINERS[name](cell, seed)
+                steps, began = 0, time.perf_counter()
+                while steps < SCORED_STEPS[task] * trainer.members:
+                    steps += trainer.rollout()
+                seconds = time.perf_counter() - began
+                results.add(key, {"task": task, "trainer": name, "score": scores(task, trainer), "seconds": seconds})
+        print(f"\n{task}: {asdict(PARAMS[task])}, {SCORED_STEPS[task]:,} steps per member")
+        for name in ("ours", *args.peers):
+            found = [v for v in results.content["scores"].values() if (v["task"], v["trainer"]) == (task, name)]
+            every = [value for one in found for value in one["score"]]
+            seconds = sum(one["seconds"] for one in found) / len(every)
+            print(
+                f"  {name:8} mean {statistics.mean(every):8.2f}, worst {min(every):8.2f}, best {max(every):8.2f} of "
+                f"{len(every)} members; {seconds:.1f} s per member"
+            )
+    return 0
+
+
+def puffer_trainer(depth: int, width: int, members: int, learning_rate: float) -> tuple[PPO, CartPole]:
+    """Ours at PufferLib's sizes."""
+    env = CartPole([CartPoleParams()] * members, 1024)
+    shape = Shape(
+        state_dim=4, action_dim=2, discrete=True, slots=members, net_width=width, net_depth=depth, num_envs=1024,
+        horizon=64, minibatch=32_768, epochs=1,
+    )  # fmt: skip
+    params = PPOParams(
+        learning_rate=learning_rate, gamma=0.99, gae_lambda=0.95, clip=0.2, entropy_coef=0.003, max_grad_norm=1.0
+    )
+    ppo = PPO(shape)
+    for slot in range(members):
+        ppo.add_member(slot, params, slot, 10_000, torch.zeros(4), torch.ones(4))
+    ppo.begin(env.reset(list(range(members))))
+    return ppo, env
+
+
+def pufferlib(args: argparse.Namespace) -> int:
+    """Steps per second at both sizes, and the way to 475."""
+    results = Results(args.save, "pufferlib", args.stop_after)
+    for size, (known, depth, width, theirs, goal) in PUFFER.items():
+        for members in (1, 10):
+            ppo, env = puffer_trainer(depth, width, members, 0.01)
+            weights = sum(
+                tensor.numel() for part in ppo.export_member(0) for name, tensor in part.items() if "net" in name
+            )
+            ppo.train(env, 2)
+
+            def rollout(ppo: PPO = ppo, env: CartPole = env) -> int:
+                ppo.train(env, 1)
+                return ppo.shape.slots * ppo.shape.samples
+
+            runs = [steps_per_second(rollout, args.seconds) for _ in range(args.runs)]
+            rate = statistics.median(runs)
+            print(
+                f"{size}: {weights:,} weights (PufferLib: {known:,}), {members} x 1,024 agents: {rate:,.0f} steps/s, "
+                f"{rate / theirs:.2f}x PufferLib's {theirs:,} on another machine of 2 cores (goal {goal:g}x)",
+                flush=True,
+            )
+            made = {"weights": weights, "runs": runs, "steps_per_second": rate, "over_pufferlib": rate / theirs}
+            results.add(f"{size}, {members} members", made)
+    ppo, env = puffer_trainer(2, PUFFER["large"][2], 1, 0.01)
+    steps, seconds, reached = 0, 0.0, 0.0
+    while reached < 475 and steps < 20_000_000:
+        began = time.perf_counter()
+        ppo.train(env, 4)
+        seconds += time.perf_counter() - began
+        steps += 4 * ppo.shape.samples
+        reached = balanced_steps(ppo.act_fn(), 1, [1_000])[0]
+    print(f"large: mean length {reached:.0f} after {steps:,} steps and {seconds:.1f} s of training")
+    results.add("to 475", {"steps": steps, "seconds": seconds, "mean_length": reached})
+    return 0
+
+
+def main(argv: list[str]) -> int:
+    """Run one part. Returns how many goals were missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["speed", "scores", "pufferlib", "as-pair"])
+    parser.add_argument("--tasks", nargs="+", choices=sorted(PARAMS), default=["crypto", "cartpole"])
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--members", type=int, default=10, help="trained together by ours")
+    parser.add_argument("--grid", action="store_true", help="every cell, not only those of the goals")
+    parser.add_argument("--num-envs", type=int, nargs="+", help="these of the grid")
+    parser.add_argument("--minibatch", type=int, nargs="+", help="these of the grid")
+    parser.add_argument("--width", type=int, nargs="+", help="these of the grid: both hidden layers'")
+    parser.add_argument("--threads", type=int, default=2, help="torch threads of a single process")
+    parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
+    parser.add_argument("--seconds", type=float, default=0.5, help="least time of one measurement")
+    parser.add_argument("--seeds", type=int, default=2, help="members of each peer whose scores are shown")
+    parser.add_argument("--no-pair", action="store_true", help="leave out the two processes side by side")
+    parser.add_argument("--stop-after", type=float, default=float("inf"), help="seconds")
+    parser.add_argument("--save", type=Path, help="results file, read first where it exists")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    if args.part == "as-pair":
+        serve_pair()
+        return 0
+    print(machine_line(machine()))
+    return {"speed": speed, "scores": score, "pufferlib": pufferlib}[args.part](args)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,226 @@
+"""The trainers that benchmarks compare, each on the same tasks, sizes and numbers: ours and three peers.
+
+    ours      G members x num_envs envs in one program
+    elegant   ElegantRL's AgentPPO (its discrete one on CartPole)
+    sb3       Stable-Baselines3's PPO behind a thin wrapper
+    cleanrl   `plain_ppo.py`, a PPO in CleanRL's style
+
+A peer trains one member at a time. Everybody explores without autograd, and nobody evaluates or logs. ElegantRL's
+buffer counts steps, so its repeat_times is epochs x num_envs: as many minibatches per transition as everyone's.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agents.elegant import ElegantEnv, make_agent, train_rollout
+from agents.ppo import PPO, PPOParams, Shape
+from envs.crypto.demo_market import make_planted_market
+from envs.crypto.env import CryptoEnv
+from envs.crypto.evaluate import trade_windows
+from envs.crypto.market import Market, make_market, observation_normaliser
+from envs.crypto.metrics import excess_growth
+from envs.crypto.params import EnvParams
+from envs.crypto.timeframe import bars_per_year
+from envs.games.cartpole import CartPole, CartPoleParams
+from envs.vec_env import VecEnv
+
+PEERS = ("elegant", "sb3", "cleanrl")
+TIMEFRAME = "1h"
+TRAIN_SHARE = 0.75  # of the bars; what follows is for the score
+CARTPOLE_EPISODES = 100
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one comparison is about."""
+
+    task: str
+    num_envs: int
+    minibatch: int
+    width: int
+    horizon: int
+    epochs: int
+    depth: int = 2
+    members: int = 10
+
+    def __str__(self) -> str:
+        network = "x".join([str(self.width)] * self.depth)
+        return (
+            f"{self.task}, {network}, minibatch {self.minibatch:,}, num_envs {self.num_envs:,}, "
+            f"horizon {self.horizon:,}, epochs {self.epochs}, {self.members} members"
+        )
+
+    def shape(self, env: VecEnv, slots: int) -> Shape:
+        """The shape of `slots` members on `env`."""
+        return Shape(
+            state_dim=env.state_dim, action_dim=env.action_dim, discrete=env.if_discrete, slots=slots,
+            net_width=self.width, net_depth=self.depth, num_envs=self.num_envs, horizon=self.horizon,
+            minibatch=self.minibatch, epochs=self.epochs,
+        )  # fmt: skip
+
+
+PARAMS = {
+    "crypto": PPOParams(),
+    "cartpole": PPOParams(gamma=0.99, entropy_coef=0.003, clip=0.2, max_grad_norm=1.0),
+}
+
+
+@functools.cache
+def market() -> Market:
+    """Bars whose log prices revert to a mean: something to learn, through the ordinary features. Seven assets."""
+    return make_market(make_planted_market(0, assets=7, bars=16_000, timeframe=TIMEFRAME))
+
+
+def training_window() -> tuple[int, int]:
+    """Its bars for training."""
+    return market().first_bar(1), int(TRAIN_SHARE * market().length)
+
+
+def make_env(cell: Cell, members: int) -> VecEnv:
+    """The rows of that many members, not yet reset."""
+    if cell.task == "cartpole":
+        return CartPole([CartPoleParams()] * members, cell.num_envs)
+    return CryptoEnv(market(), [EnvParams()] * members, [[training_window()]] * members, cell.num_envs)
+
+
+def normaliser(cell: Cell) -> tuple[Tensor, Tensor]:
+    """Average and deviation of each observed number, from the training bars; none for CartPole."""
+    if cell.task == "cartpole":
+        return torch.zeros(4), torch.ones(4)
+    return observation_normaliser(market(), [training_window()], 1, 1)
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """rollout: trains for one rollout and returns the transitions, over all members. act: deterministic actions for
+    (members * k, state_dim) observations.
+    """
+
+    members: int
+    rollout: Callable[[], int]
+    act: Callable[[Tensor], Tensor]
+
+
+def ours(cell: Cell, seed: int) -> Trainer:
+    """All members together."""
+    env = make_env(cell, cell.members)
+    ppo = PPO(cell.shape(env, cell.members))
+    for slot in range(cell.members):
+        ppo.add_member(slot, PARAMS[cell.task], 1000 * seed + slot, 1_000, *normaliser(cell))
+    ppo.begin(env.reset([1000 * seed + slot for slot in range(cell.members)]))
+
+    def rollout() -> int:
+        ppo.train(env, 1)
+        return ppo.shape.slots * ppo.shape.samples
+
+    return Trainer(cell.members, rollout, lambda obs: ppo.act_fn()(obs))
+
+
+def elegant(cell: Cell, seed: int) -> Trainer:
+    """One member of ElegantRL's."""
+    env = make_env(cell, 1)
+    env.reset([seed])
+    adapted, shape = ElegantEnv(env), cell.shape(env, 1)
+    torch.manual_seed(seed)
+    agent = make_agent(adapted, shape, PARAMS[cell.task], *normaliser(cell))
+
+    def rollout() -> int:
+        train_rollout(agent, adapted, shape.horizon)
+        return shape.samples
+
+    return Trainer(1, rollout, torch.no_grad()(agent.act))
+
+
+def cleanrl(cell: Cell, seed: int) -> Trainer:
+    """One member of the plain one."""
+    from plain_ppo import PlainPPO
+
+    env = make_env(cell, 1)
+    env.reset([seed])
+    torch.manual_seed(seed)
+    plain = PlainPPO(env, cell.shape(env, 1), PARAMS[cell.task], *normaliser(cell))
+    return Trainer(1, plain.rollout, plain.act)
+
+
+def sb3(cell: Cell, seed: int) -> Trainer:
+    """One member of Stable-Baselines3's."""
+    from sb3_env import SB3Env
+    from stable_baselines3 import PPO as SB3PPO
+
+    env, params = make_env(cell, 1), PARAMS[cell.task]
+    env.reset([seed])
+    wrapped = SB3Env(env, *normaliser(cell))
+    network = [cell.width] * cell.depth
+    model = SB3PPO(
+        "MlpPolicy", wrapped, learning_rate=params.learning_rate, n_steps=cell.horizon, batch_size=cell.minibatch,
+        n_epochs=cell.epochs, gamma=params.gamma, gae_lambda=params.gae_lambda, clip_range=params.clip,
+        ent_coef=params.entropy_coef, vf_coef=params.value_coef, max_grad_norm=params.max_grad_norm, seed=seed,
+        device="cpu",
+        policy_kwargs={
+            "net_arch": network, "activation_fn": torch.nn.ReLU, "log_std_init": params.initial_log_std,
+            "optimizer_kwargs": {"eps": params.adam_eps},
+        },
+    )  # fmt: skip
+    samples = cell.horizon * cell.num_envs
+
+    def rollout() -> int:
+        model.learn(samples, log_interval=10**9, reset_num_timesteps=False)
+        return samples
+
+    def act(obs: Tensor) -> Tensor:
+        return torch.from_numpy(model.predict(wrapped._array(obs), deterministic=True)[0])
+
+    return Trainer(1, rollout, act)
+
+
+TRAINERS: dict[str, Callable[[Cell, int], Trainer]] = {"ours": ours, "elegant": elegant, "sb3": sb3, "cleanrl": cleanrl}
+
+
+def steps_per_second(rollout: Callable[[], int], seconds: float) -> float:
+    """Whole rollouts for at least that long."""
+    steps, start = 0, time.perf_counter()
+    while True:
+        steps += rollout()
+        passed = time.perf_counter() - start
+        if passed >= seconds:
+            return steps / passed
+
+
+def scores(task: str, trainer: Trainer) -> list[float]:
+    """Per member: on CartPole the mean length of new episodes; on the market the growth of log value over equal
+    weight's, per year, in the bars after those for training.
+    """
+    if task == "cartpole":
+        return balanced_steps(trainer.act, trainer.members)
+    window = (training_window()[1], market().length - 1)
+    env = CryptoEnv.for_windows(market(), EnvParams(), [[window]] * trainer.members)
+    trades = trade_windows(env, trainer.act)
+    per_year = bars_per_year(TIMEFRAME)
+    rows = zip(trades.returns, trades.equal_weight, strict=True)
+    return [excess_growth(returns, equal, per_year) for returns, equal in rows]
+
+
+def balanced_steps(act: Callable[[Tensor], Tensor], members: int, seeds: Sequence[int] | None = None) -> list[float]:
+    """Mean length of each member's episodes on CartPole, acting deterministically."""
+    env = CartPole([CartPoleParams()] * members, CARTPOLE_EPISODES)
+    obs = env.reset(list(seeds or range(members)))
+    going, lengths = torch.ones(env.num_envs, dtype=torch.bool), torch.zeros(env.num_envs)
+    for _ in range(env.max_step):
+        lengths += going
+        made = env.step(act(obs), out=obs)
+        going &= ~(made.terminated | made.truncated)
+    means: list[float] = lengths.view(members, -1).mean(1).tolist()
+    return means
+
+
+def median(values: Sequence[float]) -> float:
+    """Of any number of values."""
+    return float(np.median(values))
