@@ -17,6 +17,7 @@ from optimize.summary import best_trial
 from optimize.telemetry import GpuUse, duration
 
 FAILURES_SHOWN = 5
+STATE_WORDS = {"FAIL": "failed"}
 DONE = ("COMPLETE", "PRUNED", "FAIL")
 
 
@@ -32,8 +33,9 @@ def study_status(handle: StudyHandle) -> dict[str, Any]:
     left = max(0, total - done)
     pause, best = pause_of(attributes), best_trial(handle)
     reasons = _unhealthy(workers, 0 if pause else left)
-    speed = sum(w.get("steps_per_second", 0) for w in living if w["state"] == "training")
-    hourly = sum(w.get("trials_per_hour", 0.0) for w in living if w["state"] == "training")
+    at_work = [w for w in workers if w["status"] == "alive" and w["state"] == "training"]
+    speed = sum(w.get("steps_per_second", 0) for w in at_work)
+    hourly = sum(w.get("trials_per_hour", 0.0) for w in at_work)
     return {
         "study": handle.name,
         "healthy": not reasons,
@@ -108,7 +110,7 @@ def show(found: dict[str, Any]) -> Group:
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
     counts = found["trials"]
-    by_state = ", ".join(f"{n} {state.lower()}" for state, n in counts.items() if n)
+    by_state = ", ".join(f"{n} {STATE_WORDS.get(state, state.lower())}" for state, n in counts.items() if n)
     grid.add_row("trials", f"{found['done']} of {found['total']} done" + (f": {by_state}" if by_state else ""))
     if found["best"]:
         grid.add_row("best", f"trial {found['best']['trial']}, {found['best']['value']:+.4f}")
@@ -126,34 +128,27 @@ def show(found: dict[str, Any]) -> Group:
         grid.add_row("database", f"{found['storage_retries']} accesses tried again by the present workers")
     for failure in found["failures"]:
         grid.add_row("failed", Text(f"trial {failure['trial']}: {failure['reason'] or 'no reason recorded'}"))
+    for worker in found["workers"]:
+        grid.add_row("worker", _describe(worker, found["rungs"]))
+    if not found["workers"]:
+        grid.add_row("worker", "none")
     for reason in found["unhealthy"]:
         grid.add_row(Text("unwell", style="bold red"), Text(reason))
     title = Text.assemble((f"study {found['study']}", "bold cyan"), f"  {found['about']}")
-    return Group(title, grid, _workers(found), "")
+    return Group(title, grid, "")
 
 
-def _workers(found: dict[str, Any]) -> Table | str:
-    if not found["workers"]:
-        return "no worker"
-    table = Table(show_edge=False, box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("worker", "state", "trains"):
-        table.add_column(name, overflow="fold")
-    for name in ("steps/s", "trials/hour", "memory", "GPU", "last beat"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for w in found["workers"]:
-        colour = {"alive": "green", "stale": "red", "dead": "dim"}[w["status"]]
-        state = w["state"] if w["status"] == "alive" else f"{w['status']} ({w['state']})"
-        trains = f"{', '.join(map(str, w['trials']))}, rung {w['rung']} of {found['rungs']}" if w.get("trials") else "-"
-        alive = w["status"] != "dead" and w["state"] == "training"
-        memory = f"{w['resident_bytes'] / 2**30:.1f} GiB" if "resident_bytes" in w else "-"
-        table.add_row(
-            f"{w['host']}:{w['pid']}",
-            Text(state, style=colour),
-            trains,
-            f"{w.get('steps_per_second', 0):,}" if alive else "-",
-            f"{w.get('trials_per_hour', 0.0):.1f}" if alive else "-",
-            memory,
-            str(GpuUse(**w["gpu"])) if w.get("gpu") else w.get("device", "-"),
-            f"{w['beat_age']:.0f} s",
-        )
-    return table
+def _describe(w: dict[str, Any], rungs: int) -> Text:
+    """One line of a worker."""
+    colour = {"alive": "green", "stale": "bold red", "dead": "dim"}[w["status"]]
+    state = w["state"] if w["status"] == "alive" else f"{w['status']}, was {w['state']}"
+    said = []
+    if w["status"] != "dead" and w["state"] == "training" and w.get("trials"):
+        numbers = ", ".join(map(str, w["trials"]))
+        said += [f"trials {numbers}, rung {w['rung']} of {rungs}"]
+        said += [f"{w['steps_per_second']:,} steps/s", f"{w['trials_per_hour']:.1f} trials/hour"]
+    if w["status"] != "dead" and "resident_bytes" in w:
+        said.append(f"memory {w['resident_bytes'] / 2**30:.1f} GiB")
+        said.append(f"GPU {GpuUse(**w['gpu'])}" if w["gpu"] else w["device"])
+    said.append(f"beat {duration(w['beat_age'])} ago")
+    return Text.assemble(f"{w['host']}:{w['pid']} ", (state, colour), " · " + " · ".join(said))

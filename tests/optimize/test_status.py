@@ -55,14 +55,14 @@ def test_every_documented_key_is_there_and_every_key_is_documented(market: Path,
     assert seen["resident_bytes"] > 2**20
     assert found["eta_seconds"] > 0
     text = sweepd("status").finish()
-    for piece in ("0 of 3 done: 3 running", "0, 1, 2, rung 1 of 3", "steps/s · ", "ETA "):
+    for piece in ("0 of 3 done: 3 running", "training · trials 0, 1, 2, rung 1 of 3", "steps/s · ", "ETA "):
         assert piece in text
     worker.signal(signal.SIGTERM)
     worker.finish()
     # Stopped by hand with trials left: nobody works on them, and a health check says so.
     text = sweepd("status").finish(1)
     assert "no worker is alive while 3 trials are left" in text
-    assert "no worker" in text
+    assert "worker  none" in text
 
 
 def test_a_killed_worker_is_dead_and_a_silent_one_stale(market: Path, sweepd: Sweepd) -> None:
@@ -71,7 +71,7 @@ def test_a_killed_worker_is_dead_and_a_silent_one_stale(market: Path, sweepd: Sw
     worker.signal(signal.SIGSTOP)
     _age_beats(market, 200.0)
     out = sweepd("status").finish(1)
-    assert "stale (training)" in out
+    assert "stale, was training" in out
     assert "lives, but its last heartbeat is 20" in out
     worker.signal(signal.SIGKILL)
     worker.finish(-signal.SIGKILL)
