@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,40 +21,11 @@ from optimize import service
 from optimize.recovery import Heartbeat
 from optimize.service import make_units, quote
 from optimize.trial_batch import Trainer
+from tests.notify_listener import Listener
 from tests.optimize.conftest import Sweepd, search_app
 from tests.optimize.study_files import count, wait_for
 
 ENDLESS = ("--budget", 200_000, "--pruner", "none")
-
-
-class Listener:
-    """A stand-in for systemd's end of NOTIFY_SOCKET."""
-
-    def __init__(self, address: str) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind(address)
-        self.socket.settimeout(0.1)
-        self.messages: list[tuple[float, str]] = []
-        self._open = True
-        self._thread = threading.Thread(target=self._listen, daemon=True)
-        self._thread.start()
-
-    def _listen(self) -> None:
-        while self._open:
-            try:
-                text = self.socket.recv(65536).decode()
-            except TimeoutError:
-                continue
-            self.messages.append((time.monotonic(), text))
-
-    def heard(self, line: str) -> list[float]:
-        """When this line came."""
-        return [at for at, text in self.messages if line in text.splitlines()]
-
-    def close(self) -> None:
-        self._open = False
-        self._thread.join()
-        self.socket.close()
 
 
 @pytest.fixture
