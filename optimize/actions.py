@@ -6,6 +6,7 @@ import faulthandler
 import json
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -24,9 +25,11 @@ from envs.logs import LogConsole
 from optimize.artifacts import artifact_store
 from optimize.doctor import examine
 from optimize.experiment import Experiment
-from optimize.freeze import Request, check_request, open_study
+from optimize.freeze import Request, check_request, decide, open_study
 from optimize.launch import DEMO, DEMO_BARS, SMOKE, SMOKE_BARS, choose_device, make_demo_data, own_arguments, run_on_all
+from optimize.measure import typical_shape
 from optimize.pause import pause_study, resume_study
+from optimize.profiling import profile as profile_batch
 from optimize.recovery import GRACE_SECONDS, Worker, leave, list_workers, register_worker
 from optimize.run import read_config
 from optimize.run import run as run_once
@@ -68,12 +71,7 @@ def train(flags: dict[str, Any], given: frozenset[str], after_study: AfterStudy 
 
 def _train(flags: dict[str, Any], given: frozenset[str], after_study: AfterStudy | None, console: LogConsole) -> None:
     say = _sayer(console)
-    if flags["demo"] and flags["smoke"]:
-        raise InputError("--demo and --smoke were both given; --smoke is the smaller of the two, give one")
-    made_up = flags["demo"] or flags["smoke"]
-    if made_up:
-        preset = SMOKE if flags["smoke"] else DEMO
-        flags = {**flags, **{name: value for name, value in preset.items() if name not in given}}
+    flags, made_up = _with_preset(flags, given)
     if flags["n_trials"] < 1:
         raise InputError(f"--n-trials {flags['n_trials']} must be at least 1")
     name = flags["study_name"] or f"crypto-{flags['timeframe']}"
@@ -99,6 +97,37 @@ def _train(flags: dict[str, Any], given: frozenset[str], after_study: AfterStudy
         return
     options = WorkerOptions(flags["n_trials"], alongside=flags["alongside"], metrics_port=flags["metrics_port"])
     work(handle, experiment, options, console, after_study if flags["auto_deploy"] else None)
+
+
+def profile(flags: dict[str, Any], given: frozenset[str]) -> None:
+    """Print where the time of a batch would go, and what to change. No study is made."""
+    say = _sayer(Console())
+    flags, made_up = _with_preset(flags, given)
+    device, request = choose_device(flags["gpu"]), _request(flags, given)
+    check_request(request)
+    if made_up:
+        make_demo_data(request.data_dir, request.timeframe, SMOKE_BARS if flags["smoke"] else DEMO_BARS, say)
+    elif flags["data_dir"] is None:
+        raise InputError("--data-dir is missing: name a folder of bars (sweepd data download makes one), or use --demo")
+    with tempfile.TemporaryDirectory() as folder:  # a database is read for narrow:STUDY alone
+        narrow = request.search_space.startswith("narrow:")
+        url = storage_url(flags["storage"], flags["runs_dir"]) if narrow else storage_url(None, Path(folder))
+        spec, bars, _ = decide(open_storage(url, create=not narrow), request, device, say)
+    experiment = Experiment(spec, bars, device)
+    shape = ", ".join(f"{name} {value}" for name, value in typical_shape(spec.search_space).items())
+    say(f"profiling {spec.trials_per_batch} trials of {len(experiment.folds)} folds ({shape}) on {device}")
+    for line in profile_batch(experiment).lines():
+        say(line)
+
+
+def _with_preset(flags: dict[str, Any], given: frozenset[str]) -> tuple[dict[str, Any], bool]:
+    """The flags with what --demo or --smoke stand for, and whether one of them was given."""
+    if flags["demo"] and flags["smoke"]:
+        raise InputError("--demo and --smoke were both given; --smoke is the smaller of the two, give one")
+    if not (flags["demo"] or flags["smoke"]):
+        return flags, False
+    preset = SMOKE if flags["smoke"] else DEMO
+    return {**flags, **{name: value for name, value in preset.items() if name not in given}}, True
 
 
 def _request(flags: dict[str, Any], given: frozenset[str]) -> Request:

@@ -187,6 +187,22 @@ def _create(
     bars: Bars | None,
 ) -> tuple[StudyHandle, Experiment] | None:
     """Choose what is automatic, freeze, write. None where another worker was faster."""
+    spec, bars, measured = decide(storage, request, device, say, bars)
+    experiment = Experiment(spec, bars, device)
+    made = create_study(storage, name, spec, runs_dir, {**flags, "measured": measured})
+    if not made:
+        return None
+    say(f"study {name} is frozen; these flags would make it again: {reproducing_flags(spec, request)}")
+    return StudyHandle(storage, name), experiment
+
+
+def decide(
+    storage: StudyStorage, request: Request, device: torch.device, say: Callable[[str], None], bars: Bars | None = None
+) -> tuple[StudySpec, Bars, list[str]]:
+    """The spec of the study that a request makes, everything automatic chosen; its bars; and what was measured.
+
+    Leaves torch set to the spec's threads. Raises InputError.
+    """
     warning = check_folds(request.cv, request.budget)
     if warning:
         say(f"warning: {warning}")
@@ -207,13 +223,7 @@ def _create(
     space, note = fit_space(spec.search_space, spec.transitions)
     if note:
         say(note)
-    spec = dataclasses.replace(spec, space=space.to_dict())
-    experiment = Experiment(spec, bars, device)
-    made = create_study(storage, name, spec, runs_dir, {**flags, "measured": measured})
-    if not made:
-        return None
-    say(f"study {name} is frozen; these flags would make it again: {reproducing_flags(spec, request)}")
-    return StudyHandle(storage, name), experiment
+    return dataclasses.replace(spec, space=space.to_dict()), bars, measured
 
 
 def _fitted(storage: StudyStorage, request: Request, say: Callable[[str], None]) -> Request:
