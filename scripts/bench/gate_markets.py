@@ -3,8 +3,9 @@
 null: the demo market without its edge, its returns demeaned and in random order, traded without costs. There is
 nothing to find, so whatever a study's best trial shows is luck.
 
-planted-1 … planted-3: log prices with a mean-reverting part of 3, 6 and 12 % (phi .97), seen only through the ordinary
-features, with fee and slippage.
+planted-1 … planted-3: log prices with a mean-reverting part of 4, 8 and 16 % (phi .97), seen only through the ordinary
+features, with fee and slippage. The search space reaches down to learning rates at which little is learnt, so that, as
+in any search, trials differ: among trials that are all as good, which one is best is luck even where all have skill.
 
 oracle: the null market, with the next bar's return among the features.
 """
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from studies import new_study, work
+from studies import study_in, work
 
 from envs.crypto.bars import Bars, load_bars, write_bars
 from envs.crypto.demo_market import make_demo_market, make_planted_market, shuffled
@@ -25,8 +26,8 @@ from envs.crypto.features import get_recipe, register_recipe
 from envs.crypto.splits import CrossValidation
 from optimize.study import StudyHandle
 
-ASSETS, BARS, TIMEFRAME, HOLDOUT = 3, 12_000, "1h", 0.2
-STRENGTHS = {"planted-1": 0.03, "planted-2": 0.06, "planted-3": 0.12}
+ASSETS, TIMEFRAME, HOLDOUT = 3, "1h", 0.2
+STRENGTHS = {"planted-1": 0.04, "planted-2": 0.08, "planted-3": 0.16}
 FREE = {"fee": 0.0, "slippage": 0.0}
 LEAKED = "leaked-next-bar"
 SPACE = """
@@ -38,7 +39,7 @@ net_depth = { value = 2 }
 minibatch = { value = 512 }
 epochs = { value = 8 }
 [ppo]
-learning_rate = { low = 7e-4, high = 2e-3, log = true }
+learning_rate = { low = LOWEST_RATE, high = 2e-3, log = true }
 one_minus_gamma = { low = 0.03, high = 0.06, log = true }
 entropy_coef = { low = 0.02, high = 0.05, log = true }
 initial_log_std = { low = -1.2, high = -0.8 }
@@ -51,19 +52,23 @@ cash_reserve = { low = 0.3, high = 0.5 }
 
 @dataclass(frozen=True)
 class Kind:
-    """trials: of a study. budget: environment steps per fold. env: settings that all its trials share."""
+    """bars: of the market. trials: of a study. budget: environment steps per fold. lowest_rate: end of the learning
+    rates that are searched. env: settings that all its trials share.
+    """
 
+    bars: int
     trials: int
     budget: int
+    lowest_rate: float
     env: dict[str, Any]
 
 
 KINDS = {
-    "null": Kind(8, 8_192, FREE),
-    "planted-1": Kind(4, 49_152, {}),
-    "planted-2": Kind(4, 49_152, {}),
-    "planted-3": Kind(4, 49_152, {}),
-    "oracle": Kind(4, 16_384, FREE),
+    "null": Kind(12_000, 8, 8_192, 7e-4, FREE),
+    "planted-1": Kind(20_000, 6, 49_152, 1e-4, {}),
+    "planted-2": Kind(20_000, 6, 49_152, 1e-4, {}),
+    "planted-3": Kind(20_000, 6, 49_152, 1e-4, {}),
+    "oracle": Kind(12_000, 4, 16_384, 7e-4, FREE),
 }
 
 
@@ -91,8 +96,8 @@ def recipe_of(kind: str) -> str:
 def bars_of(kind: str, seed: int) -> Bars:
     """The market of one seed."""
     if kind in STRENGTHS:
-        return make_planted_market(seed, assets=ASSETS, bars=BARS, deviation_sd=STRENGTHS[kind])
-    return shuffled(make_demo_market(seed, assets=ASSETS, bars=BARS, edge=0.0), seed)
+        return make_planted_market(seed, assets=ASSETS, bars=KINDS[kind].bars, deviation_sd=STRENGTHS[kind])
+    return shuffled(make_demo_market(seed, assets=ASSETS, bars=KINDS[kind].bars, edge=0.0), seed)
 
 
 def train(folder: Path, kind: str, seed: int) -> StudyHandle:
@@ -104,6 +109,7 @@ def train(folder: Path, kind: str, seed: int) -> StudyHandle:
         "recipe": recipe_of(kind), "env": chosen.env, "budget": chosen.budget, "n_envs": 8, "horizon": 64, "seed": seed,
         "cv": CrossValidation("cpcv", 3, 2), "holdout": HOLDOUT, "pruner": "none", "rungs": 1, "threads": 1,
     }  # fmt: skip
-    handle, experiment = new_study(folder, load_bars(folder, TIMEFRAME), request, SPACE)
-    work(handle, experiment, chosen.trials)
+    space = SPACE.replace("LOWEST_RATE", repr(chosen.lowest_rate))
+    handle, experiment = study_in(folder, load_bars(folder, TIMEFRAME), request, space)
+    work(handle, experiment, chosen.trials - len(handle.trials()))
     return handle

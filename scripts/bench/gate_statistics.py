@@ -1,0 +1,102 @@
+"""Do the statistics of selection err as seldom as they say? Trials without any skill, thousands of studies of them.
+
+Every study is a matrix of returns, trials × bars, of zero mean: normal, or fat-tailed with volatility in clusters and
+correlated trials. DSR is that of the trial with the highest Sharpe ratio, with V and the mean correlation estimated
+from the matrix itself, as the gate does. Asked: P(DSR ≥ .95) ≤ .05 and a median PBO in [.35, .65].
+
+The other way round: one trial with skill (an annual Sharpe ratio of 3 in two years of hourly bars), which must be seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from machine import machine, machine_line
+from numpy.typing import NDArray
+
+from deploy.overfitting import cscv
+from envs.crypto import luck
+from envs.files import write_atomic
+
+SKILL, HOURS = 3.0, 8766
+
+
+def trials_without_skill(rng: np.random.Generator, bars: int, trials: int, kind: str) -> NDArray[np.float64]:
+    """(bars, trials) returns of zero mean."""
+    own = rng.standard_normal((bars, trials))
+    if kind == "normal":
+        return 0.01 * own
+    own = rng.standard_t(4, (bars, trials))
+    shared = rng.standard_t(4, (bars, 1))
+    slow = np.convolve(rng.standard_normal(bars + 99), np.ones(100) / 10.0, "valid")[:, None]
+    return 0.01 * np.exp(0.4 * slow) * (np.sqrt(0.3) * shared + np.sqrt(0.7) * own)
+
+
+def judge(returns: NDArray[np.float64]) -> tuple[float, float]:
+    """(DSR of the best trial, PBO), everything else estimated from the returns."""
+    found = [luck.moments(column) for column in returns.T]
+    sharpes = np.array([one.sharpe for one in found])
+    correlations = np.corrcoef(returns.T)
+    trials = returns.shape[1]
+    rho = (np.sum(correlations) - trials) / (trials * (trials - 1))
+    effective = luck.effective_trials(trials, float(rho))
+    best = found[int(np.argmax(sharpes))]
+    return luck.deflated_sharpe(best, float(np.var(sharpes, ddof=1)), effective), cscv(returns).pbo
+
+
+def measure(studies: int, bars: int, trials: int, kind: str, skill: float, seed: int) -> dict[str, Any]:
+    """Judge that many studies. skill: annual Sharpe ratio of one of the trials, hourly bars."""
+    found = []
+    for index in range(studies):
+        rng = np.random.default_rng([seed, index])
+        returns = trials_without_skill(rng, bars, trials, kind)
+        returns[:, 0] += skill / np.sqrt(HOURS) * np.std(returns[:, 0])
+        found.append(judge(returns))
+    dsr, pbo = np.array(found).T
+    return {
+        "kind": kind, "trials": trials, "bars": bars, "studies": studies, "skill": skill,
+        "share_dsr_95": float(np.mean(dsr >= 0.95)), "median_dsr": float(np.median(dsr)),
+        "median_pbo": float(np.median(pbo)), "share_pbo_20": float(np.mean(pbo <= 0.2)),
+        "share_both": float(np.mean((dsr >= 0.95) & (pbo <= 0.2))),
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--studies", type=int, default=200, help="per setting")
+    parser.add_argument("--bars", type=int, default=2000)
+    parser.add_argument("--trials", type=int, nargs="+", default=[10, 40, 100])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save", type=Path)
+    options = parser.parse_args()
+    print(machine_line(machine()))
+    results, good = [], True
+    settings = [(kind, trials, options.bars, 0.0) for kind in ("normal", "clustered") for trials in options.trials]
+    for kind, trials, bars, skill in [*settings, ("clustered", 40, 2 * HOURS, SKILL)]:
+        studies = options.studies if skill == 0.0 else max(20, options.studies // 5)
+        found = measure(studies, bars, trials, kind, skill, options.seed)
+        results.append(found)
+        ok = (
+            found["share_dsr_95"] <= 0.05 and 0.35 <= found["median_pbo"] <= 0.65
+            if skill == 0.0
+            else found["share_both"] >= 0.8
+        )
+        good &= ok
+        print(
+            f"{kind:9}  {trials:4} trials  {bars:6,} bars  skill {skill:3.1f}:  DSR >= .95 in "
+            f"{found['share_dsr_95']:6.1%} of {found['studies']} studies, median PBO {found['median_pbo']:.2f}, "
+            f"both rules met in {found['share_both']:6.1%}  {'ok' if ok else 'NOT AS ASKED'}",
+            flush=True,
+        )
+    if options.save:
+        write_atomic(options.save, json.dumps({"machine": machine(), "results": results}, indent=1))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

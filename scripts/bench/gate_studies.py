@@ -1,0 +1,127 @@
+"""Does the gate say no to luck and yes to skill? Whole small studies on markets whose answer is known.
+
+The markets are those of gate_markets.py. Every study is trained by the real worker and judged by the real promotion,
+with a registry of its own, so that each hold-out is looked at for the first time. Asked: at most 2 of 40 promotions on
+the null market; a promotion rate that rises with the planted edge and reaches 80 % at the strongest; the leaked oracle
+always passes.
+
+Beside it, what a gate without statistics would have done: promote the best trial where it beat equal weight in
+cross-validation and on the hold-out.
+
+Studies are kept in --folder and results in --save after every one, so the command can be stopped and started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gate_markets import KINDS, STRENGTHS, recipe_of, train
+from machine import machine, machine_line
+
+from deploy.candidates import build_bundle, open_study, read_candidate, study_bars, study_search, study_splits
+from deploy.promote import Promoter
+from deploy.registry import Registry
+from deploy.scoring import score_bundle
+from envs.files import write_atomic
+
+COUNTS = {"null": 40, "planted-1": 10, "planted-2": 10, "planted-3": 10, "oracle": 5}
+NULL_LIMIT, POWER = 2, 0.8
+
+
+def judge(folder: Path, kind: str, seed: int) -> dict[str, Any]:
+    """What the gate, and one without statistics, say about a finished study."""
+    recipe_of(kind)  # the leaking recipe must be known before its study is read
+    study = open_study(None, f"sqlite:///{folder / 'sweepd.db'}")
+    with tempfile.TemporaryDirectory() as registry:
+        promotion = Promoter(study, Registry(Path(registry)), data_dir=folder).run()
+    bars, search = study_bars(study.spec, folder), study_search(study)
+    holdout = study_splits(study.spec, bars).holdout
+    best = read_candidate(study.trials[0], study, search)
+    bundle = build_bundle(best, study, bars, holdout, gate={})
+    score = next((one.score for one in promotion.candidates if one.trial == best.trial.number and one.score), None)
+    metrics = (score or score_bundle(bundle, bars, (holdout[0] - 1, holdout[1] - 1))).metrics
+    ahead = float(np.mean([one.excess_sharpe for one in best.paths]))
+    chosen = promotion.chosen
+    assert chosen is not None
+    return {
+        "kind": kind, "seed": seed, "promoted": promotion.outcome == "promoted",
+        "failed": [finding.name for finding in chosen.findings if finding.verdict == "fail"],
+        "values": {finding.name: finding.value for finding in chosen.findings if finding.value is not None},
+        "selection": promotion.to_dict()["selection"],
+        "holdout": {"return": metrics.total_return, "equal_weight": metrics.equal_weight_return},
+        "without_statistics": ahead > 0.0 and metrics.total_return > metrics.equal_weight_return,
+    }  # fmt: skip
+
+
+def report(results: dict[str, dict[str, Any]]) -> bool:
+    """Print promotion rates; whether all is as asked."""
+    rates, good = {}, True
+    for kind, wanted in COUNTS.items():
+        found = [one for one in results.values() if one["kind"] == kind]
+        if not found:
+            continue
+        promoted = sum(one["promoted"] for one in found)
+        naive = sum(one["without_statistics"] for one in found)
+        rates[kind] = promoted / len(found)
+        reasons: dict[str, int] = {}
+        for one in found:
+            for name in one["failed"]:
+                reasons[name] = reasons.get(name, 0) + 1
+        said = ", ".join(f"{name} {count}" for name, count in sorted(reasons.items(), key=lambda item: -item[1]))
+        print(
+            f"{kind:10} promoted {promoted:2} of {len(found):2} (of {wanted} wanted); without statistics {naive:2}; "
+            f"refused by: {said or '-'}"
+        )
+        if kind == "null":
+            good &= promoted <= NULL_LIMIT
+        if kind == "oracle":
+            good &= promoted == len(found)
+    ladder = [rates[kind] for kind in STRENGTHS if kind in rates]
+    good &= ladder == sorted(ladder) and (not ladder or ladder[-1] >= POWER)
+    complete = all(sum(one["kind"] == kind for one in results.values()) >= count for kind, count in COUNTS.items())
+    print("as asked" if good and complete else "as asked so far, not complete" if good else "NOT AS ASKED")
+    return good and complete
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, required=True, help="where the studies are kept")
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--judge-only", action="store_true", help="judge the studies that are trained, train none")
+    parser.add_argument("--again", action="store_true", help="judge all again, after a change of the gate")
+    parser.add_argument("--save", type=Path)
+    options = parser.parse_args()
+    print(machine_line(machine()))
+    results: dict[str, dict[str, Any]] = {}
+    if options.save and options.save.exists():
+        results = json.loads(options.save.read_text(encoding="utf-8"))["results"]
+    # Seed by seed, so that whatever is done when it is stopped says something about every market.
+    for seed in range(max(COUNTS.values())):
+        for kind in options.kinds:
+            folder, name = options.folder / f"{kind}-{seed:03d}", f"{kind}-{seed:03d}"
+            if seed >= COUNTS[kind] or (name in results and not options.again):
+                continue
+            if options.judge_only and not (folder / "sweepd.db").exists():
+                continue
+            if options.judge_only:
+                recipe_of(kind)
+                if len(open_study(None, f"sqlite:///{folder / 'sweepd.db'}").trials) < KINDS[kind].trials:
+                    continue
+            else:
+                train(folder, kind, seed)
+            results[name] = judge(folder, kind, seed)
+            one = results[name]
+            print(f"{name}: {'promoted' if one['promoted'] else 'refused by ' + ', '.join(one['failed'])}", flush=True)
+            if options.save:
+                write_atomic(options.save, json.dumps({"machine": machine(), "results": results}, indent=1))
+    return 0 if report(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
