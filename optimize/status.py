@@ -118,7 +118,7 @@ def show(found: dict[str, Any]) -> Group:
         grid.add_row(
             "paused", f"since {found['paused']['since']}, by {found['paused']['by']}; sweepd resume {found['study']}"
         )
-    elif found["done"] < found["total"]:
+    elif found["steps_per_second"]:
         eta = math.nan if found["eta_seconds"] is None else found["eta_seconds"]
         grid.add_row(
             "speed",
