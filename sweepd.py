@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import errno
 import sys
+from datetime import datetime
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from deploy.commands import deploy_commands, promote_after_study
+from deploy.commands import count_looks, deploy_commands, promote_after_study
 from envs.commands import data_app
+from envs.crypto.timeframe import bar_seconds
 from envs.errors import InputError, RunError, TryAgainLater
 from optimize.commands import search_commands
 from optimize.study import StudyHandle
@@ -24,6 +26,13 @@ from optimize.study import StudyHandle
 def promote_best(handle: StudyHandle, console: Console) -> None:
     """The auto-deploy step of a finished study: ask for the best trial's promotion, replay the champion on paper."""
     promote_after_study(handle.name, handle.storage.url, console=console)
+
+
+def looks_so_far(handle: StudyHandle) -> int:
+    """How often the bars of a study's hold-out were looked at, by whichever study of the same assets."""
+    data, bars = handle.spec.data, round(handle.spec.holdout * handle.spec.data.bars)
+    last = int(datetime.fromisoformat(data.last).timestamp())
+    return count_looks(data.tickers, last - (bars - 1) * bar_seconds(data.timeframe), last) if bars else 0
 
 
 def print_version(wanted: bool) -> None:
@@ -50,7 +59,7 @@ def build_app() -> typer.Typer:
         Research software, paper trading only: no order is ever sent to a real market.
         """
 
-    search_commands(app, promote_best)
+    search_commands(app, promote_best, looks_so_far)
     deploy_commands(app)
     app.add_typer(data_app, name="data")
     return app

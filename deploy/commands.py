@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -263,6 +263,13 @@ def replay_folder(deployments: Path, slot: str, result: Replay) -> Path:
         format_time(int(moment)).replace(":", "").replace("-", "")[:13] for moment in (result.time[0], result.time[-1])
     )
     return deployments / "replays" / f"{slot}-{result.bundle.name}-{first}-{last}"
+
+
+def count_looks(tickers: Sequence[str], first: int, last: int, deployments: Path = DEPLOYMENTS) -> int:
+    """Looks taken so far at these assets' hold-out bars between the opens `first` and `last`; 0 without a registry."""
+    if not (deployments / "registry.db").exists():
+        return 0
+    return Registry(deployments, create=False).looks(tickers, first, last)
 
 
 def promote_after_study(

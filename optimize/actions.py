@@ -28,6 +28,7 @@ from optimize.experiment import Experiment
 from optimize.freeze import Request, check_request, decide, open_study
 from optimize.launch import DEMO, DEMO_BARS, SMOKE, SMOKE_BARS, choose_device, make_demo_data, own_arguments, run_on_all
 from optimize.measure import typical_shape
+from optimize.outlook import CountLooks, outlook, sentence
 from optimize.pause import pause_study, resume_study
 from optimize.profiling import profile as profile_batch
 from optimize.recovery import GRACE_SECONDS, Worker, leave, list_workers, register_worker
@@ -54,13 +55,15 @@ def _sayer(console: Console) -> Callable[[str], None]:
     return say
 
 
-def train(flags: dict[str, Any], given: frozenset[str], after_study: AfterStudy | None) -> None:
+def train(
+    flags: dict[str, Any], given: frozenset[str], after_study: AfterStudy | None, count_looks: CountLooks | None = None
+) -> None:
     """Join or make the study and work on it. flags: all of `train`'s; given: names of those that a person set."""
     console = LogConsole(flags["log_file"], flags["log_format"])
     # A watchdog ends a hung worker with SIGABRT: then its stacks are in the log.
     faulthandler.enable(2)
     try:
-        _train(flags, given, after_study, console)
+        _train(flags, given, after_study, count_looks, console)
     except (InputError, RunError) as error:
         console.failed(error, expected=True)
         raise
@@ -69,7 +72,13 @@ def train(flags: dict[str, Any], given: frozenset[str], after_study: AfterStudy 
         raise
 
 
-def _train(flags: dict[str, Any], given: frozenset[str], after_study: AfterStudy | None, console: LogConsole) -> None:
+def _train(
+    flags: dict[str, Any],
+    given: frozenset[str],
+    after_study: AfterStudy | None,
+    count_looks: CountLooks | None,
+    console: LogConsole,
+) -> None:
     say = _sayer(console)
     flags, made_up = _with_preset(flags, given)
     if flags["n_trials"] < 1:
@@ -91,6 +100,8 @@ def _train(flags: dict[str, Any], given: frozenset[str], after_study: AfterStudy
     recorded = {key: str(value) if isinstance(value, Path) else value for key, value in flags.items()}
     handle, experiment = open_study(storage, name, request, device, flags["runs_dir"], recorded, say)
     _describe(handle, experiment, say)
+    looks = None if count_looks is None else count_looks(handle)
+    say(f"  gate: {sentence(outlook(handle.spec, flags['n_trials'], handle.trials()), looks)}")
     if flags["gpu"] == "all" and torch.cuda.device_count() > 1:
         count = torch.cuda.device_count()
         _all_gpus(handle, [own_arguments(i, flags["log_file"], flags["metrics_port"]) for i in range(count)], say)
@@ -226,10 +237,17 @@ def run(config: Path, out: Path | None, start_from: Path | None, gpu: str | None
     say(f"results in {result.out}")
 
 
-def show_status(study_name: str | None, where: str | None, runs_dir: Path, as_json: bool, watch: bool) -> bool:
+def show_status(
+    study_name: str | None,
+    where: str | None,
+    runs_dir: Path,
+    as_json: bool,
+    watch: bool,
+    count_looks: CountLooks | None = None,
+) -> bool:
     """Print the state of one study, or of all in the database; False where one of them is not well.
 
-    watch: again and again, until Ctrl-C.
+    watch: again and again, until Ctrl-C. count_looks: looks so far at a study's hold-out.
     """
     url = storage_url(where, runs_dir)
     storage = open_storage(url, create=False, immediate=False)
@@ -240,7 +258,7 @@ def show_status(study_name: str | None, where: str | None, runs_dir: Path, as_js
         ours = [study.study_name for study in storage.get_all_studies() if "sweepd:spec" in study.user_attrs]
         names = [study_name] if study_name else ours
         handles.update({name: StudyHandle(storage, name) for name in names if name not in handles})
-        return [study_status(handles[name]) for name in names]
+        return [study_status(handles[name], count_looks) for name in names]
 
     # Where nobody sees how wide it is, tables get room.
     console = Console() if sys.stdout.isatty() else Console(width=160)

@@ -14,6 +14,7 @@ from envs.errors import InputError
 from optimize.service_commands import service_app
 
 if TYPE_CHECKING:
+    from optimize.outlook import CountLooks
     from optimize.worker import AfterStudy
 
 STUDY, DATA, TRAINING, MARKET, MACHINE = "Study", "Data and folds", "Training", "Market and money", "Machine"
@@ -50,11 +51,14 @@ def _config(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
-def search_commands(app: typer.Typer, after_study: AfterStudy | None = None) -> None:
+def search_commands(
+    app: typer.Typer, after_study: AfterStudy | None = None, count_looks: CountLooks | None = None
+) -> None:
     """Add the commands to `app`.
 
     after_study: called as after_study(handle, console) by the worker that closes a study, unless --no-auto-deploy
     (see `optimize.worker.AfterStudy`).
+    count_looks: how often a study's hold-out bars were looked at so far (see `optimize.outlook.CountLooks`).
     """
 
     @app.command()
@@ -279,7 +283,7 @@ def search_commands(app: typer.Typer, after_study: AfterStudy | None = None) -> 
         flags = {name: value for name, value in locals().items() if name in context.params and name != "config"}
         from optimize import actions  # here, so that --help need not wait for torch
 
-        actions.train(flags, _given(context), after_study)
+        actions.train(flags, _given(context), after_study, count_looks)
 
     @app.command("profile", help="Measure where the time of `train` with the same flags would go, and what to change.")
     @functools.wraps(train)
@@ -333,7 +337,7 @@ def search_commands(app: typer.Typer, after_study: AfterStudy | None = None) -> 
         """
         from optimize import actions
 
-        if not actions.show_status(study_name, storage, runs_dir, as_json, watch):
+        if not actions.show_status(study_name, storage, runs_dir, as_json, watch, count_looks):
             raise typer.Exit(1)
 
     @app.command()

@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from optimize.outlook import CountLooks, outlook, sentence
 from optimize.pause import pause_of
 from optimize.recovery import GRACE_SECONDS, Worker, list_workers
 from optimize.study import REASON_KEY, TOTAL_KEY, StudyHandle, count_states
@@ -21,7 +22,7 @@ STATE_WORDS = {"FAIL": "failed"}
 DONE = ("COMPLETE", "PRUNED", "FAIL")
 
 
-def study_status(handle: StudyHandle) -> dict[str, Any]:
+def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> dict[str, Any]:
     """The study as plain data; docs/operations.md says what each key means."""
     attributes = handle.storage.get_study_user_attrs(handle.study_id)
     trials = handle.trials()
@@ -54,6 +55,8 @@ def study_status(handle: StudyHandle) -> dict[str, Any]:
         "trials_per_hour": round(hourly, 2),
         "eta_seconds": _eta(left, hourly, speed, living),
         "best": None if best is None else {"trial": best.number, "value": best.value, "params": best.params},
+        "gate": outlook(handle.spec, max(total, done), trials)
+        | {"looks": None if count_looks is None else count_looks(handle)},
         "workers": workers,
         "storage_retries": sum(w.get("storage_retries", 0) for w in living),
         "failures": _failures(trials),
@@ -114,6 +117,7 @@ def show(found: dict[str, Any]) -> Group:
     grid.add_row("trials", f"{found['done']} of {found['total']} done" + (f": {by_state}" if by_state else ""))
     if found["best"]:
         grid.add_row("best", f"trial {found['best']['trial']}, {found['best']['value']:+.4f}")
+    grid.add_row("gate", sentence(found["gate"], found["gate"]["looks"]))
     if found["paused"]:
         grid.add_row(
             "paused", f"since {found['paused']['since']}, by {found['paused']['by']}; sweepd resume {found['study']}"

@@ -18,7 +18,7 @@ from tests.optimize.study_files import open_handle, training_begun, wait_for
 ENDLESS = ("--budget", 200_000, "--pruner", "none")
 STUDY_KEYS = {
     "study", "healthy", "unhealthy", "run_dir", "about", "paused", "trials", "total", "done", "rungs",
-    "steps_per_second", "trials_per_hour", "eta_seconds", "best", "workers", "storage_retries", "failures",
+    "steps_per_second", "trials_per_hour", "eta_seconds", "best", "gate", "workers", "storage_retries", "failures",
 }  # fmt: skip
 WORKER_KEYS = {
     "worker", "host", "pid", "status", "state", "beat_age", "trials", "rung", "device", "num_envs", "total",
