@@ -17,6 +17,7 @@ Three parts, each resumed where it stopped when its results file is given again:
     python scripts/bench/train_vs_peers.py scores --save …
     python scripts/bench/train_vs_peers.py pufferlib --save …
 
+On a machine that something else uses, `speed --cpu-time` counts the processor time of one thread instead.
 --stop-after ends a part after so many seconds, between two cells.
 """
 
@@ -30,7 +31,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,9 @@ def serve_pair() -> None:
             print(steps_per_second(made[request["measure"]].rollout, request["seconds"]), flush=True)
 
 
-def measure_cell(cell: Cell, peers: list[str], pair: Pair | None, runs: int, seconds: float) -> dict[str, Any]:
+def measure_cell(
+    cell: Cell, peers: list[str], pair: Pair | None, runs: int, seconds: float, clock: Callable[[], float]
+) -> dict[str, Any]:
     """All trainers by turns."""
     trainers = {name: TRAINERS[name](cell, 0) for name in ("ours", *peers)}
     for trainer in trainers.values():
@@ -152,7 +155,7 @@ def measure_cell(cell: Cell, peers: list[str], pair: Pair | None, runs: int, sec
             speeds[f"{name} pair"] = []
     for _ in range(runs):
         for name, trainer in trainers.items():
-            speeds[name].append(steps_per_second(trainer.rollout, seconds))
+            speeds[name].append(steps_per_second(trainer.rollout, seconds, clock))
         if pair:
             for name in peers:
                 speeds[f"{name} pair"].append(pair.measure(name, seconds))
@@ -177,9 +180,10 @@ def speed(args: argparse.Namespace) -> int:
         else:
             cells += default_cells(task, args.members)
     results = Results(args.save, "speed", args.stop_after)
+    clock = time.process_time if args.cpu_time else time.perf_counter
     pair = Pair(args.threads) if args.threads >= 2 and not args.no_pair else None
     for cell in results.missing(cells):
-        made = measure_cell(cell, args.peers, pair, args.runs, args.seconds)
+        made = measure_cell(cell, args.peers, pair, args.runs, args.seconds, clock)
         results.add(str(cell), made)
     if pair:
         pair.close()
@@ -301,9 +305,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=0.5, help="least time of one measurement")
     parser.add_argument("--seeds", type=int, default=2, help="members of each peer whose scores are shown")
     parser.add_argument("--no-pair", action="store_true", help="leave out the two processes side by side")
+    parser.add_argument("--cpu-time", action="store_true", help="steps per second of processor time, on one thread")
     parser.add_argument("--stop-after", type=float, default=float("inf"), help="seconds")
     parser.add_argument("--save", type=Path, help="results file, read first where it exists")
     args = parser.parse_args(argv)
+    if args.cpu_time:
+        args.threads = 1  # waiting threads spin, which is processor time, too
     torch.set_num_threads(args.threads)
     if args.part == "as-pair":
         serve_pair()

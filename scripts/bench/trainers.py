@@ -184,12 +184,14 @@ def sb3(cell: Cell, seed: int) -> Trainer:
 TRAINERS: dict[str, Callable[[Cell, int], Trainer]] = {"ours": ours, "elegant": elegant, "sb3": sb3, "cleanrl": cleanrl}
 
 
-def steps_per_second(rollout: Callable[[], int], seconds: float) -> float:
+def steps_per_second(
+    rollout: Callable[[], int], seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> float:
     """Whole rollouts for at least that long."""
-    steps, start = 0, time.perf_counter()
+    steps, start = 0, clock()
     while True:
         steps += rollout()
-        passed = time.perf_counter() - start
+        passed = clock() - start
         if passed >= seconds:
             return steps / passed
 
