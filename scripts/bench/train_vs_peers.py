@@ -17,7 +17,7 @@ Three parts, each resumed where it stopped when its results file is given again:
     python scripts/bench/train_vs_peers.py scores --save …
     python scripts/bench/train_vs_peers.py pufferlib --save …
 
-On a machine that something else uses, `speed --cpu-time` counts the processor time of one thread instead.
+On a machine that something else uses, `--cpu-time` (speed, pufferlib) counts the processor time of one thread instead.
 --stop-after ends a part after so many seconds, between two cells.
 """
 
@@ -255,6 +255,7 @@ def puffer_trainer(depth: int, width: int, members: int, learning_rate: float) -
 def pufferlib(args: argparse.Namespace) -> int:
     """Steps per second at both sizes, and the way to 475."""
     results = Results(args.save, "pufferlib", args.stop_after)
+    clock = time.process_time if args.cpu_time else time.perf_counter
     for size, (known, depth, width, theirs, goal) in PUFFER.items():
         for members in (1, 10):
             ppo, env = puffer_trainer(depth, width, members, 0.01)
@@ -267,7 +268,7 @@ def pufferlib(args: argparse.Namespace) -> int:
                 ppo.train(env, 1)
                 return ppo.shape.slots * ppo.shape.samples
 
-            runs = [steps_per_second(rollout, args.seconds) for _ in range(args.runs)]
+            runs = [steps_per_second(rollout, args.seconds, clock) for _ in range(args.runs)]
             rate = statistics.median(runs)
             print(
                 f"{size}: {weights:,} weights (PufferLib: {known:,}), {members} x 1,024 agents: {rate:,.0f} steps/s, "
