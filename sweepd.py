@@ -7,11 +7,14 @@ function, so that `optimize` never imports `deploy`.
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
 import sys
 from datetime import datetime
 from importlib.metadata import version
 from typing import Annotated
 
+import psutil
 import typer
 from rich.console import Console
 
@@ -26,6 +29,34 @@ from optimize.study import StudyHandle
 def promote_best(handle: StudyHandle, console: Console) -> None:
     """The auto-deploy step of a finished study: ask for the best trial's promotion, replay the champion on paper."""
     promote_after_study(handle.name, handle.storage.url, console=console)
+
+
+class JudgeBeside:
+    """Judges a study's new best trial by the rules that need no look, in a process of its own at the lowest priority.
+
+    What it says goes to `gate/first-stage.log` in the study's run directory. While one is still at it, the next is left
+    out: the end of the study judges all.
+    """
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __call__(self, handle: StudyHandle) -> None:
+        if self.process is not None and self.process.poll() is None:
+            return
+        # The database's URL may hold a password, so it is not put where `ps` shows it.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "SWEEPD_STORAGE": handle.storage.url}
+        command = [sys.executable, "-m", "sweepd", "promote", "--study-name", handle.name, "--first-stage"]
+        try:
+            log = handle.run_dir / "gate" / "first-stage.log"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("ab") as output:
+                self.process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+                )
+            psutil.Process(self.process.pid).nice(19)
+        except (OSError, psutil.Error):  # training goes on; the end of the study judges all
+            return
 
 
 def looks_so_far(handle: StudyHandle) -> int:
@@ -59,7 +90,7 @@ def build_app() -> typer.Typer:
         Research software, paper trading only: no order is ever sent to a real market.
         """
 
-    search_commands(app, promote_best, looks_so_far)
+    search_commands(app, promote_best, JudgeBeside(), looks_so_far)
     deploy_commands(app)
     app.add_typer(data_app, name="data")
     return app

@@ -50,7 +50,11 @@ def promote_command(
     ] = None,
     storage: Annotated[
         str | None,
-        typer.Option("--storage", help="Database of the study: a SQLite file or a URL; default runs/sweepd.db."),
+        typer.Option(
+            "--storage",
+            envvar="SWEEPD_STORAGE",
+            help="Database of the study: a SQLite file or a URL; default runs/sweepd.db.",
+        ),
     ] = None,
     slot: Annotated[
         str | None,
@@ -75,6 +79,10 @@ def promote_command(
     limit: Annotated[
         list[str] | None, typer.Option("--limit", help="Change a rule's limit: NAME=NUMBER. May be repeated.")
     ] = None,
+    first_stage: Annotated[
+        bool,
+        typer.Option("--first-stage", help="Only the rules that need no look at the hold-out, for the best trial."),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Change no champion. The look at the hold-out is counted: you see its numbers."),
@@ -96,7 +104,7 @@ def promote_command(
         slot=slot,
         data_dir=data_dir,
         dry_run=dry_run,
-        looks=looks,
+        looks=0 if first_stage else looks,
         rules=with_limits(DEFAULT_RULES, parse_limits(limit or [])),
         progress=(lambda _text: None) if as_json else lambda text: console.print(text, style="dim"),
     )
@@ -105,7 +113,8 @@ def promote_command(
         typer.echo(json.dumps(promotion.to_dict(), indent=1))
         return
     print_promotion(console, promotion)
-    _report(console, study, promotion, promoter)
+    if not first_stage:
+        _report(console, study, promotion, promoter)
     if promotion.outcome in ("promoted", "champion already"):
         console.print(f"next: sweepd trade --replay {promotion.slot}", highlight=False)
 

@@ -34,6 +34,7 @@ HEADLINES = {
     "champion already": "It is the champion already",
     "challenger": "Kept as a challenger",
     "none passes": "No candidate passes",
+    "first stage": "So far, before any look at the hold-out",
 }
 COLOURS = {"pass": GOOD, "fail": BAD, "defer": "#b9770e", "not asked": EQUAL}
 READING = (

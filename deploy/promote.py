@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from optuna.trial import FrozenTrial
+
 from deploy.advice import why_none
 from deploy.backtests import Search
 from deploy.bootstrap import mean_above_zero
@@ -32,7 +34,14 @@ from envs.crypto.bars import Bars, load_bars
 from envs.errors import InputError, RunError
 
 Outcome = Literal[
-    "promoted", "would promote", "champion already", "challenger", "none passes", "no candidate", "no hold-out"
+    "promoted",
+    "would promote",
+    "champion already",
+    "challenger",
+    "none passes",
+    "no candidate",
+    "no hold-out",
+    "first stage",
 ]
 MAX_RACES = 5
 KEPT_CANDIDATES = 20  # in the JSON of a promotion
@@ -128,7 +137,8 @@ class Promoter:
 
     slot: see `default_slot`. data_dir: where the study's bars lie now (default: where they were).
     dry_run: change no champion and write no bundle; a look at the hold-out is counted all the same, since its numbers
-    are seen. looks: how many candidates may be scored on the hold-out. progress: told, in a few words, what takes long.
+    are seen. looks: how many candidates may be scored on the hold-out; 0 for the first stage alone, of the best one.
+    progress: told, in a few words, what takes long.
     """
 
     def __init__(
@@ -176,6 +186,8 @@ class Promoter:
         self.holdout_bars = int(bars.time[holdout[0]]), int(bars.time[holdout[1] - 1])
         self.progress(f"reading the paths of {len(self.study.trials)} complete trials")
         self.search = study_search(self.study)
+        if self.looks == 0:
+            return self._without_a_look(trials[0], bars, holdout)
         judged: list[Judged] = []
         spent = 0
         for item in trials:
@@ -198,6 +210,17 @@ class Promoter:
         if not self.dry_run:
             self.registry.refuse(self.slot, refusal.reason, refusal.to_dict())
         return refusal
+
+    def _without_a_look(self, trial: FrozenTrial, bars: Bars, holdout: tuple[int, int]) -> Promotion:
+        """The first stage alone, of one trial. Nothing is written to the registry."""
+        assert self.search is not None
+        candidate = read_candidate(trial, self.study, self.search)
+        findings = self._first_stage(candidate, bars, holdout, thorough=True)
+        failed = [finding.name for finding in findings if finding.verdict != "pass"]
+        said = f"does not meet {', '.join(failed)}" if failed else "meets every rule that needs no look at the hold-out"
+        why = not_asked(self.rules, "hold-out", "only the first stage was asked for")
+        judged = Judged(trial.number, candidate.value, (*findings, *why))
+        return self._outcome("first stage", f"trial {trial.number} {said}", [judged], judged)
 
     def _first_stage(
         self, candidate: Candidate, bars: Bars, holdout: tuple[int, int], *, thorough: bool

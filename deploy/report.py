@@ -34,6 +34,7 @@ HEADLINES = {
     "none passes": "NO CANDIDATE PASSES",
     "no candidate": "NO CANDIDATE",
     "no hold-out": "NO HOLD-OUT",
+    "first stage": "FIRST STAGE",
 }
 
 

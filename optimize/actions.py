@@ -38,7 +38,7 @@ from optimize.status import show, study_status
 from optimize.storage import hide_password, open_storage, storage_url
 from optimize.study import StudyHandle, study_exists
 from optimize.trial_batch import Interrupted
-from optimize.worker import AfterStudy, StopRequest, WorkerOptions, work
+from optimize.worker import AfterStudy, OnNewBest, StopRequest, WorkerOptions, work
 
 BANNER = (
     "SYNTHETIC MARKET: a demonstration on made-up bars with a planted, learnable structure; "
@@ -56,14 +56,18 @@ def _sayer(console: Console) -> Callable[[str], None]:
 
 
 def train(
-    flags: dict[str, Any], given: frozenset[str], after_study: AfterStudy | None, count_looks: CountLooks | None = None
+    flags: dict[str, Any],
+    given: frozenset[str],
+    after_study: AfterStudy | None,
+    on_new_best: OnNewBest | None = None,
+    count_looks: CountLooks | None = None,
 ) -> None:
     """Join or make the study and work on it. flags: all of `train`'s; given: names of those that a person set."""
     console = LogConsole(flags["log_file"], flags["log_format"])
     # A watchdog ends a hung worker with SIGABRT: then its stacks are in the log.
     faulthandler.enable(2)
     try:
-        _train(flags, given, after_study, count_looks, console)
+        _train(flags, given, after_study, on_new_best, count_looks, console)
     except (InputError, RunError) as error:
         console.failed(error, expected=True)
         raise
@@ -76,6 +80,7 @@ def _train(
     flags: dict[str, Any],
     given: frozenset[str],
     after_study: AfterStudy | None,
+    on_new_best: OnNewBest | None,
     count_looks: CountLooks | None,
     console: LogConsole,
 ) -> None:
@@ -107,7 +112,8 @@ def _train(
         _all_gpus(handle, [own_arguments(i, flags["log_file"], flags["metrics_port"]) for i in range(count)], say)
         return
     options = WorkerOptions(flags["n_trials"], alongside=flags["alongside"], metrics_port=flags["metrics_port"])
-    work(handle, experiment, options, console, after_study if flags["auto_deploy"] else None)
+    deploy = (after_study, on_new_best) if flags["auto_deploy"] else (None, None)
+    work(handle, experiment, options, console, *deploy)
 
 
 def profile(flags: dict[str, Any], given: frozenset[str]) -> None:

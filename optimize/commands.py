@@ -15,7 +15,7 @@ from optimize.service_commands import service_app
 
 if TYPE_CHECKING:
     from optimize.outlook import CountLooks
-    from optimize.worker import AfterStudy
+    from optimize.worker import AfterStudy, OnNewBest
 
 STUDY, DATA, TRAINING, MARKET, MACHINE = "Study", "Data and folds", "Training", "Market and money", "Machine"
 
@@ -52,12 +52,16 @@ def _config(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def search_commands(
-    app: typer.Typer, after_study: AfterStudy | None = None, count_looks: CountLooks | None = None
+    app: typer.Typer,
+    after_study: AfterStudy | None = None,
+    on_new_best: OnNewBest | None = None,
+    count_looks: CountLooks | None = None,
 ) -> None:
     """Add the commands to `app`.
 
     after_study: called as after_study(handle, console) by the worker that closes a study, unless --no-auto-deploy
     (see `optimize.worker.AfterStudy`).
+    on_new_best: called between batches when the study has a new best trial; it returns at once and never raises.
     count_looks: how often a study's hold-out bars were looked at so far (see `optimize.outlook.CountLooks`).
     """
 
@@ -149,7 +153,7 @@ def search_commands(
             bool,
             typer.Option(
                 "--auto-deploy/--no-auto-deploy",
-                help="Ask for the best trial's promotion to paper trading when the study is done.",
+                help="Judge each new best trial beside the training, and ask for promotion when the study is done.",
                 rich_help_panel=STUDY,
             ),
         ] = True,
@@ -283,7 +287,7 @@ def search_commands(
         flags = {name: value for name, value in locals().items() if name in context.params and name != "config"}
         from optimize import actions  # here, so that --help need not wait for torch
 
-        actions.train(flags, _given(context), after_study, count_looks)
+        actions.train(flags, _given(context), after_study, on_new_best, count_looks)
 
     @app.command("profile", help="Measure where the time of `train` with the same flags would go, and what to change.")
     @functools.wraps(train)

@@ -44,6 +44,7 @@ from optimize.timing import Phases
 from optimize.trial_batch import Evaluation, Interrupted, Trainer, Training
 
 AfterStudy = Callable[[StudyHandle, Console], None]
+OnNewBest = Callable[[StudyHandle], None]  # must return at once and never raise: training goes on behind it
 WAIT_SECONDS = 2.0
 PATIENCE_SECONDS = 600.0
 CLOSING_SECONDS = 3600.0  # what a promotion may take without a sign of life
@@ -129,6 +130,8 @@ class Worker:
         self.trained = 0
         self.phases = Phases()
         self.batches: list[int] = []
+        self.on_new_best: OnNewBest | None = None
+        self.best = telemetry.best
 
     # -- the loop
     # -----------------------------------------------------------------------------------------------------------------
@@ -148,6 +151,9 @@ class Worker:
                     self._recover()
                     plans = self.handle.ask_batch(self.spec.trials_per_batch, self.name, self.options.total)
                     self._refresh()
+                new_best, self.best = self.telemetry.best != self.best, self.telemetry.best
+                if new_best and self.batches and plans and self.on_new_best is not None:
+                    self.on_new_best(self.handle)
                 if plans:
                     self.heartbeat.state = "training"
                     self.batches.append(len(plans))
@@ -452,9 +458,12 @@ def work(
     options: WorkerOptions,
     console: Console,
     after_study: AfterStudy | None = None,
+    on_new_best: OnNewBest | None = None,
 ) -> None:
     """Register, work to the study's total, sum up, and hand over to `after_study`. Returns normally on a requested
     stop, too.
+
+    on_new_best: called between batches whenever the study has a new best trial.
     """
     telemetry = Telemetry(console, handle.name, experiment.device)
     telemetry.total = options.total
@@ -465,6 +474,7 @@ def work(
         name = register_worker(handle.storage, handle.study_id, alongside=options.alongside, say=telemetry.say)
         try:
             worker = Worker(handle, experiment, options, telemetry, name, stop)
+            worker.on_new_best = on_new_best
             telemetry.say(
                 f"Using Vectorized Environments: {handle.spec.num_envs * handle.spec.slots} parallel envs "
                 f"({handle.spec.num_envs} per member x {handle.spec.slots} members per program)"

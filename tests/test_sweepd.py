@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import sweepd
 from envs.errors import InputError, RunError
+from tests.deploy.builders import FakeStudy
 
 
 @pytest.mark.parametrize(
@@ -42,3 +46,24 @@ def test_a_fault_of_our_own_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sweepd, "build_app", lambda: app)
     with pytest.raises(OSError, match="No such file"):
         sweepd.main()
+
+
+def test_a_new_best_trial_is_judged_beside_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fake = FakeStudy(tmp_path)
+    fake.add(2.0, fake.contrarian())
+    handle = SimpleNamespace(name=fake.name, run_dir=fake.run_dir, storage=SimpleNamespace(url=fake.storage))
+    judge, began = sweepd.JudgeBeside(), time.monotonic()
+    judge(handle)  # type: ignore[arg-type]
+    first = judge.process
+    judge(handle)  # type: ignore[arg-type]
+    assert time.monotonic() - began < 2.0
+    assert first is not None
+    assert judge.process is first  # one at a time
+    assert first.wait(120) == 0
+    said = (fake.run_dir / "gate" / "first-stage.log").read_text()
+    assert "FIRST STAGE" in said
+    assert "meets every rule that needs no look" in " ".join(said.split())
+    monkeypatch.setattr(sweepd.sys, "executable", str(tmp_path / "none"))
+    judge(handle)  # type: ignore[arg-type]
+    assert judge.process is first  # what cannot be started does not stop the training

@@ -459,3 +459,15 @@ def test_the_report_is_two_pages_of_pdf_one_of_html_and_attached_to_the_study(fa
     # A candidate without readable paths, or a study that nobody finished, is no reason to fail.
     (fake.run_dir / "trial-00000" / "paths.parquet").unlink()
     assert "NO CANDIDATE PASSES" in cli("promote", "--storage", "studies.db", "--trial", "0")
+
+
+def test_the_first_stage_alone_takes_no_look_and_writes_nothing(fake: FakeStudy, registry: Registry) -> None:
+    fake.add(2.0, fake.idle())
+    fake.add(1.0, fake.contrarian())
+    promotion = run(fake, registry, looks=0)
+    assert (promotion.outcome, promotion.looks) == ("first stage", 0)
+    assert promotion.reason == "trial 0 does not meet constant-policy"
+    assert len(promotion.candidates) == 1
+    assert registry.events() == []
+    assert "FIRST STAGE" in shown(promotion)
+    json.dumps(promotion.to_dict(), allow_nan=False)
