@@ -124,7 +124,7 @@ def flags_of(market: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tup
     """What `train` would be called with."""
     monkeypatch.chdir(market)
     seen: list[tuple[dict[str, Any], frozenset[str]]] = []
-    monkeypatch.setattr(actions, "train", lambda flags, given, _: seen.append((flags, given)))
+    monkeypatch.setattr(actions, "train", lambda flags, given, *_: seen.append((flags, given)))
 
     def run(*words: object) -> tuple[dict[str, Any], frozenset[str]]:
         result = CliRunner().invoke(search_app(), ["train", *map(str, words)], catch_exceptions=False)
@@ -143,7 +143,8 @@ def test_every_flag_may_stand_in_a_config_file_and_the_command_line_wins(
         type(None): lambda _: None,
     }  # fmt: skip
     special = {"n_envs": 8, "data_dir": "bars", "runs_dir": "elsewhere", "storage": "s.db", "study_name": "t",
-               "tickers": ["A/B", "C/D"], "gpu": 1, "threads": 2, "slots": 3, "trials_per_batch": 4}  # fmt: skip
+               "tickers": ["A/B", "C/D"], "gpu": 1, "threads": 2, "slots": 3, "trials_per_batch": 4,
+               "log_file": "w.log", "metrics_port": 9100}  # fmt: skip
     wanted = {n: special[n] if n in special else other[type(v)](v) for n, v in defaults.items()}
     lines = [f"{name.replace('_', '-')} = {json.dumps(value)}" for name, value in wanted.items()]
     (market / "c.toml").write_text("\n".join(lines))

@@ -60,7 +60,7 @@ def test_a_paused_worker_lets_go_within_seconds_waits_and_stops_when_asked(marke
     assert "sweepd resume s" in out
     assert {t.state for t in open_handle(market).trials()} == {TrialState.WAITING}
     [seen] = _workers(market)
-    assert (seen.state, seen.alive, seen.info.get("trials")) == ("paused", True, None)
+    assert (seen.state, seen.alive, seen.info.get("trials")) == ("paused", True, [])
     assert "paused since" in sweepd("pause", "s").finish()
     worker.signal(signal.SIGINT)
     assert "stopped as asked" in worker.finish()
