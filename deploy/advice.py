@@ -22,6 +22,12 @@ NEXT: Mapping[str, str] = {
 }
 
 
+ALIKE = (
+    "the trials that reached the end are alike and all beat equal weight, so which one is best is chance: let worse "
+    "ones finish, too (--pruner none), widen the search space, or use more bars"
+)
+
+
 def why_none(*, judged_count: int, trial: int, findings: Sequence[Finding], search: Search) -> str:
     """One paragraph: who came closest, what it lacked, what it would have needed, and what to do next."""
     lacking = [finding for finding in findings if finding.verdict in ("fail", "defer")]
@@ -31,7 +37,9 @@ def why_none(*, judged_count: int, trial: int, findings: Sequence[Finding], sear
         f"where {finding.comparison} {finding.limit:g} is needed ({finding.explanation})"
         for finding in lacking
     ]
-    advice = [f"{finding.name}: {NEXT[finding.name]}" for finding in lacking if finding.name in NEXT]
+    found = search.overfitting
+    alike = {"pbo": ALIKE} if found is not None and found.loss <= 0.05 else {}
+    advice = [f"{one.name}: {alike.get(one.name, NEXT[one.name])}" for one in lacking if one.name in NEXT]
     looked = "the hold-out was looked at" if where == "hold-out" else "no look at the hold-out was spent"
     return (
         f"{judged_count} candidate(s) judged, {looked}; trial {trial} came closest but failed in {where}: "

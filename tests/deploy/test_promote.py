@@ -471,3 +471,13 @@ def test_the_first_stage_alone_takes_no_look_and_writes_nothing(fake: FakeStudy,
     assert registry.events() == []
     assert "FIRST STAGE" in shown(promotion)
     json.dumps(promotion.to_dict(), allow_nan=False)
+
+
+def test_trials_that_are_all_as_good_are_told_from_trials_that_are_all_luck(
+    fake: FakeStudy, registry: Registry
+) -> None:
+    for _ in range(5):
+        fake.add(2.0, fake.contrarian(), edge=2e-3)
+    promotion = run(fake, registry)
+    assert "alike and all beat equal weight" in promotion.reason
+    assert "--pruner none" in promotion.reason
