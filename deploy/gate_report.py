@@ -140,14 +140,18 @@ def summary(promotion: Promotion) -> list[str]:
     search, chosen = promotion.search, promotion.chosen
     assert search is not None
     assert chosen is not None
-    asked = "in cross-validation alone" if chosen.look is None else f"and on the hold-out (look {chosen.look.number})"
+    asked = (
+        "in cross-validation alone"
+        if chosen.look is None
+        else f"in cross-validation and on the hold-out (look {chosen.look.number})"
+    )
     lines = [
         f"Study {promotion.study}: {search.trials} trials, of which {len(search.backtests)} reached the end; "
         f"{search.bars:,} bars of {search.timeframe}. This page is about trial {chosen.trial}, judged {asked}, asking "
         f"for slot {promotion.slot}. Looks at this hold-out so far: {promotion.looks}."
     ]
     if promotion.outcome != "none passes":
-        lines.append(promotion.reason + ".")
+        lines.append(promotion.reason[:1].upper() + promotion.reason[1:] + ".")
     else:
         helps = promotion.reason.partition("What helps:")
         lines.append(
@@ -230,8 +234,14 @@ small {{ color: #777; }}
 """
 
 
+def _number(finding: Finding) -> str:
+    if finding.value is None:
+        return "–"
+    return f"{finding.value:,.0f}" if float(finding.value).is_integer() else f"{finding.value:.4g}"
+
+
 def _row(finding: Finding) -> str:
-    value = "–" if finding.value is None else f"{finding.value:,.4g}"
+    value = _number(finding)
     colour = COLOURS[finding.verdict]
     return (
         f"<tr><td><b>{html.escape(finding.name)}</b><br><small>{html.escape(finding.meaning)}</small></td>"
@@ -266,7 +276,7 @@ def _words(promotion: Promotion, chosen: Judged) -> Figure:
         put(line, 8.5)
     at -= 0.006
     for finding in chosen.findings:
-        value = "–" if finding.value is None else f"{finding.value:,.4g}"
+        value = _number(finding)
         figure.text(0.93, at, finding.verdict, fontsize=9, va="top", ha="right", color=COLOURS[finding.verdict])
         title = f"{finding.name}: {value} ({finding.comparison} {finding.limit:g}), {finding.meaning}"
         put(title, 9, columns=95, gap=0.001, weight="bold")

@@ -73,7 +73,7 @@ def draw_logits(axes: Axes, found: Overfitting | None) -> None:
     axes.set_xlabel("rank on the other half (logit): left of 0 worse than the median trial")
     axes.set_ylabel("% of the ways to halve")
     share = f"PBO {found.pbo:.0%}"
-    axes.text(0.98, 0.97, share, transform=axes.transAxes, ha="right", va="top", color=BAD, fontsize=9, weight="bold")
+    axes.text(0.98, 0.97, share, transform=axes.transAxes, ha="right", va="top", fontsize=9, weight="bold")
     _grid(axes)
 
 
