@@ -201,7 +201,7 @@ class Records:
     def _sweep(self, number: int) -> None:
         """Delete what a finished trial needed while it trained, half-written files of killed workers included."""
         folder = self.handle.trial_dir(number)
-        for old in (*folder.glob("checkpoint-*.safetensors"), *folder.glob(".checkpoint-*.tmp.*")):
+        for old in (*folder.glob("checkpoint-*.safetensors"), *folder.glob(".*.tmp.*")):
             old.unlink(missing_ok=True)
 
     def _publish(self, trial: FrozenTrial) -> None:

@@ -239,6 +239,7 @@ class Worker:
         numbers = ", ".join(str(plan.number) for plan in plans)
         described = " ".join(f"{name} {value}" for name, value in shape.items())
         self.telemetry.say(f"training {'trials' if len(plans) > 1 else 'trial'} {numbers} together ({described})")
+        self._asked = time.monotonic()
         try:
             while trainings:
                 self._describe(trainings)
@@ -289,6 +290,9 @@ class Worker:
     def _stop_or_lost(self) -> bool:
         """Asked by the trainer after every rollout and every step of an evaluation."""
         self.supervisor.alive(self.telemetry.line)
+        before, self._asked = self._asked, time.monotonic()
+        if self._asked - before > self.options.grace_seconds / 2:
+            self.heartbeat.try_beat()  # this process may have been asleep: are its trials still its own?
         return self._stop_or_pause() or bool(self.heartbeat.lost)
 
     def _without_lost(self, trainings: list[Training]) -> list[Training]:

@@ -178,8 +178,14 @@ def _leave_a_trail(path: Path) -> None:
     """Append (nanoseconds, trial id, token) for every trial in hand after every rollout."""
     file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     progress = Worker._progress
+    before = time.monotonic()
 
     def noted(own: Worker, steps: int) -> None:
+        nonlocal before
+        asleep, before = time.monotonic() - before > GRACE, time.monotonic()
+        if asleep:  # what was trained was trained before; whether it goes on is what matters
+            progress(own, steps)
+            return
         lost = own.heartbeat.lost
         lines = [
             f"{time.monotonic_ns()} {trial} {token}\n"
