@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,20 @@ def derive_seed(*parts: int | str) -> int:
         text = str(part)
         digest.update(f"{type(part).__name__}:{len(text)}:{text};".encode())
     return int.from_bytes(digest.digest()[:8], "big") >> 1
+
+
+def member_seeds(seed: int | Sequence[int | None] | None, members: int, *, seeded: bool) -> list[int | None]:
+    """One seed per member, as `VecEnv.reset` is given them: from one seed, or as they stand. None keeps a stream.
+
+    seeded: whether any stream had a seed before. Where none was ever given at all, they come from the operating system.
+    """
+    if isinstance(seed, int):
+        return [derive_seed("env", seed, member) for member in range(members)]
+    if seed is not None:
+        return list(seed)
+    if seeded:
+        return [None] * members
+    return [int(np.random.SeedSequence().generate_state(1)[0]) for _ in range(members)]
 
 
 class Streams:

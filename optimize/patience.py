@@ -81,11 +81,8 @@ class Patience:
             self._inside.active = False
 
     def _wait(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if self.stopping():
-                left = min(left, 0.5)
-                until = min(until, time.monotonic() + left)
+        began = time.monotonic()
+        while (left := began + (min(seconds, 0.5) if self.stopping() else seconds) - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
 
 

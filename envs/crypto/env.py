@@ -21,7 +21,7 @@ from envs.crypto.reward import Reward
 from envs.crypto.timeframe import bars_per_week
 from envs.errors import InputError
 from envs.faults import FaultLatch
-from envs.streams import derive_seed
+from envs.streams import member_seeds
 from envs.vec_env import Step, VecEnv
 
 
@@ -257,17 +257,8 @@ class CryptoEnv(VecEnv):
 
         Where no seed was ever given at all, members get one from the operating system.
         """
-        members = range(self.num_members)
-        seeds: list[int | None]
-        if isinstance(seed, int):
-            seeds = [derive_seed("env", seed, member) for member in members]
-        elif seed is not None:
-            seeds = list(seed)
-        elif any(self._episodes.seeded(member) for member in members):
-            seeds = [None] * self.num_members
-        else:
-            seeds = [int(np.random.SeedSequence().generate_state(1)[0]) for _ in members]
-        for member, own in enumerate(seeds):
+        seeded = any(self._episodes.seeded(member) for member in range(self.num_members))
+        for member, own in enumerate(member_seeds(seed, self.num_members, seeded=seeded)):
             self.reset_member(member, own)
         return self.observe()
 

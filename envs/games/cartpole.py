@@ -16,7 +16,7 @@ from torch import Tensor
 
 from envs.errors import InputError
 from envs.faults import ChoiceLatch
-from envs.streams import Streams, derive_seed
+from envs.streams import Streams, member_seeds
 from envs.vec_env import Step, VecEnv
 
 _AHEAD = 64  # steps for which a member's starts are drawn where nobody called `draw`
@@ -179,17 +179,8 @@ class CartPole(VecEnv):
 
         Where no seed was ever given at all, members get one from the operating system.
         """
-        members = range(self.num_members)
-        seeds: list[int | None]
-        if isinstance(seed, int):
-            seeds = [derive_seed("env", seed, member) for member in members]
-        elif seed is not None:
-            seeds = list(seed)
-        elif any(self._streams.seeded(member) for member in members):
-            seeds = [None] * self.num_members
-        else:
-            seeds = [int(np.random.SeedSequence().generate_state(1)[0]) for _ in members]
-        for member, own in enumerate(seeds):
+        seeded = any(self._streams.seeded(member) for member in range(self.num_members))
+        for member, own in enumerate(member_seeds(seed, self.num_members, seeded=seeded)):
             self.reset_member(member, own)
         return self.observe()
 

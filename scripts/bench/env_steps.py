@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 import time
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from machine import machine, machine_line
 
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
@@ -32,15 +31,6 @@ from envs.files import write_atomic
 from envs.sizing import cpu_count
 
 SIZES = (1, 4, 16, 64, 256, 640, 1024, 4096, 16384)
-
-
-def processor() -> str:
-    """The processor's name as the system gives it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def stepper(market: Market, num_envs: int) -> tuple[Callable[[int], None], int]:
@@ -128,11 +118,8 @@ def main(arguments: list[str]) -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     market = make_market(make_demo_market(0, assets=args.assets, bars=args.bars))
-    machine = {
-        "processor": processor(), "cores": cpu_count(), "threads": args.threads, "torch": torch.__version__,
-        "python": platform.python_version(), "load": os.getloadavg()[0],
-    }
-    print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    found = machine()
+    print(machine_line(found))
     print(f"{args.assets} assets, {args.bars:,} bars; medians of {args.repeats} runs of {args.seconds:g} s, by turns")
     print(f"{'envs':>7} {'env steps/s':>14} {'slowest':>12} {'fastest':>12} {'us/step':>9} {'of the moving limit':>20}")
     results = []
@@ -145,7 +132,7 @@ def main(arguments: list[str]) -> None:
             flush=True,
         )
     if args.save:
-        content = {"machine": machine, "assets": args.assets, "bars": args.bars, "results": results}
+        content = {"machine": found, "assets": args.assets, "bars": args.bars, "results": results}
         write_atomic(args.save, json.dumps(content, indent=1) + "\n")
 
 

@@ -12,17 +12,15 @@ oracle: the null market, with the next bar's return among the features.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from leak import leaking_recipe
 from studies import study_in, work
 
 from envs.crypto.bars import Bars, load_bars, write_bars
 from envs.crypto.demo_market import make_demo_market, make_planted_market, shuffled
-from envs.crypto.features import get_recipe, register_recipe
 from envs.crypto.splits import CrossValidation
 from optimize.study import StudyHandle
 
@@ -72,25 +70,9 @@ KINDS = {
 }
 
 
-def leaked(bars: Bars) -> NDArray[np.float64]:
-    """The default features and, for each asset, its log return over the next bar."""
-    default = get_recipe("default")
-    assets, own = len(bars.tickers), len(default.asset_features)
-    values = default.compute(bars)
-    future = np.zeros_like(bars.close)
-    future[:-1] = np.log(bars.close[1:] / bars.close[:-1])
-    per_asset = values[:, : assets * own].reshape(-1, assets, own)
-    per_asset = np.concatenate((per_asset, 100.0 * future[:, :, None]), axis=2)
-    return np.concatenate((per_asset.reshape(len(values), -1), values[:, assets * own :]), axis=1)
-
-
 def recipe_of(kind: str) -> str:
     """The recipe's name; the leaking one is registered here alone."""
-    if kind != "oracle":
-        return "default"
-    default = get_recipe("default")
-    names = (*default.asset_features, "leak")
-    return register_recipe(replace(default, name=LEAKED, asset_features=names, compute=leaked)).name
+    return leaking_recipe(LEAKED, 1, 100.0) if kind == "oracle" else "default"
 
 
 def bars_of(kind: str, seed: int) -> Bars:

@@ -31,6 +31,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+from machine import machine, machine_line
+from roofline import now, operations, peak, split
 
 from agents.ppo import PPO, PPOParams, Shape
 from envs.crypto.bars import Bars
@@ -41,11 +43,6 @@ from envs.crypto.market import Market, make_market, observation_normaliser
 from envs.crypto.params import EnvParams
 from envs.files import write_atomic
 from optimize.telemetry import GpuMeter, GpuUse
-
-if __package__ in {None, ""}:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from scripts.bench.machine import machine, machine_line
-from scripts.bench.roofline import now, operations, peak, split
 
 ASSETS, LOOKBACK, COLUMNS = 7, 7, 68  # 1 + 3 * 7 of the portfolio and 7 * 68 of the market: 498
 TRIALS, FOLDS, STEPS, RUNGS, GROUPS = 500, 10, 125_000, 4, 5

@@ -19,20 +19,19 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from leak import leaking_recipe
 
 from agents.ppo import PPO, PPOParams, Shape
 from envs.crypto.bars import Bars
 from envs.crypto.demo_market import make_demo_market, make_planted_market, shuffled
 from envs.crypto.env import CryptoEnv
 from envs.crypto.evaluate import trade_windows
-from envs.crypto.features import get_recipe, register_recipe
 from envs.crypto.market import make_market, observation_normaliser
 from envs.crypto.metrics import excess_growth
 from envs.crypto.params import EnvParams
@@ -50,25 +49,9 @@ PLANTED_GOAL = 1.0  # per year, in every seed
 SHUFFLED_LIMIT = 0.5  # per year, in every seed; staying in cash alone gains a little on equal weight's volatility drag
 
 
-def leaked(bars: Bars) -> NDArray[np.float64]:
-    """The default features and, for each asset, its log return over the next day."""
-    default = get_recipe("default")
-    assets, own = len(bars.tickers), len(default.asset_features)
-    values = default.compute(bars)
-    future = np.zeros_like(bars.close)
-    future[:-LEAK_BARS] = np.log(bars.close[LEAK_BARS:] / bars.close[:-LEAK_BARS])
-    per_asset = values[:, : assets * own].reshape(-1, assets, own)
-    per_asset = np.concatenate((per_asset, 10.0 * future[:, :, None]), axis=2)
-    return np.concatenate((per_asset.reshape(len(values), -1), values[:, assets * own :]), axis=1)
-
-
 def recipe_of(kind: str) -> str:
     """The recipe's name; the leaking one is registered by this script alone."""
-    if kind != "oracle":
-        return "default"
-    default = get_recipe("default")
-    names = (*default.asset_features, "leak")
-    return register_recipe(replace(default, name="leaked-oracle", asset_features=names, compute=leaked)).name
+    return leaking_recipe("leaked-oracle", LEAK_BARS, 10.0) if kind == "oracle" else "default"
 
 
 def bars_of(kind: str, seed: int) -> Bars:

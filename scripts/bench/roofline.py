@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from machine import machine, machine_line
 
 import agents.ppo
 import agents.rollout
@@ -43,10 +44,6 @@ from envs.crypto.market import Market, make_market, observation_normaliser
 from envs.crypto.params import EnvParams
 from envs.files import write_atomic
 from envs.vec_env import VecEnv
-
-if __package__ in {None, ""}:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from scripts.bench.machine import machine, machine_line
 
 PHASES = ("env", "policy forward", "update products", "optimizer", "other")
 
