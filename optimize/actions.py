@@ -19,6 +19,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from envs.crypto.demo_market import DEMO_BARS
 from envs.crypto.splits import CrossValidation
 from envs.errors import InputError, RunError
 from envs.logs import LogConsole
@@ -26,7 +27,7 @@ from optimize.artifacts import artifact_store
 from optimize.doctor import examine
 from optimize.experiment import Experiment
 from optimize.freeze import Request, check_request, decide, open_study
-from optimize.launch import DEMO, DEMO_BARS, SMOKE, SMOKE_BARS, choose_device, make_demo_data, own_arguments, run_on_all
+from optimize.launch import DEMO, SMOKE, SMOKE_BARS, choose_device, make_demo_data, own_arguments, run_on_all
 from optimize.measure import typical_shape
 from optimize.outlook import CountLooks, outlook, sentence
 from optimize.pause import pause_study, resume_study

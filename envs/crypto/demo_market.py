@@ -2,7 +2,7 @@
 
 The demo market. The logarithm of an asset's price is a random walk plus a deviation that dies out:
 
-    log p_{t,i} = w_{t,i} + d_{t,i}        d_{t,i} = φ · d_{t-1,i} + innovation, stationary deviation `edge` · 4 %
+    log p_{t,i} = w_{t,i} + d_{t,i}        d_{t,i} = φ · d_{t-1,i} + innovation, stationary deviation `edge` · 5 %
 
 The walk has a part common to all assets and one of its own, and a drift that depends on the regime. Four regimes
 (quiet, rising, falling, turbulent) follow each other as a Markov chain; they set drift and volatility. On top, the
@@ -12,7 +12,7 @@ opens within a hair of the last close.
 
 What can be learned is that a deviation dies out: at φ = .95 half of it is gone after 14 bars, and a round trip costs
 .6 % with the default fee and slippage. It is not announced anywhere: a policy sees it only through the ordinary
-features (recent returns, RSI, CCI …). A rule written by hand earns about 5 a year (in logarithms) over equal weight
+features (recent returns, RSI, CCI …). A rule written by hand earns about 8 a year (in logarithms) over equal weight
 after costs. No real market gives that much away; it is what lets a small study find some of it within minutes.
 
 The figures are per bar, whatever the timeframe; they resemble hourly bars of small coins.
@@ -32,9 +32,8 @@ from envs.errors import InputError
 Array = NDArray[np.float64]
 
 START = 1_577_836_800  # 2020-01-01 00:00 UTC
-DEVIATION_SD = 0.04
-PHI = 0.97  # of the planted market
-DEMO_PHI = 0.95
+DEVIATION_SD, PHI = 0.04, 0.97  # of the planted market
+DEMO_BARS, DEMO_DEVIATION_SD, DEMO_PHI = 24_000, 0.05, 0.95
 
 # Per regime: volatility as a multiple, drift per bar; and how many bars one lasts on average.
 REGIMES = ("quiet", "rising", "falling", "turbulent")
@@ -45,7 +44,7 @@ TAIL = 5.0  # degrees of freedom of the Student-t innovations
 
 
 def make_demo_market(
-    seed: int = 0, *, assets: int = 5, bars: int = 12_000, timeframe: str = "1h", edge: float = 1.0
+    seed: int = 0, *, assets: int = 5, bars: int = DEMO_BARS, timeframe: str = "1h", edge: float = 1.0
 ) -> Bars:
     """The demo market described above: `bars` bars of DEMO1/USDT, DEMO2/USDT, …, marked synthetic.
 
@@ -65,7 +64,7 @@ def make_demo_market(
     own = _student(rng, (bars, assets))
     loading = rng.uniform(0.7, 1.3, assets)
     walk = np.cumsum(REGIME_DRIFT[regime, None] + volatility * (0.006 * loading * shared + 0.0025 * own), axis=0)
-    deviation = _autoregression(volatility * _student(rng, (bars, assets)), DEMO_PHI, edge * DEVIATION_SD)
+    deviation = _autoregression(volatility * _student(rng, (bars, assets)), DEMO_PHI, edge * DEMO_DEVIATION_SD)
     return _bars(rng, walk + deviation, volatility, timeframe)
 
 
