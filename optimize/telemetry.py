@@ -94,7 +94,7 @@ class Telemetry:
         self._gpu = GpuMeter(device)
         self._began = time.monotonic()
         self._finished_here = 0
-        self._steps = 0
+        self._steps = self._steps_finished = 0
         self._recent: deque[tuple[float, int]] = deque()
         self._logged = 0.0
         self._figured: tuple[float, dict[str, Any]] = (float("-inf"), {})
@@ -136,6 +136,7 @@ class Telemetry:
     def finished(self, count: int) -> None:
         """Trials finished by this worker."""
         self._finished_here += count
+        self._steps_finished = self._steps
 
     # -- figures
     # ------------------------------------------------------------------------------------------------------------------
@@ -166,13 +167,14 @@ class Telemetry:
 
     @property
     def eta(self) -> float:
-        """Seconds left: by trials finished per hour once there are some, before that by steps per second, nothing
-        pruned.
+        """Seconds left at the pace so far, evaluations included: trials are taken to cost what those finished here have
+        cost on average, or all steps where none has, and what is done of those in hand is done.
         """
-        left = max(0, self.total - self.done)
-        if self._finished_here >= 2:
-            return 3600.0 * left / self.trials_per_hour
-        return left * self.steps_per_trial / self.steps_per_second if self.steps_per_second else float("nan")
+        if not self._steps:
+            return float("nan")
+        each = self._steps_finished / self._finished_here if self._finished_here else self.steps_per_trial
+        left = max(0, self.total - self.done) * each - (self._steps - self._steps_finished)
+        return max(0.0, left) * self.elapsed / self._steps
 
     def figures(self) -> dict[str, Any]:
         """What `sweepd status` shows of this worker, as plain data; a few seconds old at most."""
