@@ -80,7 +80,7 @@ def candidates_table(promotion: Promotion) -> Table:
     left = promotion.complete - min(len(promotion.candidates), SHOWN_CANDIDATES)
     if left > 0:
         unasked = promotion.complete - len(promotion.candidates)
-        table.caption = f"{left} more complete trials, of which {unasked} were not asked"
+        table.caption = f"{left} more complete trials, {unasked} of them not asked"
     return table
 
 

@@ -17,6 +17,7 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="where the studies are kept")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--first-seed", type=int, default=0, help="of each kind; fresh ones after a change of a market")
     parser.add_argument("--judge-only", action="store_true", help="judge the studies that are trained, train none")
     parser.add_argument("--again", action="store_true", help="judge all again, after a change of the gate")
     parser.add_argument("--save", type=Path)
@@ -102,10 +104,11 @@ def main() -> int:
     if options.save and options.save.exists():
         results = json.loads(options.save.read_text(encoding="utf-8"))["results"]
     # Seed by seed, so that whatever is done when it is stopped says something about every market.
-    for seed in range(max(COUNTS.values())):
+    for number in range(max(COUNTS.values())):
         for kind in options.kinds:
+            seed = options.first_seed + number
             folder, name = options.folder / f"{kind}-{seed:03d}", f"{kind}-{seed:03d}"
-            if seed >= COUNTS[kind] or (name in results and not options.again):
+            if number >= COUNTS[kind] or (name in results and not options.again):
                 continue
             if options.judge_only and not (folder / "sweepd.db").exists():
                 continue
@@ -113,9 +116,10 @@ def main() -> int:
                 recipe_of(kind)
                 if len(open_study(None, f"sqlite:///{folder / 'sweepd.db'}").trials) < KINDS[kind].trials:
                     continue
-            else:
+            began = time.process_time()
+            if not options.judge_only:
                 train(folder, kind, seed)
-            results[name] = judge(folder, kind, seed)
+            results[name] = judge(folder, kind, seed) | {"cpu_seconds": round(time.process_time() - began, 1)}
             one = results[name]
             print(f"{name}: {'promoted' if one['promoted'] else 'refused by ' + ', '.join(one['failed'])}", flush=True)
             if options.save:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from envs.crypto.bars import Bars
 from envs.crypto.features import get_recipe, register_recipe
 
 
+@functools.cache  # a name is registered once
 def leaking_recipe(name: str, bars_ahead: int, scale: float) -> str:
     """Register the default features with, for each asset, `scale` times its log return over the next `bars_ahead`
     bars; returns `name`.
