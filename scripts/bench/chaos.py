@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from envs.files import write_atomic
 from optimize.storage import storage_url
 from tests.chaos.harness import prepare, run_chaos
+from tests.postgres_server import PostgresServer
 
 
 def main(arguments: list[str]) -> int:
@@ -39,11 +40,7 @@ def main(arguments: list[str]) -> int:
         if args.storage == "sqlite":
             url = storage_url(str(folder / "s.db"), folder)
         else:
-            import pgserver  # a PostgreSQL server in a wheel; pip install pgserver
-
-            server = pgserver.get_server(folder / "pg", cleanup_mode="stop")
-            stack.callback(server.cleanup)
-            url = storage_url(str(server.get_uri()), folder)
+            url = stack.enter_context(PostgresServer()).new_database()
         figures = run_chaos(
             folder, url, kills=args.kills, trials=args.trials, at_once=args.workers, seed=args.seed,
             seconds=args.seconds, say=lambda text: print(text, flush=True),

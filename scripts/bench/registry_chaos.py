@@ -26,7 +26,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
 from machine import machine, machine_line
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -36,6 +35,7 @@ from deploy.registry import Registry
 from envs.files import write_atomic
 from tests.deploy.builders import small_bundle
 from tests.deploy.registry_chaos import SLOT, audit, audit_race, live, race
+from tests.postgres_server import PostgresServer
 
 FORK = multiprocessing.get_context("fork")
 
@@ -111,25 +111,10 @@ def main(arguments: list[str]) -> int:
     print(machine_line(found))
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = None
-        if given.storage == "postgresql":
-            try:
-                import pgserver
-            except ModuleNotFoundError:
-                raise SystemExit("a PostgreSQL server is needed: pip install pgserver") from None
-            started = pgserver.get_server(root / "pg", cleanup_mode="stop")
-            stack.callback(started.cleanup)
-            server = sa.make_url(started.get_uri()).set(drivername="postgresql+psycopg")
+        server = stack.enter_context(PostgresServer()) if given.storage == "postgresql" else None
 
         def database() -> str:
-            if server is None:
-                return f"sqlite:///{root / f'{uuid.uuid4().hex}.db'}"
-            name = f"r{uuid.uuid4().hex}"
-            engine = sa.create_engine(server, isolation_level="AUTOCOMMIT")
-            with engine.connect() as connection:
-                connection.execute(sa.text(f"CREATE DATABASE {name}"))
-            engine.dispose()
-            return server.set(database=name).render_as_string(hide_password=False)
+            return server.new_database() if server else f"sqlite:///{root / f'{uuid.uuid4().hex}.db'}"
 
         start = time.perf_counter()
         killed = kill(root / "kills", database(), bundles, given.kills, given.seed)
