@@ -15,6 +15,7 @@ from torch import Tensor
 from envs.crypto.episodes import Episodes, Window
 from envs.crypto.ledger import Filled, Ledger, Rules
 from envs.crypto.market import Market
+from envs.crypto.netting import Netted, Venue
 from envs.crypto.params import EnvParams, resolve_episode_bars
 from envs.crypto.portfolio import Portfolio, to_portfolio
 from envs.crypto.reward import Reward
@@ -55,7 +56,8 @@ class CryptoEnv(VecEnv):
     at its close.
 
     account: the last step's `Account`, kept by evaluation environments (and with `accounts`); None before the first
-    step.
+    step. venue: where set, all rows are sub-accounts of one account, and their orders are netted; netted: at the last
+    decision.
     """
 
     env_name = "sweepd/Crypto-v0"
@@ -183,6 +185,8 @@ class CryptoEnv(VecEnv):
         self._faults = FaultLatch(rows, envs_per_member, market.tickers, device)
         self._episodes = Episodes(self.num_members, envs_per_member, device, fixed=fixed, stagger=stagger)
         self.account: Account | None = None
+        self.venue: Venue | None = None
+        self.netted: Netted | None = None
         self._accounts = accounts
         for member, (own, ground) in enumerate(zip(params, windows, strict=True)):
             self.configure_member(member, own, ground)
@@ -317,6 +321,8 @@ class CryptoEnv(VecEnv):
         ledger.wish.copy_(action.t())
         self._faults.look(ledger.wish, ledger.scratch)
         plan = ledger.plan(self._value, self._close, rules, count=self._accounts)
+        if self.venue is not None:
+            self.netted = self.venue.net(ledger, self._close)
 
         self._place -= 1
         torch.gather(self._tables.prices, 1, self._place_by_price, out=self._prices)

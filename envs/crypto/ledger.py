@@ -22,7 +22,7 @@ _TINY = 1e-200  # keeps 0/0 out of quotients whose numerator is 0 too
 SMALLEST_ORDER = 1e-8
 # Quantities that miss a whole number of increments (or cents) by less than this part of one are rounding noise, not
 # remainders.
-_ROUNDING_NOISE = 1e-6
+ROUNDING_NOISE = 1e-6
 
 
 class Rules:
@@ -245,11 +245,11 @@ class Ledger:
         """
         rounds = increment > 0
         step = torch.where(rounds, increment, 1.0)
-        quantity = torch.floor(self.sell * self.units / step + _ROUNDING_NOISE) * step
+        quantity = torch.floor(self.sell * self.units / step + ROUNDING_NOISE) * step
         partial = rounds & (self.sell < 1.0)
         share = (quantity / self.units.clamp_min(_TINY)).clamp_max_(1.0)
         torch.where(partial, share, self.sell, out=self.sell)
-        cents = torch.floor(self.buy * 100.0 + _ROUNDING_NOISE) / 100.0
+        cents = torch.floor(self.buy * 100.0 + ROUNDING_NOISE) / 100.0
         torch.where(rounds, cents, self.buy, out=self.buy)
 
     def fill(self, plan: Plan, open_: Tensor, tradable: Tensor | None, rules: Rules, *, count: bool = False) -> None:
