@@ -131,6 +131,17 @@ def available_memory(device: torch.device | str) -> int:
     return free if limit is None else max(0, min(free, int(limit - (used or 0))))
 
 
+def total_memory() -> int:
+    """Bytes that the processes here may use in all: the machine's memory, or less where a control group says so."""
+    limits = [int(psutil.virtual_memory().total)]
+    own = _read("/proc/self/cgroup") or ""
+    group = Path(next((line[len("0::/") :] for line in own.splitlines() if line.startswith("0::/")), ""))
+    for folder in (group, *group.parents):  # any of the groups around this process may set a limit
+        limits.append(int(_read_number(f"{folder}/memory.max") or limits[0]))
+    limits.append(int(_read_number("memory/memory.limit_in_bytes") or limits[0]))
+    return min(limits)
+
+
 def cpu_count() -> int:
     """Processors that this process may really use: its affinity, within the control group's quota, at least one."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

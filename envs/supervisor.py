@@ -48,6 +48,11 @@ class Supervisor:
         if self._watchdog and seconds > self._watchdog:
             self._send(f"WATCHDOG_USEC={seconds * 1e6:.0f}\nWATCHDOG=1")
 
+    def starting_again(self, status: str) -> None:
+        """This process is about to run its command anew; it will say that it is ready."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={now}\nWATCHDOG=1\nSTATUS={status}")
+
     def stopping(self, status: str) -> None:
         """The end has begun."""
         self._send(f"STOPPING=1\nSTATUS={status}")

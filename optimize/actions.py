@@ -36,10 +36,11 @@ from optimize.recovery import GRACE_SECONDS, Worker, leave, list_workers, regist
 from optimize.run import read_config
 from optimize.run import run as run_once
 from optimize.status import show, study_status
+from optimize.stopping import StopRequest, default_limit
 from optimize.storage import hide_password, open_storage, storage_url
 from optimize.study import StudyHandle, study_exists
 from optimize.trial_batch import Interrupted
-from optimize.worker import AfterStudy, OnNewBest, StopRequest, WorkerOptions, work
+from optimize.worker import AfterStudy, OnNewBest, WorkerOptions, work
 
 BANNER = (
     "SYNTHETIC MARKET: a demonstration on made-up bars with a planted, learnable structure; "
@@ -110,9 +111,12 @@ def _train(
     say(f"  gate: {sentence(outlook(handle.spec, flags['n_trials'], handle.trials()), looks)}")
     if flags["gpu"] == "all" and torch.cuda.device_count() > 1:
         count = torch.cuda.device_count()
-        _all_gpus(handle, [own_arguments(i, flags["log_file"], flags["metrics_port"]) for i in range(count)], say)
+        each = default_limit(count) / 2**30 if flags["max_memory"] is None else flags["max_memory"]
+        own = [own_arguments(i, flags["log_file"], flags["metrics_port"], each) for i in range(count)]
+        _all_gpus(handle, own, say)
         return
-    options = WorkerOptions(flags["n_trials"], alongside=flags["alongside"], metrics_port=flags["metrics_port"])
+    limit = default_limit() if flags["max_memory"] is None else round(flags["max_memory"] * 2**30)
+    options = WorkerOptions(flags["n_trials"], flags["alongside"], flags["metrics_port"], limit)
     deploy = (after_study, on_new_best) if flags["auto_deploy"] else (None, None)
     work(handle, experiment, options, console, *deploy)
 

@@ -253,6 +253,17 @@ def search_commands(
         runs_dir: Annotated[Path, typer.Option(help="Where studies keep their files.", rich_help_panel=MACHINE)] = Path(
             "runs"
         ),
+        max_memory: Annotated[
+            float | None,
+            typer.Option(
+                min=0,
+                help=(
+                    "GiB of resident memory above which the worker puts its trials back at the next rung and starts "
+                    "itself again, as the same process; 0: never. Default: 70 % of the machine's or control group's."
+                ),
+                rich_help_panel=MACHINE,
+            ),
+        ] = None,
         alongside: Annotated[
             bool,
             typer.Option(

@@ -85,9 +85,12 @@ def make_demo_data(folder: Path, timeframe: str, bars: int, say: Callable[[str],
     say(f"made a synthetic market of {ASSETS} assets and {bars:,} bars of {timeframe} in {folder}")
 
 
-def own_arguments(index: int, log_file: Path | None, metrics_port: int | None) -> list[str]:
-    """What the worker of one GPU of several gets instead of the command's: two cannot share a log file or a port."""
-    own = ["--gpu", str(index), "--alongside"]
+def own_arguments(index: int, log_file: Path | None, metrics_port: int | None, max_memory: float) -> list[str]:
+    """What the worker of one GPU of several gets instead of the command's: two cannot share a log file or a port.
+
+    max_memory: GiB for each.
+    """
+    own = ["--gpu", str(index), "--alongside", "--max-memory", f"{max_memory:.3f}"]
     if log_file is not None:
         own += ["--log-file", str(log_file.with_stem(f"{log_file.stem}-gpu{index}"))]
     if metrics_port is not None:

@@ -54,6 +54,7 @@ class WorkerMetrics:
             "heartbeat_age_seconds", "Since the last beat that was written.", time.monotonic() - heartbeat.beaten
         )
         yield counter("storage_retries", "Accesses to the database that were tried again.", heartbeat.storage.retries)
+        yield counter("recycled", "Fresh starts of this process for memory.", telemetry.recycled)
         gpu = telemetry.gpu()
         if gpu is not None:
             yield gauge("gpu_utilization_ratio", "Share of the time in which the GPU worked.", gpu.share)

@@ -106,8 +106,11 @@ def register_worker(
     say: Callable[[str], None],
     second_request_after: float = SECOND_REQUEST_AFTER,
     give_up_after: float = GIVE_UP_AFTER,
+    name: str = "",
 ) -> str:
     """Record this process as a worker of the study and return its name.
+
+    name: under which this process is recorded already, since it has started itself again; "" for a new one.
 
     Unless `alongside`, a worker of the same study that runs on this machine is asked to drain first (SIGTERM to the
     recorded
@@ -115,7 +118,7 @@ def register_worker(
     RunError where
     it is still there `give_up_after` seconds after the first request.
     """
-    name = uuid.uuid4().hex
+    name = name or uuid.uuid4().hex
     asked: dict[str, tuple[float, int]] = {}
     while True:
         with storage.transaction() as session:
@@ -123,6 +126,7 @@ def register_worker(
             others = [w for w in list_workers(storage, study_id, session) if w.is_here and w.pid != os.getpid()]
             running = [] if alongside else [w for w in others if w.alive and not w.alongside]
             if not running:
+                session.execute(workers.delete().where(workers.c.worker == name))
                 session.execute(
                     workers.insert().values(
                         worker=name,

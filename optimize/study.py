@@ -130,6 +130,9 @@ class StudyHandle:
         """Take up to `size` trials of one shape: waiting ones first, by id, the oldest deciding the shape; then new
         ones.
 
+        A batch that was interrupted goes on as it was, without new ones: so a single worker asks for the same trials
+        after the same history, however often it was interrupted.
+
         total: trials the study shall have in the end. Trials whose parameters do not fit the space fail here, with the
         reason. A trial on its last attempt comes alone.
         """
@@ -152,6 +155,8 @@ class StudyHandle:
                     shape = self.shape_known(plan.params)
                     if alone:
                         return plans
+        if any(plan.reported for plan in plans):
+            return plans
         while len(plans) < size:
             trial_id = self.storage.claim_new(self.study_id, worker, total)
             if trial_id is None:

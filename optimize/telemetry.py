@@ -80,13 +80,15 @@ class GpuMeter:
 class Telemetry:
     """Progress of one worker on one study. Use as a context manager around the work; `say` works outside it too.
 
-    total: finished trials wanted. steps_per_trial: environment steps of an unpruned trial, all folds.
+    total: finished trials wanted. steps_per_trial: environment steps of an unpruned trial, all folds. recycled: how
+    often the process has started itself again for memory.
     """
 
     def __init__(self, console: Console, study_name: str, device: torch.device) -> None:
         self.console, self.study_name = console, study_name
         self.total = 0
         self.steps_per_trial = 0
+        self.recycled = 0
         self.counts: dict[str, int] = {}
         self.best: tuple[float, int] | None = None
         self.activity = "starting"
@@ -188,6 +190,7 @@ class Telemetry:
                 "trials_per_hour": round(self.trials_per_hour, 2),
                 "finished": self._finished_here,
                 "resident_bytes": self.resident_bytes(),
+                "recycled": self.recycled,
                 "gpu": None if gpu is None else {"share": gpu.share, "used": gpu.used, "total": gpu.total},
             }
             self._figured = (now, found)

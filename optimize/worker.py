@@ -5,14 +5,11 @@ stop.
 from __future__ import annotations
 
 import gc
-import os
-import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
-from types import FrameType
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -36,6 +33,7 @@ from optimize.recovery import (
     recover_stale,
     register_worker,
 )
+from optimize.stopping import Life, MemoryLimit, StopRequest, start_again
 from optimize.storage import TrialLost
 from optimize.study import TOTAL_KEY, Plan, StudyHandle, count_states
 from optimize.summary import print_summary
@@ -50,50 +48,25 @@ PATIENCE_SECONDS = 600.0
 CLOSING_SECONDS = 3600.0  # what a promotion may take without a sign of life
 
 
-class StopRequest:
-    """SIGINT and SIGTERM: the first asks for a stop at the next safe point, a second one ends the process at once.
+class Outcome(Enum):
+    """Why a worker's loop ended: the study has its total; a signal came; memory passed its limit."""
 
-    Ending at once leaves a study that recovers by itself: the trials' heartbeats stop, and the next worker takes them
-    back.
-    """
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.requested = False
-        self._say = say
-
-    def __call__(self) -> bool:
-        return self.requested
-
-    def _handle(self, signum: int, _frame: FrameType | None) -> None:
-        if self.requested:
-            sys.stderr.write("\x1b[?25h" if sys.stderr.isatty() else "")  # the live panel hides the cursor
-            os._exit(128 + signum)
-        self.requested = True
-        self._say(
-            f"{signal.Signals(signum).name}: finishing this rollout, then putting the trials back (once more to stop "
-            "at once)"
-        )
-
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        """Handle both signals within the block."""
-        before = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
+    DONE = "done"
+    STOPPED = "stopped"
+    RECYCLE = "recycle"
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
     """total: finished trials that the study shall have. alongside: run beside another worker of this study on this
-    machine. metrics_port: where Prometheus is answered, None: nowhere.
+    machine. metrics_port: where Prometheus is answered, None: nowhere. max_memory: bytes of resident memory above which
+    the process starts itself again at the next rung; 0: never.
     """
 
     total: int
     alongside: bool = False
     metrics_port: int | None = None
+    max_memory: int = 0
     beat_seconds: float = BEAT_SECONDS
     grace_seconds: float = GRACE_SECONDS
     patience_seconds: float = PATIENCE_SECONDS
@@ -126,6 +99,7 @@ class Worker:
         self.supervisor = Supervisor()
         patience = handle.storage.patience
         patience.limit, patience.say, patience.stopping = options.patience_seconds, telemetry.say, self._asked_to_stop
+        self.memory = MemoryLimit(options.max_memory, telemetry.resident_bytes, telemetry.say)
         self.chunks = make_chunks(experiment, telemetry.say)
         self.trained = 0
         self.phases = Phases()
@@ -136,13 +110,15 @@ class Worker:
     # -- the loop
     # -----------------------------------------------------------------------------------------------------------------
 
-    def run(self) -> bool:
-        """Work until the study has its total. False where a signal ended it before."""
+    def run(self) -> Outcome:
+        """Work until the study has its total, a signal comes, or memory passes its limit."""
         metrics = serving_metrics(self.options.metrics_port, self.telemetry, self.heartbeat)
         with metrics, self.heartbeat, self.pause, self.telemetry, closing(self.records):
             self.supervisor.ready(f"working on study {self.handle.name}")
             self.records.make_up()
             while not self.stop():
+                if self.memory.passed:
+                    return Outcome.RECYCLE
                 if self.pause.paused:
                     with self.phases("paused"):
                         self._sit_out()
@@ -162,8 +138,8 @@ class Worker:
                     with self.phases("waiting"):
                         self._wait()
                 else:
-                    return True
-        return False
+                    return Outcome.DONE
+        return Outcome.STOPPED
 
     def _recover(self) -> None:
         storage = self.handle.storage
@@ -266,6 +242,11 @@ class Worker:
                         self._put_back(training, with_checkpoint=True)
                     return
                 trainings = self._rung(trainer, trainings, evaluations)
+                if self.memory.at_rung():
+                    self.records.wait()
+                    for training in trainings:
+                        self._put_back(training, with_checkpoint=False)  # the rung's has just been written
+                    return
         except TryAgainLater:
             # The database cannot be told: the heartbeats stop, and files keep what was learned meanwhile.
             for training in trainings:
@@ -472,10 +453,13 @@ def work(
     telemetry = Telemetry(console, handle.name, experiment.device)
     telemetry.total = options.total
     telemetry.steps_per_trial = len(experiment.folds) * handle.spec.rollouts * handle.spec.transitions
-    stop = StopRequest(telemetry.say)
+    stop, life = StopRequest(telemetry.say), Life.present()
+    telemetry.recycled = life.recycled
     handle.storage.set_study_user_attr(handle.study_id, TOTAL_KEY, options.total)
     with stop.installed():
-        name = register_worker(handle.storage, handle.study_id, alongside=options.alongside, say=telemetry.say)
+        name = register_worker(
+            handle.storage, handle.study_id, alongside=options.alongside, say=telemetry.say, name=life.worker
+        )
         try:
             worker = Worker(handle, experiment, options, telemetry, name, stop)
             worker.on_new_best = on_new_best
@@ -483,12 +467,18 @@ def work(
                 f"Using Vectorized Environments: {handle.spec.num_envs * handle.spec.slots} parallel envs "
                 f"({handle.spec.num_envs} per member x {handle.spec.slots} members per program)"
             )
-            finished = worker.run()
+            if life.recycled:
+                telemetry.say(f"the same process with fresh memory, started again {life.recycled} times so far")
+            outcome = worker.run()
+            if outcome is Outcome.RECYCLE and not stop():
+                worker.supervisor.starting_again("starting again with fresh memory")
+                handle.storage.engine.dispose()
+                start_again(Life(life.recycled + 1, name))
         except BaseException:
             leave(handle.storage, name)
             raise
     try:
-        if not finished:
+        if outcome is not Outcome.DONE:
             worker.supervisor.stopping("stopped as asked")
             console.print(
                 f"stopped as asked; {_left(handle)}. Start it again to go on.", highlight=False, soft_wrap=True

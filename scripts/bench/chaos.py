@@ -1,6 +1,7 @@
 """Kill and suspend workers of tiny studies at random, and audit what is left. Prints and saves the figures.
 
     python scripts/bench/chaos.py --kills 100 [--storage sqlite|postgresql] [--save scripts/bench/results/chaos.json]
+        [--seed 1 --add]
 
 Workers are killed by the clock, before a file is synced or named, before and after a commit; others are suspended for
 longer than the grace period. Every finished study must have exactly its trials, all of them complete or pruned, none
@@ -13,8 +14,12 @@ import argparse
 import json
 import sys
 import tempfile
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
+
+from machine import machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -22,6 +27,15 @@ from envs.files import write_atomic
 from optimize.storage import storage_url
 from tests.chaos.harness import prepare, run_chaos
 from tests.postgres_server import PostgresServer
+
+
+def add(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The figures of two runs together."""
+    if set(before["seeds"]) & set(now["seeds"]):
+        raise SystemExit(f"seed {now['seeds'][0]} is among the figures already; choose another --seed")
+    kills = Counter(before["kills"]) + Counter(now["kills"])
+    counted = ("seeds", "rounds", "trials", "suspended", "retrained", "seconds", "problems")
+    return {**now, **{name: before[name] + now[name] for name in counted}, "kills": dict(kills)}
 
 
 def main(arguments: list[str]) -> int:
@@ -32,7 +46,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--storage", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which no new study is begun")
-    parser.add_argument("--save", type=Path, help="add the figures to this JSON file, under the database's name")
+    parser.add_argument("--save", type=Path, help="write the figures into this JSON file, under the database's name")
+    parser.add_argument("--add", action="store_true", help="to the figures that it holds of runs with other seeds")
     args = parser.parse_args(arguments)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -45,10 +60,13 @@ def main(arguments: list[str]) -> int:
             folder, url, kills=args.kills, trials=args.trials, at_once=args.workers, seed=args.seed,
             seconds=args.seconds, say=lambda text: print(text, flush=True),
         )  # fmt: skip
-    result = {**vars(figures), "kills": dict(figures.kills), "killed": sum(figures.kills.values())}
+    result = {"seeds": [args.seed], **vars(figures), "kills": dict(figures.kills), "machine": machine()}
+    kept = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
+    if args.add and args.storage in kept:
+        result = add(kept[args.storage], result)
+    result["killed"] = sum(result["kills"].values())
     print(json.dumps(result, indent=1))
     if args.save:
-        kept = json.loads(args.save.read_text()) if args.save.exists() else {}
         write_atomic(args.save, json.dumps({**kept, args.storage: result}, indent=1) + "\n")
     return 1 if figures.problems else 0
 

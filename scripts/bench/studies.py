@@ -19,10 +19,11 @@ from optimize.experiment import Experiment
 from optimize.freeze import Request, open_study
 from optimize.recovery import leave, register_worker
 from optimize.search_space import SearchSpace
+from optimize.stopping import StopRequest
 from optimize.storage import open_storage, storage_url
 from optimize.study import StudyHandle, study_exists
 from optimize.telemetry import Telemetry
-from optimize.worker import StopRequest, Worker, WorkerOptions
+from optimize.worker import Worker, WorkerOptions
 
 NAME = "bench"
 # The standard study: one shape, one observation, and an environment that ElegantRL's agents can train on, too.

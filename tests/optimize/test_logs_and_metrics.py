@@ -135,10 +135,10 @@ def test_wrong_logs_are_refused(tmp_path: Path) -> None:
 
 
 def test_workers_on_several_gpus_share_neither_file_nor_port() -> None:
-    assert own_arguments(1, Path("logs/w.log"), 9100) == [
-        "--gpu", "1", "--alongside", "--log-file", "logs/w-gpu1.log", "--metrics-port", "9101",
+    assert own_arguments(1, Path("logs/w.log"), 9100, 2) == [
+        "--gpu", "1", "--alongside", "--max-memory", "2.000", "--log-file", "logs/w-gpu1.log", "--metrics-port", "9101",
     ]  # fmt: skip
-    assert own_arguments(0, None, None) == ["--gpu", "0", "--alongside"]
+    assert own_arguments(0, None, None, 0.0) == ["--gpu", "0", "--alongside", "--max-memory", "0.000"]
 
 
 # -- metrics
@@ -171,7 +171,7 @@ def test_a_worker_is_scraped_while_it_trains_and_on_the_loopback_only(market: Pa
     assert seen["sweepd_trials_wanted"] == 3
     assert seen["sweepd_worker_state{training}"] == 1
     assert 0 <= seen["sweepd_heartbeat_age_seconds"] < 30
-    assert seen["sweepd_storage_retries_total"] == 0
+    assert seen["sweepd_storage_retries_total"] == seen["sweepd_recycled_total"] == 0
     assert abs(seen["process_resident_memory_bytes"] / psutil.Process(worker.process.pid).memory_info().rss - 1) < 0.3
     assert _scrape(port)["sweepd_steps_total"] >= seen["sweepd_steps_total"] > 0
     listening = {

@@ -22,7 +22,8 @@ STUDY_KEYS = {
 }  # fmt: skip
 WORKER_KEYS = {
     "worker", "host", "pid", "status", "state", "beat_age", "trials", "rung", "device", "num_envs", "total",
-    "steps_per_trial", "steps_per_second", "trials_per_hour", "finished", "resident_bytes", "gpu", "storage_retries",
+    "steps_per_trial", "steps_per_second", "trials_per_hour", "finished", "resident_bytes", "recycled", "gpu",
+    "storage_retries",
 }  # fmt: skip
 
 

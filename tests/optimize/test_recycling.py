@@ -1,0 +1,155 @@
+"""A worker whose memory passes its limit starts itself again at a rung boundary: same process, same numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from optuna.trial import TrialState
+
+from envs import sizing
+from envs.errors import RunError
+from optimize import stopping
+from optimize.stopping import Life, MemoryLimit, StopRequest, default_limit, start_again
+from tests.notify_listener import Listener
+from tests.optimize.conftest import TRAIN, Sweepd
+from tests.optimize.study_files import numbers, open_handle, wait_for
+
+GIB = 2**30
+# A worker that seems to hold a GiB from the start, and one more after every rung.
+GROWING = """
+import sys
+import torch
+from optimize.telemetry import Telemetry
+from optimize.worker import Worker
+from tests.optimize.conftest import search_app
+rungs, rung = [], Worker._rung
+Worker._rung = lambda *arguments: (rungs.append(1), rung(*arguments))[1]
+Telemetry.resident_bytes = lambda _: (1 + len(rungs)) * 2**30
+torch.set_num_threads(1)
+search_app()(sys.argv[1:])
+"""
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def growing(market: Path) -> Iterator[Start]:
+    """Start such a worker on the tiny study, as a process that can start itself again; its output goes to `out`."""
+    started = []
+
+    def start(*flags: object, **environment: str) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-c", GROWING, "train", *TRAIN, *map(str, flags)]
+        root = str(Path(__file__).resolve().parents[2])
+        with (market / "out").open("wb") as out:
+            started.append(
+                subprocess.Popen(
+                    words, cwd=market, stdout=out, stderr=out, env={**os.environ, "PYTHONPATH": root, **environment}
+                )
+            )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_a_recycled_worker_ends_with_the_same_numbers_as_one_process(
+    market: Path, tmp_path_factory: pytest.TempPathFactory, sweepd: Sweepd, growing: Start
+) -> None:
+    study = ("--n-trials", 4, "--trials-per-batch", 2)
+    sweepd("train", *study, "--runs-dir", "alone/runs").finish()
+    address = str(tmp_path_factory.mktemp("n") / "s")
+    listener = Listener(address)
+    worker = growing(*study, "--max-memory", 4.5, NOTIFY_SOCKET=address)
+    assert worker.wait(120) == 0, (market / "out").read_text()
+    listener.close()
+    out = (market / "out").read_text()
+    assert out.count("memory has grown from 2.00 to 5.00 GiB, over the limit of 4.50 GiB") == 1
+    assert re.findall(r"trial (\d) goes on from rung (\d)", out) in (
+        [("2", "1"), ("3", "1")],
+        [("2", "1")],
+        [("3", "1")],
+    )
+    assert re.findall(r"started again (\d+) times so far", out) == ["1"]
+    told = [line for _, text in listener.messages for line in text.splitlines() if line in ("READY=1", "RELOADING=1")]
+    assert told == ["READY=1", "RELOADING=1", "READY=1"]
+    assert numbers(market) == numbers(market / "alone")
+    assert {t.state for t in open_handle(market).trials()} <= {TrialState.COMPLETE, TrialState.PRUNED}
+
+
+@pytest.mark.slow
+def test_a_signal_while_it_starts_again_stops_it_properly(market: Path, growing: Start) -> None:
+    worker = growing("--n-trials", 3, "--budget", 200_000, "--rungs", 200, "--pruner", "none", "--max-memory", 2.5)
+    wait_for(lambda: "starting again" in (market / "out").read_text())
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(60) == 0, (market / "out").read_text()
+    assert "stopped as asked" in (market / "out").read_text()
+    trials = open_handle(market).trials()
+    assert {t.state for t in trials} == {TrialState.WAITING}
+    assert {len(t.intermediate_values) for t in trials} == {2}
+    assert all(t.user_attrs["sweepd:checkpoint"]["rung"] == 2 for t in trials)
+
+
+def test_a_limit_below_what_a_fresh_process_needs_is_said_once_and_dropped() -> None:
+    said: list[str] = []
+    memory = MemoryLimit(GIB, lambda: 2 * GIB, said.append)
+    assert [memory.at_rung() for _ in range(5)] == [False] * 5
+    assert len(said) == 1
+    assert "needs 2.00 GiB from the start, more than its limit of 1.00 GiB (--max-memory)" in said[0]
+
+
+def test_every_life_brings_a_rung_before_growth_ends_it() -> None:
+    said: list[str] = []
+    held = iter([1, 2, 3.5, 3.5, 9])
+    memory = MemoryLimit(3 * GIB, lambda: int(next(held) * GIB), said.append)
+    assert [memory.at_rung() for _ in range(4)] == [False, False, True, True]
+    assert len(said) == 1
+    never = MemoryLimit(0, lambda: 99 * GIB, said.append)
+    assert not any(never.at_rung() for _ in range(3))
+
+
+def test_the_default_is_a_share_of_what_the_machine_or_the_control_group_grants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = {"/proc/self/cgroup": "0::/user.slice/app.slice/s.service"}
+    monkeypatch.setattr(sizing, "_read", lambda name: files.get(name))
+    machine = psutil.virtual_memory().total
+    assert default_limit() == int(0.7 * machine)
+    files |= {"user.slice/app.slice/memory.max": str(4 * GIB), "user.slice/app.slice/s.service/memory.max": "max"}
+    assert default_limit(2) == int(0.7 * 4 * GIB / 2)
+    files |= {"/proc/self/cgroup": "0::/", "./memory.max": str(2 * GIB)}
+    assert default_limit() == int(0.7 * 2 * GIB)
+
+
+def test_the_fresh_process_knows_who_it_was_and_its_children_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refuse(path: str, words: list[str]) -> None:
+        asked.append((path, words, os.environ[stopping.RECYCLED]))
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os, "execv", refuse)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-P", "-m", "sweepd", "train"])
+    with pytest.raises(RunError, match="cannot be started again"):
+        start_again(Life(3, "w"))
+    assert asked == [(sys.executable, [sys.executable, "-P", "-m", "sweepd", "train"], "3 w")]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) & set(stopping.SIGNALS) == set()
+    assert Life.present() == Life(3, "w")
+    assert Life.present() == Life()
+
+
+def test_a_blocked_signal_counts_once_handlers_are_there() -> None:
+    stop = StopRequest(lambda _: None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, stopping.SIGNALS)
+    os.kill(os.getpid(), signal.SIGTERM)
+    with stop.installed():
+        assert stop()
