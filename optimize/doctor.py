@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from envs.errors import InputError
+from envs.errors import InputError, TryAgainLater
 from envs.sizing import available_memory, cpu_count
 from optimize.storage import hide_password, open_storage
 
@@ -105,7 +105,7 @@ def _database(storage: str) -> Finding:
     try:
         opened = open_storage(storage, create=False, busy_timeout=5.0)
         return Finding(True, "database", f"{shown}: {len(opened.get_all_studies())} studies")
-    except InputError as error:
+    except (InputError, TryAgainLater) as error:
         return Finding(False, "database", str(error), "see the message")
 
 

@@ -32,8 +32,8 @@ from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
 from envs.database_file import BUSY_TIMEOUT, preparing_sqlite
-from envs.errors import InputError
-from optimize.patience import Patience, patient
+from envs.errors import InputError, TryAgainLater
+from optimize.patience import Patience, is_away, patient
 
 MAX_TRIES = 3  # attempts of a trial that may die without reaching a new rung
 
@@ -353,6 +353,14 @@ def _reason(error: BaseException) -> str:
     return str(original or error).strip().splitlines()[0]
 
 
+def _may_come_back(reason: str) -> bool:
+    """Whether a server that refused a connection is away or too busy. Where it answers FATAL, something else is wrong:
+    the password, the name of the database.
+    """
+    passing = ("starting up", "shutting down", "not yet accepting", "too many", "remaining connection slots")
+    return "FATAL" not in reason or any(words in reason for words in passing)
+
+
 def open_storage(
     url: str, *, create: bool = True, immediate: bool = True, busy_timeout: float = BUSY_TIMEOUT
 ) -> StudyStorage:
@@ -360,7 +368,8 @@ def open_storage(
 
     create: False refuses a SQLite file that does not exist. immediate: False for readers (status), who then never block
     a worker.
-    Raises InputError naming the storage where it is missing, locked, unwritable, or no Optuna database.
+    Raises InputError naming the storage where it is missing, locked, unwritable, or no Optuna database; TryAgainLater
+    where a server does not answer, so that a supervisor starts the worker again as long as it is away.
     """
     shown = hide_password(url)
     path = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
@@ -382,6 +391,8 @@ def open_storage(
                 raise InputError(f"--storage {shown} cannot be used ({_reason(error)})") from None
             time.sleep(0.5)
         except (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError) as error:
+            if path is None and is_away(error) and _may_come_back(_reason(error)):
+                raise TryAgainLater(f"--storage {shown} does not answer now ({_reason(error)})") from None
             raise InputError(f"--storage {shown} cannot be used ({_reason(error)})") from None
     raise AssertionError("the last attempt returns or raises")
 

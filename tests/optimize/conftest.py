@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from envs.crypto.bars import Bars, write_bars
 from envs.crypto.demo_market import make_planted_market
 from envs.crypto.features import Recipe, register_recipe
-from envs.errors import InputError, RunError
+from envs.errors import InputError, RunError, TryAgainLater
 from optimize import actions
 from optimize.commands import search_commands
 
@@ -87,7 +87,7 @@ def run_command(words: list[str], folder: Path, output: Path) -> None:
         code = int(ended.code or 0)
     except (InputError, RunError) as error:
         print(error, file=sys.stderr)
-        code = 2 if isinstance(error, InputError) else 1
+        code = 2 if isinstance(error, InputError) else 75 if isinstance(error, TryAgainLater) else 1
     sys.stdout.flush()
     sys.stderr.flush()
     sys.exit(code)

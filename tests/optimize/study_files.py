@@ -23,13 +23,14 @@ KEPT = (
 )
 
 
-def open_handle(folder: Path) -> StudyHandle:
-    return StudyHandle(open_storage(storage_url(None, folder / "runs"), create=False), "s")
+def open_handle(folder: Path, url: str | None = None) -> StudyHandle:
+    """The study in the folder's SQLite file, or at this URL."""
+    return StudyHandle(open_storage(storage_url(url, folder / "runs"), create=False), "s")
 
 
-def numbers(folder: Path) -> dict[int, Any]:
+def numbers(folder: Path, url: str | None = None) -> dict[int, Any]:
     """Everything about every trial that must not depend on how often its worker was interrupted."""
-    handle = open_handle(folder)
+    handle = open_handle(folder, url)
     found = {}
     for trial in handle.trials():
         row: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 import time
 from collections.abc import Callable
@@ -14,9 +15,13 @@ import sqlalchemy as sa
 from optuna.trial import TrialState
 
 from envs.errors import TryAgainLater
+from optimize import actions
 from optimize.patience import Patience, is_away
 from optimize.storage import StudyStorage, open_storage, storage_url
+from optimize.worker import WorkerOptions
 from tests.optimize.conftest import Sweepd
+from tests.optimize.study_files import numbers, open_handle, wait_for
+from tests.postgres_server import PostgresServer
 
 AWAY = sa.exc.OperationalError("SELECT 1", {}, Exception("database is locked"))
 
@@ -98,6 +103,44 @@ def test_a_locked_file_is_waited_for_and_nothing_is_written_twice(tmp_path: Path
     (trial,) = study.get_trials()
     assert trial.state == TrialState.COMPLETE
     assert trial.intermediate_values == {1: 0.5}
+
+
+@pytest.mark.slow
+def test_a_server_stopped_under_a_worker_loses_and_doubles_nothing(
+    market: Path,
+    sweepd: Sweepd,
+    postgresql: PostgresServer,
+    postgresql_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For a moment, then for longer than the worker waits: exit code 75, and the next one goes on from the files."""
+    study = ("--n-trials", 3, "--budget", 960, "--pruner", "none", "--sampler", "random")
+    sweepd("train", *study, "--runs-dir", "alone/runs").finish()
+    monkeypatch.setattr(actions, "WorkerOptions", functools.partial(WorkerOptions, patience_seconds=4.0))
+    here = ("--storage", postgresql_database)
+    first = sweepd("train", *study, *here)
+    wait_for(lambda: "training trials" in first.output.read_text())
+    try:
+        postgresql.stop()
+        wait_for(lambda: "the database is away" in first.output.read_text())  # it has trained to the rung's end by then
+        postgresql.start()
+        wait_for(lambda: "the database is back" in first.output.read_text())
+        wait_for(lambda: any(t.intermediate_values for t in open_handle(market, postgresql_database).trials()))
+        postgresql.stop()
+        out = first.finish(75)
+        assert "started again, the worker goes on from the last checkpoints" in out
+        assert "does not answer now" in sweepd("train", *study, *here).finish(75)
+    finally:
+        postgresql.stop()
+        postgresql.start()
+    handle = open_handle(market, postgresql_database)
+    assert {t.state for t in handle.trials()} <= {TrialState.RUNNING, TrialState.COMPLETE}
+    assert list(handle.run_dir.glob("trial-*/checkpoint-*.safetensors"))
+    out = sweepd("train", *study, *here).finish()
+    assert "its worker died" in out
+    assert "goes on from rung" in out
+    assert numbers(market, postgresql_database) == numbers(market / "alone")
+    assert not list(handle.run_dir.glob("trial-*/checkpoint-*.safetensors"))
 
 
 def test_a_worker_waits_for_a_locked_database_and_then_goes_on(market: Path, sweepd: Sweepd) -> None:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from optuna.trial import TrialState
 
 from envs.database_file import NETWORK_FILE_SYSTEMS, file_system_of
-from envs.errors import InputError
+from envs.errors import InputError, TryAgainLater
 from optimize.recovery import (
     ATTEMPTS_KEY,
     Heartbeat,
@@ -34,6 +34,7 @@ from optimize.storage import (
     storage_url,
     workers,
 )
+from tests.postgres_server import PostgresServer
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -398,9 +399,15 @@ def test_a_database_that_cannot_be_used_is_refused_with_a_sentence(tmp_path: Pat
 
 
 def test_passwords_stay_out_of_messages(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(TryAgainLater, match="does not answer now") as refused:
         open_storage(storage_url("postgresql://me:secret@127.0.0.1:1/none", tmp_path))
     assert "secret" not in str(refused.value)
+
+
+def test_a_server_that_answers_no_is_told_from_one_that_is_away(postgresql: PostgresServer) -> None:
+    for wrong in (postgresql.url.set(database="none"), postgresql.url.set(username="stranger")):
+        with pytest.raises(InputError, match="does not exist"):
+            open_storage(wrong.render_as_string(hide_password=False))
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
