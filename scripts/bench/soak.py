@@ -1,0 +1,191 @@
+"""Thousands of short trials in one study and one worker process: what asking and telling costs, and memory, over time.
+
+    python scripts/bench/soak.py --trials 2000 --save scripts/bench/results/soak.json --picture docs/images/soak.png
+
+Tiny trials (two assets of the demo market, 3 folds, two widths and two minibatches in turn, so that programs are made
+and given up again) through the real worker, with everything it writes. Two things must hold at the end as at the
+beginning: what a trial's way through the database costs (asking, with the sampler's proposals; reporting and judging
+each rung; telling), and the resident set, from a third of the way on, when every library is loaded and every buffer
+has been needed. The time of the calling thread's processor stands beside the clock's, which on a shared machine also
+counts what others do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import psutil
+import torch
+from machine import machine, machine_line
+from rich.console import Console
+from studies import study_in, work
+
+from envs.crypto.demo_market import make_demo_market
+from envs.crypto.splits import CrossValidation
+from envs.files import write_atomic
+from optimize.study import Plan, StudyHandle
+from optimize.telemetry import Telemetry
+
+SPACE = """
+name = "tiny"
+version = 1
+[shape]
+net_width = { choices = [16, 32] }
+net_depth = { value = 1 }
+minibatch = { choices = [32, 64] }
+epochs = { value = 1 }
+[ppo]
+learning_rate = { low = 1e-4, high = 2e-3, log = true }
+one_minus_gamma = { low = 0.02, high = 0.08 }
+target_kl = { low = 0.005, high = 0.05, log = true, off = 0.0 }
+lr_schedule = { choices = ["constant", "linear"] }
+[env]
+action_scale = { low = 0.1, high = 0.3 }
+trailing_stop = { low = 0.02, high = 0.3, off = 0.0 }
+"""
+ALLOWED_GROWTH = 5.0  # MiB per 100 trials: the sampler remembers finished trials, about 20 kB each
+ALLOWED_MILLISECONDS = 1000.0  # of the calling thread, for a trial's whole way through the database
+ASKING, TELLING = ("ask_batch",), ("set_attributes", "report", "judge", "complete", "prune", "fail")
+FIELDS = ("trials", "resident_mib", "ask_ms", "ask_cpu_ms", "tell_ms", "tell_cpu_ms", "seconds")
+
+
+class Clock:
+    """Adds up what calls of a study's methods take: seconds by the clock, and of the thread that calls."""
+
+    def __init__(self, handle: StudyHandle) -> None:
+        self.asked = 0
+        self.spent = dict.fromkeys(("ask_ms", "ask_cpu_ms", "tell_ms", "tell_cpu_ms"), 0.0)
+        for kind, names in (("ask", ASKING), ("tell", TELLING)):
+            for name in names:
+                setattr(handle, name, self._timed(getattr(handle, name), kind))
+
+    def _timed(self, method: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        def timed(*arguments: Any, **named: Any) -> Any:
+            clock, thread = time.perf_counter(), time.thread_time()
+            try:
+                result = method(*arguments, **named)
+            finally:
+                self.spent[f"{kind}_ms"] += 1e3 * (time.perf_counter() - clock)
+                self.spent[f"{kind}_cpu_ms"] += 1e3 * (time.thread_time() - thread)
+            if isinstance(result, list) and result and isinstance(result[0], Plan):
+                self.asked += len(result)
+            return result
+
+        return timed
+
+    def take(self) -> dict[str, float]:
+        """Milliseconds per trial since the last time."""
+        per_trial = {name: value / max(self.asked, 1) for name, value in self.spent.items()}
+        self.asked, self.spent = 0, dict.fromkeys(self.spent, 0.0)
+        return per_trial
+
+
+class Watch(Telemetry):
+    """Takes a sample whenever another `every` trials are finished, and prints it."""
+
+    def __init__(self, handle: StudyHandle, every: int) -> None:
+        super().__init__(Console(quiet=True), handle.name, torch.device("cpu"))
+        self.every, self.count, self.clock = every, 0, Clock(handle)
+        self.samples: list[dict[str, float]] = []
+        self.began = time.perf_counter()
+
+    def finished(self, count: int) -> None:
+        super().finished(count)
+        self.count += count
+        if self.count % self.every == 0:
+            gc.collect()
+            resident = psutil.Process().memory_info().rss / 2**20
+            taken = {name: round(value, 2) for name, value in self.clock.take().items()}
+            since = round(time.perf_counter() - self.began, 1)
+            self.samples.append({"trials": self.count, "resident_mib": round(resident, 1), **taken, "seconds": since})
+            print("  ".join(f"{name} {self.samples[-1][name]:g}" for name in FIELDS), flush=True)
+
+
+def slope(points: list[tuple[float, float]]) -> float:
+    """Growth of the second per unit of the first: least squares."""
+    mean_x, mean_y = (sum(column) / len(points) for column in zip(*points, strict=True))
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+
+
+def median(samples: list[dict[str, float]], kind: str) -> float:
+    """Of a trial's asking and telling together, in milliseconds."""
+    return statistics.median(s[f"ask_{kind}"] + s[f"tell_{kind}"] for s in samples)
+
+
+def draw(samples: list[dict[str, float]], path: Path) -> None:
+    """Latency and memory over trials."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, 1, sharex=True)
+    at = [s["trials"] for s in samples]
+    for name, label in (("ask_cpu_ms", "asking"), ("tell_cpu_ms", "reporting, judging, telling")):
+        above.plot(at, [s[name] for s in samples], label=label)
+    above.set(ylabel="ms of the thread per trial", ylim=(0, None), title="One worker process, one study")
+    above.legend(frameon=False)
+    below.plot(at, [s["resident_mib"] for s in samples], color="black")
+    below.set(ylabel="resident set, MiB", xlabel="finished trials", ylim=(0, None))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def main(argv: list[str]) -> None:
+    """Run, print, and save where asked to. Exit code 1 where a promise does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=2000)
+    parser.add_argument("--every", type=int, default=25)
+    parser.add_argument("--save", type=Path, help="write the results to this JSON file")
+    parser.add_argument("--picture", type=Path, help="draw them into this PNG file")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    print(machine_line(machine()))
+    request = {
+        "budget": 256, "rungs": 2, "n_envs": 4, "horizon": 16, "slots": 24, "trials_per_batch": 8, "holdout": 0.05,
+        "cv": CrossValidation("kfold", groups=3),
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        handle, experiment = study_in(Path(folder), make_demo_market(0, assets=2, bars=2_800), request, SPACE)
+        watch = Watch(handle, args.every)
+        _, seconds = work(handle, experiment, args.trials, watch)
+    samples = watch.samples
+    late = [s for s in samples if s["trials"] >= args.trials / 3]
+    tenth = max(1, len(samples) // 10)
+    result = {
+        "machine": machine(),
+        "trials": args.trials,
+        "seconds": round(seconds, 1),
+        "mib_per_100_trials": round(100 * slope([(s["trials"], s["resident_mib"]) for s in late]), 3),
+        "ask_and_tell_cpu_ms": {"first": median(samples[:tenth], "cpu_ms"), "last": median(samples[-tenth:], "cpu_ms")},
+        "ask_and_tell_ms": {"first": median(samples[:tenth], "ms"), "last": median(samples[-tenth:], "ms")},
+        "largest_cpu_ms": max(s["ask_cpu_ms"] + s["tell_cpu_ms"] for s in samples),
+        "samples": samples,
+    }
+    print(json.dumps({name: value for name, value in result.items() if name not in ("machine", "samples")}, indent=1))
+    if args.save:
+        write_atomic(args.save, json.dumps(result, indent=1) + "\n")
+    if args.picture:
+        draw(samples, args.picture)
+    grows = result["mib_per_100_trials"] > ALLOWED_GROWTH
+    slow = result["largest_cpu_ms"] > ALLOWED_MILLISECONDS
+    print(
+        f"memory {'GROWS' if grows else 'does not grow'}; asking and telling {'TOO SLOW' if slow else 'within bounds'}"
+    )
+    sys.exit(grows or slow)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
