@@ -155,7 +155,7 @@ def _with_preset(flags: dict[str, Any], given: frozenset[str]) -> tuple[dict[str
 def _request(flags: dict[str, Any], given: frozenset[str]) -> Request:
     same = (
         "timeframe", "recipe", "holdout", "budget", "rungs", "horizon", "slots", "trials_per_batch", "search_space",
-        "sampler", "pruner", "objective", "seed", "threads",
+        "sampler", "pruner", "objective", "seed", "threads", "precision",
     )  # fmt: skip
     return Request(
         data_dir=flags["data_dir"] or Path("."),

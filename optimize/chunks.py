@@ -45,6 +45,7 @@ def machine_key(device: torch.device) -> str:
     else:
         memory = psutil.virtual_memory().total / 2**30
         what = f"{processor_name()}, {cpu_count()} cores, {torch.get_num_threads()} threads, {memory:.0f} GiB"
+    what = f"{what}, {torch.get_float32_matmul_precision()} precision"
     return f"{what}; torch {torch.__version__}, sweepd {code_version()}"
 
 
@@ -112,7 +113,7 @@ class Chunks:
     ) -> None:
         self._measure, self._fixed, self._slots, self._say = measure, fixed, slots, say
         self._file = file or ChunkFile()
-        self._machine = machine_key(device)
+        self._machine = self._whole = machine_key(device)
         self._chosen: dict[str, int] = {}
 
     def size(self, shape: Mapping[str, int]) -> int:
@@ -122,6 +123,11 @@ class Chunks:
             known = self._file.get(self._machine, key)
             self._chosen[key] = min(known.size, self._slots) if known else self._choose(shape, key)
         return self._chosen[key]
+
+    def share_with(self, workers: int) -> None:
+        """From now on, so many workers share the device's memory, this one included: other sizes may fit."""
+        self._machine = self._whole if workers == 1 else f"{self._whole}; shared by {workers} workers"
+        self._chosen = {}
 
     def ran_out(self, shape: Mapping[str, int], size: int) -> None:
         """Memory ran out, and `size` members are what is tried now."""

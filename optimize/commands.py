@@ -250,6 +250,13 @@ def search_commands(
                 rich_help_panel=MACHINE,
             ),
         ] = None,
+        precision: Annotated[
+            str,
+            typer.Option(
+                help="Of matrix products: fp32, tf32 (NVIDIA cards) or bf16 (processors with AMX); part of the study.",
+                rich_help_panel=MACHINE,
+            ),
+        ] = "fp32",
         runs_dir: Annotated[Path, typer.Option(help="Where studies keep their files.", rich_help_panel=MACHINE)] = Path(
             "runs"
         ),

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from agents.precision import set_precision
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.features import get_recipe
 from envs.crypto.metrics import OBJECTIVES
@@ -57,6 +58,7 @@ class Request:
     objective: str = "excess-sharpe"
     seed: int = 0
     threads: int | None = None
+    precision: str = "fp32"
     env: dict[str, Any] = dataclasses.field(default_factory=dict)
     given: frozenset[str] = frozenset()
 
@@ -117,6 +119,7 @@ def open_study(
     _refuse_flags(storage, name, spec, request)
     refuse_other(name, spec, dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version()))
     torch.set_num_threads(spec.threads)
+    set_precision(spec.precision, device)
     bars = load_study_bars(spec, request.data_dir if "data_dir" in request.given else None)
     return handle, Experiment(spec, bars, device)
 
@@ -125,7 +128,7 @@ def _refuse_flags(storage: StudyStorage, name: str, spec: StudySpec, request: Re
     """Compare what a person set with the study as it was frozen."""
     given, asked = request.given, dict[str, Any]()
     plain = {"holdout", "budget", "rungs", "horizon", "slots", "trials_per_batch", "sampler", "pruner", "objective"}
-    for field in (plain | {"seed", "threads"}) & given:
+    for field in (plain | {"seed", "threads", "precision"}) & given:
         asked[field] = getattr(request, field)
     if "budget" in given:  # as it was fitted when the study was made
         asked["budget"] = max(request.budget, spec.rungs * (request.n_envs or 1) * spec.horizon)
@@ -201,8 +204,9 @@ def decide(
 ) -> tuple[StudySpec, Bars, list[str]]:
     """The spec of the study that a request makes, everything automatic chosen; its bars; and what was measured.
 
-    Leaves torch set to the spec's threads. Raises InputError.
+    Leaves torch set to the spec's threads and precision. Raises InputError.
     """
+    set_precision(request.precision, device)
     warning = check_folds(request.cv, request.budget)
     if warning:
         say(f"warning: {warning}")
@@ -286,6 +290,7 @@ def draft_spec(storage: StudyStorage, request: Request, bars: Bars, device: torc
         seed=request.seed,
         space=space.to_dict(),
         threads=request.threads or torch.get_num_threads(),
+        precision=request.precision,
     )
 
 
@@ -309,6 +314,7 @@ def reproducing_flags(spec: StudySpec, request: Request) -> str:
         "slots": spec.slots,
         "trials-per-batch": spec.trials_per_batch,
         "threads": spec.threads,
+        "precision": spec.precision,
         "budget": spec.budget,
         "rungs": spec.rungs,
         "seed": spec.seed,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from agents.policy import load_members
 from agents.ppo import PPOParams
+from agents.precision import set_precision
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.features import get_recipe
@@ -46,6 +47,7 @@ TRAIN_DEFAULTS: dict[str, Any] = {
     "objective": "excess-sharpe",
     "seed": 0,
     "threads": None,
+    "precision": "fp32",
     "recipe": "default",
     "out": None,
     "start_from": None,
@@ -98,10 +100,10 @@ def run(
     config: a TOML file, or its tables as a mapping:
         [data]  dir, timeframe, tickers; or demo = true
         [cv]    scheme, groups, test_groups, embargo_share
-        [train] budget (steps per fold), rungs, horizon, num_envs, slots, holdout, objective, seed, threads, recipe,
-                out (a folder for results and checkpoints), start_from (a folder or file: a run's or study's checkpoint,
-                to go on exactly;
-                or members.safetensors of a trial or bundle, whose weights the folds' actors then start from)
+        [train] budget (steps per fold), rungs, horizon, num_envs, slots, holdout, objective, seed, threads, precision,
+                recipe, out (a folder for results and checkpoints), start_from (a folder or file: a run's or study's
+                checkpoint, to go on exactly; or members.safetensors of a trial or bundle, whose weights the folds'
+                actors then start from)
         [shape] net_width, net_depth, minibatch, epochs    [ppo] as `PPOParams`    [env] as `EnvParams`
     bars: used instead of [data]. Raises InputError for what is wrong in the config, RunError where training diverged,
     `Interrupted`
@@ -118,6 +120,7 @@ def run(
     _fit(tables, set(config.get("train", {})), say)
     spec = _spec(tables, bars, torch_device)
     torch.set_num_threads(spec.threads)
+    set_precision(spec.precision, torch_device)
     experiment = Experiment(spec, bars, torch_device)
     settings = Settings({**SHAPE_DEFAULTS, **tables["shape"]}, tables["ppo"], tables["env"])
     settings.shape["minibatch"] = fit_minibatch(settings.shape["minibatch"], spec.transitions)
@@ -285,6 +288,7 @@ def _spec(tables: Mapping[str, Mapping[str, Any]], bars: Bars, device: torch.dev
         seed=train["seed"],
         space=fixed,
         threads=train["threads"] or torch.get_num_threads(),
+        precision=train["precision"],
     )
 
 

@@ -59,7 +59,8 @@ class StudySpec:
     env: settings that every trial shares (`EnvParams` names). budget: environment steps per fold, spent in `rungs`
     parts.
     num_envs: environments per member. slots: members per program (G). trials_per_batch: trials asked for at once (K).
-    space: the whole search space. threads: of torch on the CPU, which decide how sums are rounded.
+    space: the whole search space. threads: of torch on the CPU, which decide how sums are rounded. precision:
+    of matrix products (`agents.precision`).
     """
 
     environment: str
@@ -83,6 +84,7 @@ class StudySpec:
     seed: int
     space: dict[str, Any]
     threads: int
+    precision: str = "fp32"
     code_version: str = dataclasses.field(default_factory=code_version)
     torch_version: str = dataclasses.field(default_factory=torch_version)
 

@@ -12,7 +12,7 @@ card is full (--members; by hand, like --num-envs). Measured are
     evaluation      one pass of all members over their test groups
 
 From these 500 trials are EXTRAPOLATED, pruning off. The predecessor says "< 20 hours at 75-85 % utilisation" on a card
-of 16 GB. --curves trains the same members once per precision and prints the mean rewards side by side, since a
+of 16 GB. --curves trains the same members in full precision, too, and prints the mean rewards side by side, since a
 precision that learns worse is no speed-up.
 
     python scripts/bench/gpu.py --device cuda [--precision tf32] [--save scripts/bench/results/gpu.json]
@@ -35,6 +35,7 @@ from machine import machine, machine_line
 from roofline import now, operations, peak, split
 
 from agents.ppo import PPO, PPOParams, Shape
+from agents.precision import PRECISIONS, set_precision
 from envs.crypto.bars import Bars
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
@@ -130,25 +131,20 @@ def evaluation_seconds(args: argparse.Namespace, market: Market, ppo: PPO) -> fl
 
 
 def curves(args: argparse.Namespace, market: Market) -> dict[str, list[float]]:
-    """Mean reward of all members, rollout by rollout, for each precision."""
+    """Mean reward of all members, rollout by rollout, in full precision and in the one asked for."""
     found = {}
-    for name in ("fp32", "tf32"):
-        set_precision(name)
+    for name in dict.fromkeys(("fp32", args.precision)):
+        set_precision(name, torch.device(args.device))
         ppo, env = program(args, market)
         found[name] = [float(stats.reward.mean()) for stats in ppo.train(env, args.curves)]
     return found
-
-
-def set_precision(name: str) -> None:
-    """Of single-precision matrix products: fp32, or tf32 (10 bits of mantissa, on cards that have it)."""
-    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
 
 
 def main(arguments: list[str]) -> None:
     """Measure, print, and save where asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--precision", choices=["fp32", "tf32"], default="fp32")
+    parser.add_argument("--precision", choices=list(PRECISIONS), default="fp32")
     parser.add_argument("--members", type=int, default=100, help="trained at once: ten folds of ten trials")
     parser.add_argument("--num-envs", type=int, default=64)
     parser.add_argument("--horizon", type=int, default=128)
@@ -158,13 +154,13 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--bars", type=int, default=24_000)
     parser.add_argument("--seconds", type=float, default=60.0, help="least length of the steady state")
-    parser.add_argument("--curves", type=int, default=0, metavar="ROLLOUTS", help="compare the precisions, too")
+    parser.add_argument("--curves", type=int, default=0, metavar="ROLLOUTS", help="compare its learning with fp32's")
     parser.add_argument("--save", type=Path)
     args = parser.parse_args(arguments)
     if args.device.startswith("cuda") and not torch.cuda.is_available():
         sys.exit("gpu.py: torch sees no card here; --device cpu tries the script at a small --width")
     market = predecessor_market(args.bars)
-    set_precision(args.precision)
+    set_precision(args.precision, torch.device(args.device))
     found = machine(args.device)
     print(machine_line(found))
 
