@@ -38,7 +38,8 @@ class Fill:
     """What became of an order. An unfilled one is gone: it is not carried over to a later bar.
 
     units: bought (after the fee, which is taken from what is received) or sold. notional: quote currency paid, or
-    received before the fee. fee: in quote currency. price: per unit, slippage included, fee not.
+    received before the fee. fee: in quote currency. price: per unit, slippage included, fee not. reason: why it is
+    unfilled, or filled in part, where the broker says so.
     """
 
     order: Order
@@ -48,6 +49,7 @@ class Fill:
     notional: float = 0.0
     fee: float = 0.0
     price: float = 0.0
+    reason: str = ""
 
 
 @dataclass(frozen=True)
