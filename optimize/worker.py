@@ -33,6 +33,7 @@ from optimize.recovery import (
     recover_stale,
     register_worker,
 )
+from optimize.sharing import DeviceShare, device_key, keep_to
 from optimize.stopping import Life, MemoryLimit, StopRequest, start_again
 from optimize.storage import TrialLost
 from optimize.study import TOTAL_KEY, Plan, StudyHandle, count_states
@@ -101,6 +102,8 @@ class Worker:
         patience.limit, patience.say, patience.stopping = options.patience_seconds, telemetry.say, self._asked_to_stop
         self.memory = MemoryLimit(options.max_memory, telemetry.resident_bytes, telemetry.say)
         self.chunks = make_chunks(experiment, telemetry.say)
+        device = experiment.device
+        self.share = DeviceShare(device_key(device), lambda share: keep_to(device, share))
         self.trained = 0
         self.phases = Phases()
         self.batches: list[int] = []
@@ -113,7 +116,7 @@ class Worker:
     def run(self) -> Outcome:
         """Work until the study has its total, a signal comes, or memory passes its limit."""
         metrics = serving_metrics(self.options.metrics_port, self.telemetry, self.heartbeat)
-        with metrics, self.heartbeat, self.pause, self.telemetry, closing(self.records):
+        with metrics, self.share, self.heartbeat, self.pause, self.telemetry, closing(self.records):
             self.supervisor.ready(f"working on study {self.handle.name}")
             self.records.make_up()
             while not self.stop():
@@ -199,6 +202,7 @@ class Worker:
 
     def _batch(self, plans: list[Plan]) -> None:
         shape = plans[0].settings.shape
+        self._share_device()
         with self.phases("measuring"):
             slots = self.chunks.size(shape)
         trainer = Trainer(
@@ -260,6 +264,19 @@ class Worker:
                 self._put_back(training, with_checkpoint=False)
             raise
 
+    def _share_device(self) -> None:
+        """Between batches, when this process holds the least: who else is there?"""
+        gc.collect()
+        if self.share.look():
+            count = self.share.workers
+            self.chunks.share_with(count)
+            others = "another worker is" if count == 2 else f"{count - 1} other workers are"
+            self.telemetry.say(
+                f"{others} on {self.experiment.device}, too: this one keeps to 1/{count} of its memory"
+                if count > 1
+                else f"this worker has {self.experiment.device} to itself again"
+            )
+
     def _asked_to_stop(self) -> bool:
         """Asked while an access to the database is tried again."""
         self.supervisor.alive(self.telemetry.line)
@@ -301,6 +318,7 @@ class Worker:
             "trials": [t.plan.number for t in trainings],
             "rung": rung,
             "device": str(self.experiment.device),
+            "device_workers": self.share.workers,
             "num_envs": self.spec.num_envs,
             **self._figures(),
         }

@@ -2,9 +2,9 @@
 
     python scripts/bench/soak.py --trials 2000 --save scripts/bench/results/soak.json --picture docs/images/soak.png
 
-Tiny trials (two assets of the demo market, 3 folds, two widths and two minibatches in turn, so that programs are made
-and given up again) through the real worker, with everything it writes. Two things must hold at the end as at the
-beginning: what a trial's way through the database costs (asking, with the sampler's proposals; reporting and judging
+Tiny trials (two assets, 700 bars, 3 folds, two widths and two minibatches in turn, so that programs are made and given
+up again, 16 trials a batch) through the real worker, with everything it writes. Two things must hold at the end as at
+the beginning: what a trial's way through the database costs (asking, with the sampler's proposals; reporting and judging
 each rung; telling), and the resident set, from a third of the way on, when every library is loaded and every buffer
 has been needed. The time of the calling thread's processor stands beside the clock's, which on a shared machine also
 counts what others do.
@@ -30,11 +30,14 @@ from machine import machine, machine_line
 from rich.console import Console
 from studies import study_in, work
 
-from envs.crypto.demo_market import make_demo_market
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from envs.crypto.demo_market import make_planted_market
 from envs.crypto.splits import CrossValidation
 from envs.files import write_atomic
 from optimize.study import Plan, StudyHandle
 from optimize.telemetry import Telemetry
+from tests.optimize.conftest import RECIPE
 
 SPACE = """
 name = "tiny"
@@ -154,11 +157,12 @@ def main(argv: list[str]) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     print(machine_line(machine()))
     request = {
-        "budget": 256, "rungs": 2, "n_envs": 4, "horizon": 16, "slots": 24, "trials_per_batch": 8, "holdout": 0.05,
+        "budget": 256, "rungs": 2, "n_envs": 4, "horizon": 16, "slots": 48, "trials_per_batch": 16, "holdout": 0.1,
+        "recipe": RECIPE.name,
         "cv": CrossValidation("kfold", groups=3),
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        handle, experiment = study_in(Path(folder), make_demo_market(0, assets=2, bars=2_800), request, SPACE)
+        handle, experiment = study_in(Path(folder), make_planted_market(3, assets=2, bars=700), request, SPACE)
         watch = Watch(handle, args.every)
         _, seconds = work(handle, experiment, args.trials, watch)
     samples = watch.samples

@@ -21,8 +21,8 @@ STUDY_KEYS = {
     "steps_per_second", "trials_per_hour", "eta_seconds", "best", "gate", "workers", "storage_retries", "failures",
 }  # fmt: skip
 WORKER_KEYS = {
-    "worker", "host", "pid", "status", "state", "beat_age", "trials", "rung", "device", "num_envs", "total",
-    "steps_per_trial", "steps_per_second", "trials_per_hour", "finished", "resident_bytes", "recycled", "gpu",
+    "worker", "host", "pid", "status", "state", "beat_age", "trials", "rung", "device", "device_workers", "num_envs",
+    "total", "steps_per_trial", "steps_per_second", "trials_per_hour", "finished", "resident_bytes", "recycled", "gpu",
     "storage_retries",
 }  # fmt: skip
 

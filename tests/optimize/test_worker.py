@@ -12,6 +12,7 @@ import pytest
 from optuna.trial import TrialState
 
 from agents.policy import load_members
+from optimize.storage import MAX_TRIES, attempts
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import count, numbers, open_handle, training_begun, wait_for
 
@@ -145,6 +146,31 @@ def test_a_second_signal_ends_the_process_at_once_and_the_next_worker_takes_its_
     second.signal(signal.SIGTERM)
     assert "trial 0: put back, its worker died" in second.finish()
     assert [t.state for t in open_handle(market).trials()] == [TrialState.WAITING]
+
+
+def test_a_trial_on_its_last_try_is_asked_for_alone(market: Path, sweepd: Sweepd) -> None:
+    sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
+    handle = open_handle(market)
+    for _ in range(3):
+        handle.study.enqueue_trial({"net_width": 8, "minibatch": 16})
+    plans = handle.ask_batch(3, "w", total=4)
+    assert [p.number for p in plans] == [1, 2, 3]
+
+    def put_back_with_last_try(number: int) -> None:
+        for plan in plans:
+            if plan.trial_id in handle.storage.held():
+                handle.put_back(plan.trial_id)
+        with handle.storage.transaction() as session:
+            session.execute(attempts.update().values(tries=0))
+            here = attempts.c.trial_id == plans[number - 1].trial_id
+            session.execute(attempts.update().where(here).values(tries=MAX_TRIES - 1))
+
+    put_back_with_last_try(2)  # the others go first, without it, and then it comes, without a new one
+    assert [p.number for p in handle.ask_batch(3, "w", total=4)] == [1, 3]
+    assert [p.number for p in handle.ask_batch(3, "w", total=6)] == [2]
+    put_back_with_last_try(1)
+    assert [p.number for p in handle.ask_batch(3, "w", total=6)] == [1]
+    assert [p.number for p in handle.ask_batch(3, "w", total=4)] == [2, 3]
 
 
 def test_waiting_trials_go_first_and_only_those_of_the_batchs_shape(market: Path, sweepd: Sweepd) -> None:
