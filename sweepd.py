@@ -6,19 +6,21 @@ function, so that `optimize` never imports `deploy`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
 import sys
 from datetime import datetime
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import psutil
 import typer
 from rich.console import Console
+from rich.text import Text
 
-from deploy.commands import count_looks, deploy_commands, promote_after_study
+from deploy.commands import count_looks, deploy_commands
 from envs.commands import data_app
 from envs.crypto.timeframe import bar_seconds
 from envs.errors import InputError, RunError, TryAgainLater
@@ -27,8 +29,31 @@ from optimize.study import StudyHandle
 
 
 def promote_best(handle: StudyHandle, console: Console) -> None:
-    """The auto-deploy step of a finished study: ask for the best trial's promotion, replay the champion on paper."""
-    promote_after_study(handle.name, handle.storage.url, console=console)
+    """The auto-deploy step of a finished study: ask for the best trial's promotion, replay the champion on paper.
+
+    In a process of its own at a low priority, whose words are printed as they come: whatever becomes of it, training
+    has ended well, and other workers are not slowed.
+    """
+    again = f"sweepd promote --study-name {handle.name} asks again"
+    command, environment = _deployment(handle, "promote-after-study")
+    environment |= {"COLUMNS": str(console.width), "TTY_INTERACTIVE": "0"}
+    if console.is_terminal and not console.no_color:
+        environment["FORCE_COLOR"] = "1"
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
+            text=True, encoding="utf-8", errors="replace",
+        )  # fmt: skip
+    except OSError as error:
+        console.print(f"The best trial could not be judged ({error}); {again}.", style="yellow", highlight=False)
+        return
+    _give_way(process, 10)
+    assert process.stdout is not None
+    for line in process.stdout:
+        console.print(Text.from_ansi(line.rstrip("\n")), highlight=False, soft_wrap=True)
+    if process.wait() != 0:
+        ended = f"ended with code {process.returncode}" if process.returncode > 0 else "was killed"
+        console.print(f"Judging the best trial {ended}; {again}.", style="yellow", highlight=False, soft_wrap=True)
 
 
 class JudgeBeside:
@@ -44,9 +69,7 @@ class JudgeBeside:
     def __call__(self, handle: StudyHandle) -> None:
         if self.process is not None and self.process.poll() is None:
             return
-        # The database's URL may hold a password, so it is not put where `ps` shows it.
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "SWEEPD_STORAGE": handle.storage.url}
-        command = [sys.executable, "-m", "sweepd", "promote", "--study-name", handle.name, "--first-stage"]
+        command, environment = _deployment(handle, "promote", "--first-stage")
         try:
             log = handle.run_dir / "gate" / "first-stage.log"
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -54,9 +77,23 @@ class JudgeBeside:
                 self.process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
                 )
-            psutil.Process(self.process.pid).nice(19)
-        except (OSError, psutil.Error):  # training goes on; the end of the study judges all
+        except OSError:  # training goes on; the end of the study judges all
             return
+        _give_way(self.process, 19)
+
+
+def _deployment(handle: StudyHandle, *words: str) -> tuple[list[str], dict[str, str]]:
+    """The command that does something with a study, and its environment.
+
+    The database's URL may hold a password, so it is not put where `ps` shows it.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "SWEEPD_STORAGE": handle.storage.url}
+    return [sys.executable, "-m", "sweepd", *words, "--study-name", handle.name], environment
+
+
+def _give_way(process: subprocess.Popen[Any], niceness: int) -> None:
+    with contextlib.suppress(psutil.Error, OSError):
+        psutil.Process(process.pid).nice(niceness)
 
 
 def looks_so_far(handle: StudyHandle) -> int:

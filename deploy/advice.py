@@ -28,7 +28,7 @@ ALIKE = (
 )
 
 
-def why_none(*, judged_count: int, trial: int, findings: Sequence[Finding], search: Search) -> str:
+def why_none(*, judged_count: int, name: str, findings: Sequence[Finding], search: Search) -> str:
     """One paragraph: who came closest, what it lacked, what it would have needed, and what to do next."""
     lacking = [finding for finding in findings if finding.verdict in ("fail", "defer")]
     where = "hold-out" if any(finding.stage == "hold-out" for finding in lacking) else "cross-validation"
@@ -42,7 +42,7 @@ def why_none(*, judged_count: int, trial: int, findings: Sequence[Finding], sear
     advice = [f"{one.name}: {alike.get(one.name, NEXT[one.name])}" for one in lacking if one.name in NEXT]
     looked = "the hold-out was looked at" if where == "hold-out" else "no look at the hold-out was spent"
     return (
-        f"{judged_count} candidate(s) judged, {looked}; trial {trial} came closest but failed in {where}: "
+        f"{judged_count} candidate(s) judged, {looked}; {name} came closest but failed in {where}: "
         + "; ".join(lacks)
         + ". This is a normal result: most searches find nothing that beats holding equal weight after fees, and the "
         "best of many trials always looks good. "

@@ -43,12 +43,12 @@ class Backtest:
 
 @dataclass(frozen=True)
 class Deflation:
-    """The deflated Sharpe ratio of one trial.
+    """The deflated Sharpe ratio of one trial, or of several that share the capital.
 
     by_path: DSR per path. path: the median one (of an even number, the lower of the two in the middle), which the
     rest is about: moments of its excess returns; variance and correlation over the trials; luck: SR0, per bar.
     trials, effective: N and N_eff. needed: the Sharpe ratio per bar at which DSR would be .95; record: bars needed at
-    the present one.
+    the present one. diversification: what the luck of one trial is multiplied by (see `Combination`).
     """
 
     by_path: tuple[float, ...]
@@ -61,11 +61,29 @@ class Deflation:
     effective: float
     needed: float
     record: float
+    diversification: float = 1.0
 
     @property
     def probability(self) -> float:
         """DSR of the median path."""
         return self.by_path[self.path]
+
+
+@dataclass(frozen=True, eq=False)
+class Combination:
+    """Several trials that share the capital, as one back-test: share times return of each, summed bar by bar. Trades
+    are those of the trial that traded least, and fees those before netting.
+
+    paths, time: (φ, T) and (T,), as `read_paths` gives them. diversification: (φ,) by path, D = Σ share·deviation of a
+    trial's excess return / deviation of the whole's, at least 1. Whatever trials and shares are chosen, the whole's
+    Sharpe ratio is their mean, weighted by share·deviation, times D, so never above D times that of the luckiest of all
+    trials: D·SR0 is what luck shows.
+    """
+
+    paths: PathTrades
+    time: NDArray[np.int64]
+    backtest: Backtest
+    diversification: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +120,16 @@ class Search:
     @cached_property
     def overfitting(self) -> Overfitting | None:
         """PBO over the trials that reached the final rung; None for fewer than two, or too few bars."""
-        if len(self.backtests) < 2 or self.bars < 2 * BLOCKS:
+        return self._cscv(1)
+
+    def overfitting_of(self, chosen: int) -> Overfitting | None:
+        """The same where the best `chosen` trials are taken together; None, too, for fewer than these."""
+        return self.overfitting if chosen == 1 else self._cscv(chosen)
+
+    def _cscv(self, chosen: int) -> Overfitting | None:
+        if len(self.backtests) < max(2, chosen) or self.bars < 2 * BLOCKS:
             return None
-        return cscv(np.stack([backtest.excess for backtest in self.backtests.values()], axis=1))
+        return cscv(np.stack([backtest.excess for backtest in self.backtests.values()], axis=1), chosen=chosen)
 
     def variance(self, path: int) -> float:
         """V: of the trials' Sharpe ratios on a path; with fewer than two of them 1/(T-1), as without any skill."""
@@ -113,16 +138,22 @@ class Search:
     def deflation(self, number: int) -> Deflation | None:
         """The deflated Sharpe ratio of a trial; None where its paths could not be read."""
         backtest = self.backtests.get(number)
-        if backtest is None:
-            return None
+        return None if backtest is None else self.deflate(backtest)
+
+    def deflate(self, backtest: Backtest, diversification: Array | None = None) -> Deflation:
+        """The deflated Sharpe ratio of a back-test that was chosen from these trials. diversification: (φ,), of several
+        trials together.
+        """
         effective = [luck.effective_trials(self.trials, float(rho)) for rho in self.correlation]
+        spread = np.ones(len(effective)) if diversification is None else diversification
         variances = [self.variance(path) for path in range(len(effective))]
+        enlarged = [variance * float(ratio) ** 2 for variance, ratio in zip(variances, spread, strict=True)]
         by_path = tuple(
             luck.deflated_sharpe(one, variance, count)
-            for one, variance, count in zip(backtest.moments, variances, effective, strict=True)
+            for one, variance, count in zip(backtest.moments, enlarged, effective, strict=True)
         )
         path = int(np.argsort(by_path, kind="stable")[(len(by_path) - 1) // 2])
-        own, expected = backtest.moments[path], luck.luck_sharpe(variances[path], effective[path])
+        own, expected = backtest.moments[path], luck.luck_sharpe(enlarged[path], effective[path])
         return Deflation(
             by_path=by_path,
             path=path,
@@ -132,13 +163,16 @@ class Search:
             luck=expected,
             trials=self.trials,
             effective=effective[path],
-            needed=luck.needed_sharpe(own.n, effective[path], variances[path]),
+            needed=luck.needed_sharpe(own.n, effective[path], enlarged[path]),
             record=luck.minimum_track_record(own, expected),
+            diversification=float(spread[path]),
         )
 
-    def describe(self, number: int | None) -> dict[str, Any]:
-        """The figures for JSON; number: of the trial that they are to be about."""
-        found = self.overfitting
+    def describe(
+        self, trials: Sequence[int] = (), deflation: Deflation | None = None, overfitting: Overfitting | None = None
+    ) -> dict[str, Any]:
+        """The figures for JSON. trials: those that they are to be about, and what is known of them."""
+        found = overfitting or self.overfitting
         told: dict[str, Any] = {
             "trials": self.trials,
             "reached_the_final_rung": len(self.backtests),
@@ -149,10 +183,10 @@ class Search:
             "pbo_slope": None if found is None else found.slope,
             "pbo_loss": None if found is None else found.loss,
         }
-        deflation = None if number is None else self.deflation(number)
         if deflation is not None:
             told |= {
-                "trial": number,
+                "trial": trials[0],
+                "trials_chosen": list(trials),
                 "dsr": deflation.probability,
                 "dsr_by_path": list(deflation.by_path),
                 "median_path": deflation.path,
@@ -165,6 +199,7 @@ class Search:
                 "correlation": deflation.correlation,
                 "sharpe_deviation": self.annual * math.sqrt(deflation.variance),
                 "track_record_bars": deflation.record,
+                "diversification": deflation.diversification,
             }
         return told
 
@@ -214,6 +249,39 @@ def read_search(complete: Sequence[FrozenTrial], finished: int, run_dir: Path, t
     n = len(backtests)
     correlation = (np.sum(sums**2, axis=1) - n) / (n * (n - 1)) if n > 1 else np.zeros(len(sums))
     return Search(finished, backtests, unreadable, times, np.clip(correlation, 0.0, 1.0), timeframe)
+
+
+def combine(trials: Sequence[FrozenTrial], shares: Sequence[float], run_dir: Path, timeframe: str) -> Combination:
+    """Trials that share the capital, as one back-test. Raises ValueError or OSError where their paths cannot be read or
+    do not fit together.
+    """
+    found = [read_paths(run_dir / _folder(trial) / "paths.parquet") for trial in trials]
+    if any(not np.array_equal(time, found[0][1]) for _, time in found):
+        raise ValueError("the trials' paths are on different bars")
+    paths = [one for one, _ in found]
+
+    def weighted(name: str) -> Array:
+        return np.asarray(sum(share * getattr(one, name) for share, one in zip(shares, paths, strict=True)))
+
+    trades = np.stack([one.trades for one in paths])  # (n, φ, T)
+    quietest = trades.sum(axis=2).argmin(axis=0)
+    whole = PathTrades(
+        returns=weighted("returns"),
+        equal_weight=paths[0].equal_weight,
+        trades=trades[quietest, np.arange(trades.shape[1])],
+        fees=weighted("fees"),
+        notional=weighted("notional"),
+        exposure=weighted("exposure"),
+    )
+    excess = whole.returns - whole.equal_weight
+    apart = sum(
+        share * np.std(one.returns - one.equal_weight, axis=1) for share, one in zip(shares, paths, strict=True)
+    )
+    together = np.std(excess, axis=1)
+    ratio = np.where(together > 0.0, apart / np.where(together > 0.0, together, 1.0), 1.0)
+    moments = tuple(luck.moments(row) for row in excess)
+    backtest = Backtest(tuple(whole.summarise(timeframe)), moments, np.mean(excess, axis=0))
+    return Combination(whole, found[0][1], backtest, np.maximum(ratio, 1.0))
 
 
 def _folder(trial: FrozenTrial) -> str:

@@ -5,6 +5,9 @@ A bundle is a folder of two files, named by the first 16 hex digits of its hash:
     bundle.json           everything needed to act that is not a tensor, as canonical JSON (sorted keys, one layout)
     members.safetensors   the weights and normalisers of the policy's members, byte for byte as they were scored
 
+A bundle of several trials, each of which trades a share of the capital as a sub-account, has one file of weights per
+trial: `members-000.safetensors`, …
+
 `bundle.json` names the size and sha256 of the weights, and carries `hash`: the sha256 of its own canonical text without
 that field. So one changed byte anywhere is found, wherever the folder has been copied to. Bundles are never changed
 once written, and their files are read-only. docs/bundle.md describes the format for other programs.
@@ -20,142 +23,57 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError
 
 from agents.policy import FrozenPolicy, load_members
+from deploy.manifest import (
+    FORMAT,
+    MEMBERS_FILE,
+    EnsembleManifest,
+    FilePart,
+    Manifest,
+    OriginPart,
+    PolicyPart,
+    RecipePart,
+    TrialPart,
+)
 from envs.crypto.features import Recipe, get_recipe
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.timeframe import bar_seconds
 from envs.errors import InputError, RunError
 from envs.files import write_atomic
 
-FORMAT: Final = "sweepd-bundle"
-FORMAT_VERSION = 1
 MANIFEST_FILE = "bundle.json"
-MEMBERS_FILE = "members.safetensors"
 NAME_DIGITS = 16
+VERSIONS: Mapping[int, type[Manifest | EnsembleManifest]] = {1: Manifest, 2: EnsembleManifest}
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class RecipePart(_Part):
-    """The feature recipe, in full: a recipe of the same name that computes other features is refused."""
-
-    name: str
-    version: int
-    memory: int = Field(gt=0)
-    asset_features: tuple[str, ...]
-    shared_features: tuple[str, ...]
-
-
-class PolicyPart(_Part):
-    """The policy: an ensemble, mean of the members' post-tanh actions, each through its own normaliser, rounded to
-    1e-6.
+@dataclass(frozen=True)
+class Trial:
+    """One trial of a bundle: the share of the capital that it trades, its environment parameters, its policy (an
+    ensemble of its members), and where it comes from.
     """
 
-    algorithm: str
-    members: int = Field(gt=0)
-    state_dim: int = Field(gt=0)
-    action_dim: int = Field(gt=0)
-    max_lookback: int = Field(gt=0)
-    hidden: tuple[int, ...]
-
-
-class OriginPart(_Part):
-    """Which study and trial the members come from, and with what parameters they were trained."""
-
-    study: str
-    study_uid: str
-    trial: int = Field(ge=0)
-    seed: int
-    objective: str
-    objective_value: float
-    parameters: dict[str, bool | int | float | str | None]
-    ppo_params: dict[str, bool | int | float | str | None]
-
-
-class DataPart(_Part):
-    """The bars that it was made with. Times are bar opens, UTC."""
-
-    fingerprint: str
-    first: str
-    last: str
-    synthetic: bool
-
-
-class FilePart(_Part):
-    """What a file of the bundle must be."""
-
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    size: int = Field(gt=0)
-
-
-class Manifest(_Part):
-    """All of `bundle.json` but its hash.
-
-    metrics describe the *members* in cross-validation; the hold-out numbers, of the ensemble, are in `gate`.
-    last_seen_bar: open (UTC) of the newest bar that training or cross-validated selection used.
-    symbols: by venue, what each ticker is called there.
-    """
-
-    format: Literal["sweepd-bundle"] = FORMAT
-    format_version: int = FORMAT_VERSION
-    environment: Literal["crypto"] = "crypto"
-    tickers: tuple[str, ...] = Field(min_length=1)
-    symbols: dict[str, dict[str, str]]
-    timeframe: str
-    recipe: RecipePart
-    env_params: dict[str, Any]
-    minimum_order: tuple[float, ...]
-    increment: tuple[float, ...]
-    policy: PolicyPart
+    share: float
+    params: EnvParams
+    policy: FrozenPolicy
+    described: PolicyPart
     origin: OriginPart
-    data: DataPart
-    last_seen_bar: str
-    metrics: dict[str, Any]
-    gate: dict[str, Any]
-    code_version: str
-    torch_version: str
-    files: dict[str, FilePart]
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Manifest:
-        count = len(self.tickers)
-        if len(set(self.tickers)) != count:
-            raise ValueError("tickers are listed twice")
-        if len(self.minimum_order) != count or len(self.increment) != count:
-            raise ValueError(f"minimum_order and increment must have one number for each of the {count} tickers")
-        if self.policy.action_dim != count:
-            raise ValueError(f"the policy acts on {self.policy.action_dim} assets but {count} tickers are listed")
-        market = count * len(self.recipe.asset_features) + len(self.recipe.shared_features)
-        expected = 1 + 3 * count + self.policy.max_lookback * market
-        if self.policy.state_dim != expected:
-            raise ValueError(
-                f"the policy reads {self.policy.state_dim} numbers but its tickers and recipe give {expected}"
-            )
-        for venue, names in self.symbols.items():
-            if set(names) != set(self.tickers):
-                raise ValueError(f"symbols of {venue} must name exactly the tickers")
-        if set(self.files) != {MEMBERS_FILE}:
-            raise ValueError(f"files must list {MEMBERS_FILE} and nothing else")
-        return self
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A loaded bundle: its hash (64 hex digits), manifest, and the bytes of its members' weights."""
+    """A loaded bundle: its hash (64 hex digits), manifest, and the bytes of its files of weights by name."""
 
     hash: str
-    manifest: Manifest
-    members: bytes
+    manifest: Manifest | EnsembleManifest
+    files: Mapping[str, bytes]
 
     @property
     def name(self) -> str:
@@ -163,9 +81,35 @@ class Bundle:
         return self.hash[:NAME_DIGITS]
 
     @cached_property
-    def params(self) -> EnvParams:
-        """The environment parameters; fees, slippage, minimum order and initial cash are among them."""
-        return EnvParams(**self.manifest.env_params)
+    def trials(self) -> tuple[Trial, ...]:
+        """What acts, from these very bytes. Raises InputError where they are no actors."""
+        return tuple(
+            Trial(
+                share=part.share,
+                params=EnvParams(**part.env_params),
+                policy=read_policy(self.files[part.file], part.file)[0],
+                described=part.policy,
+                origin=part.origin,
+            )
+            for part in self.manifest.trials
+        )
+
+    @property
+    def account(self) -> EnvParams:
+        """Where fee, slippage, minimum order and initial cash of the account are found: all its trials have the same.
+        Of a single trial, all there is to know of its environment.
+        """
+        return self.trials[0].params
+
+    @property
+    def max_lookback(self) -> int:
+        """Lags that the observations are padded to."""
+        return self.manifest.trials[0].policy.max_lookback
+
+    @property
+    def origin(self) -> OriginPart:
+        """Where the (first) trial comes from."""
+        return self.manifest.trials[0].origin
 
     @property
     def instruments(self) -> Instruments:
@@ -179,13 +123,9 @@ class Bundle:
 
     @property
     def members_sha256(self) -> str:
-        """What identifies the weights, whatever else the bundle says about them."""
-        return self.manifest.files[MEMBERS_FILE].sha256
-
-    @cached_property
-    def policy(self) -> FrozenPolicy:
-        """The canonical policy, from these very bytes. Raises InputError where they are no actors."""
-        return read_policy(self.members)[0]
+        """What identifies the weights, and the shares of several trials, whatever else the bundle says about them."""
+        parts = [(self.manifest.files[trial.file].sha256, trial.share) for trial in self.manifest.trials]
+        return parts[0][0] if len(parts) == 1 else sha256(json.dumps(parts).encode())
 
 
 def format_time(seconds: int) -> str:
@@ -221,21 +161,21 @@ def canonical_json(content: Mapping[str, Any]) -> str:
     return json.dumps(content, sort_keys=True, indent=1, allow_nan=False) + "\n"
 
 
-def make_bundle(manifest: Manifest, members: bytes) -> Bundle:
+def make_bundle(manifest: Manifest | EnsembleManifest, files: Mapping[str, bytes]) -> Bundle:
     """A bundle in memory, checked like one from disk.
 
-    members: content of `members.safetensors`; `manifest.files` must already describe it.
-    Raises InputError where the two don't fit.
+    files: content of the files of weights; `manifest.files` must already describe them. Raises InputError where the
+    two don't fit.
     """
     content = manifest.model_dump(mode="json")
-    bundle = Bundle(hash=sha256(canonical_json(content).encode()), manifest=manifest, members=members)
+    bundle = Bundle(hash=sha256(canonical_json(content).encode()), manifest=manifest, files=dict(files))
     _check(bundle, "bundle")
     return bundle
 
 
-def describe_members(members: bytes) -> dict[str, FilePart]:
-    """The `files` entry for these weights."""
-    return {MEMBERS_FILE: FilePart(sha256=sha256(members), size=len(members))}
+def describe_files(files: Mapping[str, bytes]) -> dict[str, FilePart]:
+    """The manifest's `files` for these weights."""
+    return {name: FilePart(sha256=sha256(content), size=len(content)) for name, content in files.items()}
 
 
 def write_bundle(bundle: Bundle, folder: Path) -> Path:
@@ -261,9 +201,10 @@ def _write_new(bundle: Bundle, folder: Path, path: Path) -> None:
         temporary.chmod(0o755)
         content = bundle.manifest.model_dump(mode="json") | {"hash": bundle.hash}
         write_atomic(temporary / MANIFEST_FILE, canonical_json(content))
-        write_atomic(temporary / MEMBERS_FILE, bundle.members)
-        for name in (MANIFEST_FILE, MEMBERS_FILE):
-            (temporary / name).chmod(0o444)
+        for name, weights in bundle.files.items():
+            write_atomic(temporary / name, weights)
+        for item in temporary.iterdir():
+            item.chmod(0o444)
         try:
             temporary.rename(path)
         except OSError:  # another promoter was faster with the same content
@@ -287,18 +228,9 @@ def load_bundle(path: Path, *, expected: str | None = None) -> Bundle:
     if not path.is_dir():
         raise InputError(f"bundle {path} is not there (a folder with {MANIFEST_FILE} and {MEMBERS_FILE} is expected)")
     present = {item.name for item in path.iterdir()}
-    for name in (MANIFEST_FILE, MEMBERS_FILE):
-        if name not in present:
-            raise InputError(f"bundle {path} lacks its file {name}")
-    extra = sorted(present - {MANIFEST_FILE, MEMBERS_FILE})
-    if extra:
-        raise InputError(f"bundle {path} holds a file that is no part of it: {extra[0]}")
-    try:
-        text = (path / MANIFEST_FILE).read_bytes()
-        members = (path / MEMBERS_FILE).read_bytes()
-    except OSError as error:
-        raise InputError(f"bundle {path} cannot be read: {error.strerror or error}") from error
+    _require(path, present, (MANIFEST_FILE,))
     manifest_path = path / MANIFEST_FILE
+    text = _read(path, MANIFEST_FILE)
     content = _parse(text, manifest_path)
     claimed = content.pop("hash", None)
     if not isinstance(claimed, str):
@@ -317,18 +249,36 @@ def load_bundle(path: Path, *, expected: str | None = None) -> Bundle:
             f"{expected[:NAME_DIGITS]}…"
         )
     version = content.get("format_version")
-    if content.get("format") != FORMAT or version != FORMAT_VERSION:
+    if content.get("format") != FORMAT or type(version) is not int or version not in VERSIONS:
         raise InputError(
             f"{manifest_path} is of format {content.get('format')!r} version {version!r}; this program reads "
-            f"{FORMAT!r} version {FORMAT_VERSION}"
+            f"{FORMAT!r} versions {' and '.join(str(known) for known in VERSIONS)}"
         )
     try:
-        manifest = Manifest.model_validate_json(json.dumps(content))
+        manifest = VERSIONS[version].model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise InputError(f"{manifest_path} is not a valid bundle: {_first_fault(error)}") from error
-    bundle = Bundle(hash=claimed, manifest=manifest, members=members)
+    names = tuple(trial.file for trial in manifest.trials)
+    _require(path, present, names)
+    extra = sorted(present - {MANIFEST_FILE, *names})
+    if extra:
+        raise InputError(f"bundle {path} holds a file that is no part of it: {extra[0]}")
+    bundle = Bundle(hash=claimed, manifest=manifest, files={name: _read(path, name) for name in names})
     _check(bundle, f"bundle {path}")
     return bundle
+
+
+def _require(path: Path, present: set[str], names: Sequence[str]) -> None:
+    for name in names:
+        if name not in present:
+            raise InputError(f"bundle {path} lacks its file {name}")
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        return (path / name).read_bytes()
+    except OSError as error:
+        raise InputError(f"bundle {path} cannot be read: {error.strerror or error}") from error
 
 
 def default_symbols(tickers: tuple[str, ...], *, synthetic: bool) -> dict[str, dict[str, str]]:
@@ -345,8 +295,9 @@ def default_symbols(tickers: tuple[str, ...], *, synthetic: bool) -> dict[str, d
     return {"alpaca": names}
 
 
-def read_policy(members: bytes) -> tuple[FrozenPolicy, tuple[int, ...]]:
-    """The policy and its hidden sizes (of member 0), from the content of `members.safetensors`. Raises InputError.
+def read_policy(members: bytes, name: str = MEMBERS_FILE) -> tuple[FrozenPolicy, tuple[int, ...]]:
+    """The policy and its hidden sizes (of member 0), from the content of a file of weights. Raises InputError naming
+    it.
 
     Through a private file: a second read of the bundle's own could differ from the bytes that were hashed.
     """
@@ -357,7 +308,7 @@ def read_policy(members: bytes) -> tuple[FrozenPolicy, tuple[int, ...]]:
             loaded = load_members(path)
             policy = FrozenPolicy(loaded)
         except InputError as error:
-            raise InputError(str(error).replace(str(path), MEMBERS_FILE)) from error
+            raise InputError(str(error).replace(str(path), name)) from error
     widths = {
         int(name.split(".")[1]): tensor.shape[0]
         for name, tensor in loaded[0].items()
@@ -407,14 +358,22 @@ def _check(bundle: Bundle, where: str) -> None:
 
 
 def _check_members(bundle: Bundle) -> None:
-    part, policy = bundle.manifest.files[MEMBERS_FILE], bundle.manifest.policy
-    if len(bundle.members) != part.size or sha256(bundle.members) != part.sha256:
+    for trial in bundle.manifest.trials:
+        _check_weights(trial, bundle.files[trial.file], bundle.manifest.files[trial.file])
+
+
+def _check_weights(trial: TrialPart, members: bytes, part: FilePart) -> None:
+    name, policy = trial.file, trial.policy
+    if len(members) != part.size or sha256(members) != part.sha256:
+        raise InputError(f"{name} has been changed since it was scored: its sha256 is not {part.sha256[:NAME_DIGITS]}…")
+    found, hidden = read_policy(members, name)
+    if found.discrete:
         raise InputError(
-            f"{MEMBERS_FILE} has been changed since it was scored: its sha256 is not {part.sha256[:NAME_DIGITS]}…"
+            f"{name} holds members that choose one of several actions; the crypto environment needs members that give "
+            "a number per ticker"
         )
-    found, hidden = read_policy(bundle.members)
     if found.size != policy.members:
-        raise InputError(f"{MEMBERS_FILE} holds {found.size} members, not {policy.members}")
+        raise InputError(f"{name} holds {found.size} members, not {policy.members}")
     if hidden != policy.hidden:
         raise InputError(f"the members' hidden layers are {list(hidden)}, not {list(policy.hidden)}")
     if (found.state_dim, found.action_dim) != (policy.state_dim, policy.action_dim):
@@ -439,13 +398,15 @@ def _check_meaning(bundle: Bundle) -> None:
         if moment % seconds:
             raise InputError(f"{field} {text} is not the open of a bar of {manifest.timeframe}")
     fields = {field.name for field in dataclasses.fields(EnvParams)}
-    for name in sorted(fields - set(manifest.env_params)):
-        raise InputError(f"env_params lacks {name}")
-    for name in sorted(set(manifest.env_params) - fields):
-        raise InputError(f"env_params has the unknown {name}")
-    params, _ = bundle.params, bundle.instruments  # each checks its own ranges
-    if params.lookback > manifest.policy.max_lookback:
-        raise InputError(f"lookback {params.lookback} is more than the policy's maximum {manifest.policy.max_lookback}")
+    for given in (part.env_params for part in manifest.trials):
+        for name in sorted(fields - set(given)):
+            raise InputError(f"env_params lacks {name}")
+        for name in sorted(set(given) - fields):
+            raise InputError(f"env_params has the unknown {name}")
+    trials, _ = bundle.trials, bundle.instruments  # each checks its own ranges
+    for params in (trial.params for trial in trials):
+        if params.lookback > bundle.max_lookback:
+            raise InputError(f"lookback {params.lookback} is more than the policy's maximum {bundle.max_lookback}")
     recipe = get_recipe(manifest.recipe.name)
     if recipe_part(recipe) != manifest.recipe:
         raise InputError(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,11 @@ from sqlalchemy import create_engine, inspect
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from deploy.backtests import Search, read_search
+from deploy.backtests import Search, combine, read_search
 from deploy.bundle import (
-    MEMBERS_FILE,
     Bundle,
-    DataPart,
-    Manifest,
-    OriginPart,
-    PolicyPart,
     default_symbols,
-    describe_members,
+    describe_files,
     finite,
     format_time,
     make_bundle,
@@ -38,6 +33,19 @@ from deploy.bundle import (
     sha256,
 )
 from deploy.gate import Evidence, Selection
+from deploy.manifest import (
+    MEMBERS_FILE,
+    VENUE_PARAMS,
+    DataPart,
+    EnsembleManifest,
+    Manifest,
+    OriginPart,
+    PolicyPart,
+    TrialPart,
+    Weights,
+    trial_file,
+)
+from deploy.shares import choose_shares
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.features import get_recipe
 from envs.crypto.metrics import Metrics
@@ -94,22 +102,43 @@ class FinishedStudy:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A trial that asks to be promoted. members: bytes of its weights, or None where `faults` says why they cannot be
-    used.
+class Entrant:
+    """A trial of a candidate: the share of the capital that it would trade, its environment parameters, and the bytes
+    of its weights; None where the candidate's faults say why they cannot be used.
     """
 
     trial: FrozenTrial
+    share: float
     params: EnvParams | None
     members: bytes | None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A trial that asks to be promoted, or several that would share the capital.
+
+    entrants: best objective first. paths: metrics per back-test path. faults: what keeps it from being deployed.
+    weights: how several trials' shares were chosen.
+    """
+
+    entrants: tuple[Entrant, ...]
     paths: tuple[Metrics, ...]
     faults: tuple[str, ...]
-    selection: Selection | None = None
+    selection: Selection
+    weights: Weights = "equal"
+
+    @property
+    def trials(self) -> tuple[int, ...]:
+        """The trials' numbers."""
+        return tuple(entrant.trial.number for entrant in self.entrants)
 
     @property
     def value(self) -> float:
-        """Its objective, to be maximised."""
-        return float(self.trial.value) if self.trial.value is not None else float("nan")
+        """Its objective, to be maximised; of several trials the mean by share."""
+        return sum(
+            entrant.share * float("nan" if entrant.trial.value is None else entrant.trial.value)
+            for entrant in self.entrants
+        )
 
     def evidence(self) -> Evidence:
         """What the first stage of the gate reads."""
@@ -221,9 +250,39 @@ def study_search(study: FinishedStudy) -> Search:
     return read_search(study.trials, study.finished, study.run_dir, study.spec.data.timeframe)
 
 
-def read_candidate(trial: FrozenTrial, study: FinishedStudy, search: Search) -> Candidate:
-    """What the trial stored, with a sentence for everything about it that keeps it from being deployed."""
+def read_candidate(
+    trials: Sequence[FrozenTrial], study: FinishedStudy, search: Search, weights: Weights = "equal"
+) -> Candidate:
+    """What one trial, or several that are to share the capital, stored, with a sentence for everything that keeps them
+    from being deployed.
+    """
     faults: list[str] = []
+    shares, lacking = choose_shares(trials, weights)
+    faults += lacking
+    entrants = tuple(_entrant(trial, share, study, faults) for trial, share in zip(trials, shares, strict=True))
+    faults += [search.unreadable[trial.number] for trial in trials if trial.number in search.unreadable]
+    backtest, deflation = search.backtests.get(trials[0].number), search.deflation(trials[0].number)
+    if len(trials) > 1:
+        backtest = deflation = None
+        faults += _different_accounts(entrants)
+        try:
+            together = combine(trials, shares, study.run_dir, study.spec.data.timeframe)
+            backtest, deflation = together.backtest, search.deflate(together.backtest, together.diversification)
+        except (OSError, ValueError, KeyError) as error:
+            faults.append(f"the trials' back-test paths cannot be put together: {error}")
+    selection = Selection(
+        finished=search.trials,
+        reached=len(search.backtests),
+        deflation=deflation,
+        overfitting=search.overfitting_of(len(trials)),
+        annual=search.annual,
+        bars=search.bars,
+        chosen=len(trials),
+    )
+    return Candidate(entrants, backtest.metrics if backtest else (), tuple(faults), selection, weights)
+
+
+def _entrant(trial: FrozenTrial, share: float, study: FinishedStudy, faults: list[str]) -> Entrant:
     attributes = trial.user_attrs
     faults += [
         f"the trial did not record {name}" for name in ("sweepd:seed", "sweepd:ppo_params") if name not in attributes
@@ -236,18 +295,18 @@ def read_candidate(trial: FrozenTrial, study: FinishedStudy, search: Search) -> 
         faults.append("the trial did not record its environment parameters")
     except (InputError, TypeError) as error:
         faults.append(f"its environment parameters are not valid here: {error}")
-    if trial.number in search.unreadable:
-        faults.append(search.unreadable[trial.number])
-    backtest = search.backtests.get(trial.number)
-    selection = Selection(
-        finished=search.trials,
-        reached=len(search.backtests),
-        deflation=search.deflation(trial.number),
-        overfitting=search.overfitting,
-        annual=search.annual,
-        bars=search.bars,
-    )
-    return Candidate(trial, params, members, backtest.metrics if backtest else (), tuple(faults), selection)
+    return Entrant(trial, share, params, members)
+
+
+def _different_accounts(entrants: Sequence[Entrant]) -> list[str]:
+    """What trials that are to share an account disagree about."""
+    params = [entrant.params for entrant in entrants if entrant.params is not None]
+    return [
+        f"the trials differ in {name} ({', '.join(f'{value:g}' for value in sorted(values))}), but the account that "
+        "they would share has only one"
+        for name in VENUE_PARAMS
+        if len(values := {float(getattr(one, name)) for one in params}) > 1
+    ]
 
 
 def _members(attributes: Mapping[str, Any], run_dir: Path, faults: list[str]) -> bytes | None:
@@ -276,53 +335,72 @@ def build_bundle(
     holdout: range of bars [a, b) that the study set aside; gate: the gate's report. Raises ValueError for a candidate
     with faults.
     """
-    if candidate.params is None or candidate.members is None:
-        raise ValueError(f"trial {candidate.trial.number} cannot be deployed: {candidate.faults[0]}")
-    spec, attributes = study.spec, candidate.trial.user_attrs
-    recipe = get_recipe(str(spec.recipe["name"]))
+    spec, several = study.spec, len(candidate.entrants) > 1
     instruments = Instruments.unrestricted(len(bars.tickers))  # training knows no others
     tickers = tuple(bars.tickers)
-    policy, hidden = read_policy(candidate.members)
-    manifest = Manifest(
-        tickers=tickers,
-        symbols=default_symbols(tickers, synthetic=bars.synthetic),
-        timeframe=bars.timeframe,
-        recipe=recipe_part(recipe),
-        env_params=dataclasses.asdict(candidate.params),
-        minimum_order=tuple(instruments.minimum_order),
-        increment=tuple(instruments.increment),
-        policy=PolicyPart(
-            algorithm=spec.algorithm,
-            members=policy.size,
-            state_dim=policy.state_dim,
-            action_dim=policy.action_dim,
-            max_lookback=spec.max_lookback,
-            hidden=hidden,
-        ),
-        origin=OriginPart(
-            study=study.name,
-            study_uid=study.uid,
-            trial=candidate.trial.number,
-            seed=int(attributes["sweepd:seed"]),
-            objective=spec.objective,
-            objective_value=candidate.value,
-            parameters=dict(candidate.trial.params),
-            ppo_params=dict(attributes["sweepd:ppo_params"]),
-        ),
-        data=DataPart(
+    parts, files = [], {}
+    for number, entrant in enumerate(candidate.entrants):
+        name = trial_file(number) if several else MEMBERS_FILE
+        if entrant.params is None or entrant.members is None:
+            raise ValueError(f"trial {entrant.trial.number} cannot be deployed: {candidate.faults[0]}")
+        files[name] = entrant.members
+        parts.append(_trial_part(entrant, study, name))
+    common: dict[str, Any] = {
+        "tickers": tickers,
+        "symbols": default_symbols(tickers, synthetic=bars.synthetic),
+        "timeframe": bars.timeframe,
+        "recipe": recipe_part(get_recipe(str(spec.recipe["name"]))),
+        "minimum_order": tuple(instruments.minimum_order),
+        "increment": tuple(instruments.increment),
+        "data": DataPart(
             fingerprint=bars.fingerprint,
             first=format_time(int(bars.time[0])),
             last=format_time(int(bars.time[-1])),
             synthetic=bars.synthetic,
         ),
-        last_seen_bar=format_time(int(bars.time[holdout[0] - 1])),
-        metrics={
-            "describes": "the members, in cross-validation",
+        "last_seen_bar": format_time(int(bars.time[holdout[0] - 1])),
+        "metrics": {
+            "describes": "the trials' members, in cross-validation, weighted by share"
+            if several
+            else "the members, in cross-validation",
             "paths": [finite(metrics.to_dict()) for metrics in candidate.paths],
         },
-        gate=gate,
-        code_version=spec.code_version,
-        torch_version=spec.torch_version,
-        files=describe_members(candidate.members),
+        "gate": gate,
+        "code_version": spec.code_version,
+        "torch_version": spec.torch_version,
+        "files": describe_files(files),
+    }
+    if several:
+        return make_bundle(EnsembleManifest(weights=candidate.weights, trials=tuple(parts), **common), files)
+    (part,) = parts
+    return make_bundle(Manifest(env_params=part.env_params, policy=part.policy, origin=part.origin, **common), files)
+
+
+def _trial_part(entrant: Entrant, study: FinishedStudy, file: str) -> TrialPart:
+    assert entrant.params is not None
+    assert entrant.members is not None
+    policy, hidden = read_policy(entrant.members, file)
+    attributes = entrant.trial.user_attrs
+    return TrialPart(
+        share=entrant.share,
+        file=file,
+        env_params=dataclasses.asdict(entrant.params),
+        policy=PolicyPart(
+            algorithm=study.spec.algorithm,
+            members=policy.size,
+            state_dim=policy.state_dim,
+            action_dim=policy.action_dim,
+            max_lookback=study.spec.max_lookback,
+            hidden=hidden,
+        ),
+        origin=OriginPart(
+            study=study.name,
+            study_uid=study.uid,
+            trial=entrant.trial.number,
+            seed=int(attributes["sweepd:seed"]),
+            objective=study.spec.objective,
+            objective_value=float("nan" if entrant.trial.value is None else entrant.trial.value),
+            parameters=dict(entrant.trial.params),
+            ppo_params=dict(attributes["sweepd:ppo_params"]),
+        ),
     )
-    return make_bundle(manifest, candidate.members)

@@ -21,7 +21,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from deploy.bundle import Bundle, format_time, load_bundle
 from deploy.candidates import FinishedStudy, open_study, storage_url
 from deploy.gate import DEFAULT_RULES, parse_limits, with_limits
-from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
+from deploy.manifest import Weights
+from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl, chosen_registry
 from deploy.promote import Promoter, Promotion
 from deploy.registry import Registry
 from deploy.registry_commands import registry_app, rollback_command
@@ -39,6 +40,7 @@ DISCLAIMER = "Research software, paper trading only: no order reaches a real mar
 def deploy_commands(app: typer.Typer) -> None:
     """Add promote, rollback, trade and the registry's commands to a command-line program."""
     app.command("promote")(promote_command)
+    app.command("promote-after-study", hidden=True)(after_study_command)
     app.command("rollback")(rollback_command)
     app.command("trade")(trade_command)
     app.add_typer(registry_app, name="registry")
@@ -76,6 +78,20 @@ def promote_command(
             help="How many candidates may look at the hold-out. Each look makes its verdict worth less.",
         ),
     ] = 1,
+    ensemble: Annotated[
+        int,
+        typer.Option(
+            "--ensemble",
+            min=1,
+            help="Let that many of the best trials ask together: each trades a share of the capital, orders netted.",
+        ),
+    ] = 1,
+    weights: Annotated[
+        Weights,
+        typer.Option(
+            "--weights", help="Shares of an ensemble's capital: equal, or by the trials' shrunken fold scores."
+        ),
+    ] = "equal",
     limit: Annotated[
         list[str] | None, typer.Option("--limit", help="Change a rule's limit: NAME=NUMBER. May be repeated.")
     ] = None,
@@ -105,6 +121,8 @@ def promote_command(
         data_dir=data_dir,
         dry_run=dry_run,
         looks=0 if first_stage else looks,
+        ensemble=ensemble,
+        weights=weights,
         rules=with_limits(DEFAULT_RULES, parse_limits(limit or [])),
         progress=(lambda _text: None) if as_json else lambda text: console.print(text, style="dim"),
     )
@@ -117,6 +135,16 @@ def promote_command(
         _report(console, study, promotion, promoter)
     if promotion.outcome in ("promoted", "champion already"):
         console.print(f"next: sweepd trade --replay {promotion.slot}", highlight=False)
+
+
+def after_study_command(
+    study_name: Annotated[str, typer.Option("--study-name")],
+    storage: Annotated[str | None, typer.Option("--storage", envvar="SWEEPD_STORAGE")] = None,
+    deployments: Deployments = DEPLOYMENTS,
+    registry: RegistryUrl = None,
+) -> None:
+    """What a worker starts, in a process of its own, when its study has ended: see `promote_after_study`."""
+    promote_after_study(study_name, storage_url(storage), console=Console(), deployments=deployments, registry=registry)
 
 
 def trade_command(
@@ -274,11 +302,14 @@ def replay_folder(deployments: Path, slot: str, result: Replay) -> Path:
     return deployments / "replays" / f"{slot}-{result.bundle.name}-{first}-{last}"
 
 
-def count_looks(tickers: Sequence[str], first: int, last: int, deployments: Path = DEPLOYMENTS) -> int:
-    """Looks taken so far at these assets' hold-out bars between the opens `first` and `last`; 0 without a registry."""
-    if not (deployments / "registry.db").exists():
+def count_looks(tickers: Sequence[str], first: int, last: int) -> int:
+    """Looks taken so far at these assets' hold-out bars between the opens `first` and `last`, in the registry that the
+    environment names; 0 where there is none yet.
+    """
+    deployments, url = chosen_registry()
+    if url is None and not (deployments / "registry.db").exists():
         return 0
-    return Registry(deployments, create=False).looks(tickers, first, last)
+    return Registry(deployments, url, create=False).looks(tickers, first, last)
 
 
 def promote_after_study(
@@ -382,7 +413,7 @@ def _agreement(result: Replay) -> float | None:
     traded.
     """
     scored = result.bundle.manifest.gate.get("holdout")
-    if not isinstance(scored, dict) or result.entries[0].value != result.bundle.params.initial_cash:
+    if not isinstance(scored, dict) or result.entries[0].value != result.bundle.account.initial_cash:
         return None
     if (scored.get("first"), scored.get("last")) != (
         format_time(int(result.time[0])),
@@ -395,7 +426,7 @@ def _agreement(result: Replay) -> float | None:
 @contextmanager
 def _progress(console: Console, title: str, total: int) -> Iterator[_Step]:
     """A bar with rate and ETA on a terminal; plain lines elsewhere."""
-    if not console.is_terminal:
+    if not console.is_interactive:
         console.print(title, highlight=False)
         yield _Step(None, None)
         console.print(f"traded {total:,} bars", highlight=False)

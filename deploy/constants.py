@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from deploy.bundle import Bundle
 from deploy.gate import Twin
-from deploy.scoring import first_decision, in_order, score_bundle
+from deploy.scoring import first_decision, in_order, score_bundle, score_trials
 from envs.crypto.bars import Bars
 from envs.crypto.env import CryptoEnv
 from envs.crypto.evaluate import trade_windows
@@ -26,10 +28,10 @@ def constant_returns(bundle: Bundle, bars: Bars, window: Window) -> dict[str, Ar
     is 1), cash (0), random (uniform, the same numbers every time), equal weight.
     """
     part = in_order(bars.slice(0, window[1] + 1), bundle)
+    if len(bundle.trials) > 1:
+        return _by_sub_accounts(bundle, part, window)
     market = make_market(part, bundle.manifest.recipe.name, bundle.instruments)
-    env = CryptoEnv.for_windows(
-        market, [bundle.params] * 3, [[window]] * 3, max_lookback=bundle.manifest.policy.max_lookback
-    )
+    env = CryptoEnv.for_windows(market, [bundle.account] * 3, [[window]] * 3, max_lookback=bundle.max_lookback)
     generator = torch.Generator().manual_seed(RANDOM_SEED)
 
     def act(_obs: Tensor) -> Tensor:
@@ -41,6 +43,23 @@ def constant_returns(bundle: Bundle, bars: Bars, window: Window) -> dict[str, Ar
     trades = trade_windows(env, act)
     always_buy, cash, at_random = trades.returns[:, : window[1] - window[0]]
     return {"always-buy": always_buy, "cash": cash, "random": at_random, "equal weight": trades.equal_weight[0]}
+
+
+def _by_sub_accounts(bundle: Bundle, bars: Bars, window: Window) -> dict[str, Array]:
+    """The same, where each of several trials is such a policy."""
+    count = len(bars.tickers)
+    generator = np.random.default_rng(RANDOM_SEED)
+    policies: dict[str, Callable[[], Array]] = {
+        "always-buy": lambda: np.ones(count),
+        "cash": lambda: np.zeros(count),
+        "random": lambda: generator.uniform(-1.0, 1.0, count),
+    }
+    scores = {
+        name: score_trials(bundle, bars, window, lambda _place, _obs, act=act: act())  # type: ignore[misc]
+        for name, act in policies.items()
+    }
+    returns = {name: score.returns for name, score in scores.items()}
+    return returns | {"equal weight": scores["cash"].equal_weight}
 
 
 def correlation(one: Array, other: Array) -> float:

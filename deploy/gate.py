@@ -57,7 +57,7 @@ class Selection:
 
     finished: trials that ended in any way, reached: those whose paths are known at the final rung. deflation: None
     where the candidate's own are not known; overfitting: None where PBO could not be computed. annual: what makes a
-    Sharpe ratio per bar an annual one. bars: of a path.
+    Sharpe ratio per bar an annual one. bars: of a path. chosen: how many trials the candidate consists of.
     """
 
     finished: int
@@ -66,6 +66,7 @@ class Selection:
     overfitting: Overfitting | None
     annual: float
     bars: int
+    chosen: int = 1
 
 
 @dataclass(frozen=True)
@@ -260,9 +261,14 @@ def _deflated_sharpe(evidence: Evidence) -> Measured | None:
         return Measured(None, "the trial stored no back-test path")
     own, luck, needed = (selection.annual * ratio for ratio in (found.moments.sharpe, found.luck, found.needed))
     path = "its path" if len(found.by_path) == 1 else f"the median of its {len(found.by_path)} paths"
+    lucky = f"the best of {found.trials} trials ({found.effective:.1f} independent ones) would show {luck:+.2f} by luck"
+    if selection.chosen > 1:
+        lucky = (
+            f"{selection.chosen} trials, each as lucky as the best of {found.trials} ({found.effective:.1f} "
+            f"independent ones), would show {luck:+.2f} together, {found.diversification:.2f} times what one would"
+        )
     explanation = (
-        f"on {path} its members' return over equal weight has an annual Sharpe ratio of {own:+.2f}; the best of "
-        f"{found.trials} trials ({found.effective:.1f} independent ones) would show {luck:+.2f} by luck, and "
+        f"on {path} its members' return over equal weight has an annual Sharpe ratio of {own:+.2f}; {lucky}, and "
         f"{needed:+.2f} is needed"
     )
     if math.isfinite(found.record) and found.record > selection.bars:
@@ -281,10 +287,12 @@ def _overfitting(evidence: Evidence) -> Measured | None:
             f"{selection.reached} of {selection.finished} trials reached the final rung: at least 2 (and 32 bars) are "
             "needed to see whether the best one stays ahead",
         )
+    best = "the trial that was best on one half was" if found.chosen == 1 else "the trials chosen on one half were"
+    lost = "it lost to equal weight" if found.chosen == 1 else "they lost to equal weight on average"
     return Measured(
         found.pbo,
-        f"in {found.pbo:.0%} of {len(found.logits):,} ways to halve the bars, the trial that was best on one half was "
-        f"no better than the median of {selection.reached} on the other, in {found.loss:.0%} it lost to equal weight",
+        f"in {found.pbo:.0%} of {len(found.logits):,} ways to halve the bars, {best} no better than the median of "
+        f"{selection.reached} on the other, in {found.loss:.0%} {lost}",
     )
 
 

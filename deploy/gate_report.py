@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 
-from deploy.backtests import read_paths
+from deploy.backtests import combine
 from deploy.candidates import FinishedStudy, study_bars, study_splits
 from deploy.gate import Finding
 from deploy.pictures import BAD, CHAMPION, EQUAL, GOOD, OWN, Curve, draw_equity, draw_folds, draw_logits, draw_sharpes
@@ -115,13 +115,13 @@ def collect(study: FinishedStudy, promotion: Promotion, registry: Registry, data
     """Read what the pictures need; whatever cannot be read is left out of them."""
     chosen = promotion.chosen
     assert chosen is not None
-    trial = next(one for one in study.trials if one.number == chosen.trial)
+    numbers = {one.number: one for one in study.trials}
     time = returns = equal = champion = None
     try:
-        recorded = trial.user_attrs["sweepd:members"]["path"]
-        paths, time = read_paths((study.run_dir / str(recorded)).parent / "paths.parquet")
-        returns, equal = paths.returns, paths.equal_weight
-    except (OSError, ValueError, KeyError, TypeError):
+        trials = [numbers[number] for number in chosen.trials]
+        together = combine(trials, chosen.shares, study.run_dir, study.spec.data.timeframe)
+        time, returns, equal = together.time, together.paths.returns, together.paths.equal_weight
+    except (OSError, ValueError, KeyError):
         time = None
     before = promotion.champion_before
     if chosen.score is not None and before is not None and (chosen.bundle is None or before != chosen.bundle.hash):
@@ -147,7 +147,7 @@ def summary(promotion: Promotion) -> list[str]:
     )
     lines = [
         f"Study {promotion.study}: {search.trials} trials, of which {len(search.backtests)} reached the end; "
-        f"{search.bars:,} bars of {search.timeframe}. This page is about trial {chosen.trial}, judged {asked}, asking "
+        f"{search.bars:,} bars of {search.timeframe}. This page is about {chosen.name}, judged {asked}, asking "
         f"for slot {promotion.slot}. Looks at this hold-out so far: {promotion.looks}."
     ]
     if promotion.outcome != "none passes":
@@ -177,12 +177,12 @@ def pictures(promotion: Promotion, chosen: Judged, material: Material, size: tup
     if material.time is not None and material.returns is not None and material.equal_weight is not None:
         curves = [Curve("equal weight", material.equal_weight[0], EQUAL)]
         curves += [
-            Curve(f"trial {chosen.trial}, one line per path" if row == 0 else None, returns, OWN, 0.9, 0.7)
+            Curve(f"{chosen.name}, one line per path" if row == 0 else None, returns, OWN, 0.9, 0.7)
             for row, returns in enumerate(material.returns)
         ]
         equities.append((material.time, curves, "Cross-validation: bars unseen in training"))
     if score is not None:
-        curves = [Curve("equal weight", score.equal_weight, EQUAL), Curve(f"trial {chosen.trial}", score.returns, OWN)]
+        curves = [Curve("equal weight", score.equal_weight, EQUAL), Curve(chosen.name, score.returns, OWN)]
         if material.champion is not None and len(material.champion) == len(score.returns):
             curves.append(Curve("present champion", material.champion, CHAMPION))
         equities.append((score.time, curves, "Hold-out: bars that no trial saw"))
@@ -191,9 +191,9 @@ def pictures(promotion: Promotion, chosen: Judged, material: Material, size: tup
         halves = place.subgridspec(2, 1, height_ratios=[2.6, 1.0], hspace=0.08)
         top = figure.add_subplot(halves[0])
         draw_equity(top, figure.add_subplot(halves[1], sharex=top), time, curves, title)
-    draw_sharpes(figure.add_subplot(grid[1, 0]), search, chosen.trial, search.deflation(chosen.trial))
-    draw_logits(figure.add_subplot(grid[1, 1]), search.overfitting)
-    draw_folds(figure.add_subplot(grid[2, :]), material.folds, chosen.trial)
+    draw_sharpes(figure.add_subplot(grid[1, 0]), search, chosen.name, chosen.selection.deflation)
+    draw_logits(figure.add_subplot(grid[1, 1]), chosen.selection.overfitting)
+    draw_folds(figure.add_subplot(grid[2, :]), material.folds, chosen.trials)
     for axes in figure.axes:
         axes.tick_params(labelsize=7)
         axes.xaxis.label.set_fontsize(7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +10,24 @@ import typer
 
 DEPLOYMENTS = Path("deployments")
 
-Deployments = Annotated[Path, typer.Option("--deployments", help="Folder of bundles, registry and replays.")]
+# Read by every command, also where a worker asks the registry on its own account.
+DEPLOYMENTS_VARIABLE, REGISTRY_VARIABLE = "SWEEPD_DEPLOYMENTS", "SWEEPD_REGISTRY"
+
+Deployments = Annotated[
+    Path,
+    typer.Option("--deployments", envvar=DEPLOYMENTS_VARIABLE, help="Folder of bundles, registry and replays."),
+]
 RegistryUrl = Annotated[
     str | None,
-    typer.Option("--registry", help="SQLAlchemy URL of the registry; default: registry.db in the deployments folder."),
+    typer.Option(
+        "--registry",
+        envvar=REGISTRY_VARIABLE,
+        help="SQLAlchemy URL of the registry; default: registry.db in the deployments folder.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def chosen_registry() -> tuple[Path, str | None]:
+    """Deployments folder and registry URL of commands that have no options for them: as the environment says."""
+    return Path(os.environ.get(DEPLOYMENTS_VARIABLE) or DEPLOYMENTS), os.environ.get(REGISTRY_VARIABLE) or None

@@ -4,7 +4,7 @@ ledger.
 For every bar that has closed: the broker's fills are settled, the portfolio is valued and written down, the features
 are computed from the last W bars alone, and the policy's orders are sent, to be filled at the next bar's open. It
 shares the order rules, the feature recipe and the policy's canonical path with the environment, and nothing else: that
-they agree is tested, not assumed.
+they agree is tested, not assumed. Of several trials, each keeps a book of its own, and their net orders are sent.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from deploy.book import Book, EqualWeight
 from deploy.brokers.base import Broker, Fill, Order, Side
 from deploy.bundle import Bundle, format_time
 from deploy.scoring import in_order
+from deploy.sub_accounts import SubAccounts
 from envs.crypto.bars import Bars
 from envs.crypto.features import compute_features, get_recipe
-from envs.crypto.portfolio import Rules, observe_portfolio, plan_orders
+from envs.crypto.netting import Venue, sub_account
+from envs.crypto.params import Instruments
+from envs.crypto.portfolio import Orders, Rules, observe_portfolio, plan_netted, plan_orders
 from envs.crypto.timeframe import bar_seconds, bars_per_week
 from envs.errors import InputError, RunError
 
@@ -58,7 +61,8 @@ class Entry:
 
     value, equal_weight, cash: quote units at its close. fees, notional: quote units, of the orders filled in it;
     trades, unfilled: how many were and were not. exposure: 1 - cash / value. units: (N,) held. action: (N,) decided at
-    its close, None where none was. orders: sent at its close. dropped: orders that were too small to send. fills: what
+    its close, None where none was; of several trials their mean, weighted by share. orders: sent at its close. dropped:
+    orders that were too small to send. crossed: quote units that changed hands between trials at its close. fills: what
     became of the orders sent a bar before.
     """
 
@@ -75,15 +79,27 @@ class Entry:
     action: Array | None
     orders: tuple[Order, ...]
     dropped: int
+    crossed: float
     fills: tuple[Fill, ...]
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """What was decided at a close. plan: the trials' parts of the orders, a row each; orders: as sent."""
+
+    action: Array | None
+    plan: Orders | None
+    orders: tuple[Order, ...] = ()
+    dropped: int = 0
+    crossed: float = 0.0
 
 
 class PaperTrader:
     """Trades a bundle on paper.
 
-    slot: the name under which orders are sent. act: the policy, by default the bundle's own: (state_dim,) float32 to
-    (N,) float64. any_account: trade an account outside half to three times of the bundle's initial cash, whose minimum
-    orders would weigh otherwise.
+    slot: the name under which orders are sent. act: the policy, by default the bundle's own (of several trials, each
+    its own): (state_dim,) float32 to (N,) float64. any_account: trade an account outside half to three times of the
+    bundle's initial cash, whose minimum orders would weigh otherwise.
     """
 
     def __init__(
@@ -99,24 +115,35 @@ class PaperTrader:
         self.bundle = bundle
         self.slot = slot
         self._broker = broker
-        self._act = act or bundle.policy.act
+        self._acts = [act or trial.policy.act for trial in bundle.trials]
         self._any_account = any_account
         self._tickers = manifest.tickers
-        self._params = bundle.params
-        self._rules = Rules.of(bundle.params, bundle.instruments)
+        self._rules, self._venue = _rules(bundle)
         self._recipe = get_recipe(manifest.recipe.name)
         self._seconds = bar_seconds(manifest.timeframe)
-        self._held_scale = bundle.params.held_scale or float(bars_per_week(manifest.timeframe))
-        self._lags: deque[NDArray[np.float32]] = deque(maxlen=bundle.params.lookback)
+        week = float(bars_per_week(manifest.timeframe))
+        self._held_scales = [trial.params.held_scale or week for trial in bundle.trials]
+        self._lookback = max(trial.params.lookback for trial in bundle.trials)
+        self._lags: deque[NDArray[np.float32]] = deque(maxlen=self._lookback)
         self._history: Bars | None = None
-        self._book: Book | None = None
+        self._accounts: SubAccounts | None = None
         self._benchmark: EqualWeight | None = None
-        self._restart = np.zeros(len(self._tickers), dtype=bool)
+        self._decided = _Decision(None, None)
 
     @property
     def bars_needed(self) -> int:
         """How many bars `start` wants: with the next one they fill the recipe's memory and all lags."""
-        return self._recipe.memory + self._params.lookback - 2
+        return self._recipe.memory + self._lookback - 2
+
+    @property
+    def books(self) -> tuple[Book, ...]:
+        """The trials' books, which together are the account; none before the start."""
+        return self._accounts.books if self._accounts is not None else ()
+
+    @property
+    def correction(self) -> float:
+        """The largest relative difference so far between the broker's account and the sum of the books."""
+        return self._accounts.correction if self._accounts is not None else 0.0
 
     def start(self, history: Bars) -> None:
         """Take the bars before the first one to be traded, and look at the account.
@@ -133,10 +160,10 @@ class PaperTrader:
                 f"there are {count}"
             )
         close = bars.close[-1]
-        account = self._broker.account()
-        self._book = Book(self._tickers, account)
-        self._book.adopt(close)
-        value, initial = self._book.value(close), self._params.initial_cash
+        shares = [trial.share for trial in self.bundle.trials]
+        self._accounts = SubAccounts(self._tickers, shares, self._broker.account())
+        self._accounts.adopt(close)
+        value, initial = self._accounts.value(close), self.bundle.account.initial_cash
         low, high = (share * initial for share in ACCOUNT_RANGE)
         if not self._any_account and not low <= value <= high:
             raise InputError(
@@ -147,7 +174,7 @@ class PaperTrader:
             )
         self._benchmark = None
         self._lags.clear()
-        earlier = self._params.lookback - 1
+        earlier = self._lookback - 1
         if earlier:
             window = bars.slice(count - (self._recipe.memory + earlier - 1), count)
             self._lags.extend(compute_features(window, self._recipe)[-earlier:])
@@ -159,54 +186,55 @@ class PaperTrader:
         decide: False only keeps the ledger (the last bar of a replay). Raises RunError for a bar that is not the next
         one.
         """
-        if self._history is None or self._book is None:
+        accounts = self._accounts
+        if self._history is None or accounts is None:
             raise RunError("the trader was not started with a history")
         expected = int(self._history.time[-1]) + self._seconds
         if bar.time != expected:
             raise RunError(
                 f"the next bar should open at {format_time(expected)}, but this one opens at {format_time(bar.time)}"
             )
-        book = self._book
         fills = tuple(self._broker.fills())
         if self._benchmark is not None:
-            book.settle(fills, self._broker.account(), self._restart, bar.hole)
+            plan = self._decided.plan or _no_orders(len(self._acts), len(self._tickers))
+            accounts.settle(fills, self._broker.account(), plan, bar.hole)
             self._benchmark.next_bar(bar.open, bar.hole)
-            book.mark(bar.close)
+            accounts.mark(bar.close)
         else:
-            self._benchmark = EqualWeight(
-                book.value(bar.close), len(self._tickers), fee=self._params.fee, slippage=self._params.slippage
-            )
+            fee, slippage = self.bundle.account.fee, self.bundle.account.slippage
+            self._benchmark = EqualWeight(accounts.value(bar.close), len(self._tickers), fee=fee, slippage=slippage)
         self._append(bar)
-        action, orders, dropped = self._decide(bar) if decide else (None, (), 0)
-        self._broker.submit(orders)
-        value = book.value(bar.close)
+        self._decided = decided = self._decide(bar) if decide else _Decision(None, None)
+        self._broker.submit(decided.orders)
+        value = accounts.value(bar.close)
         done = [fill for fill in fills if fill.status == "filled"]
         return Entry(
             time=bar.time,
             value=value,
             equal_weight=self._benchmark.value(bar.close),
-            cash=book.cash,
+            cash=accounts.cash,
             fees=sum(fill.fee for fill in done),
             notional=sum(fill.notional for fill in done),
             trades=len(done),
             unfilled=len(fills) - len(done),
-            exposure=1.0 - book.cash / value,
-            units=book.units.copy(),
-            action=action,
-            orders=orders,
-            dropped=dropped,
+            exposure=1.0 - accounts.cash / value,
+            units=accounts.units,
+            action=decided.action,
+            orders=decided.orders,
+            dropped=decided.dropped,
+            crossed=decided.crossed,
             fills=fills,
         )
 
-    def observation(self, close: Array) -> NDArray[np.float32]:
-        """(state_dim,) float32: what the policy sees at `close`, laid out as the environment does."""
-        if self._book is None:
+    def observation(self, close: Array, place: int = 0) -> NDArray[np.float32]:
+        """(state_dim,) float32: what the policy of a trial (by its place) sees at `close`, laid out as ever."""
+        if self._accounts is None:
             raise RunError("the trader was not started with a history")
-        portfolio = observe_portfolio(self._book.portfolio(), _row(close), self._held_scale)[0].numpy()
-        policy = self.bundle.manifest.policy
-        obs = np.zeros(policy.state_dim, dtype=np.float32)
+        book, trial = self._accounts.books[place], self.bundle.trials[place]
+        portfolio = observe_portfolio(book.portfolio(), _rows(close, 1), self._held_scales[place])[0].numpy()
+        obs = np.zeros(trial.policy.state_dim, dtype=np.float32)
         obs[: len(portfolio)] = portfolio
-        newest_first = np.concatenate(list(reversed(self._lags)))
+        newest_first = np.concatenate(list(reversed(self._lags))[: trial.params.lookback])
         obs[len(portfolio) : len(portfolio) + len(newest_first)] = newest_first
         return obs
 
@@ -228,31 +256,62 @@ class PaperTrader:
         self._lags.append(compute_features(full, self._recipe)[-1])
         self._history = full.slice(1, len(full.time))
 
-    def _decide(self, bar: ClosedBar) -> tuple[Array, tuple[Order, ...], int]:
-        """The action at the close of `bar`, the orders that it means, and how many of those were too small."""
-        assert self._book is not None
-        action = self._act(self.observation(bar.close))
-        plan = plan_orders(self._book.portfolio(), _row(bar.close), _row(action), self._rules)
-        self._restart = plan.restart_clock[0].numpy().copy()
+    def _decide(self, bar: ClosedBar) -> _Decision:
+        """What the trials do at the close of `bar`, and what they order together."""
+        accounts = self._accounts
+        assert accounts is not None
+        actions = np.stack([act(self.observation(bar.close, place)) for place, act in enumerate(self._acts)])
+        before, close = accounts.portfolio(), _rows(bar.close, len(actions))
+        wish = torch.from_numpy(actions.astype(np.float64))
+        if self._venue is None:
+            plan = plan_orders(before, close, wish, self._rules)
+            units, notional, whole = plan.sell_units[0], plan.buy_notional[0], plan.whole[0]
+            dropped, crossed = int(plan.dropped[0]), 0.0
+        else:
+            after, plan, netted = plan_netted(before, close, wish, self._rules, self._venue)
+            # The sum of the books may be a last bit more than what the account holds.
+            held = torch.from_numpy(accounts.held)
+            units = torch.where(netted.whole, held, torch.minimum(netted.sell_units, held))
+            notional, whole = netted.buy, netted.whole
+            dropped, crossed = int(plan.dropped.sum() + netted.dropped.sum()), float(netted.crossed.sum())
+            if crossed > 0.0:
+                accounts.cross(after)
         orders = []
         for asset, ticker in enumerate(self._tickers):
-            units, notional = float(plan.sell_units[0, asset]), float(plan.buy_notional[0, asset])
-            if units > 0.0 or notional > 0.0:
-                side: Side = "sell" if units > 0.0 else "buy"
+            if units[asset] > 0.0 or notional[asset] > 0.0:
+                side: Side = "sell" if units[asset] > 0.0 else "buy"
                 orders.append(
                     Order(
                         client_id=f"{self.slot}-{bar.time}-{ticker}",
                         ticker=ticker,
                         side=side,
                         decided=bar.time,
-                        units=units,
-                        notional=notional,
-                        whole=bool(plan.whole[0, asset]),
-                        restart_clock=bool(plan.restart_clock[0, asset]),
+                        units=float(units[asset]),
+                        notional=float(notional[asset]),
+                        whole=bool(whole[asset]),
+                        restart_clock=bool(plan.restart_clock[:, asset].any()),
                     )
                 )
-        return action, tuple(orders), int(plan.dropped[0])
+        shares = [trial.share for trial in self.bundle.trials]
+        action = actions[0] if len(actions) == 1 else np.average(actions, axis=0, weights=shares)
+        return _Decision(action, plan, tuple(orders), dropped, crossed)
 
 
-def _row(values: Array) -> torch.Tensor:
-    return torch.from_numpy(np.array(values, dtype=np.float64)).unsqueeze(0)
+def _rules(bundle: Bundle) -> tuple[Rules, Venue | None]:
+    """The order rules of a bundle's trials, a row each; of several, the limits that their net orders must keep, too."""
+    trials = bundle.trials
+    if len(trials) == 1:
+        return Rules.of(bundle.account, bundle.instruments), None
+    rules = Rules(len(trials), Instruments.unrestricted(len(bundle.manifest.tickers)))
+    for row, trial in enumerate(trials):
+        rules.set_rows(row, row + 1, sub_account(trial.params, trial.share))
+    return rules, Venue(bundle.account, bundle.instruments)
+
+
+def _no_orders(trials: int, assets: int) -> Orders:
+    none = torch.zeros(trials, assets, dtype=torch.float64)
+    return Orders(none, none, none > 0, none > 0, none[:, 0])
+
+
+def _rows(values: Array, count: int) -> torch.Tensor:
+    return torch.from_numpy(np.tile(np.asarray(values, dtype=np.float64), (count, 1)))

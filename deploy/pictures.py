@@ -77,17 +77,20 @@ def draw_logits(axes: Axes, found: Overfitting | None) -> None:
     _grid(axes)
 
 
-def draw_sharpes(axes: Axes, search: Search, number: int, deflation: Deflation | None) -> None:
-    """Annual Sharpe ratios over equal weight of all trials on the median path, the chosen one's, and luck's."""
+def draw_sharpes(axes: Axes, search: Search, name: str, deflation: Deflation | None) -> None:
+    """Annual Sharpe ratios over equal weight of all trials on the median path, the candidate's, and luck's."""
     axes.set_title("Is the chosen trial above what luck shows?", fontsize=9, loc="left")
     if deflation is None:
         _say(axes, "the trial stored no back-test path")
         return
     values = search.annual * search.sharpes[:, deflation.path]
     axes.hist(values, bins=min(30, max(8, len(values) // 3)), color=EQUAL, alpha=0.6, label=f"{len(values)} trials")
+    by_luck = f"best of {deflation.trials} by luck"
+    if deflation.diversification > 1.0:
+        by_luck += f" × {deflation.diversification:.2f} for several"
     for value, colour, label in (
-        (search.annual * deflation.moments.sharpe, OWN, f"trial {number}"),
-        (search.annual * deflation.luck, LUCK, f"best of {deflation.trials} by luck"),
+        (search.annual * deflation.moments.sharpe, OWN, name),
+        (search.annual * deflation.luck, LUCK, by_luck),
         (search.annual * deflation.needed, GOOD, "needed"),
     ):
         style = "--" if label == "needed" else "-"
@@ -99,8 +102,11 @@ def draw_sharpes(axes: Axes, search: Search, number: int, deflation: Deflation |
     _grid(axes)
 
 
-def draw_folds(axes: Axes, scores: Sequence[tuple[int, Sequence[float]]], number: int) -> None:
-    """Scores of every fold (row) of every trial (column, best objective first). scores: (trial, one per fold)."""
+def draw_folds(axes: Axes, scores: Sequence[tuple[int, Sequence[float]]], framed: Sequence[int]) -> None:
+    """Scores of every fold (row) of every trial (column, best objective first). scores: (trial, one per fold).
+
+    framed: the candidate's trials.
+    """
     axes.set_title("Is it good in every fold, or in one?", fontsize=9, loc="left")
     shown = [(trial, folds) for trial, folds in scores if len(folds)][:MOST_TRIALS]
     if not shown:
@@ -117,8 +123,7 @@ def draw_folds(axes: Axes, scores: Sequence[tuple[int, Sequence[float]]], number
     axes.set_yticks(range(grid.shape[0]))
     axes.set_xlabel("trial, best first")
     axes.set_ylabel("fold")
-    column = next((index for index, (trial, _) in enumerate(shown) if trial == number), None)
-    if column is not None:
+    for column in (index for index, (trial, _) in enumerate(shown) if trial in framed):
         axes.add_patch(Rectangle((column - 0.5, -0.5), 1, grid.shape[0], fill=False, edgecolor="black", linewidth=1.5))
 
 

@@ -27,7 +27,8 @@ from deploy.candidates import (
     study_splits,
 )
 from deploy.constants import nearest_constant
-from deploy.gate import DEFAULT_RULES, Finding, Rule, deferred, judge, not_asked, passed
+from deploy.gate import DEFAULT_RULES, Finding, Rule, Selection, deferred, judge, not_asked, passed
+from deploy.manifest import Weights
 from deploy.registry import ChampionMoved, Look, Registry
 from deploy.scoring import Score, bootstrap_seed, duel, score_bundle
 from envs.crypto.bars import Bars, load_bars
@@ -49,14 +50,31 @@ KEPT_CANDIDATES = 20  # in the JSON of a promotion
 
 @dataclass(frozen=True)
 class Judged:
-    """A candidate and what every rule said about it. look, score, bundle: None where the hold-out was not looked at."""
+    """A candidate and what every rule said about it.
 
-    trial: int
+    trials: its trial's number, or those of several that would share the capital as `shares` says. value: its objective.
+    selection:
+    what the whole search says about it. look, score, bundle: None where the hold-out was not looked at.
+    """
+
+    trials: tuple[int, ...]
+    shares: tuple[float, ...]
     value: float
     findings: tuple[Finding, ...]
+    selection: Selection
     look: Look | None = None
     score: Score | None = None
     bundle: Bundle | None = None
+
+    @property
+    def trial(self) -> int:
+        """Its trial, or the best of several."""
+        return self.trials[0]
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return name_trials(self.trials)
 
     @property
     def passes(self) -> bool:
@@ -67,6 +85,8 @@ class Judged:
         """For JSON: plain numbers and text."""
         return {
             "trial": self.trial,
+            "trials": list(self.trials),
+            "shares": list(self.shares),
             "objective": self.value,
             "passes": self.passes,
             "look": None if self.look is None else dataclasses.asdict(self.look),
@@ -117,11 +137,27 @@ class Promotion:
                 "complete": self.complete,
                 "looks": self.looks,
                 "trial": self.chosen.trial if self.chosen else None,
-                "selection": self.search.describe(self.chosen.trial if self.chosen else None) if self.search else None,
+                "selection": None if self.search is None else describe(self.search, self.chosen),
                 "candidates": [judged.to_dict() for judged in self.candidates[:KEPT_CANDIDATES]],
             }
         )
         return content
+
+
+def name_trials(trials: Sequence[int]) -> str:
+    """`trial 3`, or `the ensemble of trials 3, 5 and 8`."""
+    if len(trials) == 1:
+        return f"trial {trials[0]}"
+    return f"the ensemble of trials {', '.join(str(number) for number in trials[:-1])} and {trials[-1]}"
+
+
+def describe(search: Search, judged: Judged | None) -> dict[str, Any]:
+    """The figures of the search for JSON, with those of a candidate."""
+    return search.describe() if judged is None else _described(search, judged.trials, judged.selection)
+
+
+def _described(search: Search, trials: Sequence[int], selection: Selection) -> dict[str, Any]:
+    return search.describe(trials, selection.deflation, selection.overfitting)
 
 
 def default_slot(environment: str, data: DataSpec) -> str:
@@ -136,6 +172,7 @@ class Promoter:
     """One promotion of one study.
 
     slot: see `default_slot`. data_dir: where the study's bars lie now (default: where they were).
+    ensemble: how many of the best trials ask together, each with a share of the capital that `weights` says.
     dry_run: change no champion and write no bundle; a look at the hold-out is counted all the same, since its numbers
     are seen. looks: how many candidates may be scored on the hold-out; 0 for the first stage alone, of the best one.
     progress: told, in a few words, what takes long.
@@ -150,6 +187,8 @@ class Promoter:
         data_dir: Path | None = None,
         dry_run: bool = False,
         looks: int = 1,
+        ensemble: int = 1,
+        weights: Weights = "equal",
         rules: Sequence[Rule] = DEFAULT_RULES,
         progress: Callable[[str], None] = lambda _text: None,
     ) -> None:
@@ -159,6 +198,8 @@ class Promoter:
         self.data_dir = (data_dir or Path(study.spec.data.dir)).resolve()
         self.dry_run = dry_run
         self.looks = looks
+        self.ensemble = ensemble
+        self.weights: Weights = weights
         self.rules = tuple(rules)
         self.progress = progress
         self.before = registry.slot(self.slot).champion
@@ -172,11 +213,19 @@ class Promoter:
         the registry.
         """
         trials = [item for item in self.study.trials if trial is None or item.number == trial]
+        if trial is not None and self.ensemble > 1:
+            raise InputError(f"--trial {trial} and --ensemble {self.ensemble} do not go together: give one of them")
         if trial is not None and not trials:
             raise InputError(f"--trial {trial} is not a COMPLETE trial of study {self.study.name!r}")
         if not trials:
             reason = f"none of the study's {self.study.finished} finished trials is COMPLETE: all were pruned or failed"
             return self._outcome("no candidate", reason)
+        if self.ensemble > len(trials):
+            raise InputError(
+                f"--ensemble {self.ensemble} is more than the {len(trials)} COMPLETE trials of study "
+                f"{self.study.name!r}"
+            )
+        asking = [trials[: self.ensemble]] if self.ensemble > 1 else [[item] for item in trials]
         bars = study_bars(self.study.spec, self.data_dir)
         holdout = study_splits(self.study.spec, bars).holdout
         if holdout[1] <= holdout[0]:
@@ -187,17 +236,17 @@ class Promoter:
         self.progress(f"reading the paths of {len(self.study.trials)} complete trials")
         self.search = study_search(self.study)
         if self.looks == 0:
-            return self._without_a_look(trials[0], bars, holdout)
+            return self._without_a_look(asking[0], bars, holdout)
         judged: list[Judged] = []
         spent = 0
-        for item in trials:
+        for items in asking:
             if spent == self.looks:
                 break
-            candidate = read_candidate(item, self.study, self.search)
+            candidate = read_candidate(items, self.study, self.search, self.weights)
             findings = self._first_stage(candidate, bars, holdout, thorough=not judged)
             if not passed(findings):
                 why = not_asked(self.rules, "hold-out", "it failed a rule that is free to ask: no look was spent")
-                judged.append(Judged(item.number, candidate.value, (*findings, *why)))
+                judged.append(_judged(candidate, (*findings, *why)))
                 continue
             spent += 1
             result = self._challenge(candidate, findings, bars, holdout)
@@ -205,22 +254,22 @@ class Promoter:
             if result.outcome is not None:
                 return self._outcome(result.outcome, result.reason, judged, result.chosen, result.version)
         chosen = next((one for one in judged if one.score is not None), None) or _closest(judged)
-        reason = why_none(judged_count=len(judged), trial=chosen.trial, findings=chosen.findings, search=self.search)
+        reason = why_none(judged_count=len(judged), name=chosen.name, findings=chosen.findings, search=self.search)
         refusal = self._outcome("none passes", reason, judged, chosen)
         if not self.dry_run:
             self.registry.refuse(self.slot, refusal.reason, refusal.to_dict())
         return refusal
 
-    def _without_a_look(self, trial: FrozenTrial, bars: Bars, holdout: tuple[int, int]) -> Promotion:
-        """The first stage alone, of one trial. Nothing is written to the registry."""
+    def _without_a_look(self, trials: Sequence[FrozenTrial], bars: Bars, holdout: tuple[int, int]) -> Promotion:
+        """The first stage alone, of one candidate. Nothing is written to the registry."""
         assert self.search is not None
-        candidate = read_candidate(trial, self.study, self.search)
+        candidate = read_candidate(trials, self.study, self.search, self.weights)
         findings = self._first_stage(candidate, bars, holdout, thorough=True)
         failed = [finding.name for finding in findings if finding.verdict != "pass"]
         said = f"does not meet {', '.join(failed)}" if failed else "meets every rule that needs no look at the hold-out"
         why = not_asked(self.rules, "hold-out", "only the first stage was asked for")
-        judged = Judged(trial.number, candidate.value, (*findings, *why))
-        return self._outcome("first stage", f"trial {trial.number} {said}", [judged], judged)
+        judged = _judged(candidate, (*findings, *why))
+        return self._outcome("first stage", f"{judged.name} {said}", [judged], judged)
 
     def _first_stage(
         self, candidate: Candidate, bars: Bars, holdout: tuple[int, int], *, thorough: bool
@@ -240,7 +289,7 @@ class Promoter:
         self, candidate: Candidate, findings: tuple[Finding, ...], bars: Bars, holdout: tuple[int, int]
     ) -> _Challenge:
         """Second stage: a look at the hold-out, and the promotion if every rule is met."""
-        number, value = candidate.trial.number, candidate.value
+        name = name_trials(candidate.trials)
         draft = build_bundle(candidate, self.study, bars, holdout, gate={})
         champion_hash = self.registry.slot(self.slot).champion
         champion = self.registry.bundle(champion_hash) if champion_hash else None
@@ -248,8 +297,8 @@ class Promoter:
             why = not_asked(self.rules, "hold-out", "it is the champion already")
             return _Challenge(
                 "champion already",
-                f"trial {number} is the champion of {self.slot} already",
-                Judged(number, value, (*findings, *why)),
+                f"{name} is the champion of {self.slot} already",
+                _judged(candidate, (*findings, *why)),
             )
         look = self.registry.take_look(
             draft.manifest.tickers,
@@ -259,9 +308,9 @@ class Promoter:
             members_sha256=draft.members_sha256,
             study=self.study.name,
             study_uid=self.study.uid,
-            trial=number,
+            trial=candidate.trials[0],
         )
-        self.progress(f"trial {number}: look {look.number} at the hold-out, {holdout[1] - holdout[0]:,} bars")
+        self.progress(f"{name}: look {look.number} at the hold-out, {holdout[1] - holdout[0]:,} bars")
         result = score_bundle(draft, bars, (holdout[0] - 1, holdout[1] - 1))
         excess = mean_above_zero(result.returns - result.equal_weight, seed=bootstrap_seed(draft))
         assert self.search is not None
@@ -277,7 +326,7 @@ class Promoter:
             gate = {
                 "slot": self.slot,
                 "look": look.number,
-                "selection": self.search.describe(number),
+                "selection": _described(self.search, candidate.trials, candidate.selection),
                 "holdout": {
                     "first": format_time(int(result.time[0])),
                     "last": format_time(int(result.time[-1])),
@@ -286,22 +335,21 @@ class Promoter:
                 "findings": [finding.to_dict() for finding in asked],
             }
             bundle = build_bundle(candidate, self.study, bars, holdout, gate=finite(gate))
-            judged = Judged(number, value, asked, look, result, bundle)
+            judged = dataclasses.replace(_judged(candidate, asked), look=look, score=result, bundle=bundle)
             try:
                 return self._settle(judged, bundle, champion_hash)
             except ChampionMoved:
                 champion_hash = self.registry.slot(self.slot).champion
                 champion = self.registry.bundle(champion_hash) if champion_hash else None
         raise RunError(
-            f"the champion of {self.slot} changed {MAX_RACES} times while trial {number} was compared with it; try "
-            "again"
+            f"the champion of {self.slot} changed {MAX_RACES} times while {name} was compared with it; try again"
         )
 
     def _settle(self, judged: Judged, bundle: Bundle, champion: str | None) -> _Challenge:
         """Write down what the findings mean for the slot. Raises ChampionMoved."""
         report = judged.to_dict() | {"study": self.study.name}
         if judged.passes:
-            reason = f"trial {judged.trial} of {self.study.name} met every rule"
+            reason = f"{judged.name} of {self.study.name} met every rule"
             if self.dry_run:
                 return _Challenge("would promote", reason + " (--dry-run: nothing was changed)", judged)
             version = self.registry.promote(
@@ -310,7 +358,7 @@ class Promoter:
             return _Challenge("promoted", reason, judged, version)
         if deferred(judged.findings):
             open_question = next(finding.explanation for finding in judged.findings if finding.verdict == "defer")
-            reason = f"trial {judged.trial} met every rule that could be asked, but {open_question}"
+            reason = f"{judged.name} met every rule that could be asked, but {open_question}"
             if self.dry_run:
                 return _Challenge("challenger", reason + " (--dry-run: nothing was changed)", judged)
             version = self.registry.challenger(
@@ -358,13 +406,19 @@ class _Challenge:
     version: int | None = None
 
 
+def _judged(candidate: Candidate, findings: tuple[Finding, ...]) -> Judged:
+    shares = tuple(entrant.share for entrant in candidate.entrants)
+    return Judged(candidate.trials, shares, candidate.value, findings, candidate.selection)
+
+
 def _same_policy(one: Bundle, other: Bundle) -> bool:
-    """Whether they would act the same: same weights, environment parameters and tickers."""
-    return (one.members_sha256, one.manifest.env_params, one.manifest.tickers) == (
-        other.members_sha256,
-        other.manifest.env_params,
-        other.manifest.tickers,
-    )
+    """Whether they would act the same: same weights and shares, environment parameters and tickers."""
+
+    def what_acts(bundle: Bundle) -> tuple[object, ...]:
+        params = [trial.env_params for trial in bundle.manifest.trials]
+        return bundle.members_sha256, params, bundle.manifest.tickers
+
+    return what_acts(one) == what_acts(other)
 
 
 def _closest(judged: Sequence[Judged]) -> Judged:

@@ -44,7 +44,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened: `kind` is promoted, rolled-back, challenger, refused, removed."""
+    """Something that happened: `kind` is promoted, rolled-back, challenger, withdrawn, refused, removed."""
 
     slot: str
     kind: str
@@ -281,9 +281,24 @@ class Registry:
             session.add(_event(slot, "challenger", reason, bundle=bundle.hash, report=report))
         return number
 
-    def refuse(self, slot: str, reason: str, report: dict[str, Any] | None = None) -> None:
-        """Append that no candidate passed, and why."""
+    def withdraw(self, slot: str, hash_: str, reason: str) -> None:
+        """A challenger no longer asks for the slot. Raises InputError where it does not."""
         with self._database.writing() as session:
+            row = session.get(ChallengerRow, (slot, hash_))
+            if row is None:
+                others = " ".join(one[:NAME_DIGITS] for one in _slot(session, slot).challengers) or "none"
+                raise InputError(f"{hash_[:NAME_DIGITS]} is no challenger of slot {slot!r}; its challengers: {others}")
+            session.delete(row)
+            session.add(_event(slot, "withdrawn", reason, bundle=hash_))
+
+    def refuse(self, slot: str, reason: str, report: dict[str, Any] | None = None) -> None:
+        """Append that no candidate passed, and why; once, however often the same is found in a row."""
+        with self._database.writing() as session:
+            last = session.scalars(
+                select(EventRow).where(EventRow.slot == slot).order_by(EventRow.id.desc()).limit(1)
+            ).first()
+            if last is not None and (last.kind, last.reason) == ("refused", reason):
+                return
             session.add(_event(slot, "refused", reason, report=report))
 
     def take_look(
@@ -436,9 +451,9 @@ def _add_version(session: Session, slot: str, bundle: Bundle, data_dir: str) -> 
                 environment=manifest.environment,
                 timeframe=manifest.timeframe,
                 tickers=list(manifest.tickers),
-                study=manifest.origin.study,
-                study_uid=manifest.origin.study_uid,
-                trial=manifest.origin.trial,
+                study=bundle.origin.study,
+                study_uid=bundle.origin.study_uid,
+                trial=bundle.origin.trial,
                 last_seen=bundle.last_seen,
                 data_dir=data_dir,
                 at=_now(),

@@ -127,6 +127,27 @@ def rollback_command(
 registry_app.command("rollback")(rollback_command)
 
 
+@registry_app.command("withdraw")
+def withdraw_command(
+    slot: Annotated[str, typer.Argument(help="The slot that the challenger asks for.")],
+    bundle: Annotated[
+        str | None, typer.Argument(help="slot@3 or a hash's beginning; default: its only challenger.")
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the slot's history.")] = "asked for by hand",
+    deployments: Deployments = DEPLOYMENTS,
+    registry: RegistryUrl = None,
+) -> None:
+    """Withdraw a challenger: it no longer asks for the slot. Its history stays, and promote may bring it back."""
+    opened = Registry(deployments, registry, create=False)
+    challengers = opened.slot(slot).challengers
+    if bundle is None and len(challengers) != 1:
+        names = " ".join(short(hash_) for hash_ in challengers) or "none"
+        raise InputError(f"name a challenger of slot {slot!r}: there are {names}")
+    found = challengers[0] if bundle is None else opened.find(bundle)
+    opened.withdraw(slot, found, reason)
+    typer.echo(f"{slot}: {short(found)} is withdrawn; sweepd registry gc clears its files away")
+
+
 @registry_app.command("verify")
 def verify_command(
     bundle: Annotated[str | None, typer.Argument(help=f"{REFERENCE}; default: the only champion.")] = None,

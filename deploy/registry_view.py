@@ -100,11 +100,12 @@ def bundle_facts(registry: Registry, bundle: Bundle) -> dict[str, Any]:
         "weights_sha256": bundle.members_sha256,
         "folder": str(registry.path(bundle.hash)),
         "slots": places,
-        "study": manifest.origin.study,
-        "trial": manifest.origin.trial,
-        "seed": manifest.origin.seed,
-        "objective": {manifest.origin.objective: manifest.origin.objective_value},
-        "policy": manifest.policy.model_dump(mode="json"),
+        "study": bundle.origin.study,
+        "trial": bundle.origin.trial,
+        "seed": bundle.origin.seed,
+        "objective": {bundle.origin.objective: bundle.origin.objective_value},
+        "policy": manifest.trials[0].policy.model_dump(mode="json"),
+        "trials": [trial.model_dump(mode="json") for trial in manifest.trials],
         "tickers": list(manifest.tickers),
         "timeframe": manifest.timeframe,
         "recipe": f"{manifest.recipe.name} {manifest.recipe.version}",
@@ -115,15 +116,14 @@ def bundle_facts(registry: Registry, bundle: Bundle) -> dict[str, Any]:
         "looks_now": _looks_now(registry, bundle),
         "holdout": holdout,
         "findings": manifest.gate.get("findings", []),
-        "parameters": manifest.origin.parameters,
-        "environment": manifest.env_params,
+        "parameters": bundle.origin.parameters,
+        "environment": manifest.trials[0].env_params,
     }
 
 
 def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
     """One bundle on one screen: who it is, what it may do and why, the gate, the hold-out, the parameters."""
-    policy, data = facts["policy"], facts["data"]
-    hidden = "×".join(str(width) for width in policy["hidden"])
+    trials, data = facts["trials"], facts["data"]
     identity = Table.grid(padding=(0, 2))
     identity.add_column(style="dim", no_wrap=True)
     identity.add_column(overflow="fold")
@@ -132,9 +132,18 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
     for place in facts["slots"]:
         since = f" since {_minute(place['since'])}: {place['why']}" if place["since"] else ""
         identity.add_row(f"slot {place['slot']}", f"version {place['version']}, {place['is'] or 'no part'}{since}")
-    objective = ", ".join(f"{name} {value:+.3f}" for name, value in facts["objective"].items())
-    identity.add_row("from", f"study {facts['study']}, trial {facts['trial']} ({objective}), seed {facts['seed']}")
-    identity.add_row("policy", f"{policy['algorithm']}, mean of {policy['members']} members, hidden layers {hidden}")
+    for trial in trials:
+        origin, policy = trial["origin"], trial["policy"]
+        hidden = "×".join(str(width) for width in policy["hidden"])
+        objective = f"{origin['objective']} {origin['objective_value']:+.3f}"
+        whole = len(trials) == 1
+        identity.add_row(
+            "from" if whole else f"{trial['share']:.1%} of capital",
+            f"study {origin['study']}, trial {origin['trial']} ({objective}), seed {origin['seed']}",
+        )
+        identity.add_row(
+            "policy" if whole else "", f"{policy['algorithm']}, mean of {policy['members']} members, layers {hidden}"
+        )
     identity.add_row("trades", f"{' '.join(facts['tickers'])} on {facts['timeframe']} bars")
     identity.add_row(
         "made with",
@@ -145,7 +154,6 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
         identity.add_row(
             "looks", f"judged by look {facts['look']} at its hold-out; {facts['looks_now']} taken there by now"
         )
-    parameters = [f"[dim]{name}[/] {_value(value)}" for name, value in facts["parameters"].items()]
     parts: list[RenderableType] = [identity]
     if facts["findings"]:
         parts.append(_gate_table(facts["findings"]))
@@ -161,8 +169,22 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
                 f"fees {metrics.fees:.2%}, invested {metrics.exposure:.0%}",
             )
         )
-    parts.append(Group(Text("parameters", style="bold"), Padding(Columns(parameters, padding=(0, 3)), (0, 0, 0, 1))))
+    parts += [Text("parameters", style="bold"), Padding(_parameters(trials), (0, 0, 0, 1))]
     return Panel(Group(*parts), title=f"bundle {facts['bundle'][:NAME_DIGITS]}", title_align="left")
+
+
+def _parameters(trials: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """What was sampled: of several trials, a column each."""
+    sampled = [trial["origin"]["parameters"] for trial in trials]
+    if len(trials) == 1:
+        return Columns([f"[dim]{name}[/] {_value(value)}" for name, value in sampled[0].items()], padding=(0, 3))
+    table = Table(box=None, padding=(0, 2))
+    table.add_column("", style="dim")
+    for trial in trials:
+        table.add_column(f"trial {trial['origin']['trial']}", justify="right")
+    for name in dict.fromkeys(name for own in sampled for name in own):
+        table.add_row(name, *(_value(own.get(name)) for own in sampled))
+    return table
 
 
 def differences(one: Bundle, other: Bundle) -> dict[str, tuple[Any, Any]]:
@@ -258,6 +280,8 @@ def _flat(bundle: Bundle) -> dict[str, Any]:
 
 
 def _leaves(prefix: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        value = dict(enumerate(value))
     if isinstance(value, Mapping):
         found = []
         for name, item in value.items():

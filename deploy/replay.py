@@ -30,7 +30,8 @@ class Replay:
     """What came of a replay. entries: one per bar, the first being that of the first decision; arrays: (L,), one per
     bar after it.
 
-    returns, equal_weight: simple per-bar returns. fees, notional: shares of the value at the bar before.
+    returns, equal_weight: simple per-bar returns. fees, notional: shares of the value at the bar before. crossed: what
+    changed hands between trials then, a share of it, too.
     """
 
     bundle: Bundle
@@ -42,6 +43,7 @@ class Replay:
     fees: Array
     notional: Array
     exposure: Array
+    crossed: Array
     metrics: Metrics
 
 
@@ -63,7 +65,7 @@ def replay(
     """
     first, last = window
     bars = in_order(bars, bundle)
-    params = bundle.params
+    params = bundle.account
     broker = SimBroker(
         bundle.manifest.tickers, params.initial_cash if cash is None else cash, params, bundle.instruments
     )
@@ -105,14 +107,16 @@ def _summed_up(bundle: Bundle, entries: list[Entry]) -> Replay:
         exposure=columns["exposure"],
     )
     time = np.array([entry.time for entry in after], dtype=np.int64)
-    return Replay(bundle=bundle, entries=tuple(entries), time=time, metrics=metrics, **columns)
+    crossed = np.array([entry.crossed for entry in entries[:-1]]) / value[:-1]
+    return Replay(bundle=bundle, entries=tuple(entries), time=time, metrics=metrics, crossed=crossed, **columns)
 
 
 def ledger_table(result: Replay) -> pd.DataFrame:
     """One row per bar: date (UTC, bar open), value, equal_weight, cash, …, and `units`, `action` per ticker."""
     entries = result.entries
     columns: dict[str, Any] = {"date": pd.to_datetime([entry.time for entry in entries], unit="s", utc=True)}
-    for name in ("value", "equal_weight", "cash", "fees", "notional", "trades", "unfilled", "dropped", "exposure"):
+    counted = ("fees", "notional", "trades", "unfilled", "dropped", "crossed")
+    for name in ("value", "equal_weight", "cash", *counted, "exposure"):
         columns[name] = [getattr(entry, name) for entry in entries]
     nothing = np.full(len(result.bundle.manifest.tickers), np.nan)
     for asset, ticker in enumerate(result.bundle.manifest.tickers):

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from deploy.bundle import NAME_DIGITS, Bundle
 from deploy.gate import Finding
-from deploy.promote import Judged, Promotion
+from deploy.promote import Judged, Promotion, name_trials
 from envs.crypto.metrics import Metrics, equity
 from envs.files import write_atomic
 
@@ -59,7 +59,9 @@ def promotion_view(promotion: Promotion) -> RenderableType:
             parts.append(
                 metrics_table(
                     promotion.chosen.score.metrics,
-                    "Hold-out: the ensemble of the trial's fold members, canonical policy path",
+                    "Hold-out: the ensemble of the trial's fold members, canonical policy path"
+                    if len(promotion.chosen.trials) == 1
+                    else "Hold-out: the trials as sub-accounts, their orders netted, canonical policy path",
                 )
             )
     parts.append(verdict_panel(promotion))
@@ -75,11 +77,16 @@ def candidates_table(promotion: Promotion) -> Table:
     table.add_column("hold-out")
     for judged in promotion.candidates[:SHOWN_CANDIDATES]:
         table.add_row(
-            str(judged.trial), f"{judged.value:+.3f}", _stage(judged, "cross-validation"), _stage(judged, "hold-out")
+            " ".join(str(number) for number in judged.trials),
+            f"{judged.value:+.3f}",
+            _stage(judged, "cross-validation"),
+            _stage(judged, "hold-out"),
         )
-    left = promotion.complete - min(len(promotion.candidates), SHOWN_CANDIDATES)
+    asked = {number for judged in promotion.candidates for number in judged.trials}
+    shown = {number for judged in promotion.candidates[:SHOWN_CANDIDATES] for number in judged.trials}
+    left = promotion.complete - len(shown)
     if left > 0:
-        unasked = promotion.complete - len(promotion.candidates)
+        unasked = promotion.complete - len(asked)
         table.caption = f"{left} more complete trials, {unasked} of them not asked"
     return table
 
@@ -98,7 +105,7 @@ def _stage(judged: Judged, stage: str) -> Text:
 def findings_table(judged: Judged) -> Table:
     """Every rule: value, limit, verdict, explanation."""
     look = f", look {judged.look.number} at this hold-out" if judged.look else ""
-    table = Table(title=f"Trial {judged.trial}{look}", title_justify="left")
+    table = Table(title=f"{judged.name[:1].upper()}{judged.name[1:]}{look}", title_justify="left")
     table.add_column("rule")
     table.add_column("value", justify="right")
     table.add_column("limit", justify="right")
@@ -197,10 +204,10 @@ def draw_replay(
     )
     top.set_ylabel("value, start = 1")
     top.legend(loc="best")
-    origin = bundle.manifest.origin
+    origins = name_trials([trial.origin.trial for trial in bundle.manifest.trials])
     synthetic = " (synthetic market)" if bundle.manifest.data.synthetic else ""
     top.set_title(
-        f"Paper replay: {origin.study}, trial {origin.trial}, {len(bundle.manifest.tickers)} assets, "
+        f"Paper replay: {bundle.origin.study}, {origins}, {len(bundle.manifest.tickers)} assets, "
         f"{bundle.manifest.timeframe}{synthetic}"
     )
     for value, colour in ((equal, "tab:gray"), (own, "tab:blue")):

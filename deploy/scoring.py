@@ -1,6 +1,7 @@
 """The canonical score of a frozen policy: one env row in float64, one observation at a time, on the CPU.
 
-Hold-out, champion comparison and verification all come from here, and the paper trader must agree with it to 1e-9.
+Several trials are a row each, sub-accounts of one account whose orders are netted (`envs.crypto.netting`). Hold-out,
+champion comparison and verification all come from here, and the paper trader must agree with it to 1e-9.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from envs.crypto.env import CryptoEnv
 from envs.crypto.evaluate import trade_windows
 from envs.crypto.market import Market, make_market
 from envs.crypto.metrics import Metrics, summarise
-from envs.crypto.params import EnvParams
+from envs.crypto.netting import Venue, sub_account
+from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.splits import Window
 from envs.crypto.timeframe import bars_per_day
 from envs.errors import InputError
 
 Array = NDArray[np.float64]
+COLUMNS = ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
 DUEL_DAYS = 7
 
 
@@ -36,7 +39,8 @@ class Score:
     """What a policy earned over a window. Arrays are (L,), one number per bar after the first decision.
 
     time: opens of those bars, seconds since the epoch. returns, equal_weight: simple per-bar returns. trades: fills.
-    fees, notional: shares of the portfolio's value. exposure: 1 - cash / value.
+    fees, notional: shares of the portfolio's value. exposure: 1 - cash / value. crossed: what changed hands between
+    sub-accounts when that bar's orders were decided, a share of the value; 0 for a single trial.
     """
 
     time: NDArray[np.int64]
@@ -46,6 +50,7 @@ class Score:
     fees: Array
     notional: Array
     exposure: Array
+    crossed: Array
     metrics: Metrics
 
 
@@ -66,20 +71,62 @@ def score_actions(env: CryptoEnv, act: Callable[[Tensor], Tensor], market: Marke
     """As `score`, with any way to act on an evaluation env of one row."""
     trades = trade_windows(env, act)
     length = window[1] - window[0]
-    columns = {
-        name: np.asarray(getattr(trades, name)[0, :length], dtype=np.float64)
-        for name in ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
-    }
+    columns = {name: np.asarray(getattr(trades, name)[0, :length], dtype=np.float64) for name in COLUMNS}
+    return _scored(market.bars, window, np.zeros(length), columns)
+
+
+def score_trials(
+    bundle: Bundle, bars: Bars, window: Window, act: Callable[[int, NDArray[np.float32]], Array] | None = None
+) -> Score:
+    """Trade `window` of `bars` with a bundle's trials as sub-accounts of one account, each flat at the start with its
+    share of the capital.
+
+    act: what a trial (by its place) does with its observation, by default what its policy says.
+    """
+    trials, hole = bundle.trials, bars.hole
+    market = make_market(bars, bundle.manifest.recipe.name, Instruments.unrestricted(len(bars.tickers)))
+    params = [sub_account(trial.params, trial.share) for trial in trials]
+    env = CryptoEnv.for_windows(market, params, [[window]] * len(trials), max_lookback=bundle.max_lookback)
+    env.venue = Venue(bundle.account, bundle.instruments)
+    act = act or (lambda place, obs: trials[place].policy.act(obs))
+    length = window[1] - window[0]
+    value, crossed = np.empty((length + 1, 2)), np.empty(length)
+    columns = {name: np.empty(length) for name in COLUMNS}
+    obs = env.reset()
+    value[0] = env.values().sum(1).numpy()
+    for step in range(length):
+        rows = obs[:, : env.state_dim].numpy()
+        actions = np.stack([act(place, row) for place, row in enumerate(rows)])
+        obs = env.step(torch.from_numpy(actions)).obs
+        account, netted = env.account, env.netted
+        assert account is not None
+        assert netted is not None
+        value[step + 1] = float(account.value.sum()), float(account.equal_weight.sum())
+        columns["fees"][step], columns["notional"][step] = float(account.fees.sum()), float(account.notional.sum())
+        columns["trades"][step] = np.count_nonzero(netted.sent.numpy() & ~hole[window[0] + 1 + step])
+        columns["exposure"][step] = float((account.exposure * (account.value / account.value.sum())).sum())
+        crossed[step] = float(netted.crossed.sum())
+    env.check()
+    for amounts in (columns["fees"], columns["notional"], crossed):
+        amounts /= value[:-1, 0]
+    columns["returns"], columns["equal_weight"] = (value[1:] / value[:-1] - 1.0).T
+    return _scored(bars, window, crossed, columns)
+
+
+def _scored(bars: Bars, window: Window, crossed: Array, columns: dict[str, Array]) -> Score:
     metrics = summarise(
         columns["returns"],
         columns["equal_weight"],
-        market.bars.timeframe,
+        bars.timeframe,
         trades=columns["trades"],
         fees=columns["fees"],
         notional=columns["notional"],
         exposure=columns["exposure"],
     )
-    return Score(time=market.bars.time[window[0] + 1 : window[1] + 1].copy(), metrics=metrics, **columns)
+    return Score(
+        time=bars.time[window[0] + 1 : window[1] + 1].copy(), metrics=metrics, crossed=crossed,
+        **{name: np.ascontiguousarray(column) for name, column in columns.items()},
+    )  # fmt: skip
 
 
 def score_bundle(bundle: Bundle, bars: Bars, window: Window) -> Score:
@@ -92,9 +139,12 @@ def score_bundle(bundle: Bundle, bars: Bars, window: Window) -> Score:
         raise InputError(f"bundle {bundle.name} needs {earliest} bars before its first decision; there are {window[0]}")
     # Features look back on a fixed number of bars, so what lies before and behind makes no difference to them.
     part = in_order(bars.slice(window[0] - earliest, window[1] + 1), bundle)
-    market = make_market(part, bundle.manifest.recipe.name, bundle.instruments)
     span = (earliest, len(part.time) - 1)
-    return score(bundle.policy, market, bundle.params, span, max_lookback=bundle.manifest.policy.max_lookback)
+    if len(bundle.trials) > 1:
+        return score_trials(bundle, part, span)
+    (trial,) = bundle.trials
+    market = make_market(part, bundle.manifest.recipe.name, bundle.instruments)
+    return score(trial.policy, market, trial.params, span, max_lookback=bundle.max_lookback)
 
 
 def in_order(bars: Bars, bundle: Bundle) -> Bars:
@@ -126,7 +176,7 @@ def in_order(bars: Bars, bundle: Bundle) -> Bars:
 
 def first_decision(bundle: Bundle) -> int:
     """The earliest bar at which the bundle can decide: features and all its lags exist from there."""
-    return bundle.manifest.recipe.memory - 1 + bundle.manifest.policy.max_lookback - 1
+    return bundle.manifest.recipe.memory - 1 + bundle.max_lookback - 1
 
 
 def unseen_window(bars: Bars, last_seen: int, first_bar: int) -> Window | None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import io
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 import sweepd
+from deploy.candidates import open_study
+from deploy.commands import count_looks
 from envs.errors import InputError, RunError
 from tests.deploy.builders import FakeStudy
 
@@ -67,3 +71,30 @@ def test_a_new_best_trial_is_judged_beside_the_training(tmp_path: Path, monkeypa
     monkeypatch.setattr(sweepd.sys, "executable", str(tmp_path / "none"))
     judge(handle)  # type: ignore[arg-type]
     assert judge.process is first  # what cannot be started does not stop the training
+
+
+def test_a_finished_study_is_judged_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEEPD_DEPLOYMENTS", str(tmp_path / "elsewhere"))
+    fake = FakeStudy(tmp_path)
+    fake.add(2.0, fake.contrarian())
+    handle = SimpleNamespace(name=fake.name, run_dir=fake.run_dir, storage=SimpleNamespace(url=fake.storage))
+    console = Console(width=120, record=True, file=io.StringIO())
+    sweepd.promote_best(handle, console)  # type: ignore[arg-type]
+    said = console.export_text()
+    for words in ("PROMOTED", "Paper replay of", "sweepd trade --replay demo-1h"):
+        assert words in said
+    assert (tmp_path / "elsewhere" / "registry.db").exists()
+    spec = open_study(fake.name, fake.storage).spec
+    first, last = fake.splits.holdout
+    span = int(fake.bars.time[first]), int(fake.bars.time[last - 1])
+    assert count_looks(spec.data.tickers, *span) == 1  # where the environment says the registry is
+    monkeypatch.delenv("SWEEPD_DEPLOYMENTS")
+    assert count_looks(spec.data.tickers, *span) == 0
+    # Whatever goes wrong there, the worker ends well.
+    fake.data_dir.rename(tmp_path / "gone")
+    sweepd.promote_best(handle, console)  # type: ignore[arg-type]
+    assert "ended with code 2; sweepd promote --study-name fake asks again." in console.export_text()
+    monkeypatch.setattr(sweepd.sys, "executable", str(tmp_path / "none"))
+    sweepd.promote_best(handle, console)  # type: ignore[arg-type]
+    assert "could not be judged" in console.export_text()

@@ -14,10 +14,21 @@ import torch
 from torch import Tensor
 
 from envs.crypto.ledger import AssetSum, Filled, Ledger, Plan, Rules
+from envs.crypto.netting import Netted, Venue
 
 __all__ = [
-    "Filled", "Orders", "Portfolio", "Rules", "fill_orders", "mark", "observe_portfolio", "open_portfolio",
-    "plan_orders", "to_portfolio", "value",
+    "Filled",
+    "Orders",
+    "Portfolio",
+    "Rules",
+    "fill_orders",
+    "mark",
+    "observe_portfolio",
+    "open_portfolio",
+    "plan_netted",
+    "plan_orders",
+    "to_portfolio",
+    "value",
 ]
 
 
@@ -62,9 +73,27 @@ def value(portfolio: Portfolio, close: Tensor) -> Tensor:
 
 def plan_orders(portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rules) -> Orders:
     """The orders that `action` (R, N) means at `close` (R, N)."""
+    return _orders(*_planned(portfolio, close, action, rules))
+
+
+def plan_netted(
+    portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rules, venue: Venue
+) -> tuple[Portfolio, Orders, Netted]:
+    """The same where all rows are sub-accounts of one account: the portfolio after orders were crossed at `close`, each
+    row's part of the net orders, and those orders.
+    """
+    ledger, plan = _planned(portfolio, close, action, rules)
+    netted = venue.net(ledger, close.t())
+    return to_portfolio(ledger), _orders(ledger, plan), netted
+
+
+def _planned(portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rules) -> tuple[Ledger, Plan]:
     ledger, total = _marked(portfolio, close)
     ledger.wish.copy_(action.t())
-    plan = ledger.plan(total, close.t().contiguous(), rules, count=True)
+    return ledger, ledger.plan(total, close.t().contiguous(), rules, count=True)
+
+
+def _orders(ledger: Ledger, plan: Plan) -> Orders:
     assert plan.dropped is not None  # it was told to count
     restart = torch.zeros_like(ledger.units, dtype=torch.bool) if plan.restart is None else plan.restart > 0
     return Orders(

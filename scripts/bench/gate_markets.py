@@ -13,6 +13,7 @@ oracle: the null market, with the next bar's return among the features.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,32 +45,34 @@ initial_log_std = { low = -1.2, high = -0.8 }
 [env]
 action_scale = { low = 0.1, high = 0.3, log = true }
 alpha_weight = { low = 0.3, high = 1.0 }
-cash_reserve = { low = 0.3, high = 0.5 }
+cash_reserve = { low = LEAST_CASH, high = 0.5 }
 """
 
 
 @dataclass(frozen=True)
 class Kind:
-    """bars: of the market. trials: of a study. budget: environment steps per fold. lowest_rate: end of the learning
-    rates that are searched. env: settings that all its trials share.
+    """bars: of the market. trials: of a study. budget: environment steps per fold. lowest_rate, least_cash: ends of the
+    learning rates and cash reserves that are searched. env: settings that all its trials share.
     """
 
     bars: int
     trials: int
     budget: int
     lowest_rate: float
+    least_cash: float
     env: dict[str, Any]
 
 
 KINDS = {
-    "null": Kind(12_000, 8, 8_192, 7e-4, FREE),
-    "planted-1": Kind(20_000, 6, 49_152, 1e-4, {}),
-    "planted-2": Kind(20_000, 6, 49_152, 1e-4, {}),
-    "planted-3": Kind(20_000, 6, 49_152, 1e-4, {}),
-    "oracle": Kind(12_000, 4, 16_384, 7e-4, FREE),
+    "null": Kind(12_000, 8, 8_192, 7e-4, 0.3, FREE),
+    "planted-1": Kind(20_000, 6, 49_152, 5e-5, 0.4, {}),
+    "planted-2": Kind(20_000, 6, 49_152, 5e-5, 0.4, {}),
+    "planted-3": Kind(20_000, 6, 49_152, 5e-5, 0.4, {}),
+    "oracle": Kind(12_000, 4, 16_384, 7e-4, 0.3, FREE),
 }
 
 
+@cache
 def recipe_of(kind: str) -> str:
     """The recipe's name; the leaking one is registered here alone."""
     return leaking_recipe(LEAKED, 1, 100.0) if kind == "oracle" else "default"
@@ -91,7 +94,7 @@ def train(folder: Path, kind: str, seed: int) -> StudyHandle:
         "recipe": recipe_of(kind), "env": chosen.env, "budget": chosen.budget, "n_envs": 8, "horizon": 64, "seed": seed,
         "cv": CrossValidation("cpcv", 3, 2), "holdout": HOLDOUT, "pruner": "none", "rungs": 1, "threads": 1,
     }  # fmt: skip
-    space = SPACE.replace("LOWEST_RATE", repr(chosen.lowest_rate))
+    space = SPACE.replace("LOWEST_RATE", repr(chosen.lowest_rate)).replace("LEAST_CASH", repr(chosen.least_cash))
     handle, experiment = study_in(folder, load_bars(folder, TIMEFRAME), request, space)
     work(handle, experiment, chosen.trials - len(handle.trials()))
     return handle

@@ -85,6 +85,7 @@ def report(results: dict[str, dict[str, Any]]) -> bool:
             good &= promoted == len(found)
     ladder = [rates[kind] for kind in STRENGTHS if kind in rates]
     good &= ladder == sorted(ladder) and (not ladder or ladder[-1] >= POWER)
+    good &= len(ladder) < len(STRENGTHS) or ladder[0] < ladder[-1]
     complete = all(sum(one["kind"] == kind for one in results.values()) >= count for kind, count in COUNTS.items())
     print("as asked" if good and complete else "as asked so far, not complete" if good else "NOT AS ASKED")
     return good and complete

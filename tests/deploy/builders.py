@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,22 @@ from torch import Tensor
 from agents.policy import save_members
 from deploy.bundle import (
     Bundle,
-    DataPart,
-    Manifest,
-    OriginPart,
-    PolicyPart,
     default_symbols,
-    describe_members,
+    describe_files,
     format_time,
     make_bundle,
     recipe_part,
     sha256,
+)
+from deploy.manifest import (
+    MEMBERS_FILE,
+    DataPart,
+    EnsembleManifest,
+    Manifest,
+    OriginPart,
+    PolicyPart,
+    TrialPart,
+    trial_file,
 )
 from envs.crypto.bars import Bars, load_bars, write_bars
 from envs.crypto.features import get_recipe
@@ -117,9 +124,24 @@ def small_bundle(
         "gate": {},
         "code_version": "0.1.0",
         "torch_version": "2.13.0",
-        "files": describe_members(content),
+        "files": describe_files({MEMBERS_FILE: content}),
     }
-    return make_bundle(Manifest(**(fields | changes)), content)
+    return make_bundle(Manifest(**(fields | changes)), {MEMBERS_FILE: content})
+
+
+def ensemble_of(bundles: Sequence[Bundle], shares: Sequence[float] | None = None, **changes: Any) -> Bundle:
+    """The bundles' trials as sub-accounts of one account. shares: of the capital, by default equal ones."""
+    shares = shares or [1.0 / len(bundles)] * len(bundles)
+    files, parts = {}, []
+    for number, (bundle, share) in enumerate(zip(bundles, shares, strict=True)):
+        assert isinstance(bundle.manifest, Manifest)
+        files[trial_file(number)] = bundle.files[MEMBERS_FILE]
+        (part,) = bundle.manifest.trials
+        parts.append(TrialPart(**(dict(part) | {"share": share, "file": trial_file(number)})))
+    own = ("format_version", "env_params", "policy", "origin")
+    fields = {name: value for name, value in dict(bundles[0].manifest).items() if name not in own}
+    fields |= {"weights": "equal", "trials": tuple(parts), "files": describe_files(files)}
+    return make_bundle(EnsembleManifest(**(fields | changes)), files)
 
 
 def reverting_market(seed: int, *, assets: int = 3, bars: int = 1900) -> Bars:

@@ -8,10 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor
 
-from deploy.bundle import Bundle, canonical_json, format_time, load_bundle, parse_time, sha256, write_bundle
+from deploy.bundle import (
+    Bundle,
+    canonical_json,
+    describe_files,
+    format_time,
+    load_bundle,
+    make_bundle,
+    parse_time,
+    sha256,
+    write_bundle,
+)
 from envs.errors import InputError
-from tests.deploy.builders import small_bundle
+from tests.deploy.builders import members_bytes, random_actor, small_bundle
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +47,9 @@ def test_what_is_loaded_is_what_was_written(bundle: Bundle, written: Path) -> No
     assert written.name == bundle.hash[:16]
     loaded = load_bundle(written, expected=bundle.hash)
     assert loaded == bundle
-    assert loaded.params == bundle.params
-    obs = np.linspace(-1, 1, bundle.policy.state_dim, dtype=np.float32)
-    assert np.array_equal(loaded.policy.act(obs), bundle.policy.act(obs))
+    assert loaded.trials[0].params == bundle.account
+    obs = np.linspace(-1, 1, bundle.trials[0].policy.state_dim, dtype=np.float32)
+    assert np.array_equal(loaded.trials[0].policy.act(obs), bundle.trials[0].policy.act(obs))
     assert sorted(item.name for item in written.iterdir()) == ["bundle.json", "members.safetensors"]
 
 
@@ -53,7 +64,7 @@ def test_writing_twice_keeps_the_first_and_other_content_has_another_name(bundle
     assert write_bundle(bundle, written.parent) == written
     assert before == {item: item.stat().st_mtime_ns for item in written.iterdir()}
     other = small_bundle(gate={"look": 2})
-    assert other.members == bundle.members
+    assert other.files == bundle.files
     assert other.hash != bundle.hash
     assert [item.name for item in written.parent.iterdir()] == [written.name]  # no temporary folder is left
 
@@ -113,7 +124,7 @@ def _forged(path: Path, change: dict[str, Any], *, drop: str | None = None) -> N
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"format_version": 2}, "version 2"),
+        ({"format_version": 3}, "version 3"),
         ({"tickers": ["BTC/USDT", "BTC/USDT"]}, "listed twice"),
         ({"tickers": ["BTC/USDT"]}, "one number for each"),
         ({"timeframe": "7m"}, "timeframe '7m'"),
@@ -151,6 +162,21 @@ def test_nothing_may_be_missing(writable: Path, part: str) -> None:
     _forged(writable, {}, drop=part)
     with pytest.raises(InputError, match=part):
         load_bundle(writable)
+
+
+def test_members_that_choose_among_actions_are_refused() -> None:
+    bundle = small_bundle()
+    actors = [{name: tensor for name, tensor in member.items() if name != "action_std_log"} for member in _members()]
+    files = {"members.safetensors": members_bytes(actors)}
+    manifest = bundle.manifest.model_copy(update={"files": describe_files(files)})
+    with pytest.raises(InputError, match="choose one of several actions") as caught:
+        make_bundle(manifest, files)
+    assert "\n" not in str(caught.value)
+
+
+def _members() -> list[dict[str, Tensor]]:
+    policy = small_bundle().manifest.trials[0].policy
+    return [random_actor(policy.state_dim, policy.action_dim, seed) for seed in range(policy.members)]
 
 
 def test_times_are_written_as_utc() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from deploy.bundle import load_bundle, write_bundle
-from tests.deploy.builders import small_bundle
+from tests.deploy.builders import ensemble_of, small_bundle
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "bundle.md"
 
@@ -43,12 +43,23 @@ def test_thirty_lines_suffice(program: Path) -> None:
 def test_it_acts_as_sweepd_does(program: Path, tmp_path: Path) -> None:
     bundle = small_bundle(5, members=3, gain=2.0)
     folder = write_bundle(bundle, tmp_path / "bundles")
-    rows = np.random.default_rng(0).normal(size=(50, bundle.policy.state_dim)).astype(np.float32)
+    rows = np.random.default_rng(0).normal(size=(50, bundle.trials[0].policy.state_dim)).astype(np.float32)
     np.save(tmp_path / "obs.npy", rows)
     done = _run(program, folder, tmp_path / "obs.npy", tmp_path / "actions.npy")
     assert done.returncode == 0, done.stderr
-    expected = np.array([load_bundle(folder).policy.act(row) for row in rows])
+    expected = np.array([load_bundle(folder).trials[0].policy.act(row) for row in rows])
     assert np.abs(expected).max() > 0.5
+    assert np.array_equal(np.load(tmp_path / "actions.npy"), expected)
+
+
+def test_it_gives_the_actions_of_several_trials_one_by_one(program: Path, tmp_path: Path) -> None:
+    bundle = ensemble_of([small_bundle(5, members=3, gain=2.0), small_bundle(6, gain=2.0)], (0.3, 0.7))
+    folder = write_bundle(bundle, tmp_path / "bundles")
+    rows = np.random.default_rng(0).normal(size=(20, bundle.trials[0].policy.state_dim)).astype(np.float32)
+    np.save(tmp_path / "obs.npy", rows)
+    done = _run(program, folder, tmp_path / "obs.npy", tmp_path / "actions.npy")
+    assert done.returncode == 0, done.stderr
+    expected = np.array([[trial.policy.act(row) for row in rows] for trial in load_bundle(folder).trials])
     assert np.array_equal(np.load(tmp_path / "actions.npy"), expected)
 
 

@@ -62,7 +62,7 @@ def assert_same_account(bundle: Bundle, bars: Bars, actions: np.ndarray, window:
     """Trade the same actions in the environment and through trader and broker; compare every account of every bar."""
     first, last = window
     market = make_market(bars, "default", bundle.instruments)
-    env = CryptoEnv.for_windows(market, bundle.params, [[window]], max_lookback=bundle.manifest.policy.max_lookback)
+    env = CryptoEnv.for_windows(market, bundle.account, [[window]], max_lookback=bundle.max_lookback)
     obs = env.reset(0)
     seen, turn = [], iter(actions)
 
@@ -242,7 +242,7 @@ def test_too_little_history_and_skipped_or_repeated_bars_are_refused() -> None:
     with pytest.raises(InputError, match="after 513 bars"):
         replay(bundle, bars, (512, 520))
     replay(bundle, bars, (513, 515))
-    broker = SimBroker(TICKERS, 10_000.0, bundle.params, bundle.instruments)
+    broker = SimBroker(TICKERS, 10_000.0, bundle.account, bundle.instruments)
     trader = PaperTrader(bundle, broker, slot="s")
     with pytest.raises(RunError, match="not started"):
         trader.on_bar(ClosedBar.of(bars, 600))

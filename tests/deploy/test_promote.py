@@ -68,7 +68,7 @@ def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(fake: FakeSt
     assert promotion.champion is not None
     bundle = registry.bundle(promotion.champion)
     stored = fake.run_dir / f"trial-{best:05d}" / "members.safetensors"
-    assert bundle.members == stored.read_bytes()
+    assert bundle.files["members.safetensors"] == stored.read_bytes()
     manifest = bundle.manifest
     assert manifest.tickers == fake.bars.tickers
     assert (manifest.origin.study, manifest.origin.trial, manifest.origin.seed) == (fake.name, best, 2**62 + best)
@@ -83,7 +83,7 @@ def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(fake: FakeSt
     assert manifest.gate["holdout"]["bars"] == last - first
     # An independent way to the same number.
     market = make_market(fake.bars)
-    again = score(bundle.policy, market, bundle.params, fake.splits.holdout_window(), max_lookback=1).metrics
+    again = score(bundle.trials[0].policy, market, bundle.account, fake.splits.holdout_window(), max_lookback=1).metrics
     assert manifest.gate["holdout"]["total_return"] == pytest.approx(again.total_return, rel=1e-12)
     text = shown(promotion)
     assert "PROMOTED" in text
@@ -161,6 +161,24 @@ def test_looks_are_limited_and_the_next_candidate_gets_one_only_when_asked(fake:
     assert promotion.chosen.look.number == 2
     limits = {finding.name: finding.limit for finding in promotion.chosen.findings}
     assert limits["holdout-excess"] == 0.025
+
+
+def test_a_promoter_that_asks_every_day_looks_once_at_a_candidate_that_was_refused(
+    fake: FakeStudy, registry: Registry
+) -> None:
+    fake.add(2.0, fake.follower())
+    first, last = (int(fake.bars.time[bar]) for bar in (0, -1))
+    answers = [run(fake, registry) for _ in range(3)]
+    assert {answer.outcome for answer in answers} == {"none passes"}
+    assert len({answer.reason for answer in answers}) == 1  # the same numbers at the same level
+    assert registry.looks(fake.bars.tickers, first, last) == 1
+    assert [event.kind for event in registry.events(SLOT)] == ["refused"]
+    fake.add(3.0, fake.contrarian())  # a new best trial is worth a look, and pays for it
+    better = run(fake, registry)
+    assert better.chosen is not None
+    assert better.chosen.look is not None
+    assert (better.outcome, better.chosen.look.number) == ("promoted", 2)
+    assert registry.looks(fake.bars.tickers, first, last) == 2
 
 
 def test_a_dry_run_changes_nothing_but_counts_its_look(fake: FakeStudy, registry: Registry) -> None:

@@ -15,8 +15,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from deploy.bundle import Bundle, DataPart, finite, format_time, write_bundle
+from deploy.bundle import Bundle, finite, format_time, write_bundle
 from deploy.commands import deploy_commands
+from deploy.manifest import DataPart
 from deploy.registry import Registry
 from deploy.scoring import score_bundle
 from deploy.verify import TOLERANCE, verify_bundle
@@ -174,6 +175,20 @@ def test_rollback_is_one_command_under_two_names(
     sweepd(*command, SLOT, "--reason", "it lost money")
     assert registry.slot(SLOT).champion == bundles[0].hash
     assert registry.events(SLOT)[-1].reason == "it lost money"
+
+
+def test_a_challenger_can_be_withdrawn(sweepd: Run, registry: Registry, bundles: list[Bundle]) -> None:
+    with pytest.raises(InputError, match=f"is no challenger of slot '{SLOT}'; its challengers: {bundles[2].name}"):
+        sweepd("registry", "withdraw", SLOT, SLOT)  # the champion stays
+    said = sweepd("registry", "withdraw", SLOT, "--reason", "it was a mistake")
+    assert f"{bundles[2].name} is withdrawn" in said
+    assert registry.slot(SLOT).challengers == ()
+    assert registry.slot(SLOT).champion == bundles[1].hash
+    event = registry.events(SLOT)[-1]
+    assert (event.kind, event.bundle, event.reason) == ("withdrawn", bundles[2].hash, "it was a mistake")
+    with pytest.raises(InputError, match=r"name a challenger of slot .*: there are none"):
+        sweepd("registry", "withdraw", SLOT)
+    assert bundles[2].name in sweepd("registry", "gc")
 
 
 def test_gc_lists_and_removes_only_when_told(sweepd: Run, registry: Registry, bundles: list[Bundle]) -> None:

@@ -1,0 +1,134 @@
+"""The books of a bundle's trials, which together are the broker's account.
+
+The broker knows one account and fills net orders. Each trial keeps a book of its own: it gives and gets what was
+crossed between them at a close, and its part of every fill. A single trial's book is the account.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from deploy.book import Book
+from deploy.brokers.base import AccountState, Fill
+from envs.crypto.portfolio import Orders, Portfolio
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+class SubAccounts:
+    """One book per trial. shares: of the capital, one per trial; account: the broker's, split by them.
+
+    held: (N,) units of the account as the broker gave them, of which no order may sell more. correction: the largest
+    relative difference so far between the account and the sum of its books.
+    """
+
+    def __init__(self, tickers: Sequence[str], shares: Sequence[float], account: AccountState) -> None:
+        self._tickers = tuple(tickers)
+        self._shares = tuple(shares)
+        self.books = tuple(
+            Book(tickers, AccountState(account.cash * share, _times(account.units, share))) for share in shares
+        )
+        self.held = self._units_of(account)
+        self.correction = 0.0
+
+    @property
+    def cash(self) -> float:
+        """Of the account, quote units."""
+        return sum(book.cash for book in self.books)
+
+    @property
+    def units(self) -> Array:
+        """(N,) of the account."""
+        return np.asarray(np.sum([book.units for book in self.books], axis=0))
+
+    def value(self, close: Array) -> float:
+        """Of the account at `close`, quote units."""
+        return sum(book.value(close) for book in self.books)
+
+    def adopt(self, close: Array) -> None:
+        """Take positions that the account holds already as bought now, at `close`."""
+        for book in self.books:
+            book.adopt(close)
+
+    def mark(self, close: Array) -> None:
+        """Note a bar's close in the highs of open positions."""
+        for book in self.books:
+            book.mark(close)
+
+    def portfolio(self) -> Portfolio:
+        """The books as the order rules take them, a row each."""
+        rows = [book.portfolio() for book in self.books]
+        return Portfolio(*(torch.cat(column) for column in zip(*rows, strict=True)))
+
+    def cross(self, portfolio: Portfolio) -> None:
+        """Take over what the books are after orders were crossed between them, a row each."""
+        units, cost, high, held = (column.numpy() for column in portfolio[1:])
+        for row, book in enumerate(self.books):
+            book.cash, book.units = float(portfolio.cash[row]), units[row].copy()
+            book.basis, book.high, book.held = cost[row] * units[row], high[row].copy(), held[row].copy()
+
+    def settle(self, fills: Sequence[Fill], account: AccountState, orders: Orders, hole: Mask) -> None:
+        """A bar has filled net orders, and clocks run on by one bar.
+
+        account: the broker's, after those fills. orders: each trial's part of them, a row each. What the account
+        differs from the sum of the books by (rounding, and whatever else a venue books) is shared in proportion.
+        """
+        parts = [self._part(row, fills, orders) for row in range(len(self.books))]
+        after = [_after(book, part) for book, part in zip(self.books, parts, strict=True)]
+        self.held = self._units_of(account)
+        units = self._scaled(np.array([state[1] for state in after]), self.held)
+        cash = self._scaled(np.array([[state[0]] for state in after]), np.array([account.cash]))
+        for row, book in enumerate(self.books):
+            own = AccountState(float(cash[row, 0]), dict(zip(self._tickers, units[row].tolist(), strict=True)))
+            book.settle(parts[row], own, orders.restart_clock[row].numpy(), hole)
+
+    def _units_of(self, account: AccountState) -> Array:
+        return np.array([account.units.get(ticker, 0.0) for ticker in self._tickers], dtype=np.float64)
+
+    def _part(self, row: int, fills: Sequence[Fill], orders: Orders) -> list[Fill]:
+        """A trial's part of the account's fills: in proportion to its part of the orders."""
+        found = []
+        for fill in fills:
+            asset = self._tickers.index(fill.order.ticker)
+            wanted = orders.sell_units[:, asset] if fill.order.side == "sell" else orders.buy_notional[:, asset]
+            if not wanted[row] > 0.0:
+                continue
+            share = float(wanted[row] / wanted.sum())
+            order = dataclasses.replace(fill.order, whole=bool(orders.whole[row, asset]))
+            amounts = {name: getattr(fill, name) * share for name in ("units", "notional", "fee")}
+            found.append(dataclasses.replace(fill, order=order, **amounts))
+        return found
+
+    def _scaled(self, parts: Array, total: Array) -> Array:
+        """(R, n) numbers scaled so that their sums are `total` (n,); shared like the capital where all are 0."""
+        sums = parts.sum(axis=0)
+        worst = np.max(np.abs(sums - total) / np.maximum(np.maximum(np.abs(total), np.abs(sums)), 1e-9), initial=0.0)
+        self.correction = max(self.correction, float(worst))
+        shares = np.where(sums > 0.0, parts / np.where(sums > 0.0, sums, 1.0), np.array(self._shares)[:, None])
+        return shares * total
+
+
+def _times(units: Mapping[str, float], share: float) -> dict[str, float]:
+    return {ticker: amount * share for ticker, amount in units.items()}
+
+
+def _after(book: Book, fills: Sequence[Fill]) -> tuple[float, Array]:
+    """Cash and units of a book after its part of the fills."""
+    cash, units = book.cash, book.units.copy()
+    for fill in fills:
+        if fill.status != "filled":
+            continue
+        asset = book.tickers.index(fill.order.ticker)
+        if fill.order.side == "sell":
+            cash += fill.notional - fill.fee
+            units[asset] = 0.0 if fill.order.whole else max(0.0, units[asset] - fill.units)
+        else:
+            cash -= fill.notional
+            units[asset] += fill.units
+    return max(0.0, cash), units
