@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from envs.crypto.episodes import Episodes, Window
-from envs.crypto.ledger import Filled, Ledger, Rules
+from envs.crypto.ledger import Ledger, Rules, filled
 from envs.crypto.market import Market
 from envs.crypto.netting import Netted, Venue
 from envs.crypto.params import EnvParams, resolve_episode_bars
@@ -27,7 +27,7 @@ from envs.vec_env import Step, VecEnv
 
 
 class Account(NamedTuple):
-    """The bar just closed, before any autoreset: (R,) float64 each.
+    """The bar just closed, before any autoreset, or many of them: (…, R) float64 each.
 
     value, equal_weight: V and E at its close, in quote units. fees, notional: of the orders filled in it, in quote
     units. trades: orders filled. exposure: 1 - cash/V. dropped: orders under the minimum. unfilled: orders whose fill
@@ -55,9 +55,9 @@ class CryptoEnv(VecEnv):
     Action (N): parts of `action_scale`, in [-1, 1]; decided at a bar's close, filled at the next bar's open, rewarded
     at its close.
 
-    account: the last step's `Account`, kept by evaluation environments (and with `accounts`); None before the first
-    step. venue: where set, all rows are sub-accounts of one account, and their orders are netted; netted: at the last
-    decision.
+    record: (8, R) float64, what `Ledger.record` notes of the last step, kept by evaluation environments (and with
+    `accounts`); `account_of` reads it. venue: where set, all rows are sub-accounts of one account, and their orders are
+    netted; netted: at the last decision.
     """
 
     env_name = "sweepd/Crypto-v0"
@@ -184,7 +184,8 @@ class CryptoEnv(VecEnv):
         self._reward = Reward(rows, device)
         self._faults = FaultLatch(rows, envs_per_member, market.tickers, device)
         self._episodes = Episodes(self.num_members, envs_per_member, device, fixed=fixed, stagger=stagger)
-        self.account: Account | None = None
+        self.record = per_row(8)
+        self._recorded = False
         self.venue: Venue | None = None
         self.netted: Netted | None = None
         self._accounts = accounts
@@ -336,18 +337,25 @@ class CryptoEnv(VecEnv):
         total = ledger.settle(rules)
         growth = torch.div(total, self._total, out=self._growth).log_()
         self._total.copy_(total)
-        if plan.dropped is not None:
-            self.account = self._account(ledger.filled(rules), plan.dropped)
+        if self._accounts:
+            ledger.record(self.record)
+            self._recorded = True
         return self._reward.of(growth, self._value, ledger.worth, ledger.cash, self._age_before)
 
     def _age_before(self) -> Tensor:
         return self._start - self._place - 1
 
-    def _account(self, filled: Filled, dropped: Tensor) -> Account:
-        equal_weight, value = self._total.clone()
-        exposure = 1.0 - self._ledger.cash / value
+    @property
+    def account(self) -> Account | None:
+        """The last step's; None before the first, and where no accounts are kept."""
+        return self.account_of(self.record.clone()) if self._recorded else None
+
+    def account_of(self, record: Tensor) -> Account:
+        """What records (…, 8, R) say."""
+        spent, sold, equal_weight, value, cash, dropped, trades, unfilled = record.unbind(-2)
+        orders = filled(spent, sold, trades, unfilled, self._rules)
         return Account(
-            value, equal_weight, filled.fees, filled.notional, filled.trades, exposure, dropped, filled.unfilled
+            value, equal_weight, orders.fees, orders.notional, trades, 1.0 - cash / value, dropped, unfilled
         )
 
     def observe(self, out: Tensor | None = None) -> Tensor:

@@ -46,23 +46,22 @@ def trade_windows(env: CryptoEnv, act: Callable[[Tensor], Tensor], *, keep_actio
     """
     lengths = env.row_lengths
     steps = int(lengths.max())
-    value = torch.empty(steps + 1, 2, env.num_envs, dtype=torch.float64, device=env.device)
-    counts = torch.empty(steps, 6, env.num_envs, dtype=torch.float64, device=env.device)
+    records = torch.empty(steps, *env.record.shape, dtype=torch.float64, device=env.device)
     actions = torch.empty(steps if keep_actions else 0, env.num_envs, env.action_dim, device=env.device)
     obs = env.reset()
-    value[0] = env.values()
+    before = env.values().unsqueeze(0)
     for step in range(steps):
         action = act(obs)
         if keep_actions:
             actions[step] = action
         obs = env.step(action, out=obs).obs
-        account = env.account
-        assert account is not None
-        torch.stack(account[:2], out=value[step + 1])
-        torch.stack(account[2:], out=counts[step])
+        records[step] = env.record
     env.check()
 
+    account = env.account_of(records)
+    value = torch.cat([before, torch.stack(account[:2], 1)])
     returns = value[1:] / value[:-1] - 1.0
+    counts = torch.stack(account[2:], 1)
     counts[:, :2] /= value[:-1, :1]
     ended = torch.arange(steps).unsqueeze(1) >= torch.from_numpy(lengths)
     returns.masked_fill_(ended.unsqueeze(1).to(env.device), 0.0)

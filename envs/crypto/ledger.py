@@ -118,7 +118,7 @@ class Plan(NamedTuple):
     """What goes with the orders in a ledger's `buy` and `sell`.
 
     restart: (N, R) float64, 1.0 for clocks that restart if the next bar is no hole, else 0.0; None where no row has the
-    holding rule. dropped: (R,) orders under the minimum; None unless counted.
+    holding rule. dropped: (R,) orders under the minimum, a buffer; None unless counted.
     """
 
     restart: Tensor | None
@@ -126,7 +126,7 @@ class Plan(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """What one bar's orders came to, (R,) each: notional and fees in quote units, orders filled and left unfilled."""
+    """What one bar's orders came to, (…, R) each: notional and fees in quote units, orders filled and left unfilled."""
 
     notional: Tensor
     fees: Tensor
@@ -180,7 +180,10 @@ class Ledger:
         self._work = self._bought
         self._restart = zeros(assets)
         self._one = torch.ones((), dtype=torch.float64, device=device)
-        self._trades = self._unfilled = self.cash
+        self._counts = zeros(3)
+        self._dropped, self._trades, self._unfilled = self._counts
+        self._marks = zeros(2, assets)  # 1.0 where an order is to be counted
+        self._marked_sells = self._marks[1]
 
     def plan(self, total: Tensor, close: Tensor, rules: Rules, *, count: bool = False) -> Plan:
         """Write the orders that `wish` means into `buy` and `sell`: forced exits, then sells, then buys, then
@@ -208,9 +211,9 @@ class Ledger:
         enough = torch.ge(orders, rules.minimum, out=self._enough)
         dropped = None
         if count:
-            missed = (orders > SMALLEST_ORDER) & (enough == 0)
-            missed[1] &= whole == 0
-            dropped = missed.sum((0, 1)).double()
+            torch.gt(orders, SMALLEST_ORDER, out=self._marks).addcmul_(self._marks, enough, value=-1.0)
+            self._marked_sells.addcmul_(self._marked_sells, whole, value=-1.0)
+            dropped = torch.sum(self._marks, (0, 1), out=self._dropped)
         orders.mul_(enough)
         torch.maximum(sell.div_(base), whole, out=sell)
         if rules.increment is not None:
@@ -260,14 +263,13 @@ class Ledger:
         in `settle`. Uses up the orders.
         """
         buy, sell, orders, held = self.buy, self.sell, self._orders, self.held
-        if count:
-            self._unfilled = torch.zeros_like(self.cash)
-            if tradable is not None:
-                self._unfilled = ((orders > 0) & (tradable == 0)).sum((0, 1)).double()
         if tradable is not None:
+            if count:
+                torch.gt(orders, 0.0, out=self._marks).addcmul_(self._marks, tradable, value=-1.0)
+                torch.sum(self._marks, (0, 1), out=self._unfilled)
             orders.mul_(tradable)
         if count:
-            self._trades = (orders > 0).sum((0, 1)).double()
+            torch.sum(torch.gt(orders, 0.0, out=self._marks), (0, 1), out=self._trades)
 
         keep = torch.sub(self._one, sell, out=self._keep)
         sell.mul_(self.units).mul_(open_)  # quote units from here on, before slippage and fee
@@ -302,10 +304,17 @@ class Ledger:
         self._total.add_(self.cash)
         return self._totals
 
+    def record(self, out: Tensor) -> None:
+        """Note the bar in out (8, R), after `settle`: quote units bought for, and sold before slippage and fee; what
+        equal weight and the portfolio are worth; cash; orders dropped, filled and left unfilled, as far as counted.
+        """
+        out[:4] = self._sums.total
+        out[4] = self.cash
+        out[5:] = self._counts
+
     def filled(self, rules: Rules) -> Filled:
         """What the bar's orders came to, after `settle`; `fill` must have counted."""
-        notional = self._spent + self._sold * rules.sell_notional
-        return Filled(notional, notional * rules.fee, self._trades, self._unfilled)
+        return filled(self._spent, self._sold, self._trades, self._unfilled, rules)
 
     def observe(self, total: Tensor, inverse_held_scale: Tensor) -> Tensor:
         """(1 + 3N, R) float64, a buffer: what a portfolio observes of itself.
@@ -318,3 +327,9 @@ class Ledger:
         torch.sub(self.worth, self.paid, out=self._gain).div_(base)
         torch.mul(self.held, inverse_held_scale, out=self._clock).clamp_max_(1.0)
         return self._columns
+
+
+def filled(spent: Tensor, sold: Tensor, trades: Tensor, unfilled: Tensor, rules: Rules) -> Filled:
+    """From a record's columns, (…, R) each."""
+    notional = spent + sold * rules.sell_notional
+    return Filled(notional, notional * rules.fee, trades, unfilled)
