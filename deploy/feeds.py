@@ -1,0 +1,220 @@
+"""Bars as they close, for a trader: from an exchange, from a folder that something appends to, or recorded ones.
+
+A feed is started with the history that a trader needs, and asked again and again for what has closed since. It gives
+every bar once, in order, for all tickers together, and only closed ones. A ticker whose bar has not come `grace`
+seconds after its end, while another's has, or a later one, has a hole there, as in a data set: the last close, no
+volume. Where nothing comes at all, nothing is given: the source is late or away, and `age` tells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.paper_trader import ClosedBar
+from envs.crypto.bar_files import TickerBars, files_of, read_bars, stamp
+from envs.crypto.bars import MAX_HOLE_SHARE, Bars, align, hole_problems
+from envs.crypto.sources import Source
+from envs.crypto.timeframe import bar_seconds
+from envs.errors import InputError, RunError
+
+Array = NDArray[np.float64]
+# (ticker, start, end) to rows (n, 6) of time, open, high, low, close, volume with start ≤ time < end.
+Fetch = Callable[[str, int, int], Array]
+SETTLE_SECONDS = 2.0  # after a bar's end, before anybody is asked for it: servers need a moment, and clocks differ
+GRACE_SECONDS = 30.0
+SPARE_BARS = 64  # of history beyond what is needed: tickers rarely begin and end together
+
+
+class Feed(Protocol):
+    """Where a trader's bars come from. tickers, timeframe: of every bar."""
+
+    tickers: tuple[str, ...]
+    timeframe: str
+
+    def start(self, count: int, now: float) -> Bars:
+        """At least `count` closed bars, up to the newest that all tickers have. Raises InputError where there are not
+        as many, or too many holes in them; RunError where the source is out of reach.
+        """
+
+    def poll(self, now: float) -> list[ClosedBar]:
+        """The bars that have closed since the last one given, oldest first; often none. Raises RunError where the
+        source is out of reach.
+        """
+
+    def age(self, now: float) -> float:
+        """Seconds since the last bar given has closed: what tells stale data from a quiet market."""
+
+
+class LiveFeed:
+    """Asks `fetch` for what the clock says must be there. say: told of rows that no bar can have; they are holes."""
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        tickers: Sequence[str],
+        timeframe: str,
+        *,
+        name: str,
+        grace: float = GRACE_SECONDS,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.tickers, self.timeframe, self.name = tuple(tickers), timeframe, name
+        self._fetch, self._grace, self._say = fetch, grace, say
+        self._seconds = bar_seconds(timeframe)
+        self._last: int | None = None  # the open of the last bar given
+        self._closes = np.zeros(len(self.tickers))
+
+    @classmethod
+    def of_source(
+        cls, source: Source, tickers: Sequence[str], timeframe: str, *, grace: float = GRACE_SECONDS,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> LiveFeed:  # fmt: skip
+        """Bars of an exchange (ccxt) or Alpaca."""
+        source.check(tickers, timeframe)
+
+        def fetch(ticker: str, start: int, end: int) -> Array:
+            pages = list(source.pages(ticker, timeframe, start, end))
+            return np.concatenate(pages) if pages else np.empty((0, 6))
+
+        return cls(fetch, tickers, timeframe, name=source.name, grace=grace, say=say)
+
+    @classmethod
+    def of_folder(
+        cls, data_dir: Path, tickers: Sequence[str], timeframe: str, *, grace: float = GRACE_SECONDS,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> LiveFeed:  # fmt: skip
+        """The files of a folder, read anew each time. Raises InputError for tickers that have no file."""
+        files = files_of(data_dir, timeframe)
+        missing = [ticker for ticker in tickers if ticker not in files]
+        if missing:
+            raise InputError(f"--data-dir {data_dir}: no {timeframe} file for {', '.join(missing)}")
+
+        def fetch(ticker: str, start: int, end: int) -> Array:
+            try:
+                bars = read_bars(files[ticker])
+            except InputError as error:  # somebody is writing it: the next look finds it whole
+                say(f"{error}; looking again at the next poll")
+                return np.empty((0, 6))
+            wanted = (bars.time >= start) & (bars.time < end)
+            return np.column_stack([bars.time[wanted].astype(float), bars.values[wanted]])
+
+        return cls(fetch, tickers, timeframe, name=str(data_dir), grace=grace, say=say)
+
+    def start(self, count: int, now: float) -> Bars:
+        """See `Feed.start`."""
+        end = self._closed_until(now)
+        start = end - (count + SPARE_BARS) * self._seconds
+        series = []
+        for ticker in self.tickers:
+            rows = self._sound(ticker, self._fetch(ticker, start, end))
+            if not len(rows):
+                raise InputError(f"{self.name} has no bars of {ticker} since {stamp(start)} UTC")
+            none = np.zeros(0, dtype=np.int64)
+            path = Path(f"{self.name} {ticker}")
+            series.append(TickerBars(path, ticker, self.timeframe, rows[:, 0].astype(np.int64), rows[:, 1:], none))
+        for problem in hole_problems(series, MAX_HOLE_SHARE):
+            raise InputError(problem)
+        bars = align(series)
+        if len(bars) < count:
+            raise InputError(f"{self.name} has {len(bars)} bars that all tickers have; {count} are needed to start")
+        self._last, self._closes = int(bars.time[-1]), bars.close[-1].copy()
+        return bars
+
+    def poll(self, now: float) -> list[ClosedBar]:
+        """See `Feed.poll`."""
+        if self._last is None:
+            raise RunError("the feed was not started")
+        first, end = self._last + self._seconds, self._closed_until(now)
+        if end <= first:
+            return []
+        found = [
+            {int(row[0]): row[1:] for row in self._sound(ticker, self._fetch(ticker, first, end))}
+            for ticker in self.tickers
+        ]
+        given = []
+        newest = max((max(rows) for rows in found if rows), default=0)
+        for time in range(first, min(end, newest + 1), self._seconds):
+            if any(time not in rows for rows in found) and now < time + self._seconds + self._grace:
+                break  # it may come yet
+            given.append(self._bar(time, [rows.get(time) for rows in found]))
+        return given
+
+    def age(self, now: float) -> float:
+        """See `Feed.age`."""
+        return math.inf if self._last is None else now - (self._last + self._seconds)
+
+    def _bar(self, time: int, rows: Sequence[Array | None]) -> ClosedBar:
+        hole = np.array([row is None for row in rows])
+        fill = np.column_stack([np.repeat(self._closes[:, None], 4, axis=1), np.zeros(len(rows))])
+        values = np.array([fill[asset] if row is None else row for asset, row in enumerate(rows)])
+        open_, high, low, close, volume = values.T.copy()
+        self._last, self._closes = time, close
+        return ClosedBar(time, open_, high, low, close, volume, hole)
+
+    def _closed_until(self, now: float) -> int:
+        """The end of the last bar that has closed for good."""
+        return int((now - SETTLE_SECONDS) // self._seconds) * self._seconds
+
+    def _sound(self, ticker: str, rows: Array) -> Array:
+        """Those that a bar can be, in order, each time once (the row that came last)."""
+        time, prices, volume = rows[:, 0], rows[:, 1:5], rows[:, 5]
+        with np.errstate(invalid="ignore"):
+            good = (np.isfinite(prices) & (prices > 0)).all(axis=1) & (time % self._seconds == 0)
+            good &= (rows[:, 2] >= rows[:, 3]) & np.isfinite(volume) & (volume >= 0)
+        if not good.all():
+            first = rows[~good][0]
+            self._say(f"{self.name}: {ticker} has an impossible bar at {stamp(int(first[0]))} UTC, which is left out")
+        rows = rows[good]
+        _, index = np.unique(rows[::-1, 0], return_index=True)
+        return rows[::-1][index]
+
+
+class ReplayFeed:
+    """Recorded bars as if they closed now: `speed` times as fast as they did, or one per poll where it is infinite.
+
+    first: the bar that is given first by `poll`; `start` gives all before it.
+    """
+
+    def __init__(self, bars: Bars, first: int, speed: float = math.inf) -> None:
+        if not speed > 0:
+            raise InputError(f"--speed {speed} must be above zero")
+        self.tickers, self.timeframe = bars.tickers, bars.timeframe
+        self._bars, self._next, self._speed = bars, first, speed
+        self._began = 0.0
+        self._first = first
+
+    def start(self, count: int, now: float) -> Bars:
+        """See `Feed.start`."""
+        if self._first < count:
+            raise InputError(f"{self._first} bars lie before the replay; {count} are needed to start")
+        self._began = now
+        return self._bars.slice(0, self._first)
+
+    def poll(self, now: float) -> list[ClosedBar]:
+        """See `Feed.poll`."""
+        if math.isinf(self._speed):
+            stop = self._next + 1
+        else:
+            stop = self._first + int((now - self._began) * self._speed // bar_seconds(self.timeframe))
+        return list(self._give(min(stop, len(self._bars))))
+
+    def age(self, now: float) -> float:
+        """Zero: what is replayed is never stale."""
+        del now
+        return 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether all bars have been given."""
+        return self._next >= len(self._bars)
+
+    def _give(self, stop: int) -> Iterator[ClosedBar]:
+        for bar in range(self._next, stop):
+            self._next = bar + 1
+            yield ClosedBar.of(self._bars, bar)
