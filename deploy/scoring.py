@@ -90,27 +90,33 @@ def score_trials(
     env.venue = Venue(bundle.account, bundle.instruments)
     act = act or (lambda place, obs: trials[place].policy.act(obs))
     length = window[1] - window[0]
-    value, crossed = np.empty((length + 1, 2)), np.empty(length)
-    columns = {name: np.empty(length) for name in COLUMNS}
+    records = torch.empty(length, *env.record.shape, dtype=torch.float64)
+    sent, crossed = np.empty((length, len(bars.tickers)), dtype=bool), np.empty(length)
     obs = env.reset()
-    value[0] = env.values().sum(1).numpy()
+    start = env.values().sum(1).numpy()[:, None]
     for step in range(length):
         rows = obs[:, : env.state_dim].numpy()
         actions = np.stack([act(place, row) for place, row in enumerate(rows)])
         obs = env.step(torch.from_numpy(actions)).obs
-        account, netted = env.account, env.netted
-        assert account is not None
-        assert netted is not None
-        value[step + 1] = float(account.value.sum()), float(account.equal_weight.sum())
-        columns["fees"][step], columns["notional"][step] = float(account.fees.sum()), float(account.notional.sum())
-        columns["trades"][step] = np.count_nonzero(netted.sent.numpy() & ~hole[window[0] + 1 + step])
-        columns["exposure"][step] = float((account.exposure * (account.value / account.value.sum())).sum())
-        crossed[step] = float(netted.crossed.sum())
+        records[step] = env.record
+        assert env.netted is not None
+        sent[step], crossed[step] = env.netted.sent.numpy(), float(env.netted.crossed.sum())
     env.check()
-    for amounts in (columns["fees"], columns["notional"], crossed):
-        amounts /= value[:-1, 0]
-    columns["returns"], columns["equal_weight"] = (value[1:] / value[:-1] - 1.0).T
-    return _scored(bars, window, crossed, columns)
+    account = env.account_of(records)
+    together = account.value.sum(1)
+    value, equal = (
+        np.concatenate([before, after.numpy()])
+        for before, after in zip(start, (together, account.equal_weight.sum(1)), strict=True)
+    )
+    columns = {
+        "returns": value[1:] / value[:-1] - 1.0,
+        "equal_weight": equal[1:] / equal[:-1] - 1.0,
+        "trades": (sent & ~hole[window[0] + 1 : window[1] + 1]).sum(axis=1).astype(np.float64),
+        "fees": account.fees.sum(1).numpy() / value[:-1],
+        "notional": account.notional.sum(1).numpy() / value[:-1],
+        "exposure": (account.exposure * (account.value / together.unsqueeze(1))).sum(1).numpy(),
+    }
+    return _scored(bars, window, crossed / value[:-1], columns)
 
 
 def _scored(bars: Bars, window: Window, crossed: Array, columns: dict[str, Array]) -> Score:
@@ -123,10 +129,7 @@ def _scored(bars: Bars, window: Window, crossed: Array, columns: dict[str, Array
         notional=columns["notional"],
         exposure=columns["exposure"],
     )
-    return Score(
-        time=bars.time[window[0] + 1 : window[1] + 1].copy(), metrics=metrics, crossed=crossed,
-        **{name: np.ascontiguousarray(column) for name, column in columns.items()},
-    )  # fmt: skip
+    return Score(time=bars.time[window[0] + 1 : window[1] + 1].copy(), metrics=metrics, crossed=crossed, **columns)
 
 
 def score_bundle(bundle: Bundle, bars: Bars, window: Window) -> Score:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import optuna
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from deploy.backtests import combine
@@ -19,11 +21,13 @@ from deploy.bundle import Bundle, canonical_json, load_bundle, sha256, write_bun
 from deploy.candidates import open_study, read_candidate, study_search
 from deploy.commands import deploy_commands
 from deploy.constants import constant_returns
+from deploy.gate_report import write_report
 from deploy.manifest import EnsembleManifest, Manifest
 from deploy.paper_trader import ClosedBar, PaperTrader
 from deploy.promote import Promoter, Promotion
 from deploy.registry import Registry
 from deploy.replay import replay
+from deploy.report import promotion_view
 from deploy.scoring import score_bundle, score_trials
 from deploy.shares import fold_score_shares
 from envs.crypto.params import EnvParams, Instruments
@@ -259,6 +263,12 @@ def test_the_best_trials_are_promoted_together(fake: FakeStudy, tmp_path: Path, 
     assert [finding["verdict"] for finding in bundle.manifest.gate["findings"]] == ["pass"] * 7
     assert bundle.manifest.gate["selection"]["trials_chosen"] == [1, 2]
     assert run(fake, registry, ensemble=2, weights=weights).outcome == "champion already"
+    page = write_report(open_study(fake.name, fake.storage), promotion, registry, fake.data_dir)[0].read_text()
+    assert "This page is about the ensemble of trials 1 and 2, judged" in page
+    assert "each as lucky as the best of 3" in page
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(promotion_view(promotion))
+    assert "The ensemble of trials 1 and 2, look 1 at this hold-out" in console.export_text()
     # On one screen, against another, and scored anew.
     app = typer.Typer()
     deploy_commands(app)

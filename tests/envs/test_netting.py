@@ -113,6 +113,21 @@ def test_what_is_crossed_is_paid_at_the_close_without_fee_and_opens_a_position_t
     assert (netted.sell_units.tolist(), netted.whole.tolist(), netted.crossed.tolist()) == ([2.0], [False], [40.0])
 
 
+def test_a_position_sold_whole_to_others_leaves_no_crumb() -> None:
+    rng = np.random.default_rng(0)
+    close, units = rng.uniform(0.1, 100.0, 200), np.zeros((200, 2))
+    units[:, 0] = rng.uniform(0.1, 10.0, 200)
+    assert np.any(units[:, 0] - units[:, 0] * close / close != 0.0)  # what rounding would leave
+    buy, sell = np.zeros_like(units), np.zeros_like(units)
+    buy[:, 1], sell[:, 0] = 2_000.0, 1.0
+    ledger, at = ledger_of([0.0, 1e6], units, buy, sell, close)
+    netted = Venue(FREE, Instruments.unrestricted(200)).net(ledger, at)
+    assert not bool(ledger.units[:, 0].any())
+    assert not bool(ledger.sell.any())
+    assert not bool(netted.sell_units.any())
+    assert not bool(ledger.held[:, 0].any())
+
+
 def test_a_net_order_under_the_minimum_is_dropped_unless_it_closes_the_account_s_position() -> None:
     ledger, netted = crossed_pair(minimum=50.0)
     assert (netted.sell_units.tolist(), netted.dropped.tolist()) == ([0.0], [True])
