@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import json
 import re
 from pathlib import Path
@@ -109,6 +110,30 @@ def test_the_account_is_the_sum_of_its_sub_accounts_at_every_bar() -> None:
     assert trader.correction < 1e-12  # rounding alone: nothing was put right behind our backs
     values = [book.value(bar.close) for book in trader.books]
     assert max(values) / sum(values) > 0.4  # shares went on to live their own lives
+
+
+def test_what_all_trials_sell_whole_leaves_the_account_with_nothing() -> None:
+    """The books' sum may be a last bit off what the broker holds, of which neither more nor less is to be sold."""
+    bundles = [
+        small_bundle(seed, tickers=TICKERS, params=EnvParams(action_scale=scale))
+        for seed, scale in ((3, 1.0), (4, 0.9), (5, 0.8))
+    ]
+    bundle = ensemble_of(bundles, (0.37, 0.34, 0.29))
+    turn = itertools.count()
+
+    def in_and_out(_obs: object) -> np.ndarray:
+        """Three bars of buying, then one of selling all, in all three trials."""
+        return np.array([0.3, 0.2, 0.1]) if next(turn) // 3 % 4 < 3 else -np.ones(3)
+
+    entries = replay(bundle, market_bars(7, bars=800), (600, 680), act=in_and_out).entries
+    sold = [
+        after.units
+        for before, after in itertools.pairwise(entries)
+        if before.orders and all(order.side == "sell" for order in before.orders)
+    ]
+    assert len(sold) == 20
+    assert all((units == 0.0).all() for units in sold)
+    assert all((entry.units >= 0.0).all() for entry in entries)
 
 
 def test_netting_sends_less_than_the_trials_would_alone() -> None:
