@@ -24,6 +24,7 @@ from optimize.pruning import make_pruner, make_sampler
 from optimize.search_space import SearchSpace, Settings
 from optimize.spec import SPEC_KEY, StudySpec
 from optimize.storage import StudyStorage, TrialLost, require_study
+from optimize.study_cache import StudyCache
 
 UID_KEY, RUN_DIR_KEY, FLAGS_KEY = "sweepd:uid", "sweepd:run_dir", "sweepd:flags"
 REASON_KEY, CHECKPOINT_KEY = "sweepd:reason", "sweepd:checkpoint"
@@ -102,7 +103,7 @@ class StudyHandle:
         self.flags: dict[str, Any] = attributes[FLAGS_KEY]
         self.pruner = make_pruner(self.spec.pruner, self.spec.rungs)
         self._shared_space = IntersectionSearchSpace(include_pruned=True)
-        self.cached = optuna.storages.get_storage(storage)  # keeps finished trials in memory
+        self.cached = StudyCache(storage)
         self.study = optuna.load_study(study_name=name, storage=self.cached, pruner=self.pruner)
 
     # -- looking
@@ -177,14 +178,12 @@ class StudyHandle:
         # A Study object of its own: one that is used again would show its sampler the trials as they were at its last
         # `ask`.
         study = optuna.load_study(study_name=self.name, storage=self.cached, sampler=sampler, pruner=self.pruner)
-        study.get_trials(deepcopy=False)  # and the cache learns of the trial only by reading
         try:
-            trial = optuna.Trial(study, trial_id)
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter(
-                        "ignore"
-                    )  # an enqueued parameter out of range is refused below, with a sentence
+                # An enqueued parameter out of range warns, and is refused below, with a sentence.
+                with self.cached.read_once(self.study_id), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    trial = optuna.Trial(study, trial_id)
                     params = self.space.suggest(trial)
                 settings = self.space.resolve(params)
                 self.space.validate(params)
@@ -223,7 +222,8 @@ class StudyHandle:
 
     def judge(self, plans: Sequence[Plan]) -> list[bool]:
         """Which of these trials are pruned at the rung they reported. Call it after all of them have reported."""
-        return [plan.trial is not None and plan.trial.should_prune() for plan in plans]
+        with self.cached.read_once(self.study_id):
+            return [plan.trial is not None and plan.trial.should_prune() for plan in plans]
 
     def complete(self, trial_id: int, value: float) -> None:
         self._tell(trial_id, TrialState.COMPLETE, value)

@@ -200,7 +200,8 @@ class Worker:
     # -- one batch
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _batch(self, plans: list[Plan]) -> None:
+    def _begin(self, plans: list[Plan]) -> tuple[Trainer, list[Training]]:
+        """Programs of a fitting size, and the trials as far as their checkpoints are."""
         shape = plans[0].settings.shape
         self._share_device()
         with self.phases("measuring"):
@@ -219,6 +220,16 @@ class Worker:
         numbers = ", ".join(str(plan.number) for plan in plans)
         described = " ".join(f"{name} {value}" for name, value in shape.items())
         self.telemetry.say(f"training {'trials' if len(plans) > 1 else 'trial'} {numbers} together ({described})")
+        return trainer, trainings
+
+    def _batch(self, plans: list[Plan]) -> None:
+        try:
+            trainer, trainings = self._begin(plans)
+        except BaseException:  # the GPU is lost, say: the trials wait for whoever comes next
+            for plan in plans:
+                with suppress(Exception):
+                    self.handle.put_back(plan.trial_id)
+            raise
         self._asked = time.monotonic()
         try:
             while trainings:

@@ -4,9 +4,9 @@
 
 Tiny trials (two assets, 700 bars, 3 folds, two widths and two minibatches in turn, so that programs are made and given
 up again, 16 trials a batch) through the real worker, with everything it writes. Two things must hold at the end as at
-the beginning: what a trial's way through the database costs (asking, with the sampler's proposals; reporting and judging
-each rung; telling), and the resident set, from a third of the way on, when every library is loaded and every buffer
-has been needed. The time of the calling thread's processor stands beside the clock's, which on a shared machine also
+the beginning: what a trial's way through the database costs (asking, with the sampler's proposals; reporting and
+judging each rung; telling), and the resident set, from a third of the way on, when every library is loaded and every
+buffer has been needed. The time of the calling thread's processor stands beside the clock's, which on a shared machine also
 counts what others do.
 """
 
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,13 +165,15 @@ def main(argv: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         handle, experiment = study_in(Path(folder), make_planted_market(3, assets=2, bars=700), request, SPACE)
         watch = Watch(handle, args.every)
-        _, seconds = work(handle, experiment, args.trials, watch)
+        with suppress(KeyboardInterrupt):  # Ctrl-C: what there is so far
+            work(handle, experiment, args.trials, watch)
+        seconds = time.perf_counter() - watch.began
     samples = watch.samples
-    late = [s for s in samples if s["trials"] >= args.trials / 3]
+    late = [s for s in samples if s["trials"] >= watch.count / 3]
     tenth = max(1, len(samples) // 10)
     result = {
         "machine": machine(),
-        "trials": args.trials,
+        "trials": watch.count,
         "seconds": round(seconds, 1),
         "mib_per_100_trials": round(100 * slope([(s["trials"], s["resident_mib"]) for s in late]), 3),
         "ask_and_tell_cpu_ms": {"first": median(samples[:tenth], "cpu_ms"), "last": median(samples[-tenth:], "cpu_ms")},

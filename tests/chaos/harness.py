@@ -41,6 +41,7 @@ from optimize.worker import Worker, WorkerOptions
 from tests.optimize.conftest import SPACE, TRAIN, run_command
 
 BEAT, GRACE = 0.2, 1.5
+GIVE_UP = 1200.0  # seconds for a study that takes one minute on a machine of one's own
 WAYS = ("clock", "sync", "name", "commit", "committed", "suspend")
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 
@@ -120,7 +121,7 @@ def _round(
     alive: list[tuple[BaseProcess, str, float]] = []
     (folder / "trails").mkdir(exist_ok=True)
     started = 0
-    give_up = time.monotonic() + 300.0
+    give_up = time.monotonic() + GIVE_UP
     while True:
         for process, way, until in list(alive):
             if process.is_alive() and way == "clock" and time.monotonic() > until:
@@ -137,7 +138,7 @@ def _round(
             elif not alive and _over(url, name, trials):
                 return
         if time.monotonic() > give_up:
-            figures.problems.append(f"study {name} was not done after 300 s")
+            figures.problems.append(f"study {name} was not done after {GIVE_UP:.0f} s")
             for process, _, _ in alive:
                 process.kill()
             return

@@ -1,0 +1,220 @@
+"""What befalls workers from outside, one thing at a time; tests/chaos does it all at once and at random."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import sqlalchemy as sa
+from optuna.trial import TrialState
+
+from agents.ppo import PPO
+from envs.errors import RunError
+from optimize import actions, launch, recovery
+from optimize.patience import is_away
+from optimize.recovery import ATTEMPTS_KEY, Heartbeat, Worker, list_workers, recover_stale, register_worker
+from optimize.storage import attempts, open_storage, storage_url
+from optimize.trial_batch import Trainer
+from optimize.worker import Worker as TrainingWorker
+from optimize.worker import WorkerOptions
+from tests.optimize.conftest import Sweepd
+from tests.optimize.study_files import numbers, open_handle, wait_for
+
+HERE = os.getpid()
+
+
+@pytest.mark.slow
+def test_a_worker_that_slept_too_long_drops_its_copy_and_takes_another(
+    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = ("--n-trials", 3, "--trials-per-batch", 1, "--budget", 960, "--pruner", "none", "--sampler", "random")
+    sweepd("train", *study, "--runs-dir", "alone/runs").finish()
+    monkeypatch.setattr(actions, "WorkerOptions", functools.partial(WorkerOptions, beat_seconds=0.2, grace_seconds=1.5))
+    progress = TrainingWorker._progress
+
+    def sleep_once(own: TrainingWorker, steps: int) -> None:
+        progress(own, steps)
+        if not (market / "asleep").exists():  # just after a beat, so that no thread sleeps with the database locked
+            beaten = own.heartbeat.beaten
+            wait_for(lambda: own.heartbeat.beaten != beaten)
+            (market / "asleep").touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    monkeypatch.setattr(TrainingWorker, "_progress", sleep_once)
+    sleeper = sweepd("train", *study, "--alongside")
+    wait_for((market / "asleep").exists)
+    other = sweepd("train", *study, "--alongside")
+    wait_for(lambda: "trial 0: put back, its worker died (no heartbeat for" in other.output.read_text())
+    wait_for(lambda: "training trial" in other.output.read_text())
+    sleeper.signal(signal.SIGCONT)
+    out = sleeper.finish()
+    assert "trial 0 was given to another worker meanwhile; its copy here is dropped" in out
+    other.finish()
+    assert numbers(market) == numbers(market / "alone")
+
+
+@pytest.mark.slow
+def test_a_trial_that_kills_its_process_every_time_is_quarantined_and_the_study_goes_on(
+    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = Trainer.advance
+
+    def deadly(self: Trainer, trainings: Any, until: Any) -> None:
+        if any(training.plan.number == 1 for training in trainings) and os.getpid() != HERE:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        advance(self, trainings, until)
+
+    monkeypatch.setattr(Trainer, "advance", deadly)
+    study = ("--n-trials", 3, "--pruner", "none", "--sampler", "random")
+    for _ in range(3):
+        sweepd("train", *study).finish(-signal.SIGSEGV)
+    out = sweepd("train", *study).finish()
+    assert "trial 1: failed: its process died 3 times without reaching a new rung" in out
+    trials = open_handle(market).trials()
+    assert [t.state for t in trials] == [TrialState.COMPLETE, TrialState.FAIL, TrialState.COMPLETE]
+    assert "quarantined" in trials[1].user_attrs["sweepd:reason"]
+    assert [end["how"] for end in trials[1].user_attrs[ATTEMPTS_KEY]] == [
+        "its process is gone: it crashed, was killed, or the machine went down"
+    ] * 3
+    assert all(len(t.user_attrs[ATTEMPTS_KEY]) == 2 for t in (trials[0], trials[2]))  # they died with it, twice
+
+
+def test_a_lost_gpu_puts_the_trials_back_and_ends_the_worker(
+    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PPO, "train", lost)
+        worker = sweepd("train", "--n-trials", 2, "--pruner", "none")
+        worker.process.join(120)
+        assert worker.process.exitcode == 1
+    assert "CUDA error: unspecified launch failure" in worker.output.read_text()
+    assert {t.state for t in open_handle(market).trials()} == {TrialState.WAITING}
+    sweepd("train", "--n-trials", 2, "--pruner", "none").finish()
+    trials = open_handle(market).trials()
+    assert {t.state for t in trials} == {TrialState.COMPLETE}
+    assert not any(ATTEMPTS_KEY in t.user_attrs for t in trials)  # the machine's trouble is no attempt
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut short"])
+def test_without_the_checkpoint_a_trial_starts_again_with_the_same_numbers(
+    market: Path, sweepd: Sweepd, damage: str
+) -> None:
+    study = ("--n-trials", 1, "--budget", 1920, "--pruner", "none", "--sampler", "random")
+    sweepd("train", *study, "--runs-dir", "alone/runs").finish()
+    first = sweepd("train", *study)
+    wait_for(lambda: list(market.glob("runs/*/trial-00000/checkpoint-*.safetensors")) or first.ended)
+    first.signal(signal.SIGKILL)
+    first.finish(-signal.SIGKILL)
+    files = list(market.glob("runs/*/trial-00000/checkpoint-*.safetensors"))
+    assert files
+    for file in files:
+        if damage == "gone":
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes()[:-10])
+    out = sweepd("train", *study).finish()
+    assert "goes on from rung" not in out
+    assert numbers(market) == numbers(market / "alone")
+
+
+def test_only_the_databases_clock_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path))
+    optuna.create_study(storage=storage, study_name="s")
+    study = storage.get_study_id_from_name("s")
+    name = register_worker(storage, study, alongside=False, say=lambda _: None)
+    trial = storage.claim_new(study, name, 1)
+    for hours in (-5, 5):
+        shifted = time.time() + 3600 * hours
+        monkeypatch.setattr(time, "time", lambda at=shifted: at)
+        other = open_storage(storage.url)
+        assert recover_stale(other, study, grace=60) == []
+        Heartbeat(storage, name).beat()
+        [seen] = list_workers(other, study)
+        assert abs(seen.beat_age) < 30
+        with other.transaction() as session:
+            (beat,) = session.execute(sa.select(attempts.c.beat).where(attempts.c.trial_id == trial)).one()
+            assert abs(other.now(session) - beat) < 30
+
+
+def test_deaths_by_memory_are_told_apart_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def worker(alive: bool) -> Worker:
+        seen = Worker("w", "h", 1, "s", False, "training", 5.0, {"memory_kills": 3})
+        monkeypatch.setattr(Worker, "alive", property(lambda _: alive))
+        return seen
+
+    monkeypatch.setattr(recovery, "memory_kills", lambda: 4)
+    assert recovery._end_of(worker(False), 9.0) == "its process is gone, and the system has killed for memory meanwhile"
+    assert recovery._end_of(worker(True), 9.0) == "no heartbeat for 9 s"
+    monkeypatch.setattr(recovery, "memory_kills", lambda: 3)
+    assert "it crashed, was killed, or the machine went down" in recovery._end_of(worker(False), 9.0)
+
+
+@pytest.mark.parametrize("error", [
+    sa.exc.OperationalError("x", {}, sqlite3.OperationalError("database is locked")),
+    sa.exc.OperationalError("x", {}, sqlite3.OperationalError("database or disk is full")),
+    sa.exc.OperationalError("x", {}, sqlite3.OperationalError("unable to open database file")),
+    sa.exc.TimeoutError("QueuePool limit of size 5 overflow 10 reached"),
+    sa.exc.InterfaceError("x", {}, Exception("connection already closed")),
+    sa.exc.DBAPIError("x", {}, Exception("network"), connection_invalidated=True),
+], ids=["locked", "full", "gone", "pool", "closed", "cut"])  # fmt: skip
+def test_every_kind_of_absence_is_known(error: Exception) -> None:
+    assert is_away(error)
+
+
+def test_a_reader_of_the_same_file_never_blocks_a_worker(tmp_path: Path) -> None:
+    """As the dashboard reads: in a transaction of its own that sees what was there when it began."""
+    storage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path), busy_timeout=0.0)
+    optuna.create_study(storage=storage, study_name="s")
+    study = storage.get_study_id_from_name("s")
+    with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM trials").fetchone() == (0,)
+        for _ in range(20):
+            trial = storage.claim_new(study, "w", 100)
+            assert trial is not None
+            storage.set_trial_intermediate_value(trial, 1, 0.5)
+            storage.set_trial_state_values(trial, TrialState.COMPLETE, [1.0])
+        assert reader.execute("SELECT count(*) FROM trials").fetchone() == (0,)
+    dashboard = open_storage(storage.url, create=False, immediate=False)
+    assert len(dashboard.get_all_trials(study)) == 20
+
+
+def test_one_process_per_gpu_gets_the_signals_and_a_failure_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    real = subprocess.Popen
+
+    def start(command: list[str]) -> subprocess.Popen[bytes]:
+        started.append(command)
+        script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); open(sys.argv[1], 'w'); " \
+            "time.sleep(60 * (sys.argv[2] == '0')); sys.exit(3)"  # fmt: skip
+        return real([sys.executable, "-c", script, str(tmp_path / command[-1]), command[-1]])
+
+    monkeypatch.setattr(launch.subprocess, "Popen", start)
+
+    def stop() -> None:
+        wait_for(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    with pytest.raises(RunError, match="the worker on GPU 1 failed"):
+        launch.run_on_all(["train"], [["--gpu", "0"], ["--gpu", "1"]])
+    thread.join()
+    assert started == [[sys.executable, "-m", "sweepd", "train", "--gpu", str(index)] for index in range(2)]
