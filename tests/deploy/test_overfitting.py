@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from deploy.overfitting import cscv
 
 
-def plain(returns: NDArray[np.float64], blocks: int) -> list[float]:
+def plain(returns: NDArray[np.float64], blocks: int, chosen: int = 1) -> list[float]:
     """The logits, word for word after the definition."""
     parts = np.array_split(np.arange(len(returns)), blocks)
     logits = []
@@ -27,10 +27,10 @@ def plain(returns: NDArray[np.float64], blocks: int) -> list[float]:
             values = column[rows]
             return 0.0 if np.ptp(column) == 0.0 else float(np.mean(values) / np.std(values, ddof=1))
 
-        best = int(np.argmax([sharpe(column, inside) for column in returns.T]))
+        best = sorted(range(returns.shape[1]), key=lambda trial: -sharpe(returns[:, trial], inside))[:chosen]
         scores = [sharpe(column, outside) for column in returns.T]
-        below, same = sum(s < scores[best] for s in scores), sum(s == scores[best] for s in scores)
-        w = (below + (same + 1) / 2) / (len(scores) + 1)
+        ranks = [sum(s < scores[one] for s in scores) + (sum(s == scores[one] for s in scores) + 1) / 2 for one in best]
+        w = float(np.mean(ranks)) / (len(scores) + 1)
         logits.append(math.log(w / (1 - w)))
     return logits
 
@@ -51,11 +51,27 @@ def test_equal_to_an_independent_implementation(bars: int, trials: int, blocks: 
 
 
 @settings(max_examples=30)
-@given(st.integers(0, 10_000), st.integers(8, 60), st.integers(2, 6), st.sampled_from([2, 4]))
-def test_equal_to_the_definition(seed: int, bars: int, trials: int, blocks: int) -> None:
+@given(st.integers(0, 10_000), st.integers(8, 60), st.integers(2, 6), st.sampled_from([2, 4]), st.integers(1, 6))
+def test_equal_to_the_definition(seed: int, bars: int, trials: int, blocks: int, chosen: int) -> None:
+    chosen = min(chosen, trials)
     returns = np.random.default_rng(seed).normal(size=(bars, trials))
     returns[:, -1] *= seed % 2  # every other time, one trial that does nothing
-    np.testing.assert_allclose(cscv(returns, blocks).logits, plain(returns, blocks), rtol=0, atol=1e-10)
+    found = cscv(returns, blocks, chosen)
+    np.testing.assert_allclose(found.logits, plain(returns, blocks, chosen), rtol=0, atol=1e-10)
+
+
+def test_several_good_trials_are_chosen_for_their_skill_and_all_trials_for_nothing() -> None:
+    """Among trials that are equally good, which one is best is luck; that they are the good ones is not."""
+    returns = np.random.default_rng(2).normal(size=(2000, 6))
+    returns[:, :3] += 0.2
+    assert cscv(returns).pbo < 0.2
+    assert cscv(returns, chosen=3).pbo == 0.0
+    assert cscv(returns[:, :3]).pbo > 0.4
+    assert cscv(returns[:, [0, 1, 3]]).pbo > 0.2
+    assert cscv(returns[:, [0, 1, 3]], chosen=2).pbo == 0.0
+    assert cscv(returns, chosen=6).pbo == 1.0
+    with pytest.raises(ValueError, match="as many trials as are chosen"):
+        cscv(returns, chosen=7)
 
 
 def test_skill_is_told_from_luck() -> None:
