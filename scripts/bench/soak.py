@@ -2,12 +2,12 @@
 
     python scripts/bench/soak.py --trials 2000 --save scripts/bench/results/soak.json --picture docs/images/soak.png
 
-Tiny trials (two assets, 700 bars, 3 folds, two widths and two minibatches in turn, so that programs are made and given
-up again, 16 trials a batch) through the real worker, with everything it writes. Two things must hold at the end as at
-the beginning: what a trial's way through the database costs (asking, with the sampler's proposals; reporting and
-judging each rung; telling), and the resident set, from a third of the way on, when every library is loaded and every
-buffer has been needed. The time of the calling thread's processor stands beside the clock's, which on a shared machine also
-counts what others do.
+Tiny trials (two assets, 700 bars, 3 folds, two widths and two minibatches in turn, so that programs are made and
+given up again, 16 trials a batch) through the real worker, with everything it writes. Two things must hold at the end
+as at the beginning: what a trial's way through the database costs (asking, with the sampler's proposals; reporting
+and judging each rung; telling), and the resident set, from a third of the way on, when every library is loaded and
+every buffer has been needed. The time of the calling thread's processor stands beside the clock's, which on a shared
+machine also counts what others do.
 """
 
 from __future__ import annotations

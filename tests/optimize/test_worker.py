@@ -148,7 +148,7 @@ def test_a_second_signal_ends_the_process_at_once_and_the_next_worker_takes_its_
     assert [t.state for t in open_handle(market).trials()] == [TrialState.WAITING]
 
 
-def test_a_trial_on_its_last_try_is_asked_for_alone(market: Path, sweepd: Sweepd) -> None:
+def test_a_last_try_comes_alone_and_an_interrupted_batch_without_new_trials(market: Path, sweepd: Sweepd) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     handle = open_handle(market)
     for _ in range(3):
@@ -170,7 +170,16 @@ def test_a_trial_on_its_last_try_is_asked_for_alone(market: Path, sweepd: Sweepd
     assert [p.number for p in handle.ask_batch(3, "w", total=6)] == [2]
     put_back_with_last_try(1)
     assert [p.number for p in handle.ask_batch(3, "w", total=6)] == [1]
-    assert [p.number for p in handle.ask_batch(3, "w", total=4)] == [2, 3]
+    begun = handle.ask_batch(3, "w", total=4)
+    assert [p.number for p in begun] == [2, 3]
+    handle.report(begun[0], 1, 0.5)
+    for plan in (plans[0], *begun):
+        handle.put_back(plan.trial_id)
+    [last] = handle.ask_batch(3, "w", total=4)
+    handle.fail(last.trial_id, "out of the way")
+    # An interrupted batch goes on as it was: a new trial would be asked for with less known than if it had gone on.
+    assert [p.number for p in handle.ask_batch(3, "w", total=9)] == [2, 3]
+    assert [p.number for p in handle.ask_batch(3, "w", total=9)] == [4, 5, 6]
 
 
 def test_waiting_trials_go_first_and_only_those_of_the_batchs_shape(market: Path, sweepd: Sweepd) -> None:
