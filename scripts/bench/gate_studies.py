@@ -99,11 +99,16 @@ def main() -> int:
     parser.add_argument("--judge-only", action="store_true", help="judge the studies that are trained, train none")
     parser.add_argument("--again", action="store_true", help="judge all again, after a change of the gate")
     parser.add_argument("--save", type=Path)
+    parser.add_argument("--add", type=Path, nargs="+", default=[], help="what other runs saved, to be counted in")
     options = parser.parse_args()
     print(machine_line(machine()))
     results: dict[str, dict[str, Any]] = {}
     if options.save and options.save.exists():
         results = json.loads(options.save.read_text(encoding="utf-8"))["results"]
+    for path in options.add:
+        results |= json.loads(path.read_text(encoding="utf-8"))["results"]
+    if options.save and options.add:
+        write_atomic(options.save, json.dumps({"machine": machine(), "results": results}, indent=1))
     # Seed by seed, so that whatever is done when it is stopped says something about every market.
     for number in range(max(COUNTS.values())):
         for kind in options.kinds:
