@@ -141,7 +141,8 @@ def draw(samples: list[dict[str, float]], path: Path) -> None:
     above.set(ylabel="ms of the thread per trial", ylim=(0, None), title="One worker process, one study")
     above.legend(frameon=False)
     below.plot(at, [s["resident_mib"] for s in samples], color="black")
-    below.set(ylabel="resident set, MiB", xlabel="finished trials", ylim=(0, None))
+    highest = max(s["resident_mib"] for s in samples)
+    below.set(ylabel="resident set, MiB", xlabel="finished trials", ylim=(0, 1.2 * highest))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
