@@ -26,7 +26,8 @@ def test_a_spec_survives_json(bars: Bars) -> None:
 
 @pytest.mark.parametrize("change", [
     {"budget": 129}, {"rungs": 3}, {"num_envs": 3}, {"horizon": 8}, {"slots": 5}, {"objective": "sharpe"}, {"seed": 1},
-    {"threads": 2}, {"precision": "tf32"}, {"code_version": "other"}, {"torch_version": "1.0"}, {"env": {"fee": 0.1}}, {"holdout": 0.1},
+    {"threads": 2}, {"precision": "tf32"}, {"code_version": "other"}, {"torch_version": "1.0"},
+    {"env": {"fee": 0.1}}, {"holdout": 0.1},
     {"cv": {"scheme": "kfold", "groups": 6, "test_groups": 2, "embargo_share": 0.01}}, {"sampler": "random"},
 ])  # fmt: skip
 def test_any_difference_is_found_and_named(bars: Bars, change: dict[str, Any]) -> None:
