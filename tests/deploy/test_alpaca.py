@@ -204,7 +204,9 @@ def test_no_other_host_is_traded_on(url: str) -> None:
         AlpacaBroker(SYMBOLS, key="key", secret="secret", url=url)
 
 
-@pytest.mark.parametrize("url", [PAPER_URL, PAPER_URL + "/", "http://127.0.0.1:8080", "http://localhost", "http://[::1]:9"])
+@pytest.mark.parametrize(
+    "url", [PAPER_URL, PAPER_URL + "/", "http://127.0.0.1:8080", "http://localhost", "http://[::1]:9"]
+)
 def test_the_paper_host_and_this_machine_are(url: str) -> None:
     check_url(url)
 

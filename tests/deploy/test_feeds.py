@@ -25,9 +25,7 @@ FIELDS = ("open", "high", "low", "close", "volume", "hole")
 
 
 def rows_of(bars: Bars, asset: int) -> np.ndarray:
-    return np.column_stack(
-        [bars.time.astype(float), *(getattr(bars, name)[:, asset] for name in FIELDS[:5])]
-    )
+    return np.column_stack([bars.time.astype(float), *(getattr(bars, name)[:, asset] for name in FIELDS[:5])])
 
 
 class Shop:
