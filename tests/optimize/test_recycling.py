@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -150,6 +151,7 @@ def test_the_fresh_process_knows_who_it_was_and_its_children_do_not(monkeypatch:
 def test_a_blocked_signal_counts_once_handlers_are_there() -> None:
     stop = StopRequest(lambda _: None)
     signal.pthread_sigmask(signal.SIG_BLOCK, stopping.SIGNALS)
-    os.kill(os.getpid(), signal.SIGTERM)
+    # To this thread, as if the process had no other: another would take it, and end the process.
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
     with stop.installed():
         assert stop()
