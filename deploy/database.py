@@ -7,6 +7,7 @@ open a new or an old registry at once, and a kill leaves the old tables or the n
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -21,7 +22,7 @@ from deploy.models import VERSION_TABLE, Base
 from envs.database_file import preparing_sqlite
 from envs.errors import InputError, RunError
 
-HEAD = "0002"  # the newest of the migrations: what the models say
+HEAD = "0003"  # the newest of the migrations: what the models say
 _ADVISORY_LOCK = 0x73776565  # any number that other programs on the same PostgreSQL are unlikely to use
 _BUSY_TIMEOUT = 60.0
 
@@ -146,6 +147,11 @@ class RegistryDatabase:
         if stamp is not None:
             command.stamp(config, stamp)
         command.upgrade(config, "head")
+
+
+def utc_now() -> str:
+    """This moment, as the tables have it: UTC text to the millisecond, which sorts as it is."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _revision(connection: Connection) -> str | None:

@@ -1,20 +1,21 @@
 """The registry's tables (SQLAlchemy 2). Moments are UTC text, bar times are seconds since the epoch.
 
-Rows of `bundles`, `versions`, `events` and `looks` are never changed or deleted: triggers refuse it. What moves is
-`slots` and `challengers`. The tables are made by `deploy.migrations`, never from here.
+Rows of `bundles`, `versions`, `events`, `looks`, `lane_bars` and `trader_events` are never changed or deleted: triggers
+refuse it. What moves is `slots`, `challengers`, and a trader's state: `traders`, `lanes`, `orders`. The tables are made
+by `deploy.migrations`, never from here.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, MetaData, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Double, ForeignKey, MetaData, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 # Where the database remembers its revision. Not Alembic's usual name: a study's database, which Optuna migrates, may be
 # the same one.
 VERSION_TABLE = "sweepd_registry_version"
-APPEND_ONLY = ("bundles", "versions", "events", "looks")
+APPEND_ONLY = ("bundles", "versions", "events", "looks", "lane_bars", "trader_events")
 
 
 class Base(DeclarativeBase):
@@ -106,3 +107,96 @@ class LookRow(Base):
     study_uid: Mapped[str] = mapped_column(Text)
     trial: Mapped[int]
     at: Mapped[str] = mapped_column(Text)
+
+
+class TraderRow(Base):
+    """The trader of a slot: who writes its rows now, how far it is, and what it was told.
+
+    token: of the process that may write; whoever starts a trader puts its own there. last_bar: open of the last bar
+    acted on. halt: why it must not trade, None where it may; halt_sells: whether it sells everything first. session:
+    what the trader as a whole must remember (a JSON object).
+    """
+
+    __tablename__ = "traders"
+    slot: Mapped[str] = mapped_column(Text, primary_key=True)
+    token: Mapped[str] = mapped_column(Text)
+    pid: Mapped[int]
+    host: Mapped[str] = mapped_column(Text)
+    broker: Mapped[str] = mapped_column(Text)
+    feed: Mapped[str] = mapped_column(Text)
+    timeframe: Mapped[str] = mapped_column(Text)
+    started: Mapped[str] = mapped_column(Text)
+    beat: Mapped[str] = mapped_column(Text)
+    status: Mapped[str] = mapped_column(Text)
+    last_bar: Mapped[int | None] = mapped_column(BigInteger)
+    halt: Mapped[str | None] = mapped_column(Text)
+    halt_sells: Mapped[bool]
+    session: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
+class LaneRow(Base):
+    """Something of a slot that has an equity of its own: see `deploy.live.store.Lane`."""
+
+    __tablename__ = "lanes"
+    slot: Mapped[str] = mapped_column(ForeignKey("traders.slot"), primary_key=True)
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    kind: Mapped[str] = mapped_column(Text)
+    bundle: Mapped[str | None] = mapped_column(ForeignKey("bundles.hash"))
+    since: Mapped[int] = mapped_column(BigInteger)
+    retired: Mapped[str | None] = mapped_column(Text)
+    state: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
+class LaneBarRow(Base):
+    """A lane's line for one closed bar: see `deploy.live.store.LaneBar`."""
+
+    __tablename__ = "lane_bars"
+    slot: Mapped[str] = mapped_column(Text, primary_key=True)
+    lane: Mapped[str] = mapped_column(Text, primary_key=True)
+    time: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    bundle: Mapped[str | None] = mapped_column(Text)
+    value: Mapped[float] = mapped_column(Double)
+    cash: Mapped[float] = mapped_column(Double)
+    fees: Mapped[float] = mapped_column(Double)
+    notional: Mapped[float] = mapped_column(Double)
+    trades: Mapped[int]
+    unfilled: Mapped[int]
+    dropped: Mapped[int]
+    crossed: Mapped[float] = mapped_column(Double)
+    units: Mapped[dict[str, float]] = mapped_column(JSON)
+    action: Mapped[dict[str, float] | None] = mapped_column(JSON)
+
+
+class OrderRow(Base):
+    """An order and what became of it: see `deploy.live.store.OrderLine`."""
+
+    __tablename__ = "orders"
+    client_id: Mapped[str] = mapped_column(Text, primary_key=True)
+    slot: Mapped[str] = mapped_column(Text, index=True)
+    lane: Mapped[str] = mapped_column(Text)
+    decided: Mapped[int] = mapped_column(BigInteger)
+    ticker: Mapped[str] = mapped_column(Text)
+    side: Mapped[str] = mapped_column(Text)
+    units: Mapped[float] = mapped_column(Double)
+    notional: Mapped[float] = mapped_column(Double)
+    whole: Mapped[bool]
+    restart_clock: Mapped[bool]
+    status: Mapped[str] = mapped_column(Text)
+    at: Mapped[int | None] = mapped_column(BigInteger)
+    filled_units: Mapped[float] = mapped_column(Double)
+    filled_notional: Mapped[float] = mapped_column(Double)
+    fee: Mapped[float] = mapped_column(Double)
+    price: Mapped[float] = mapped_column(Double)
+    reason: Mapped[str] = mapped_column(Text)
+
+
+class TraderEventRow(Base):
+    """Something that happened to a trader: see `deploy.live.store.TraderEvent`."""
+
+    __tablename__ = "trader_events"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    slot: Mapped[str] = mapped_column(Text, index=True)
+    at: Mapped[str] = mapped_column(Text)
+    bar: Mapped[int | None] = mapped_column(BigInteger)
+    kind: Mapped[str] = mapped_column(Text)
+    text: Mapped[str] = mapped_column(Text)

@@ -8,7 +8,6 @@ before the row that names them, within the same transaction, so that nobody can 
 
 from __future__ import annotations
 
-import datetime as dt
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from deploy.bundle import NAME_DIGITS, Bundle, load_bundle, write_bundle
-from deploy.database import RegistryDatabase
+from deploy.database import RegistryDatabase, utc_now
 from deploy.models import BundleRow, ChallengerRow, EventRow, LookRow, SlotRow, VersionRow
 from envs.errors import InputError, RunError
 
@@ -89,26 +88,27 @@ class Registry:
     """The SQL registry of a deployments folder, whose bundles lie in `bundles/`.
 
     folder: the deployments folder. url: SQLAlchemy URL of the database, by default `registry.db` in that folder.
-    create: make folder and tables where they are missing; else an absent registry is an InputError.
+    create: make folder and tables where they are missing; else an absent registry is an InputError. database: its
+    tables, which the live traders share.
     """
 
     def __init__(self, folder: Path, url: str | None = None, *, create: bool = True) -> None:
         self.folder = folder
         self.bundles = folder / "bundles"
-        self._database = RegistryDatabase(url or f"sqlite:///{folder / 'registry.db'}", create=create)
+        self.database = RegistryDatabase(url or f"sqlite:///{folder / 'registry.db'}", create=create)
 
     # -- reading
     # ---------------------------------------------------------------------------------------------------------
 
     def slots(self) -> list[Slot]:
         """All slots by name: those with a champion, or challengers at least."""
-        with self._database.reading() as session:
+        with self.database.reading() as session:
             names = {*session.scalars(select(SlotRow.name)), *session.scalars(select(ChallengerRow.slot))}
             return [_slot(session, name) for name in sorted(names)]
 
     def slot(self, name: str) -> Slot:
         """The slot of that name; an empty one where nothing was promoted to it yet."""
-        with self._database.reading() as session:
+        with self.database.reading() as session:
             return _slot(session, name)
 
     def require(self, name: str | None) -> Slot:
@@ -155,7 +155,7 @@ class Registry:
                     f"{', '.join(f'{name}@{key}' for key, hash_ in known.items() if hash_)}"
                 )
             return found
-        with self._database.reading() as session:
+        with self.database.reading() as session:
             hashes = [hash_ for hash_ in session.scalars(select(BundleRow.hash)) if hash_.startswith(name)]
         if len(name) < 4 or len(hashes) != 1:
             raise InputError(
@@ -170,7 +170,7 @@ class Registry:
 
     def data_dir(self, hash_: str) -> Path | None:
         """The folder of bars that the bundle was scored on, on the machine that promoted it."""
-        with self._database.reading() as session:
+        with self.database.reading() as session:
             row = session.get(BundleRow, hash_)
             return Path(row.data_dir) if row and row.data_dir else None
 
@@ -179,7 +179,7 @@ class Registry:
         query = select(VersionRow).order_by(VersionRow.slot, VersionRow.number)
         if slot is not None:
             query = query.where(VersionRow.slot == slot)
-        with self._database.reading() as session:
+        with self.database.reading() as session:
             return [Version(row.slot, row.number, row.bundle, row.at) for row in session.scalars(query)]
 
     def events(self, slot: str | None = None, *, bundle: str | None = None, kinds: Sequence[str] = ()) -> list[Event]:
@@ -191,7 +191,7 @@ class Registry:
             query = query.where(EventRow.bundle == bundle)
         if kinds:
             query = query.where(EventRow.kind.in_(kinds))
-        with self._database.reading() as session:
+        with self.database.reading() as session:
             return [
                 Event(row.slot, row.kind, row.at, row.bundle, row.previous, row.reason, row.report)
                 for row in session.scalars(query)
@@ -199,7 +199,7 @@ class Registry:
 
     def holdout_span(self, bundle: Bundle) -> tuple[int, int] | None:
         """Opens of the first and last bar at which the bundle's weights were looked; None where they never were."""
-        with self._database.reading() as session:
+        with self.database.reading() as session:
             row = session.scalars(
                 select(LookRow)
                 .where(LookRow.members_sha256 == bundle.members_sha256)
@@ -210,7 +210,7 @@ class Registry:
 
     def looks(self, tickers: Sequence[str], first: int, last: int) -> int:
         """How many looks were taken at hold-outs of these assets that overlap bars `first` to `last` (opens)."""
-        with self._database.reading() as session:
+        with self.database.reading() as session:
             return _count_looks(session, asset_set(tickers), first, last)
 
     # -- writing
@@ -232,7 +232,7 @@ class Registry:
         expected: hash of the champion that the gate compared with (None: there was none). Promoting the champion
         changes nothing. Raises ChampionMoved where the champion is another one by now.
         """
-        with self._database.writing() as session:
+        with self.database.writing() as session:
             row = session.get(SlotRow, slot)
             present = row.champion if row else None
             if present != expected:
@@ -259,7 +259,7 @@ class Registry:
         now = self.require(slot)
         if now.previous is None:
             raise InputError(f"slot {slot!r} has no previous champion to go back to")
-        with self._database.writing() as session:
+        with self.database.writing() as session:
             row = session.get_one(SlotRow, slot)
             if row.previous != now.previous or row.champion is None:
                 raise InputError(f"slot {slot!r} changed while it was being rolled back; look at it and try again")
@@ -273,17 +273,17 @@ class Registry:
         self, slot: str, bundle: Bundle, *, reason: str, report: dict[str, Any] | None = None, data_dir: str = ""
     ) -> int:
         """Keep a bundle that may become champion but could not be compared yet. Returns its version number."""
-        with self._database.writing() as session:
+        with self.database.writing() as session:
             write_bundle(bundle, self.bundles)
             number = _add_version(session, slot, bundle, data_dir)
             if session.get(ChallengerRow, (slot, bundle.hash)) is None:
-                session.add(ChallengerRow(slot=slot, bundle=bundle.hash, at=_now()))
+                session.add(ChallengerRow(slot=slot, bundle=bundle.hash, at=utc_now()))
             session.add(_event(slot, "challenger", reason, bundle=bundle.hash, report=report))
         return number
 
     def withdraw(self, slot: str, hash_: str, reason: str) -> None:
         """A challenger no longer asks for the slot. Raises InputError where it does not."""
-        with self._database.writing() as session:
+        with self.database.writing() as session:
             row = session.get(ChallengerRow, (slot, hash_))
             if row is None:
                 others = " ".join(one[:NAME_DIGITS] for one in _slot(session, slot).challengers) or "none"
@@ -293,7 +293,7 @@ class Registry:
 
     def refuse(self, slot: str, reason: str, report: dict[str, Any] | None = None) -> None:
         """Append that no candidate passed, and why; once, however often the same is found in a row."""
-        with self._database.writing() as session:
+        with self.database.writing() as session:
             last = session.scalars(
                 select(EventRow).where(EventRow.slot == slot).order_by(EventRow.id.desc()).limit(1)
             ).first()
@@ -320,7 +320,7 @@ class Registry:
         same weights on the same bars are the same look.
         """
         assets = asset_set(tickers)
-        with self._database.writing() as session:
+        with self.database.writing() as session:
             again = session.scalar(
                 select(LookRow).where(
                     LookRow.asset_set == assets,
@@ -343,14 +343,14 @@ class Registry:
                     study=study,
                     study_uid=study_uid,
                     trial=trial,
-                    at=_now(),
+                    at=utc_now(),
                 )
             )
         return Look(number, repeated=False)
 
     def garbage(self) -> list[Garbage]:
         """The folders that nobody needs: neither champion, previous champion nor challenger of any slot."""
-        with self._database.reading() as session:
+        with self.database.reading() as session:
             return self._garbage(session)
 
     def clear(self) -> list[Garbage]:
@@ -359,7 +359,7 @@ class Registry:
         A folder leaves its name in one step, so a crash leaves it whole or gone (and its remains to the next time).
         """
         remains = []
-        with self._database.writing() as session:
+        with self.database.writing() as session:
             found = self._garbage(session)
             for item in found:
                 try:
@@ -383,7 +383,7 @@ class Registry:
         bundles = [path for path in folders if not path.name.startswith(".")]
         if bundles and not any(path.name in known for path in bundles):
             raise InputError(
-                f"{self.bundles} holds {len(bundles)} bundle(s), and the registry {self._database.shown} knows none of "
+                f"{self.bundles} holds {len(bundles)} bundle(s), and the registry {self.database.shown} knows none of "
                 "them: name the registry that they belong to with --registry, or their folder with --deployments"
             )
         found = []
@@ -406,10 +406,6 @@ def asset_set(tickers: Sequence[str]) -> str:
     return " ".join(sorted(tickers))
 
 
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _slot(session: Session, name: str) -> Slot:
     row = session.get(SlotRow, name)
     challengers = session.scalars(
@@ -429,7 +425,7 @@ def _event(
     previous: str | None = None,
     report: dict[str, Any] | None = None,
 ) -> EventRow:
-    return EventRow(slot=slot, kind=kind, at=_now(), bundle=bundle, previous=previous, reason=reason, report=report)
+    return EventRow(slot=slot, kind=kind, at=utc_now(), bundle=bundle, previous=previous, reason=reason, report=report)
 
 
 def _count_looks(session: Session, assets: str, first: int, last: int) -> int:
@@ -456,7 +452,7 @@ def _add_version(session: Session, slot: str, bundle: Bundle, data_dir: str) -> 
                 trial=bundle.origin.trial,
                 last_seen=bundle.last_seen,
                 data_dir=data_dir,
-                at=_now(),
+                at=utc_now(),
             )
         )
         session.flush()
@@ -464,6 +460,6 @@ def _add_version(session: Session, slot: str, bundle: Bundle, data_dir: str) -> 
     if known is not None:
         return known
     number = (session.scalar(select(func.max(VersionRow.number)).where(VersionRow.slot == slot)) or 0) + 1
-    session.add(VersionRow(slot=slot, number=number, bundle=bundle.hash, at=_now()))
+    session.add(VersionRow(slot=slot, number=number, bundle=bundle.hash, at=utc_now()))
     session.flush()
     return number

@@ -79,7 +79,7 @@ def die_at(registry: Registry, point: int) -> None:
 
     for name in ("mkdir", "chmod", "fsync", "rename", "replace", "rmdir", "unlink"):
         setattr(os, name, guarded(getattr(os, name)))
-    engine = registry._database.engine
+    engine = registry.database.engine
     for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
         sa.event.listen(engine, name, pass_by)
 

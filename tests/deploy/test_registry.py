@@ -280,7 +280,7 @@ def test_a_kill_at_every_point_leaves_the_old_state_or_the_new_one(
     for champion, bundle in ((None, fourth), (fourth, first), (first, second)):
         start.promote(SLOT, bundle, expected=champion and champion.hash, reason="")
     before = audit(start.folder)
-    start._database.engine.dispose()
+    start.database.engine.dispose()
     context = multiprocessing.get_context("fork")
     seen, after = set(), None
     for point in range(1, 400):
