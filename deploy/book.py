@@ -7,7 +7,8 @@ Cash and units come from the broker. The rest follows from the fills it reports,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from envs.crypto.portfolio import Portfolio
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+POSITION = ("units", "basis", "held", "high")
 
 
 class Book:
@@ -35,6 +37,18 @@ class Book:
         self.basis = np.zeros(count)
         self.held = np.zeros(count)
         self.high = np.zeros(count)
+
+    @classmethod
+    def restored(cls, tickers: Sequence[str], state: Mapping[str, Any]) -> Book:
+        """As it was when `state` was taken."""
+        book = cls(tickers, AccountState(state["cash"], {}))
+        for name in POSITION:
+            setattr(book, name, np.array(state[name], dtype=np.float64))
+        return book
+
+    def state(self) -> dict[str, Any]:
+        """What `restored` needs, as JSON has it."""
+        return {"cash": float(self.cash)} | {name: getattr(self, name).tolist() for name in POSITION}
 
     def adopt(self, close: Array) -> None:
         """Take positions that the account holds already as bought now, at `close`."""
@@ -98,6 +112,26 @@ class EqualWeight:
         self._rate = (1.0 - fee) / (1.0 + slippage)
         self._units = np.zeros(assets)
         self._waiting = np.ones(assets, dtype=bool)
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> EqualWeight:
+        """As it was when `state` was taken."""
+        benchmark = cls(0.0, len(state["units"]), fee=0.0, slippage=0.0)
+        benchmark._part, benchmark._rate = state["part"], state["rate"]
+        benchmark._units, benchmark._waiting = np.array(state["units"]), np.array(state["waiting"])
+        return benchmark
+
+    def state(self) -> dict[str, Any]:
+        """What `restored` needs, as JSON has it."""
+        units, waiting = self._units.tolist(), self._waiting.tolist()
+        return {"part": float(self._part), "rate": float(self._rate), "units": units, "waiting": waiting}
+
+    def reordered(self, order: Sequence[int]) -> EqualWeight:
+        """The same with the assets in another order: `order` (N,) says where each is now."""
+        state = self.state()
+        return EqualWeight.restored(
+            state | {name: [state[name][place] for place in order] for name in ("units", "waiting")}
+        )
 
     def next_bar(self, open_: Array, hole: Mask) -> None:
         """Buy what is still to be bought."""

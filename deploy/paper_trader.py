@@ -1,24 +1,26 @@
-"""The paper trader: one closed bar at a time through a broker, with its own history, its own features and its own
-ledger.
+"""The paper trader: one closed bar at a time, with its own history, its own features and its own ledger.
 
-For every bar that has closed: the broker's fills are settled, the portfolio is valued and written down, the features
-are computed from the last W bars alone, and the policy's orders are sent, to be filled at the next bar's open. It
-shares the order rules, the feature recipe and the policy's canonical path with the environment, and nothing else: that
-they agree is tested, not assumed. Of several trials, each keeps a book of its own, and their net orders are sent.
+For every bar that has closed: what a broker reported is settled, the portfolio is valued and written down, the features
+are computed from the last W bars alone, and the policy's orders are handed back, for whoever talks to the broker to
+send. It shares the order rules, the feature recipe and the policy's canonical path with the environment, and nothing
+else: that they agree is tested, not assumed. Of several trials, each keeps a book of its own, and their net orders are
+sent. What it must remember is a JSON object (`state`), from which another process goes on to the same numbers.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from deploy.book import Book, EqualWeight
-from deploy.brokers.base import Broker, Fill, Order, Side
+from deploy.brokers.base import AccountState, Fill, Order, Side
 from deploy.bundle import Bundle, format_time
 from deploy.scoring import in_order
 from deploy.sub_accounts import SubAccounts
@@ -32,6 +34,7 @@ from envs.errors import InputError, RunError
 
 Array = NDArray[np.float64]
 ACCOUNT_RANGE = (0.5, 3.0)
+PLAN_COLUMNS = ("sell_units", "buy_notional", "whole", "restart_clock", "dropped")
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,6 @@ class PaperTrader:
     def __init__(
         self,
         bundle: Bundle,
-        broker: Broker,
         *,
         slot: str,
         act: Callable[[NDArray[np.float32]], Array] | None = None,
@@ -114,10 +116,10 @@ class PaperTrader:
         manifest = bundle.manifest
         self.bundle = bundle
         self.slot = slot
-        self._broker = broker
         self._acts = [act or trial.policy.act for trial in bundle.trials]
         self._any_account = any_account
         self._tickers = manifest.tickers
+        self._shares = [trial.share for trial in bundle.trials]
         self._rules, self._venue = _rules(bundle)
         self._recipe = get_recipe(manifest.recipe.name)
         self._seconds = bar_seconds(manifest.timeframe)
@@ -145,23 +147,15 @@ class PaperTrader:
         """The largest relative difference so far between the broker's account and the sum of the books."""
         return self._accounts.correction if self._accounts is not None else 0.0
 
-    def start(self, history: Bars) -> None:
+    def start(self, history: Bars, account: AccountState) -> None:
         """Take the bars before the first one to be traded, and look at the account.
 
         history: at least `bars_needed` closed bars; its tickers are put in the bundle's order by name. Raises
         InputError where a ticker is missing, the bars are too few or of another timeframe, or the account is out of
         range.
         """
-        bars = in_order(history, self.bundle)
-        count = len(bars.time)
-        if count < self.bars_needed:
-            raise InputError(
-                f"bundle {self.bundle.name} needs {self.bars_needed} bars of history before its first decision; "
-                f"there are {count}"
-            )
-        close = bars.close[-1]
-        shares = [trial.share for trial in self.bundle.trials]
-        self._accounts = SubAccounts(self._tickers, shares, self._broker.account())
+        close = self._look_back(history)
+        self._accounts = SubAccounts(self._tickers, self._shares, account)
         self._accounts.adopt(close)
         value, initial = self._accounts.value(close), self.bundle.account.initial_cash
         low, high = (share * initial for share in ACCOUNT_RANGE)
@@ -173,18 +167,52 @@ class PaperTrader:
                 "trades it all the same"
             )
         self._benchmark = None
-        self._lags.clear()
-        earlier = self._lookback - 1
-        if earlier:
-            window = bars.slice(count - (self._recipe.memory + earlier - 1), count)
-            self._lags.extend(compute_features(window, self._recipe)[-earlier:])
-        self._history = bars.slice(count - (self._recipe.memory - 1), count)
 
-    def on_bar(self, bar: ClosedBar, *, decide: bool = True) -> Entry:
-        """Act on a bar that has closed, in the bundle's order of tickers. Returns its line of the ledger.
+    def go_on(self, history: Bars, state: Mapping[str, Any]) -> None:
+        """Go on after the bar at which `state` was taken, by any process. history: bars up to that one, as `start`
+        wants them. Raises RunError where it ends elsewhere.
+        """
+        self._look_back(history)
+        assert self._history is not None
+        if int(self._history.time[-1]) != state["time"]:
+            raise RunError(
+                f"the history ends at {format_time(int(self._history.time[-1]))}; {format_time(state['time'])} is "
+                "where the trader stopped"
+            )
+        self._accounts = SubAccounts.restored(self._tickers, self._shares, state["accounts"])
+        self._benchmark = EqualWeight.restored(state["benchmark"])
+        self._decided = _Decision(None, None if state["plan"] is None else _plan_of(state["plan"]))
 
-        decide: False only keeps the ledger (the last bar of a replay). Raises RunError for a bar that is not the next
-        one.
+    def take_over(self, history: Bars, other: PaperTrader) -> None:
+        """Go on with another bundle's positions after the bar that `other` has closed and decided nothing at.
+
+        history: as `go_on` wants it. The tickers must be the same ones, in whatever order.
+        """
+        self._look_back(history)
+        assert other._accounts is not None
+        assert other._benchmark is not None
+        order = [other._tickers.index(ticker) for ticker in self._tickers]
+        self._accounts = SubAccounts.split(self._tickers, self._shares, other._accounts)
+        self._benchmark = other._benchmark.reordered(order)
+
+    def state(self) -> dict[str, Any]:
+        """What `go_on` needs, as JSON has it. Only after a bar."""
+        assert self._accounts is not None
+        assert self._history is not None
+        assert self._benchmark is not None
+        return {
+            "time": int(self._history.time[-1]),
+            "accounts": self._accounts.state(),
+            "benchmark": self._benchmark.state(),
+            "plan": None if self._decided.plan is None else _plan_state(self._decided.plan),
+        }
+
+    def on_bar(self, bar: ClosedBar, fills: Sequence[Fill], account: AccountState, *, decide: bool = True) -> Entry:
+        """Act on a bar that has closed, in the bundle's order of tickers. Returns its line of the ledger, with the
+        orders to be sent now.
+
+        fills: what became of the orders of the bar before. account: the broker's, after them. decide: False only keeps
+        the ledger. Raises RunError for a bar that is not the next one.
         """
         accounts = self._accounts
         if self._history is None or accounts is None:
@@ -194,24 +222,37 @@ class PaperTrader:
             raise RunError(
                 f"the next bar should open at {format_time(expected)}, but this one opens at {format_time(bar.time)}"
             )
-        fills = tuple(self._broker.fills())
         if self._benchmark is not None:
             plan = self._decided.plan or _no_orders(len(self._acts), len(self._tickers))
-            accounts.settle(fills, self._broker.account(), plan, bar.hole)
+            accounts.settle(fills, account, plan, bar.hole)
             self._benchmark.next_bar(bar.open, bar.hole)
             accounts.mark(bar.close)
         else:
             fee, slippage = self.bundle.account.fee, self.bundle.account.slippage
             self._benchmark = EqualWeight(accounts.value(bar.close), len(self._tickers), fee=fee, slippage=slippage)
         self._append(bar)
-        self._decided = decided = self._decide(bar) if decide else _Decision(None, None)
-        self._broker.submit(decided.orders)
+        self._decided = _Decision(None, None)
+        entry = self._entry(bar, tuple(fills))
+        return self.decide(bar, entry) if decide else entry
+
+    def decide(self, bar: ClosedBar, entry: Entry) -> Entry:
+        """The bar's entry with what the policy does at its close, where that was left open."""
+        self._decided = decided = self._decision(bar)
+        return dataclasses.replace(
+            entry, action=decided.action, orders=decided.orders, dropped=decided.dropped, crossed=decided.crossed
+        )
+
+    def _entry(self, bar: ClosedBar, fills: tuple[Fill, ...]) -> Entry:
+        """The line of a bar that was settled, without a decision."""
+        accounts, benchmark = self._accounts, self._benchmark
+        assert accounts is not None
+        assert benchmark is not None
         value = accounts.value(bar.close)
         done = [fill for fill in fills if fill.status == "filled"]
         return Entry(
             time=bar.time,
             value=value,
-            equal_weight=self._benchmark.value(bar.close),
+            equal_weight=benchmark.value(bar.close),
             cash=accounts.cash,
             fees=sum(fill.fee for fill in done),
             notional=sum(fill.notional for fill in done),
@@ -219,12 +260,29 @@ class PaperTrader:
             unfilled=len(fills) - len(done),
             exposure=1.0 - accounts.cash / value,
             units=accounts.units,
-            action=decided.action,
-            orders=decided.orders,
-            dropped=decided.dropped,
-            crossed=decided.crossed,
+            action=None,
+            orders=(),
+            dropped=0,
+            crossed=0.0,
             fills=fills,
         )
+
+    def _look_back(self, history: Bars) -> Array:
+        """Take the bars before the next one. Returns the last closes (N,)."""
+        bars = in_order(history, self.bundle)
+        count = len(bars.time)
+        if count < self.bars_needed:
+            raise InputError(
+                f"bundle {self.bundle.name} needs {self.bars_needed} bars of history before its first decision; "
+                f"there are {count}"
+            )
+        self._lags.clear()
+        earlier = self._lookback - 1
+        if earlier:
+            window = bars.slice(count - (self._recipe.memory + earlier - 1), count)
+            self._lags.extend(compute_features(window, self._recipe)[-earlier:])
+        self._history = bars.slice(count - (self._recipe.memory - 1), count)
+        return bars.close[-1]
 
     def observation(self, close: Array, place: int = 0) -> NDArray[np.float32]:
         """(state_dim,) float32: what the policy of a trial (by its place) sees at `close`, laid out as ever."""
@@ -256,7 +314,7 @@ class PaperTrader:
         self._lags.append(compute_features(full, self._recipe)[-1])
         self._history = full.slice(1, len(full.time))
 
-    def _decide(self, bar: ClosedBar) -> _Decision:
+    def _decision(self, bar: ClosedBar) -> _Decision:
         """What the trials do at the close of `bar`, and what they order together."""
         accounts = self._accounts
         assert accounts is not None
@@ -292,8 +350,7 @@ class PaperTrader:
                         restart_clock=bool(plan.restart_clock[:, asset].any()),
                     )
                 )
-        shares = [trial.share for trial in self.bundle.trials]
-        action = actions[0] if len(actions) == 1 else np.average(actions, axis=0, weights=shares)
+        action = actions[0] if len(actions) == 1 else np.average(actions, axis=0, weights=self._shares)
         return _Decision(action, plan, tuple(orders), dropped, crossed)
 
 
@@ -306,6 +363,20 @@ def _rules(bundle: Bundle) -> tuple[Rules, Venue | None]:
     for row, trial in enumerate(trials):
         rules.set_rows(row, row + 1, sub_account(trial.params, trial.share))
     return rules, Venue(bundle.account, bundle.instruments)
+
+
+def _plan_state(plan: Orders) -> dict[str, Any]:
+    """A plan as JSON has it."""
+    return {name: getattr(plan, name).tolist() for name in PLAN_COLUMNS}
+
+
+def _plan_of(state: Mapping[str, Any]) -> Orders:
+    """The inverse of `_plan_state`."""
+    return Orders(
+        *(torch.tensor(state[name], dtype=torch.float64) for name in PLAN_COLUMNS[:2]),
+        *(torch.tensor(state[name], dtype=torch.bool) for name in PLAN_COLUMNS[2:4]),
+        torch.tensor(state["dropped"], dtype=torch.float64),
+    )
 
 
 def _no_orders(trials: int, assets: int) -> Orders:

@@ -69,19 +69,20 @@ def replay(
     broker = SimBroker(
         bundle.manifest.tickers, params.initial_cash if cash is None else cash, params, bundle.instruments
     )
-    trader = PaperTrader(bundle, broker, slot=slot, act=act, any_account=any_account)
+    trader = PaperTrader(bundle, slot=slot, act=act, any_account=any_account)
     if first < trader.bars_needed:
         raise InputError(
             f"bundle {bundle.name} can decide at "
             f"{format_time(int(bars.time[min(trader.bars_needed, len(bars.time) - 1)]))} at the earliest, after "
             f"{trader.bars_needed} bars; --from names bar {first}"
         )
-    trader.start(bars.slice(first - trader.bars_needed, first))
+    trader.start(bars.slice(first - trader.bars_needed, first), broker.account())
     entries = []
     for number in range(first, last + 1):
         bar = ClosedBar.of(bars, number)
         broker.next_bar(bar.time, bar.open, bar.hole)
-        entries.append(trader.on_bar(bar, decide=number < last))
+        entries.append(trader.on_bar(bar, broker.fills(), broker.account(), decide=number < last))
+        broker.submit(entries[-1].orders)
         progress(number - first)
     return _summed_up(bundle, entries)
 

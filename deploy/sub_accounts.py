@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,34 @@ class SubAccounts:
         )
         self.held = self._units_of(account)
         self.correction = 0.0
+
+    @classmethod
+    def restored(cls, tickers: Sequence[str], shares: Sequence[float], state: Mapping[str, Any]) -> SubAccounts:
+        """As they were when `state` was taken."""
+        accounts = cls(tickers, shares, AccountState(0.0, {}))
+        accounts.books = tuple(Book.restored(tickers, book) for book in state["books"])
+        accounts.held, accounts.correction = np.array(state["held"]), state["correction"]
+        return accounts
+
+    @classmethod
+    def split(cls, tickers: Sequence[str], shares: Sequence[float], other: SubAccounts) -> SubAccounts:
+        """Other trials' accounts as one, split by `shares`. tickers: the same ones, in whatever order.
+
+        Of a position that several trials hold, the highest close and the longest time count.
+        """
+        order = [other._tickers.index(ticker) for ticker in tickers]
+        units = dict(zip(tickers, other.held[order].tolist(), strict=True))
+        accounts = cls(tickers, shares, AccountState(other.cash, units))
+        for book, share in zip(accounts.books, shares, strict=True):
+            book.basis = share * np.sum([one.basis for one in other.books], axis=0)[order]
+            book.high = np.max([one.high for one in other.books], axis=0)[order]
+            book.held = np.max([one.held for one in other.books], axis=0)[order]
+        return accounts
+
+    def state(self) -> dict[str, Any]:
+        """What `restored` needs, as JSON has it."""
+        books = [book.state() for book in self.books]
+        return {"books": books, "held": self.held.tolist(), "correction": self.correction}
 
     @property
     def cash(self) -> float:

@@ -24,7 +24,7 @@ from deploy.commands import deploy_commands
 from deploy.constants import constant_returns
 from deploy.gate_report import write_report
 from deploy.manifest import EnsembleManifest, Manifest
-from deploy.paper_trader import ClosedBar, PaperTrader
+from deploy.paper_trader import ClosedBar, Entry, PaperTrader
 from deploy.promote import Promoter, Promotion
 from deploy.registry import Registry
 from deploy.replay import replay
@@ -32,9 +32,9 @@ from deploy.report import promotion_view
 from deploy.scoring import score_bundle, score_trials
 from deploy.shares import fold_score_shares
 from envs.crypto.params import EnvParams, Instruments
-from envs.errors import InputError
+from envs.errors import InputError, RunError
 from tests.deploy.builders import FakeStudy, ensemble_of, small_bundle
-from tests.deploy.test_paper_trader import TICKERS, market_bars
+from tests.deploy.test_paper_trader import SEVERE, TICKERS, market_bars
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 SLOT = "demo-1h"
@@ -87,15 +87,44 @@ def test_a_replay_of_several_trials_equals_the_canonical_score(holes: float, inc
     assert sum(entry.dropped for entry in replayed.entries) > 0
 
 
+@pytest.mark.parametrize("trials", [1, 3])
+def test_a_trader_that_goes_on_from_its_state_after_every_bar_comes_to_the_same_numbers(
+    trials: int,
+) -> None:
+    bars = market_bars(3, holes=0.05, bars=700)
+    bundle = three() if trials == 3 else small_bundle(tickers=TICKERS, params=SEVERE, max_lookback=2)
+    entries: list[list[Entry]] = []
+    for often in (False, True):
+        broker = SimBroker(TICKERS, 5_000.0, bundle.account, bundle.instruments)
+        trader = PaperTrader(bundle, slot="s")
+        trader.start(bars.slice(0, 600), broker.account())
+        entries.append([])
+        for number in range(600, 690):
+            bar = ClosedBar.of(bars, number)
+            broker.next_bar(bar.time, bar.open, bar.hole)
+            entries[-1].append(trader.on_bar(bar, broker.fills(), broker.account()))
+            broker.submit(entries[-1][-1].orders)
+            if often:
+                state = json.loads(json.dumps(trader.state()))
+                trader = PaperTrader(bundle, slot="s")
+                with pytest.raises(RunError, match="where the trader stopped"):
+                    trader.go_on(bars.slice(0, number), state)
+                trader.go_on(bars.slice(0, number + 1), state)
+    assert sum(entry.trades for entry in entries[0]) > 20
+    for one, other in zip(*entries, strict=True):
+        assert str(one) == str(other)
+
+
 def test_the_account_is_the_sum_of_its_sub_accounts_at_every_bar() -> None:
     bundle, bars = three(), market_bars(7, holes=0.05, bars=1000)
     broker = SimBroker(TICKERS, 10_000.0, bundle.account, bundle.instruments)
-    trader = PaperTrader(bundle, broker, slot="s")
-    trader.start(bars.slice(0, WINDOW[0]))
+    trader = PaperTrader(bundle, slot="s")
+    trader.start(bars.slice(0, WINDOW[0]), broker.account())
     for number in range(*WINDOW):
         bar = ClosedBar.of(bars, number)
         broker.next_bar(bar.time, bar.open, bar.hole)
-        entry = trader.on_bar(bar)
+        entry = trader.on_bar(bar, broker.fills(), broker.account())
+        broker.submit(entry.orders)
         books, account = trader.books, broker.account()
         assert len(books) == 3
         assert sum(book.cash for book in books) == pytest.approx(account.cash, rel=1e-9, abs=1e-9)

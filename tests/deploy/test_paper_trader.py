@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.brokers.base import Order
+from deploy.brokers.base import AccountState, Order
 from deploy.brokers.sim import SimBroker
 from deploy.bundle import Bundle
 from deploy.paper_trader import ClosedBar, PaperTrader
@@ -242,17 +242,16 @@ def test_too_little_history_and_skipped_or_repeated_bars_are_refused() -> None:
     with pytest.raises(InputError, match="after 513 bars"):
         replay(bundle, bars, (512, 520))
     replay(bundle, bars, (513, 515))
-    broker = SimBroker(TICKERS, 10_000.0, bundle.account, bundle.instruments)
-    trader = PaperTrader(bundle, broker, slot="s")
+    account, trader = AccountState(10_000.0, {}), PaperTrader(bundle, slot="s")
     with pytest.raises(RunError, match="not started"):
-        trader.on_bar(ClosedBar.of(bars, 600))
+        trader.on_bar(ClosedBar.of(bars, 600), [], account)
     with pytest.raises(InputError, match="needs 513 bars of history"):
-        trader.start(bars.slice(0, 512))
-    trader.start(bars.slice(0, 600))
-    trader.on_bar(ClosedBar.of(bars, 600))
+        trader.start(bars.slice(0, 512), account)
+    trader.start(bars.slice(0, 600), account)
+    trader.on_bar(ClosedBar.of(bars, 600), [], account)
     for wrong in (600, 602, 599):
         with pytest.raises(RunError, match="the next bar should open at"):
-            trader.on_bar(ClosedBar.of(bars, wrong))
+            trader.on_bar(ClosedBar.of(bars, wrong), [], account)
 
 
 def test_the_broker_fills_at_the_next_open_with_slippage_and_takes_the_fee_from_what_is_received() -> None:
