@@ -182,9 +182,18 @@ class Registry:
         with self.database.reading() as session:
             return [Version(row.slot, row.number, row.bundle, row.at) for row in session.scalars(query)]
 
-    def events(self, slot: str | None = None, *, bundle: str | None = None, kinds: Sequence[str] = ()) -> list[Event]:
-        """What happened to the slot, or to all of them, oldest first; of that bundle only, or of those kinds only."""
-        query = select(EventRow).order_by(EventRow.id)
+    def events(
+        self,
+        slot: str | None = None,
+        *,
+        bundle: str | None = None,
+        kinds: Sequence[str] = (),
+        newest: int | None = None,
+    ) -> list[Event]:
+        """What happened to the slot, or to all of them, oldest first; of that bundle or those kinds only, or only as
+        many of the newest.
+        """
+        query = select(EventRow).order_by(EventRow.id.desc()).limit(newest)
         if slot is not None:
             query = query.where(EventRow.slot == slot)
         if bundle is not None:
@@ -195,7 +204,7 @@ class Registry:
             return [
                 Event(row.slot, row.kind, row.at, row.bundle, row.previous, row.reason, row.report)
                 for row in session.scalars(query)
-            ]
+            ][::-1]
 
     def holdout_span(self, bundle: Bundle) -> tuple[int, int] | None:
         """Opens of the first and last bar at which the bundle's weights were looked; None where they never were."""

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -97,6 +99,18 @@ class LaneBar:
     action: dict[str, float] | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class LaneColumns:
+    """Lines of a lane as arrays, (n,) each, oldest first: see `LaneBar`. time, trades: int64; the others float64."""
+
+    time: NDArray[np.int64]
+    value: NDArray[np.float64]
+    cash: NDArray[np.float64]
+    fees: NDArray[np.float64]
+    notional: NDArray[np.float64]
+    trades: NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class OrderLine:
     """An order of a lane, and what became of it: None while that is unknown."""
@@ -172,6 +186,20 @@ class TraderStore:
             rows = session.scalars(query.order_by(LaneBarRow.time.desc()).limit(newest))
             names = LaneBar.__dataclass_fields__
             return [LaneBar(**{name: getattr(row, name) for name in names}) for row in rows][::-1]
+
+    def lane_columns(self, slot: str, lane: str, *, since: int) -> LaneColumns:
+        """A lane's lines from bars that opened at `since` or later, read fast: years of them are many."""
+        row = LaneBarRow
+        query = (
+            select(row.time, row.value, row.cash, row.fees, row.notional, row.trades)
+            .where(row.slot == slot, row.lane == lane, row.time >= since)
+            .order_by(row.time)
+        )
+        with self._database.reading() as session:
+            found = [tuple(line) for line in session.execute(query)]
+        columns = np.array(found, dtype=np.float64).reshape(len(found), 6).T
+        time, value, cash, fees, notional, trades = columns
+        return LaneColumns(time.astype(np.int64), value, cash, fees, notional, trades.astype(np.int64))
 
     def orders(
         self, slot: str, *, lane: str | None = None, decided: int | None = None, newest: int | None = None

@@ -1,0 +1,138 @@
+"""The equity of a slot's lanes: read once and kept, since lines are only ever added; compared; thinned for a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.live.store import Lane, LaneColumns, TraderStore
+from envs.crypto import metrics
+from envs.crypto.timeframe import bars_per_year
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+FEWEST_RETURNS = 30  # from which on a Sharpe ratio is shown
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """A lane with its lines, (n,) each. growth: value over the first value. drawdown: share below the peak, 0 … 1."""
+
+    lane: Lane
+    lines: LaneColumns
+
+    @property
+    def growth(self) -> Array:
+        first = self.lines.value[:1]
+        return self.lines.value / first if first.size and first[0] > 0.0 else np.zeros_like(self.lines.value)
+
+    @property
+    def drawdown(self) -> Array:
+        growth = self.growth
+        peak = np.maximum.accumulate(growth)
+        return np.divide(peak - growth, peak, out=np.zeros_like(growth), where=peak > 0.0)
+
+    @property
+    def returns(self) -> Array:
+        """(n - 1,) simple, per line; 0 after a total loss."""
+        before, after = self.lines.value[:-1], self.lines.value[1:]
+        return np.divide(after - before, before, out=np.zeros_like(before), where=before > 0.0)
+
+    def sharpe(self, timeframe: str) -> float | None:
+        """Annualised; None for too few bars to say."""
+        returns = self.returns
+        return metrics.sharpe(returns, bars_per_year(timeframe)) if returns.size >= FEWEST_RETURNS else None
+
+    def between(self, first: int, last: int) -> float | None:
+        """Total return from the line of bar `first` to that of bar `last`; None unless it has both."""
+        places = np.searchsorted(self.lines.time, (first, last))
+        if places[1] >= len(self.lines.time) or tuple(self.lines.time[places]) != (first, last):
+            return None
+        start, end = self.lines.value[places]
+        return float(end / start - 1.0) if start > 0.0 else None
+
+
+class SeriesCache:
+    """Lanes' lines, of which only the new ones are read again. May be used by several threads."""
+
+    def __init__(self, store: TraderStore) -> None:
+        self.store = store
+        self._kept: dict[tuple[str, str, int], LaneColumns] = {}
+        self._lock = threading.Lock()
+
+    def read(self, slot: str, lane: Lane) -> Series:
+        """The lane since it began."""
+        key = (slot, lane.name, lane.since)
+        with self._lock:
+            kept = self._kept.get(key)
+            since = lane.since if kept is None or not kept.time.size else int(kept.time[-1]) + 1
+            new = self.store.lane_columns(slot, lane.name, since=since)
+            if kept is None or not kept.time.size:
+                kept = new
+            elif new.time.size:
+                pairs = zip(_columns(kept), _columns(new), strict=True)
+                kept = LaneColumns(*(np.concatenate(pair) for pair in pairs))
+            self._kept[key] = kept
+        return Series(lane, kept)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A lane's line in a picture. time: opens of bars, seconds. value: 1 where the picture begins (a lane that began
+    later begins on the first curve's line). drawdown: share below its own peak so far.
+    """
+
+    lane: str
+    kind: str
+    time: list[int]
+    value: list[float]
+    drawdown: list[float]
+
+
+def curves(every: Sequence[Series], *, since: int | None, most: int) -> list[Curve]:
+    """All lanes from bar `since` on, of at most about `most` points each. The first of them is what later ones join."""
+    found: list[Curve] = []
+    reference: tuple[Index, Array] | None = None
+    for series in every:
+        start = 0 if since is None else int(np.searchsorted(series.lines.time, since))
+        time, growth, drawdown = series.lines.time[start:], series.growth[start:], series.drawdown[start:]
+        if not time.size or growth[0] <= 0.0:
+            continue
+        value = growth / growth[0]
+        if reference is None:
+            reference = (time, value)
+        else:
+            place = int(np.searchsorted(reference[0], time[0], side="right")) - 1
+            value = value * (reference[1][place] if place >= 0 else 1.0)
+        kept = np.union1d(thin(value, most // 2), thin(drawdown, most // 2))
+        found.append(
+            Curve(
+                series.lane.name, series.lane.kind, time[kept].tolist(), np.round(value[kept], 6).tolist(),
+                np.round(drawdown[kept], 6).tolist(),
+            )
+        )  # fmt: skip
+    return found
+
+
+def thin(values: Array, most: int) -> Index:
+    """Which points to draw of a curve of (n,): at most `most`, but four at least. First, last, lowest and highest of
+    equal stretches, so that it looks the same, extremes included (Jugel et al. 2014, "M4").
+    """
+    if len(values) <= most:
+        return np.arange(len(values))
+    edges = np.linspace(0, len(values), max(1, most // 4) + 1).astype(np.int64)
+    kept = [
+        (start, start + int(np.argmin(part)), start + int(np.argmax(part)), stop - 1)
+        for start, stop in zip(edges[:-1], edges[1:], strict=True)
+        for part in (values[start:stop],)
+    ]
+    return np.unique(np.array(kept, dtype=np.int64))
+
+
+def _columns(lines: LaneColumns) -> list[NDArray[np.float64] | NDArray[np.int64]]:
+    return [getattr(lines, field.name) for field in dataclasses.fields(lines)]
