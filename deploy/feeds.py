@@ -9,7 +9,7 @@ volume. Where nothing comes at all, nothing is given: the source is late or away
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -37,9 +37,10 @@ class Feed(Protocol):
     tickers: tuple[str, ...]
     timeframe: str
 
-    def start(self, count: int, now: float) -> Bars:
-        """At least `count` closed bars, up to the newest that all tickers have. Raises InputError where there are not
-        as many, or too many holes in them; RunError where the source is out of reach.
+    def start(self, count: int, now: float, last: int | None = None) -> Bars:
+        """At least `count` closed bars, up to the newest that all tickers have, or up to the one that opened at `last`;
+        `poll` gives what follows. Raises InputError where there are not as many, or too many holes in them; RunError
+        where the source is out of reach.
         """
 
     def poll(self, now: float) -> list[ClosedBar]:
@@ -106,15 +107,17 @@ class LiveFeed:
 
         return cls(fetch, tickers, timeframe, name=str(data_dir), grace=grace, say=say)
 
-    def start(self, count: int, now: float) -> Bars:
+    def start(self, count: int, now: float, last: int | None = None) -> Bars:
         """See `Feed.start`."""
-        end = self._closed_until(now)
+        end = self._closed_until(now) if last is None else last + self._seconds
         start = end - (count + SPARE_BARS) * self._seconds
         series = []
         for ticker in self.tickers:
             rows = self._sound(ticker, self._fetch(ticker, start, end))
             if not len(rows):
                 raise InputError(f"{self.name} has no bars of {ticker} since {stamp(start)} UTC")
+            if last is not None and rows[-1, 0] < last:  # a hole there: what came before it holds
+                rows = np.vstack([rows, [last, *[rows[-1, 4]] * 4, 0.0]])
             none = np.zeros(0, dtype=np.int64)
             path = Path(f"{self.name} {ticker}")
             series.append(TickerBars(path, ticker, self.timeframe, rows[:, 0].astype(np.int64), rows[:, 1:], none))
@@ -175,46 +178,35 @@ class LiveFeed:
         return rows[::-1][index]
 
 
-class ReplayFeed:
-    """Recorded bars as if they closed now: `speed` times as fast as they did, or one per poll where it is infinite.
+class RecordedFeed:
+    """Recorded bars, which close when the clock says so."""
 
-    first: the bar that is given first by `poll`; `start` gives all before it.
-    """
-
-    def __init__(self, bars: Bars, first: int, speed: float = math.inf) -> None:
-        if not speed > 0:
-            raise InputError(f"--speed {speed} must be above zero")
+    def __init__(self, bars: Bars) -> None:
         self.tickers, self.timeframe = bars.tickers, bars.timeframe
-        self._bars, self._next, self._speed = bars, first, speed
-        self._began = 0.0
-        self._first = first
+        self._bars, self._next = bars, 0
+        self._ends = bars.time + bar_seconds(bars.timeframe)
 
-    def start(self, count: int, now: float) -> Bars:
+    def start(self, count: int, now: float, last: int | None = None) -> Bars:
         """See `Feed.start`."""
-        if self._first < count:
-            raise InputError(f"{self._first} bars lie before the replay; {count} are needed to start")
-        self._began = now
-        return self._bars.slice(0, self._first)
+        end = self._closed(now) if last is None else int(np.searchsorted(self._bars.time, last, side="right"))
+        if end < count:
+            raise InputError(f"{end} bars lie before the replay; {count} are needed to start")
+        self._next = end
+        return self._bars.slice(max(0, end - count - SPARE_BARS), end)
 
     def poll(self, now: float) -> list[ClosedBar]:
         """See `Feed.poll`."""
-        if math.isinf(self._speed):
-            stop = self._next + 1
-        else:
-            stop = self._first + int((now - self._began) * self._speed // bar_seconds(self.timeframe))
-        return list(self._give(min(stop, len(self._bars))))
+        first, self._next = self._next, max(self._next, self._closed(now))
+        return [ClosedBar.of(self._bars, bar) for bar in range(first, self._next)]
 
     def age(self, now: float) -> float:
-        """Zero: what is replayed is never stale."""
-        del now
-        return 0.0
+        """See `Feed.age`; zero once all have been given, since there is nothing more to come."""
+        return 0.0 if self.over else now - float(self._ends[self._next - 1])
 
     @property
     def over(self) -> bool:
         """Whether all bars have been given."""
         return self._next >= len(self._bars)
 
-    def _give(self, stop: int) -> Iterator[ClosedBar]:
-        for bar in range(self._next, stop):
-            self._next = bar + 1
-            yield ClosedBar.of(self._bars, bar)
+    def _closed(self, now: float) -> int:
+        return int(np.searchsorted(self._ends, now, side="right"))

@@ -50,6 +50,8 @@ class AlpacaBroker(Broker):
     take to be done before it is cancelled. timeout: seconds to wait for one answer.
     """
 
+    immediate = True
+
     def __init__(
         self,
         symbols: Mapping[str, str],

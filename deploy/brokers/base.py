@@ -61,7 +61,12 @@ class AccountState:
 
 
 class Broker(ABC):
-    """A broker that trades on paper. No implementation may place an order with real money."""
+    """A broker that trades on paper. No implementation may place an order with real money.
+
+    immediate: whether it fills orders as soon as they are sent, and not only at the next bar.
+    """
+
+    immediate: bool
 
     @abstractmethod
     def account(self) -> AccountState:
@@ -70,6 +75,12 @@ class Broker(ABC):
     @abstractmethod
     def submit(self, orders: Sequence[Order]) -> None:
         """Send the orders of one bar. Raises ValueError for a client id that was sent before."""
+
+    @abstractmethod
+    def adopt(self, orders: Sequence[Order]) -> list[Order]:
+        """Take over orders that an earlier process may have sent: `fills` reports them. Returns those that never
+        arrived.
+        """
 
     @abstractmethod
     def fills(self) -> list[Fill]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ class SimBroker(Broker):
     tickers: in the order of the arrays given to `next_bar`. cash: what the account starts with, in quote units.
     """
 
+    immediate = False
+
     def __init__(self, tickers: Sequence[str], cash: float, params: EnvParams, instruments: Instruments) -> None:
         count = len(tickers)
         self._tickers = tuple(tickers)
@@ -31,6 +34,21 @@ class SimBroker(Broker):
         self._pending: list[Order] = []
         self._settled: list[Fill] = []
         self._sent: set[str] = set()
+
+    def state(self) -> dict[str, Any]:
+        """What the account holds, as JSON has it. Orders that wait for the next bar are not part of it: whoever sent
+        them sends them again.
+        """
+        return {"cash": float(self._cash), "units": dict(zip(self._tickers, self._units.tolist(), strict=True))}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Hold what was held when `state` was taken."""
+        self._cash = torch.tensor(state["cash"], dtype=torch.float64)
+        self._units = torch.tensor([state["units"][ticker] for ticker in self._tickers], dtype=torch.float64)
+
+    def adopt(self, orders: Sequence[Order]) -> list[Order]:
+        """None of them: an account of virtual money knows no orders of an earlier process."""
+        return list(orders)
 
     def account(self) -> AccountState:
         """What the account holds now."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.feeds import GRACE_SECONDS, SETTLE_SECONDS, SPARE_BARS, LiveFeed, ReplayFeed
+from deploy.feeds import GRACE_SECONDS, SETTLE_SECONDS, SPARE_BARS, LiveFeed, RecordedFeed
 from deploy.paper_trader import ClosedBar
 from envs.crypto.bar_files import file_name
 from envs.crypto.bars import Bars, write_bars
@@ -213,18 +213,29 @@ def test_bars_of_a_source_over_http() -> None:
         assert bar.close[0] == BARS.close[100, 0]
 
 
-def test_a_replay_gives_its_bars_at_its_speed() -> None:
-    feed = ReplayFeed(BARS, 100, speed=STEP)  # a bar a second
-    assert len(feed.start(60, now=50.0)) == 100
-    assert feed.poll(50.9) == []
-    for index, bar in enumerate(feed.poll(53.0), start=100):
+def test_recorded_bars_close_when_the_clock_says_so() -> None:
+    feed = RecordedFeed(BARS)
+    closes = [float(time) + STEP for time in BARS.time]
+    assert int(feed.start(60, closes[99]).time[-1]) == BARS.time[99]
+    assert feed.poll(closes[100] - 0.1) == []
+    for index, bar in enumerate(feed.poll(closes[102]), start=100):
         assert_bar(bar, BARS, index)
-    assert len(feed.poll(1e9)) == 57
-    assert feed.over
-    at_once = ReplayFeed(BARS, 158)
-    at_once.start(10, 0.0)
-    assert [len(at_once.poll(0.0)) for _ in range(3)] == [1, 1, 0]
-    with pytest.raises(InputError, match="158 bars lie before the replay; 159 are needed"):
-        ReplayFeed(BARS, 158).start(159, 0.0)
-    with pytest.raises(InputError, match="--speed 0 must be above zero"):
-        ReplayFeed(BARS, 1, speed=0)
+    assert (feed.age(closes[102] + 7.0), feed.over) == (7.0, False)
+    assert len(feed.poll(1e12)) == 57
+    assert (feed.age(1e12), feed.over) == (0.0, True)
+    assert int(feed.start(60, 1e12, last=int(BARS.time[120])).time[-1]) == BARS.time[120]
+    assert feed.poll(1e12)[0].time == BARS.time[121]
+    with pytest.raises(InputError, match="100 bars lie before the replay; 101 are needed"):
+        RecordedFeed(BARS).start(101, closes[99])
+
+
+def test_a_feed_goes_on_after_the_bar_that_was_acted_on_last() -> None:
+    shop = Shop(BARS)
+    shop.seen_at[1][110] = math.inf  # that very bar is a hole
+    feed = feed_on(shop)
+    history = feed.start(20, at(shop, 120, GRACE_SECONDS), last=int(BARS.time[110]))
+    assert int(history.time[-1]) == BARS.time[110]
+    assert history.close[-1].tolist() == [BARS.close[110, 0], BARS.close[109, 1]]
+    given_ = feed.poll(shop.now)
+    assert [bar.time for bar in given_] == BARS.time[111:121].tolist()
+    assert_bar(given_[0], BARS, 111)
