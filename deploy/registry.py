@@ -174,6 +174,12 @@ class Registry:
             row = session.get(BundleRow, hash_)
             return Path(row.data_dir) if row and row.data_dir else None
 
+    def origin(self, hash_: str) -> tuple[str, int] | None:
+        """The study and the (first) trial that a bundle came from; None for one that was never registered."""
+        with self.database.reading() as session:
+            row = session.get(BundleRow, hash_)
+            return None if row is None else (row.study, row.trial)
+
     def versions(self, slot: str | None = None) -> list[Version]:
         """Every bundle that came to the slot, or to any of them, oldest first."""
         query = select(VersionRow).order_by(VersionRow.slot, VersionRow.number)

@@ -1,11 +1,13 @@
-"""The equity of a slot's lanes: read once and kept, since lines are only ever added; compared; thinned for a picture."""
+"""The equity of a slot's lanes: read once and kept (lines are only ever added), compared, thinned for a picture."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,13 +50,30 @@ class Series:
         returns = self.returns
         return metrics.sharpe(returns, bars_per_year(timeframe)) if returns.size >= FEWEST_RETURNS else None
 
-    def between(self, first: int, last: int) -> float | None:
-        """Total return from the line of bar `first` to that of bar `last`; None unless it has both."""
-        places = np.searchsorted(self.lines.time, (first, last))
-        if places[1] >= len(self.lines.time) or tuple(self.lines.time[places]) != (first, last):
+    def since(self, moment: int) -> float | None:
+        """Total return since the close of the last bar that opened at `moment` or before; None where there is none."""
+        place = int(np.searchsorted(self.lines.time, moment, side="right")) - 1
+        if place < 0 or self.lines.value[place] <= 0.0:
             return None
-        start, end = self.lines.value[places]
-        return float(end / start - 1.0) if start > 0.0 else None
+        return float(self.lines.value[-1] / self.lines.value[place] - 1.0)
+
+    def cut(self, first: int, last: int) -> Series | None:
+        """The part from the line of bar `first` to that of bar `last` (opens); None unless it has both."""
+        start, end = np.searchsorted(self.lines.time, (first, last)).tolist()
+        if end >= len(self.lines.time) or (self.lines.time[start], self.lines.time[end]) != (first, last):
+            return None
+        return Series(self.lane, LaneColumns(*(column[start : end + 1] for column in _columns(self.lines))))
+
+    def changes(self) -> list[tuple[int, str]]:
+        """Bars (opens) from which another bundle traded than before, and its hash."""
+        bundle = self.lines.bundle
+        places = np.flatnonzero(bundle[1:] != bundle[:-1]) + 1
+        return [(int(self.lines.time[place]), str(bundle[place])) for place in places]
+
+    def sketch(self, points: int = 40) -> list[float]:
+        """Some of its growth at equal distances, the last included, for a curve of a line's height."""
+        places = np.linspace(0, len(self.lines.time) - 1, min(points, len(self.lines.time))).astype(np.int64)
+        return [round(float(value), 6) for value in self.growth[places]]
 
 
 class SeriesCache:
@@ -128,11 +147,11 @@ def thin(values: Array, most: int) -> Index:
     edges = np.linspace(0, len(values), max(1, most // 4) + 1).astype(np.int64)
     kept = [
         (start, start + int(np.argmin(part)), start + int(np.argmax(part)), stop - 1)
-        for start, stop in zip(edges[:-1], edges[1:], strict=True)
+        for start, stop in itertools.pairwise(edges.tolist())
         for part in (values[start:stop],)
     ]
     return np.unique(np.array(kept, dtype=np.int64))
 
 
-def _columns(lines: LaneColumns) -> list[NDArray[np.float64] | NDArray[np.int64]]:
+def _columns(lines: LaneColumns) -> list[NDArray[Any]]:
     return [getattr(lines, field.name) for field in dataclasses.fields(lines)]

@@ -101,7 +101,7 @@ class LaneBar:
 
 @dataclass(frozen=True, eq=False)
 class LaneColumns:
-    """Lines of a lane as arrays, (n,) each, oldest first: see `LaneBar`. time, trades: int64; the others float64."""
+    """Lines of a lane as arrays, (n,) each, oldest first: see `LaneBar`."""
 
     time: NDArray[np.int64]
     value: NDArray[np.float64]
@@ -109,6 +109,7 @@ class LaneColumns:
     fees: NDArray[np.float64]
     notional: NDArray[np.float64]
     trades: NDArray[np.int64]
+    bundle: NDArray[np.object_]
 
 
 @dataclass(frozen=True)
@@ -191,15 +192,17 @@ class TraderStore:
         """A lane's lines from bars that opened at `since` or later, read fast: years of them are many."""
         row = LaneBarRow
         query = (
-            select(row.time, row.value, row.cash, row.fees, row.notional, row.trades)
+            select(row.time, row.value, row.cash, row.fees, row.notional, row.trades, row.bundle)
             .where(row.slot == slot, row.lane == lane, row.time >= since)
             .order_by(row.time)
         )
         with self._database.reading() as session:
             found = [tuple(line) for line in session.execute(query)]
-        columns = np.array(found, dtype=np.float64).reshape(len(found), 6).T
-        time, value, cash, fees, notional, trades = columns
-        return LaneColumns(time.astype(np.int64), value, cash, fees, notional, trades.astype(np.int64))
+        time, value, cash, fees, notional, trades, bundle = np.array(found, dtype=object).reshape(len(found), 7).T
+        return LaneColumns(
+            time.astype(np.int64), *(column.astype(np.float64) for column in (value, cash, fees, notional)),
+            trades.astype(np.int64), bundle,
+        )  # fmt: skip
 
     def orders(
         self, slot: str, *, lane: str | None = None, decided: int | None = None, newest: int | None = None

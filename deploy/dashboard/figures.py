@@ -1,0 +1,108 @@
+"""Pictures as Plotly's JavaScript reads them. Colours are named (`tone`) and chosen by the page, light or dark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deploy.dashboard.series import Curve
+from deploy.dashboard.view import EQUAL_WEIGHT, SlotView
+from deploy.report import short
+
+Figure = dict[str, Any]
+RIVALS, HELD = 4, 4  # tones of challengers and of held tickers; the fifth looks like the first, dashed otherwise
+DASHES = ("solid", "dash", "dot", "dashdot")
+
+
+def lane_tones(lanes: Sequence[tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """Tone and dash of every lane. lanes: name and kind."""
+    found, rivals, held = {}, 0, 0
+    for name, kind in lanes:
+        if kind in ("account", "shadow"):
+            found[name] = ("account", "solid" if kind == "account" else "dot")
+        elif kind == "challenger":
+            found[name] = (f"rival{rivals % RIVALS}", DASHES[rivals // RIVALS % len(DASHES)])
+            rivals += 1
+        elif name in (EQUAL_WEIGHT, "cash"):
+            found[name] = ("equal" if name == EQUAL_WEIGHT else "cash", "solid" if name == EQUAL_WEIGHT else "dash")
+        else:
+            found[name] = (f"held{held % HELD}", "dot" if held < HELD else "dashdot")
+            held += 1
+    return found
+
+
+def equity_figure(view: SlotView) -> Figure:
+    """Return of every lane since the picture's left edge, and below it how far each is under its peak. Held tickers are
+    hidden until they are asked for.
+    """
+    tones = lane_tones([(curve.lane, curve.kind) for curve in view.curves])
+    data: list[Figure] = []
+    for curve in view.curves:
+        hidden = curve.kind == "benchmark" and curve.lane not in (EQUAL_WEIGHT, "cash")
+        look = _look(curve, tones[curve.lane], "legendonly" if hidden else True)
+        times = [1000 * moment for moment in curve.time]
+        returns = [round(value - 1.0, 6) for value in curve.value]
+        data.append(look | {"x": times, "y": returns, "hovertemplate": "%{y:+.2%}"})
+        if curve.lane != "cash":
+            below = [-value for value in curve.drawdown]
+            data.append(look | {"x": times, "y": below, "yaxis": "y2", "showlegend": False, "hoverinfo": "skip"})
+    begin = min((curve.time[0] for curve in view.curves), default=0)
+    marks = [(moment, hash_) for moment, hash_ in view.marks if moment > begin]
+    layout: Figure = {
+        "xaxis": {"type": "date", "anchor": "y2"},
+        "yaxis": {"domain": [0.34, 1.0], "tickformat": "+.1~%", "title": {"text": "return"}},
+        "yaxis2": {"domain": [0.0, 0.28], "tickformat": ".1~%", "title": {"text": "below peak"}},
+        "hovermode": "x unified",
+        "shapes": [
+            {"type": "line", "yref": "paper", "y0": 0.34, "y1": 1, "x0": 1000 * at, "x1": 1000 * at, "tone": "mark"}
+            for at, _ in marks
+        ],
+        "annotations": [
+            {"x": 1000 * at, "y": 1, "yref": "paper", "xanchor": "left", "yanchor": "top", "showarrow": False,
+             "text": f" champion {short(hash_)[:8]}"}
+            for at, hash_ in marks
+        ],
+    }  # fmt: skip
+    return {"data": data, "layout": layout}
+
+
+def rate_figure(history: Mapping[str, Any]) -> Figure:
+    """Trials per hour over the time of a study."""
+    parts = history["rates"]
+    bars = {
+        "type": "bar", "tone": "account", "name": "trials/hour", "offset": 0, "showlegend": False,
+        "x": [1000 * part["at"] for part in parts], "width": [1000 * part["seconds"] for part in parts],
+        "y": [round(part["per_hour"], 3) for part in parts],
+        "customdata": [part["finished"] for part in parts],
+        "hovertemplate": "%{y:.1f} trials/hour, %{customdata} finished<extra></extra>",
+    }  # fmt: skip
+    layout = {"xaxis": {"type": "date"}, "yaxis": {"title": {"text": "trials per hour"}, "rangemode": "tozero"}}
+    return {"data": [bars], "layout": layout}
+
+
+def best_figure(history: Mapping[str, Any], objective: str) -> Figure:
+    """Values of the complete trials as they ended, and the best so far."""
+    values = history["values"]
+    times = [1000 * one["at"] for one in values]
+    dots = {
+        "type": "scatter", "mode": "markers", "tone": "cash", "name": "a trial", "x": times,
+        "y": [one["value"] for one in values], "text": [f"trial {one['trial']}" for one in values],
+        "hovertemplate": "%{text}: %{y:+.4f}<extra></extra>", "marker": {"size": 6},
+    }  # fmt: skip
+    line = {
+        "type": "scatter", "mode": "lines", "tone": "account", "name": "best so far", "x": times,
+        "y": [one["best"] for one in values], "line": {"shape": "hv", "width": 2.5},
+        "hovertemplate": "best so far %{y:+.4f}<extra></extra>",
+    }  # fmt: skip
+    return {
+        "data": [dots, line],
+        "layout": {"xaxis": {"type": "date"}, "yaxis": {"title": {"text": objective}}, "hovermode": "closest"},
+    }
+
+
+def _look(curve: Curve, tone: tuple[str, str], visible: bool | str) -> Figure:
+    colour, dash = tone
+    return {
+        "type": "scatter", "mode": "lines", "name": curve.lane, "legendgroup": curve.lane, "tone": colour,
+        "visible": visible, "line": {"dash": dash, "width": 2.6 if curve.kind == "account" else 1.5},
+    }  # fmt: skip

@@ -1,0 +1,75 @@
+"""Where the dashboard's figures come from: the registry's database, and whoever knows the studies."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rich.console import RenderableType
+
+from deploy.dashboard.health import Health, health
+from deploy.dashboard.series import SeriesCache
+from deploy.dashboard.view import SlotView, slot_names, slot_view
+from deploy.live.store import TraderStore
+from deploy.registry import Registry
+from envs.errors import InputError
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+
+class Search(Protocol):
+    """What the dashboard asks of the search, which this package knows nothing about. All raise InputError or RunError,
+    one sentence, where there is no study, or no database of studies.
+    """
+
+    def studies(self) -> list[str]:
+        """Their names, the one to begin with first."""
+
+    def progress(self, name: str) -> dict[str, Any]:
+        """How a study goes: the keys of `sweepd status --json`, `objective`, `synthetic` and `history`."""
+
+    def show(self, found: dict[str, Any]) -> RenderableType:
+        """The same for a terminal."""
+
+    def application(self) -> WSGIApplication:
+        """optuna-dashboard."""
+
+
+# Study name (None: the newest), --storage, --runs-dir.
+OpenSearch = Callable[[str | None, str | None, Path], Search]
+
+
+class PaperSource:
+    """The slots of a deployments folder, opened when they are first asked for: it may come later. folder, url: as for
+    `Registry`.
+    """
+
+    def __init__(self, folder: Path, url: str | None) -> None:
+        self._folder, self._url = folder, url
+        self._opened: tuple[Registry, SeriesCache] | None = None
+        self._lock = threading.Lock()
+
+    def slots(self) -> dict[str, Health]:
+        """How each slot is, by name. Raises InputError where there is none."""
+        registry, cache = self._open()
+        now, traders = time.time(), {trader.slot: trader for trader in cache.store.traders()}
+        names = slot_names(registry, cache.store)
+        if not names:
+            raise InputError(f"no slot of {self._folder} has a champion yet: sweepd promote asks for one")
+        return {name: health(traders.get(name), now, slot=name) for name in names}
+
+    def view(self, slot: str, *, days: float | None = None) -> SlotView:
+        """A slot as it is now."""
+        registry, cache = self._open()
+        return slot_view(registry, cache, slot, time.time(), days=days)
+
+    def _open(self) -> tuple[Registry, SeriesCache]:
+        with self._lock:
+            if self._opened is None:
+                registry = Registry(self._folder, self._url, create=False)
+                self._opened = registry, SeriesCache(TraderStore(registry.database))
+            return self._opened

@@ -1,0 +1,213 @@
+"""Made-up traders, for the dashboard's tests and for looking at it. Nothing in them is evidence about any market.
+
+    python -m tests.deploy.dashboard.synthetic FOLDER
+
+fills FOLDER with a registry of four slots and keeps their traders' hearts beating until Ctrl-C; beside it,
+`sweepd dashboard --deployments FOLDER` shows them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.brokers.base import Fill, Order
+from deploy.bundle import Bundle
+from deploy.live.store import ACCOUNT, Changes, Lane, LaneBar, LaneKind, OrderLine, TraderStore
+from deploy.registry import Registry
+from tests.deploy.builders import small_bundle
+
+HOUR = 3600
+TICKERS = ("BTC/USDT", "ETH/USDT", "SOL/USDT")
+CASH = 10_000.0
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Session:
+    """A made-up session. time: (T,) opens of hourly bars. prices: (T, N). equities: (T,) by lane."""
+
+    slot: str
+    token: str
+    time: NDArray[np.int64]
+    prices: Array
+    equities: dict[str, Array]
+
+
+def bundles() -> list[Bundle]:
+    """Five that differ."""
+    return [small_bundle(seed, tickers=TICKERS) for seed in range(5)]
+
+
+def write_session(
+    store: TraderStore,
+    slot: str,
+    made: Sequence[Bundle],
+    *,
+    bars: int = 24 * 75,
+    end: int | None = None,
+    seed: int = 0,
+    previous: str | None = None,
+    session: dict[str, Any] | None = None,
+    feed: str = "binance",
+) -> Session:
+    """A trader with its lanes, bars, orders and events. made: champion, then challengers (the last one retired).
+
+    end: open of the last bar; None: of the one that closed last. previous: hash of the champion of the first third.
+    """
+    rng = np.random.default_rng(seed)
+    end = int(time.time()) // HOUR * HOUR - HOUR if end is None else end
+    moments = end - HOUR * np.arange(bars)[::-1]
+    drift, shape = np.array([2e-5, -1e-5, 4e-5]), (bars, len(TICKERS))
+    moves = drift + 0.006 * (0.8 * rng.standard_normal((bars, 1)) + 0.6 * rng.standard_normal(shape))
+    moves[0] = 0.0
+    prices = np.array([60_000.0, 3_000.0, 150.0]) * np.exp(np.cumsum(moves, axis=0))
+    equal = CASH * (prices / prices[0]).mean(axis=1)
+    market = np.diff(equal, prepend=equal[0]) / np.concatenate([equal[:1], equal[:-1]])
+
+    def managed(beta: float, edge: float, noise: float) -> Array:
+        returns = beta * market + edge + noise * rng.standard_normal(bars)
+        returns[0] = 0.0
+        return CASH * np.cumprod(1.0 + returns)
+
+    own = managed(0.55, 4e-5, 1.2e-3)
+    lanes: list[tuple[str, LaneKind, str | None, int, str | None, Array]] = [
+        (ACCOUNT, "account", made[0].hash, 0, None, own),
+        ("shadow", "shadow", made[0].hash, 0, None, own * (1.0 + 2e-4 * np.linspace(0.0, 1.0, bars) ** 2)),
+    ]
+    for place, challenger in enumerate(made[1:]):
+        begin, retired = bars * (1 + place) // 4, None
+        if place == len(made) - 2 and place > 0:
+            retired = "its return is below the champion's, p = 0.03 after 21 days"
+        value = managed(0.6, 3e-5 - 5e-5 * place, 1.5e-3)
+        value = CASH * value / value[begin]
+        lanes.append((challenger.name, "challenger", challenger.hash, begin, retired, value))
+    lanes.append(("equal weight", "benchmark", None, 0, None, equal))
+    lanes += [
+        (f"hold {ticker}", "benchmark", None, 0, None, CASH * prices[:, n] / prices[0, n])
+        for n, ticker in enumerate(TICKERS)
+    ]
+    lanes.append(("cash", "benchmark", None, 0, None, np.full(bars, CASH)))
+
+    token = store.take_over(slot, broker="sim", feed=feed, timeframe="1h")
+    changes = Changes(
+        last_bar=int(moments[-1]),
+        status="waits for the next bar",
+        session={"prices": dict(zip(TICKERS, prices[-1].tolist(), strict=True))} | (session or {}),
+    )
+    for name, kind, hash_, begin, retired, value in lanes:
+        stop = bars if retired is None else min(bars, begin + 24 * 21)
+        changes.lanes.append(Lane(name, kind, hash_, int(moments[begin]), retired, {}))
+        weights = np.clip(0.25 + 0.05 * rng.standard_normal((stop, len(TICKERS))).cumsum(axis=0) / 4, 0.0, 0.32)
+        before = previous if kind in ("account", "shadow") else None
+        for bar in range(begin, stop):
+            virtual = kind == "benchmark"
+            traded = not virtual and bar > begin and bar % 7 == 0
+            units = {} if virtual else _units(weights[bar] * value[bar] / prices[bar])
+            invested = 0.0 if virtual else float(sum(units[t] * prices[bar, n] for n, t in enumerate(TICKERS)))
+            changes.bars.append(
+                LaneBar(
+                    name, int(moments[bar]), before if before and bar < bars // 3 else hash_, float(value[bar]),
+                    cash=float(value[bar]) if name == "cash" else 0.0 if virtual else float(value[bar]) - invested,
+                    fees=0.4 if traded else 0.0, notional=400.0 if traded else 0.0, trades=int(traded), units=units,
+                    action=None if virtual else {t: float(weights[bar, n]) for n, t in enumerate(TICKERS)},
+                )
+            )  # fmt: skip
+    changes.intents, changes.events = _orders(slot, moments, prices), _events(moments, prices)
+    store.commit(slot, token, changes)
+    return Session(slot, token, moments, prices, {name: value for name, *_, value in lanes})
+
+
+def _units(held: Array) -> dict[str, float]:
+    return dict(zip(TICKERS, np.round(held, 8).tolist(), strict=True))
+
+
+def _orders(slot: str, moments: NDArray[np.int64], prices: Array) -> list[OrderLine]:
+    """A dozen of the newest: filled, one refused, one still on its way."""
+    lines = []
+    for place in range(12):
+        bar, asset = len(moments) - 1 - 4 * (11 - place), place % len(TICKERS)
+        ticker, price = TICKERS[asset], float(prices[bar, asset])
+        identity = f"{slot}-{int(moments[bar])}-{ticker}"
+        if place % 2:
+            order = Order(identity, ticker, "sell", int(moments[bar]), units=round(400.0 / price, 6))
+        else:
+            order = Order(identity, ticker, "buy", int(moments[bar]), notional=400.0)
+        fill: Fill | None = Fill(
+            order, "filled", int(moments[bar]) + HOUR, round(400.0 / price, 6), 400.0, 0.4, price * 1.0003
+        )
+        if place == 7:
+            fill = Fill(order, "unfilled", int(moments[bar]) + HOUR, reason="below the venue's minimum of 10 USD")
+        lines.append(OrderLine(ACCOUNT, order, None if place == 11 else fill))
+    return lines
+
+
+def _events(moments: NDArray[np.int64], prices: Array) -> list[tuple[str, str, int | None]]:
+    last = int(moments[-1])
+    return [
+        ("started", "with 10,000.00 of cash and no positions", int(moments[0])),
+        ("caught up", "over 3 bars that closed while nobody traded", int(moments[len(moments) // 2])),
+        ("order unfilled", "below the venue's minimum of 10 USD", last - 16 * HOUR),
+        ("daily summary", f"3 orders, fees 1.20; BTC/USDT at {prices[-1, 0]:,.0f}", last),
+    ]  # fmt: skip
+
+
+MONITOR = {
+    "verdict": "ok",
+    "text": "The account follows the simulator on the same bars, and its returns fit the scored distribution.",
+    "tracking_error": 0.00021,
+    "live_sharpe": 0.84,
+    "expected_sharpe": 1.31,
+    "confidence": 0.62,
+    "days": 75,
+}
+
+
+def fill(folder: Path) -> list[tuple[TraderStore, Session]]:
+    """Four slots: one in full life, one halted, one whose trader died, one that was never traded."""
+    registry = Registry(folder)
+    store = TraderStore(registry.database)
+    made = bundles()
+    registry.promote("demo-1h", made[4], expected=None, reason="met every rule on the hold-out")
+    registry.promote("demo-1h", made[0], expected=made[4].hash, reason="beats the champion on the same bars, p = 0.012")
+    for challenger in made[1:4]:
+        registry.challenger("demo-1h", challenger, reason="passed the first stage")
+    registry.withdraw("demo-1h", made[3].hash, "retired from the arena")
+    registry.refuse("demo-1h", "no candidate passes: deflated Sharpe ratio 0.61 < 0.95")
+    full = write_session(store, "demo-1h", made[:4], previous=made[4].hash, session={"monitor": MONITOR})
+    alive = [(store, full)]
+    registry.promote("halted-1h", made[1], expected=None, reason="met every rule on the hold-out")
+    alert = {"verdict": "alert", "text": "Live returns lie below the scored distribution with confidence 0.99."}
+    alive.append(
+        (store, write_session(store, "halted-1h", made[1:2], bars=24 * 20, seed=1, session={"monitor": alert}))
+    )
+    store.halt("halted-1h", "portfolio drawdown of 20.3 %, limit 20 %", sells=True)
+    registry.promote("never-1h", made[2], expected=None, reason="met every rule on the hold-out")
+    registry.promote("silent-1h", made[3], expected=None, reason="met every rule on the hold-out")
+    write_session(store, "silent-1h", made[3:4], bars=24 * 9, seed=2, end=int(time.time()) // HOUR * HOUR - 7 * HOUR)
+    with store._database.writing() as session:  # its trader died seven hours ago
+        from deploy.models import TraderRow
+
+        session.get_one(TraderRow, "silent-1h").beat = "2026-01-01T00:00:00.000Z"
+    return alive
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    alive = fill(folder)
+    print(f"sweepd dashboard --deployments {folder}   # shows them; Ctrl-C ends these traders", flush=True)
+    while True:
+        for store, session in alive:
+            store.beat(session.slot, session.token, "waits for the next bar")
+        time.sleep(5)
+
+
+if __name__ == "__main__":
+    main()
