@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from deploy.book import Book, EqualWeight
 from deploy.brokers.base import AccountState, Fill, Order, Side
 from deploy.bundle import Bundle, format_time
+from deploy.live.risk import RiskLimits, RiskRules, Situation, Verdict, apply, tightened
 from deploy.scoring import in_order
 from deploy.sub_accounts import SubAccounts
 from envs.crypto.bars import Bars
@@ -59,14 +60,26 @@ class ClosedBar:
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """What risk rules look at besides the value. now: seconds since the epoch. data_age: seconds since the bar closed.
+    halt: why the operator stopped trading, or None; halt_sells: everything is to be sold first.
+    """
+
+    now: float
+    data_age: float = 0.0
+    halt: str | None = None
+    halt_sells: bool = False
+
+
+@dataclass(frozen=True)
 class Entry:
     """The ledger's line for one closed bar.
 
     value, equal_weight, cash: quote units at its close. fees, notional: quote units, of the orders filled in it;
     trades, unfilled: how many were and were not. exposure: 1 - cash / value. units: (N,) held. action: (N,) decided at
     its close, None where none was; of several trials their mean, weighted by share. orders: sent at its close. dropped:
-    orders that were too small to send. crossed: quote units that changed hands between trials at its close. fills: what
-    became of the orders sent a bar before.
+    orders that were too small to send, or held back by a risk rule. crossed: quote units that changed hands between
+    trials at its close. fills: what became of the orders sent a bar before. risk: what risk rules had against trading.
     """
 
     time: int
@@ -84,6 +97,7 @@ class Entry:
     dropped: int
     crossed: float
     fills: tuple[Fill, ...]
+    risk: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,7 +116,8 @@ class PaperTrader:
 
     slot: the name under which orders are sent. act: the policy, by default the bundle's own (of several trials, each
     its own): (state_dim,) float32 to (N,) float64. any_account: trade an account outside half to three times of the
-    bundle's initial cash, whose minimum orders would weigh otherwise.
+    bundle's initial cash, whose minimum orders would weigh otherwise. limits: risk rules; none by default, since the
+    bundle was scored without.
     """
 
     def __init__(
@@ -112,6 +127,7 @@ class PaperTrader:
         slot: str,
         act: Callable[[NDArray[np.float32]], Array] | None = None,
         any_account: bool = False,
+        limits: RiskLimits | None = None,
     ) -> None:
         manifest = bundle.manifest
         self.bundle = bundle
@@ -120,7 +136,9 @@ class PaperTrader:
         self._any_account = any_account
         self._tickers = manifest.tickers
         self._shares = [trial.share for trial in bundle.trials]
-        self._rules, self._venue = _rules(bundle)
+        limits = limits or RiskLimits()
+        self._rules, self._venue = _rules(bundle, limits)
+        self._risk, self._verdict = RiskRules(limits), Verdict()
         self._recipe = get_recipe(manifest.recipe.name)
         self._seconds = bar_seconds(manifest.timeframe)
         week = float(bars_per_week(manifest.timeframe))
@@ -182,6 +200,7 @@ class PaperTrader:
         self._accounts = SubAccounts.restored(self._tickers, self._shares, state["accounts"])
         self._benchmark = EqualWeight.restored(state["benchmark"])
         self._decided = _Decision(None, None if state["plan"] is None else _plan_of(state["plan"]))
+        self._risk.restore(state["risk"])
 
     def take_over(self, history: Bars, other: PaperTrader) -> None:
         """Go on with another bundle's positions after the bar that `other` has closed and decided nothing at.
@@ -194,6 +213,8 @@ class PaperTrader:
         order = [other._tickers.index(ticker) for ticker in self._tickers]
         self._accounts = SubAccounts.split(self._tickers, self._shares, other._accounts)
         self._benchmark = other._benchmark.reordered(order)
+        self._risk.restore(other._risk.state())
+        self._verdict = other._verdict
 
     def state(self) -> dict[str, Any]:
         """What `go_on` needs, as JSON has it. Only after a bar."""
@@ -205,14 +226,25 @@ class PaperTrader:
             "accounts": self._accounts.state(),
             "benchmark": self._benchmark.state(),
             "plan": None if self._decided.plan is None else _plan_state(self._decided.plan),
+            "risk": self._risk.state(),
         }
 
-    def on_bar(self, bar: ClosedBar, fills: Sequence[Fill], account: AccountState, *, decide: bool = True) -> Entry:
+    def on_bar(
+        self,
+        bar: ClosedBar,
+        fills: Sequence[Fill],
+        account: AccountState,
+        *,
+        counted: Sequence[Fill] = (),
+        decide: bool = True,
+        conditions: Conditions | None = None,
+    ) -> Entry:
         """Act on a bar that has closed, in the bundle's order of tickers. Returns its line of the ledger, with the
         orders to be sent now.
 
-        fills: what became of the orders of the bar before. account: the broker's, after them. decide: False only keeps
-        the ledger. Raises RunError for a bar that is not the next one.
+        fills: what became of the orders of the bar before. counted: of those that `sold_out` has booked. account: the
+        broker's, after them. decide: False only keeps the ledger. conditions: by default as the bar ends. Raises
+        RunError for a bar that is not the next one, and for a policy that does not give numbers.
         """
         accounts = self._accounts
         if self._history is None or accounts is None:
@@ -232,15 +264,33 @@ class PaperTrader:
             self._benchmark = EqualWeight(accounts.value(bar.close), len(self._tickers), fee=fee, slippage=slippage)
         self._append(bar)
         self._decided = _Decision(None, None)
-        entry = self._entry(bar, tuple(fills))
-        return self.decide(bar, entry) if decide else entry
-
-    def decide(self, bar: ClosedBar, entry: Entry) -> Entry:
-        """The bar's entry with what the policy does at its close, where that was left open."""
-        self._decided = decided = self._decision(bar)
-        return dataclasses.replace(
-            entry, action=decided.action, orders=decided.orders, dropped=decided.dropped, crossed=decided.crossed
+        entry = self._entry(bar, (*counted, *fills))
+        self._verdict = self._risk.judge(
+            Situation(bar.time, value=entry.value, **vars(conditions or Conditions(expected + self._seconds)))
         )
+        return self.decide(bar, entry, conditions) if decide else entry
+
+    def decide(self, bar: ClosedBar, entry: Entry, conditions: Conditions | None = None) -> Entry:
+        """The bar's entry with what the policy does at its close, where `on_bar` left that open."""
+        self._decided = decided = self._decision(bar)
+        self._risk.sent(bar.time + self._seconds if conditions is None else conditions.now, len(decided.orders))
+        return dataclasses.replace(
+            entry,
+            action=decided.action,
+            orders=decided.orders,
+            dropped=decided.dropped,
+            crossed=decided.crossed,
+            risk=self._verdict.reasons,
+        )
+
+    def sold_out(self, account: AccountState) -> None:
+        """Positions were sold between two bars, by an operator's halt: the books are what the account is now, and wait
+        for no more fills of the bar before.
+        """
+        assert self._accounts is not None
+        assert self._history is not None
+        self._accounts.reset(account, self._history.close[-1])
+        self._decided = _Decision(None, None)
 
     def _entry(self, bar: ClosedBar, fills: tuple[Fill, ...]) -> Entry:
         """The line of a bar that was settled, without a decision."""
@@ -282,7 +332,8 @@ class PaperTrader:
             window = bars.slice(count - (self._recipe.memory + earlier - 1), count)
             self._lags.extend(compute_features(window, self._recipe)[-earlier:])
         self._history = bars.slice(count - (self._recipe.memory - 1), count)
-        return bars.close[-1]
+        closes: Array = bars.close[-1]
+        return closes
 
     def observation(self, close: Array, place: int = 0) -> NDArray[np.float32]:
         """(state_dim,) float32: what the policy of a trial (by its place) sees at `close`, laid out as ever."""
@@ -319,21 +370,29 @@ class PaperTrader:
         accounts = self._accounts
         assert accounts is not None
         actions = np.stack([act(self.observation(bar.close, place)) for place, act in enumerate(self._acts)])
+        if not np.isfinite(actions).all():
+            raise RunError(f"the policy of bundle {self.bundle.name} gives actions that are no numbers")
         before, close = accounts.portfolio(), _rows(bar.close, len(actions))
         wish = torch.from_numpy(actions.astype(np.float64))
         if self._venue is None:
-            plan = plan_orders(before, close, wish, self._rules)
-            units, notional, whole = plan.sell_units[0], plan.buy_notional[0], plan.whole[0]
+            after, plan = before, plan_orders(before, close, wish, self._rules)
             dropped, crossed = int(plan.dropped[0]), 0.0
         else:
             after, plan, netted = plan_netted(before, close, wish, self._rules, self._venue)
-            # The sum of the books may be a last bit more than what the account holds.
-            held = torch.from_numpy(accounts.held)
-            units = torch.where(netted.whole, held, torch.minimum(netted.sell_units, held))
-            notional, whole = netted.buy, netted.whole
             dropped, crossed = int(plan.dropped.sum() + netted.dropped.sum()), float(netted.crossed.sum())
             if crossed > 0.0:
                 accounts.cross(after)
+        plan, held_back = apply(self._verdict, plan, after, close)
+        if self._venue is None or self._verdict.sell_all:
+            units, notional = plan.sell_units.sum(0), plan.buy_notional.sum(0)
+            whole = plan.whole.any(0)
+        else:  # the net orders' own amounts, as far as risk rules leave them
+            units = torch.where(plan.sell_units.sum(0) > 0, netted.sell_units, 0.0)
+            notional = torch.where(plan.buy_notional.sum(0) > 0, netted.buy, 0.0)
+            whole = netted.whole
+        if len(actions) > 1:  # the sum of the books may be a last bit more than what the account holds
+            held = torch.from_numpy(accounts.held)
+            units = torch.where(whole & (units > 0), held, torch.minimum(units, held))
         orders = []
         for asset, ticker in enumerate(self._tickers):
             if units[asset] > 0.0 or notional[asset] > 0.0:
@@ -351,17 +410,17 @@ class PaperTrader:
                     )
                 )
         action = actions[0] if len(actions) == 1 else np.average(actions, axis=0, weights=self._shares)
-        return _Decision(action, plan, tuple(orders), dropped, crossed)
+        return _Decision(action, plan, tuple(orders), dropped + held_back, crossed)
 
 
-def _rules(bundle: Bundle) -> tuple[Rules, Venue | None]:
+def _rules(bundle: Bundle, limits: RiskLimits) -> tuple[Rules, Venue | None]:
     """The order rules of a bundle's trials, a row each; of several, the limits that their net orders must keep, too."""
     trials = bundle.trials
     if len(trials) == 1:
-        return Rules.of(bundle.account, bundle.instruments), None
+        return Rules.of(tightened(bundle.account, limits), bundle.instruments), None
     rules = Rules(len(trials), Instruments.unrestricted(len(bundle.manifest.tickers)))
     for row, trial in enumerate(trials):
-        rules.set_rows(row, row + 1, sub_account(trial.params, trial.share))
+        rules.set_rows(row, row + 1, sub_account(tightened(trial.params, limits), trial.share))
     return rules, Venue(bundle.account, bundle.instruments)
 
 
@@ -372,10 +431,16 @@ def _plan_state(plan: Orders) -> dict[str, Any]:
 
 def _plan_of(state: Mapping[str, Any]) -> Orders:
     """The inverse of `_plan_state`."""
+    number, flag = (
+        {name: torch.tensor(state[name], dtype=dtype) for name in PLAN_COLUMNS}
+        for dtype in (torch.float64, torch.bool)
+    )
     return Orders(
-        *(torch.tensor(state[name], dtype=torch.float64) for name in PLAN_COLUMNS[:2]),
-        *(torch.tensor(state[name], dtype=torch.bool) for name in PLAN_COLUMNS[2:4]),
-        torch.tensor(state["dropped"], dtype=torch.float64),
+        sell_units=number["sell_units"],
+        buy_notional=number["buy_notional"],
+        whole=flag["whole"],
+        restart_clock=flag["restart_clock"],
+        dropped=number["dropped"],
     )
 
 

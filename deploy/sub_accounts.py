@@ -117,6 +117,16 @@ class SubAccounts:
             own = AccountState(float(cash[row, 0]), dict(zip(self._tickers, units[row].tolist(), strict=True)))
             book.settle(parts[row], own, orders.restart_clock[row].numpy(), hole)
 
+    def reset(self, account: AccountState, close: Array) -> None:
+        """Share the account as it is now by the books' values at `close`; what they know about a position stays."""
+        values = np.array([book.value(close) for book in self.books])
+        self.held = self._units_of(account)
+        for book, share in zip(self.books, values / values.sum(), strict=True):
+            cost = np.where(book.units > 0.0, book.basis / np.where(book.units > 0.0, book.units, 1.0), close)
+            book.cash, book.units = account.cash * share, self.held * share
+            book.basis = book.units * cost
+            book.held, book.high = (np.where(book.units > 0.0, column, 0.0) for column in (book.held, book.high))
+
     def _units_of(self, account: AccountState) -> Array:
         return np.array([account.units.get(ticker, 0.0) for ticker in self._tickers], dtype=np.float64)
 
