@@ -13,6 +13,7 @@ import subprocess
 import sys
 from datetime import datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any
 
 import psutil
@@ -21,6 +22,8 @@ from rich.console import Console
 from rich.text import Text
 
 from deploy.commands import count_looks, deploy_commands
+from deploy.dashboard.command import dashboard_command
+from deploy.dashboard.source import Search
 from envs.commands import data_app
 from envs.crypto.timeframe import bar_seconds
 from envs.errors import InputError, RunError, TryAgainLater
@@ -103,6 +106,13 @@ def looks_so_far(handle: StudyHandle) -> int:
     return count_looks(data.tickers, last - (bars - 1) * bar_seconds(data.timeframe), last) if bars else 0
 
 
+def watch_studies(study_name: str | None, storage: str | None, runs_dir: Path) -> Search:
+    """What the dashboard shows of the search."""
+    from optimize.progress import StudyWatch  # imports Optuna's storages, which other commands don't need
+
+    return StudyWatch(study_name, storage, runs_dir, looks_so_far)
+
+
 def print_version(wanted: bool) -> None:
     """`--version`."""
     if wanted:
@@ -129,6 +139,7 @@ def build_app() -> typer.Typer:
 
     search_commands(app, promote_best, JudgeBeside(), looks_so_far)
     deploy_commands(app)
+    dashboard_command(app, watch_studies)
     app.add_typer(data_app, name="data")
     return app
 

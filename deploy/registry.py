@@ -43,7 +43,9 @@ class Slot:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened: `kind` is promoted, rolled-back, challenger, withdrawn, refused, removed."""
+    """Something that happened: `kind` is promoted, rolled-back, challenger, withdrawn, refused, removed, or, by a live
+    trader, swap-refused.
+    """
 
     slot: str
     kind: str
@@ -315,6 +317,11 @@ class Registry:
             if last is not None and (last.kind, last.reason) == ("refused", reason):
                 return
             session.add(_event(slot, "refused", reason, report=report))
+
+    def note(self, slot: str, kind: str, reason: str, bundle: str) -> None:
+        """Append something that happened to a bundle in a slot, and moved no champion."""
+        with self.database.writing() as session:
+            session.add(_event(slot, kind, reason, bundle=bundle))
 
     def take_look(
         self,

@@ -23,7 +23,6 @@ from envs.crypto.demo_market import DEMO_BARS
 from envs.crypto.splits import CrossValidation
 from envs.errors import InputError, RunError
 from envs.logs import LogConsole
-from optimize.artifacts import artifact_store
 from optimize.doctor import examine
 from optimize.experiment import Experiment
 from optimize.freeze import Request, check_request, decide, open_study
@@ -345,27 +344,6 @@ def resume(name: str, where: str | None, runs_dir: Path) -> None:
         return
     waiting = len(_working(handle))
     say(f"study {name} is resumed" + ("" if waiting else "; no worker is there to go on: start one with sweepd train"))
-
-
-def serve_dashboard(study_name: str | None, where: str | None, runs_dir: Path, port: int) -> None:
-    """optuna-dashboard on 127.0.0.1, with the study's artifacts."""
-    try:
-        import optuna_dashboard
-    except ImportError:
-        raise InputError("sweepd dashboard needs optuna-dashboard: pip install 'sweepd[dashboard]'") from None
-    url = storage_url(where, runs_dir)
-    storage = open_storage(url, create=False, immediate=False)
-    if study_name is None:
-        ours = [study for study in storage.get_all_studies() if "sweepd:spec" in study.user_attrs]
-        if not ours:
-            raise InputError(f"there is no study in {hide_password(url)}; start one with sweepd train")
-        study_name = max(ours, key=lambda study: str(study.user_attrs["sweepd:created"])).study_name
-    handle = StudyHandle(storage, study_name)
-    typer.echo(f"optuna-dashboard on http://127.0.0.1:{port} (study {handle.name}; Ctrl-C ends it)")
-    try:
-        optuna_dashboard.run_server(storage, host="127.0.0.1", port=port, artifact_store=artifact_store(handle.run_dir))
-    except OSError as error:
-        raise RunError(f"--port {port} on 127.0.0.1 cannot be used ({error.strerror}); choose another") from None
 
 
 def diagnose(where: str | None, runs_dir: Path) -> int:

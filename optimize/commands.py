@@ -1,4 +1,4 @@
-"""The commands of the search: train, run, status, pause, resume, dashboard, doctor, service."""
+"""The commands of the search: train, run, status, pause, resume, doctor, service."""
 
 from __future__ import annotations
 
@@ -388,20 +388,6 @@ def search_commands(
         from optimize import actions
 
         actions.resume(study, storage, runs_dir)
-
-    @app.command()
-    def dashboard(
-        study_name: Annotated[
-            str | None, typer.Option(help="The study whose artifacts are shown. Default: the newest.")
-        ] = None,
-        storage: Annotated[str | None, typer.Option(help="As for train.")] = None,
-        runs_dir: Annotated[Path, typer.Option(help="As for train.")] = Path("runs"),
-        port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 8080,
-    ) -> None:
-        """Serve optuna-dashboard on this machine only (it has no login), with the trials' equity curves."""
-        from optimize import actions
-
-        actions.serve_dashboard(study_name, storage, runs_dir, port)
 
     @app.command()
     def doctor(

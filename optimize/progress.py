@@ -16,7 +16,7 @@ from rich.text import Text
 from envs.errors import InputError
 from envs.sparkline import sparkline
 from optimize.artifacts import artifact_store
-from optimize.outlook import CountLooks
+from optimize.outlook import CountLooks, sentence
 from optimize.status import show, study_status
 from optimize.storage import StudyStorage, hide_password, open_storage, storage_url
 from optimize.study import SPEC_KEY, StudyHandle
@@ -36,6 +36,7 @@ def study_progress(handle: StudyHandle, count_looks: CountLooks | None = None) -
     return found | {
         "objective": handle.spec.objective,
         "synthetic": handle.spec.data.synthetic,
+        "outlook": sentence(found["gate"], found["gate"]["looks"]),
         "history": history(handle.trials()),
     }
 

@@ -30,7 +30,7 @@ class Search(Protocol):
         """Their names, the one to begin with first."""
 
     def progress(self, name: str) -> dict[str, Any]:
-        """How a study goes: the keys of `sweepd status --json`, `objective`, `synthetic` and `history`."""
+        """How a study goes: the keys of `sweepd status --json`, `objective`, `synthetic`, `outlook` and `history`."""
 
     def show(self, found: dict[str, Any]) -> RenderableType:
         """The same for a terminal."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -139,12 +138,27 @@ class VersionView:
 
 
 @dataclass(frozen=True)
+class Statistic:
+    """Something that the live monitor compared: live, scored, and where 90 % of live values lie if all is as scored
+    (low, high); p: chance of one as bad. What is missing is None.
+    """
+
+    name: str
+    live: float | None
+    scored: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """The live monitor's newest. level: good, warning, bad or none. facts: what else it says, by name."""
+    """The live monitor's newest. level: good, bad or none. facts: the single numbers of it, by name."""
 
     verdict: str
     level: str
     text: str
+    statistics: list[Statistic]
     facts: dict[str, str]
 
 
@@ -248,31 +262,41 @@ def lane_view(series: Series, timeframe: str) -> LaneView:
 
 
 def verdict(found: object) -> Verdict | None:
-    """What the monitor left in the trader's row, whatever it has in it; None where that is nothing."""
+    """What the monitor left in the trader's row (`deploy.live.monitor.Finding`, or anything); None for nothing."""
     if not isinstance(found, Mapping) or not found:
         return None
-    rest = dict(found)
-    said = next((str(rest.pop(key)) for key in ("verdict", "state", "level", "status") if key in rest), "unknown")
-    text = next((str(rest.pop(key)) for key in ("text", "reason", "sentence", "explanation") if key in rest), "")
-    words = set(re.findall("[a-z]+", said.lower()))
-    level = next((name for name, known in LEVEL_WORDS.items() if words & known), "none")
-    facts = {str(key).replace("_", " "): _plain(value) for key, value in rest.items() if not isinstance(value, Mapping)}
-    return Verdict(said, level, text, facts)
+    said = str(found.get("verdict", "unknown"))
+    statistics = [
+        Statistic(label, *(_number(part.get(key)) for key in ("live", "scored", "low", "high", "p")))
+        for key, label in STATISTICS.items()
+        if isinstance(part := found.get(key), Mapping)
+    ]
+    facts = {key: value for key, value in found.items() if key not in ("verdict", "text")}
+    if isinstance(tracking := found.get("tracking"), Mapping):
+        facts |= {f"tracking {key}": value for key, value in tracking.items()}
+    return Verdict(
+        verdict=said,
+        level=LEVELS.get(said, "none"),
+        text=str(found.get("text", "")),
+        statistics=statistics,
+        facts={
+            str(key).replace("_", " "): f"{value:.4g}" if isinstance(value, float) else str(value)
+            for key, value in facts.items()
+            if isinstance(value, int | float | str)
+        },
+    )
 
 
-LEVEL_WORDS = {
-    "bad": {"alert", "bad", "fail", "failed", "cash", "rollback", "halt", "breach", "breached"},
-    "warning": {"warn", "warning", "watch"},
-    "good": {"ok", "good", "fine", "normal", "pass", "passed", "agrees", "well"},
+LEVELS = {"as scored": "good", "worse than scored": "bad", "tracking off": "bad"}
+STATISTICS = {
+    "edge": "return over equal weight a bar",
+    "mean_return": "return a bar",
+    "drawdown": "largest drawdown",
 }
 
 
-def _plain(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(_plain(one) for one in value)
-    return str(value)
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _facts(trader: Trader) -> dict[str, Any]:

@@ -160,14 +160,20 @@ def _events(moments: NDArray[np.int64], prices: Array) -> list[tuple[str, str, i
 
 
 MONITOR = {
-    "verdict": "ok",
-    "text": "The account follows the simulator on the same bars, and its returns fit the scored distribution.",
-    "tracking_error": 0.00021,
-    "live_sharpe": 0.84,
-    "expected_sharpe": 1.31,
-    "confidence": 0.62,
-    "days": 75,
-}
+    "verdict": "as scored",
+    "text": "after 1,344 bars (look 4) the live returns are not worse than scored ones would be by chance",
+    "bars": 1800, "first_look": 168, "next_look": 2688, "look": 4, "judged": 1344, "level": 0.00125,
+    "tracking": {"error": 0.0021, "gap": -0.0002, "worst": -0.0004, "worst_bar": 1203, "bars": 1800},
+    "edge": {"live": 7.1e-5, "scored": 9.4e-5, "p": 0.41, "low": -4.0e-5, "high": 2.2e-4},
+    "mean_return": {"live": 4.4e-5, "scored": 8.9e-5, "p": 0.36, "low": -1.2e-4, "high": 3.0e-4},
+    "drawdown": {"live": 0.131, "scored": 0.118, "p": 0.33, "low": 0.061, "high": 0.204},
+}  # fmt: skip
+ALERT = {
+    "verdict": "worse than scored",
+    "text": "after 336 bars (look 2) a live return over equal weight as low as this has chance 0.002",
+    "bars": 480, "look": 2, "judged": 336,
+    "edge": {"live": -8.1e-5, "scored": 9.4e-5, "p": 0.002, "low": -7.0e-5, "high": 2.5e-4},
+}  # fmt: skip
 
 
 def fill(folder: Path) -> list[tuple[TraderStore, Session]]:
@@ -184,9 +190,8 @@ def fill(folder: Path) -> list[tuple[TraderStore, Session]]:
     full = write_session(store, "demo-1h", made[:4], previous=made[4].hash, session={"monitor": MONITOR})
     alive = [(store, full)]
     registry.promote("halted-1h", made[1], expected=None, reason="met every rule on the hold-out")
-    alert = {"verdict": "alert", "text": "Live returns lie below the scored distribution with confidence 0.99."}
     alive.append(
-        (store, write_session(store, "halted-1h", made[1:2], bars=24 * 20, seed=1, session={"monitor": alert}))
+        (store, write_session(store, "halted-1h", made[1:2], bars=24 * 20, seed=1, session={"monitor": ALERT}))
     )
     store.halt("halted-1h", "portfolio drawdown of 20.3 %, limit 20 %", sells=True)
     registry.promote("never-1h", made[2], expected=None, reason="met every rule on the hold-out")

@@ -1,0 +1,126 @@
+"""`sweepd dashboard`: paper trading and the search, as a page on the loopback or on the terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+
+from deploy.bundle import finite
+from deploy.dashboard.source import OpenSearch, PaperSource, Search
+from deploy.dashboard.terminal import age_line, slot_screen, slots_table
+from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
+from envs.errors import InputError
+
+EVERY = 2.0  # seconds between two looks of a terminal
+WIDTH = 160  # columns where nobody sees how wide it is
+
+
+def dashboard_command(app: typer.Typer, open_search: OpenSearch) -> None:
+    """Add the command. open_search: gives what is to be shown of the studies."""
+
+    @app.command()
+    def dashboard(
+        slot: Annotated[str | None, typer.Argument(help="The slot to show. Default: all, in the browser.")] = None,
+        training: Annotated[
+            bool, typer.Option("--training", help="Show how a study goes instead: trials per hour, ETA, best, GPU.")
+        ] = False,
+        terminal: Annotated[
+            bool, typer.Option("--terminal", help="Here on the terminal, renewed every 2 seconds, until Ctrl-C.")
+        ] = False,
+        once: Annotated[bool, typer.Option("--once", help="Print it once, for scripts.")] = False,
+        as_json: AsJson = False,
+        port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free one.")] = 8080,
+        study_name: Annotated[str | None, typer.Option(help="The study to begin with. Default: the newest.")] = None,
+        storage: Annotated[str | None, typer.Option(envvar="SWEEPD_STORAGE", help="As for train.")] = None,
+        runs_dir: Annotated[Path, typer.Option(help="As for train.")] = Path("runs"),
+        deployments: Deployments = DEPLOYMENTS,
+        registry: RegistryUrl = None,
+    ) -> None:
+        """Show paper trading, the search and optuna-dashboard on http://127.0.0.1:8080, to this machine only.
+
+        Nothing is changed by looking. With --terminal, --once or --json: as text, the slots or, with --training, a
+        study.
+        """
+        paper, search = PaperSource(deployments, registry), open_search(study_name, storage, runs_dir)
+        shown: _Training | _Paper = _Training(search) if training else _Paper(paper, slot)
+        if training and slot is not None:
+            raise InputError(f"{slot!r} with --training: a study is named with --study-name")
+        if as_json:
+            typer.echo(json.dumps(finite(shown.facts()), indent=1))
+        elif once or (terminal and not sys.stdout.isatty()):
+            console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
+            console.print(shown.screen(), highlight=False, end="")
+        elif terminal:
+            _watch(shown.screen)
+        else:
+            from deploy.dashboard.server import serve
+
+            serve(paper, search, port, shown.path)
+
+
+@dataclass
+class _Paper:
+    """The slots, or one."""
+
+    source: PaperSource
+    slot: str | None
+
+    @property
+    def path(self) -> str:
+        return "/" if self.slot is None else "/?" + urlencode({"slot": self.slot})
+
+    def names(self) -> list[str]:
+        names = list(self.source.slots())
+        if self.slot is None:
+            return names
+        if self.slot not in names:
+            raise InputError(f"there is no slot {self.slot!r}; slots: {', '.join(names)}")
+        return [self.slot]
+
+    def facts(self) -> dict[str, Any]:
+        return {"slots": [self.source.view(name).to_dict() for name in self.names()]}
+
+    def screen(self) -> RenderableType:
+        names = self.names()
+        screens = [slot_screen(self.source.view(name)) for name in names]
+        return Group(*([slots_table(self.source.slots()), ""] if len(names) > 1 else []), *screens)
+
+
+@dataclass
+class _Training:
+    """A study."""
+
+    search: Search
+    path = "/training"
+
+    def facts(self) -> dict[str, Any]:
+        return self.search.progress(self._name())
+
+    def screen(self) -> RenderableType:
+        return self.search.show(self.facts())
+
+    def _name(self) -> str:
+        names = self.search.studies()
+        if not names:
+            raise InputError("there is no study yet; start one with sweepd train")
+        return names[0]
+
+
+def _watch(screen: Callable[[], RenderableType]) -> None:
+    with Live(console=Console(), screen=True, auto_refresh=False) as live:
+        try:
+            while True:
+                live.update(Group(screen(), age_line(time.time(), EVERY)), refresh=True)
+                time.sleep(EVERY)
+        except KeyboardInterrupt:
+            return

@@ -1,0 +1,49 @@
+"""Serves the dashboard on the loopback until Ctrl-C."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import typer
+
+from deploy.dashboard.source import PaperSource, Search
+from envs.errors import InputError, RunError
+
+
+def serve(paper: PaperSource, search: Search, port: int, path: str) -> None:
+    """path: the page whose address is printed. Raises InputError where the extra is missing, RunError where the port is
+    taken.
+    """
+    try:
+        import plotly  # noqa: F401  its JavaScript is served
+        from werkzeug.serving import WSGIRequestHandler, make_server
+
+        from deploy.dashboard.web import Dashboard
+    except ImportError as error:
+        raise InputError(
+            f"sweepd dashboard needs {error.name}: pip install 'sweepd[dashboard]', or use --terminal"
+        ) from None
+
+    class Quiet(WSGIRequestHandler):
+        """Says nothing of a request."""
+
+        def log_request(self, code: Any = "-", size: Any = "-") -> None:
+            pass
+
+    try:
+        listener = socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise RunError(f"--port {port} on 127.0.0.1 cannot be used ({error.strerror}); choose another") from None
+    with listener:
+        bound = listener.getsockname()[1]
+        server = make_server(
+            "127.0.0.1", bound, Dashboard(paper, search), threaded=True, request_handler=Quiet, fd=listener.fileno()
+        )
+        typer.echo(f"sweepd dashboard on http://127.0.0.1:{bound}{path} (Ctrl-C ends it)")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            server.server_close()

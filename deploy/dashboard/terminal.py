@@ -1,0 +1,181 @@
+"""A slot on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from deploy.dashboard.health import Health
+from deploy.dashboard.view import Holdings, LaneView, OrderView, SlotView, Verdict
+from deploy.dashboard.words import minute, moment, money, percent, ratio, share, span, units
+from deploy.report import short
+from envs.sparkline import sparkline
+
+STYLES = {"good": "green", "warning": "yellow", "bad": "bold red", "none": "dim"}
+SHOWN_ORDERS, SHOWN_EVENTS = 8, 6
+
+
+def slots_table(slots: Mapping[str, Health]) -> RenderableType:
+    """All slots, a line each."""
+    table = Table(title="Slots", title_justify="left")
+    for name in ("slot", "state"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("")
+    for name, found in slots.items():
+        table.add_row(Text(name), Text(found.state, style=STYLES[found.level]), Text(" ".join(found.sentences)))
+    return table
+
+
+def slot_screen(view: SlotView) -> RenderableType:
+    """Everything about one slot."""
+    parts: list[RenderableType] = [_head(view)]
+    if view.lanes:
+        parts.append(_lanes(view.lanes))
+    if view.holdings is not None:
+        parts.append(_holdings(view.holdings))
+    if view.orders:
+        parts.append(_orders(view.orders[:SHOWN_ORDERS]))
+    if view.rivals:
+        parts.append(_arena(view))
+    if view.monitor is not None:
+        parts.append(_monitor(view.monitor))
+    parts.append(_history(view))
+    return Group(*parts)
+
+
+def _head(view: SlotView) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    champion = "none"
+    if view.champion is not None:
+        champion = f"{short(view.champion)} since {minute(view.champion_since)} UTC ({view.champion_origin}): "
+        champion += view.champion_why
+    grid.add_row("champion", Text(champion))
+    if view.trader is not None:
+        trader = view.trader
+        behind = view.health.bars_behind
+        late = "" if behind is None else f", {behind} bars behind" if behind else ", the newest closed one"
+        grid.add_row(
+            "trader",
+            Text(
+                f"broker {trader['broker']}, bars of {trader['timeframe']} from {trader['feed']}; acted on the bar of "
+                f"{moment(trader['last_bar'])} UTC{late}"
+            ),
+        )
+    if view.summary:
+        grid.add_row("account", Text(view.summary))
+    title = Text.assemble(
+        (f"slot {view.slot}", "bold cyan"), "  ", (view.health.state, STYLES[view.health.level]), "  ",
+        " ".join(view.health.sentences),
+    )  # fmt: skip
+    return Group(title, grid, "")
+
+
+def _table(title: str, left: Iterable[str], right: Iterable[str], last: Iterable[str] = ()) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in left:
+        table.add_column(name, no_wrap=True)
+    for name in right:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in last:
+        table.add_column(name, ratio=1)
+    return table
+
+
+def _lanes(lanes: Iterable[LaneView]) -> Table:
+    table = _table(
+        "Equity, after fees",
+        ("lane", "curve"),
+        (
+            "value",
+            "return",
+            "30 days",
+            "7 days",
+            "1 day",
+            "Sharpe",
+            "below peak",
+            "worst",
+            "invested",
+            "trades",
+            "days",
+        ),
+    )
+    for lane in lanes:
+        name = lane.name if lane.retired is None else f"{lane.name} (retired)"
+        traded = ("", "") if lane.kind == "benchmark" else (share(lane.exposure), str(lane.trades))
+        table.add_row(
+            Text(name, style="bold" if lane.kind == "account" else ""), sparkline(lane.growth),
+            money(lane.value), percent(lane.total_return), percent(lane.month), percent(lane.week), percent(lane.day),
+            ratio(lane.sharpe), share(lane.drawdown), share(lane.max_drawdown), *traded,
+        )  # fmt: skip
+    return table
+
+
+def _holdings(found: Holdings) -> Table:
+    table = _table(f"Positions at the close of {moment(found.time)} UTC", ("",), ("units", "price", "value", "weight"))
+    for one in found.positions:
+        if one.units:
+            table.add_row(Text(one.ticker), units(one.units), money(one.price), money(one.value), share(one.weight))
+    table.add_row("cash", "", "", money(found.cash), share(found.cash / found.value if found.value > 0.0 else None))
+    return table
+
+
+def _orders(orders: Iterable[OrderView]) -> Table:
+    table = _table("Newest orders", ("decided (UTC)", "order"), ("asked", "units", "price", "fee"), ("result",))
+    for order in orders:
+        result = order.status if not order.reason else f"{order.status}: {order.reason}"
+        asked = money(order.asked) if order.side == "buy" else units(order.asked)
+        table.add_row(
+            moment(order.decided), Text(f"{order.side} {order.ticker}"), asked, units(order.units or None),
+            money(order.price), money(order.fee or None), Text(result),
+        )  # fmt: skip
+    return table
+
+
+def _arena(view: SlotView) -> Table:
+    table = _table(
+        "Arena: challengers beside the champion, on the same bars",
+        ("challenger",),
+        ("return", "champion", "ahead", "Sharpe", "champion", "worst", "trades", "days"),
+        ("state",),
+    )
+    for one in view.rivals:
+        table.add_row(
+            Text(short(one.bundle)), percent(one.total_return), percent(one.champion_return), percent(one.ahead),
+            ratio(one.sharpe), ratio(one.champion_sharpe), share(one.max_drawdown),
+            "–" if one.trades is None else str(one.trades), "–" if one.days is None else f"{one.days:.1f}",
+            Text(one.state),
+        )  # fmt: skip
+    return table
+
+
+def _monitor(found: Verdict) -> RenderableType:
+    title = Text.assemble(("Live monitor: ", "italic"), (found.verdict, STYLES[found.level]), "  ", found.text)
+    if not found.statistics:
+        return title
+    table = _table("", ("",), ("live", "scored", "90 % of live values", "p"))
+    table.title = None
+    for one in found.statistics:
+        between = f"{percent(one.low, 4)} … {percent(one.high, 4)}"
+        p = "–" if one.p is None else f"{one.p:.3g}"
+        table.add_row(one.name, percent(one.live, 4), percent(one.scored, 4), between, p)
+    return Group(title, table)
+
+
+def _history(view: SlotView) -> Table:
+    """What happened to the slot and to its trader, together, newest first."""
+    lines = [(move.at, move.kind, short(move.bundle), move.reason) for move in view.moves]
+    lines += [(event.at, event.kind, "", event.text) for event in view.events]
+    table = _table("What happened", ("when (UTC)", "what", "bundle"), (), ("",))
+    for at, kind, bundle, text in sorted(lines, reverse=True)[: 2 * SHOWN_EVENTS]:
+        table.add_row(minute(at), Text(kind), bundle if bundle != "none" else "", Text(text))
+    return table
+
+
+def age_line(now: float, every: float) -> Text:
+    """What stands below a screen that renews itself."""
+    return Text(f"{moment(now)} UTC, every {span(every)}; Ctrl-C ends it", style="dim")

@@ -1,0 +1,152 @@
+"""The dashboard's pages, as a WSGI application that only reads, and answers only those who ask for this machine.
+
+A page is whole as it comes, and its script asks for it again every few seconds and puts in place what has changed.
+What the pages don't know (`/dashboard`, `/api`, …) is optuna-dashboard's.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from werkzeug.exceptions import BadRequest, Forbidden, HTTPException, MethodNotAllowed, NotFound
+from werkzeug.sansio.utils import host_is_trusted
+from werkzeug.wrappers import Request, Response
+
+from deploy.dashboard import words
+from deploy.dashboard.figures import best_figure, equity_figure, lane_tones, rate_figure
+from deploy.dashboard.source import PaperSource, Search
+from deploy.report import short
+from envs.errors import InputError, RunError
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+HOSTS = ("127.0.0.1", "localhost")  # at any port: it may be forwarded from another machine
+RANGES = {"1": "1 day", "7": "7 days", "30": "30 days", "": "all"}
+SECURITY = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+ASSETS = {
+    "page.js": "text/javascript",
+    "page.css": "text/css",
+    "plotly.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+FOR_A_YEAR = "public, max-age=31536000, immutable"
+
+
+class Dashboard:
+    """The application. every: seconds between two looks of a page."""
+
+    def __init__(self, paper: PaperSource, search: Search, *, every: float = 5.0) -> None:
+        self._paper, self._search, self._every = paper, search, every
+        self._optuna: WSGIApplication | None = None
+        self._lock = threading.Lock()
+        self._templates = Environment(
+            loader=PackageLoader("deploy.dashboard"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+            undefined=StrictUndefined,
+        )  # fmt: skip
+        for name in ("percent", "share", "ratio", "money", "units", "moment", "minute", "span"):
+            self._templates.filters[name] = getattr(words, name)
+        self._templates.filters["short"] = short
+        # Assets are kept by browsers for good; with another version their address is another one.
+        self._templates.globals["assets"] = f"/assets/{version('sweepd')}-{version('plotly')}"
+        self._pages: Mapping[str, Callable[[Request], Response]] = {"/": self._slots, "/training": self._training}
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        request = Request(environ)
+        try:
+            answer = self._answer(request)
+        except HTTPException as problem:
+            answer = Response(f"{problem.description}\n", problem.code, headers=SECURITY, mimetype="text/plain")
+        return answer(environ, start_response)
+
+    def _answer(self, request: Request) -> WSGIApplication:
+        """Raises HTTPException for what is not to be answered."""
+        # A page of another site that a browser was made to believe is here (DNS rebinding) asks for that site's name.
+        if not host_is_trusted(request.headers.get("Host"), HOSTS):
+            raise Forbidden("This dashboard answers on 127.0.0.1 and localhost only.")
+        page = self._pages.get(request.path)
+        if page is None and not request.path.startswith("/assets/"):
+            return self._optunas(request)
+        if request.method not in ("GET", "HEAD"):
+            raise MethodNotAllowed(("GET", "HEAD"), "This page only shows: ask with GET.")
+        return self._asset(request) if page is None else page(request)
+
+    def _slots(self, request: Request) -> Response:
+        days = request.args.get("days", "")
+        if days not in RANGES:
+            raise BadRequest(f"days={days}: choose one of {', '.join(filter(None, RANGES))}, or leave it out.")
+        try:
+            slots = self._paper.slots()
+            name = request.args.get("slot", next(iter(slots)))
+            if name not in slots:
+                raise NotFound(f"There is no slot {name!r}.")
+            view = self._paper.view(name, days=float(days) if days else None)
+        except (InputError, RunError) as problem:
+            return self._page("paper.html", problem, here="/", slots={}, view=None)
+        return self._page(
+            "paper.html", None, here="/", slots=slots, view=view, days=days, ranges=RANGES,
+            tones=lane_tones([(lane.name, lane.kind) for lane in view.lanes]),
+            figures={"equity": equity_figure(view)} if view.curves else {},
+        )  # fmt: skip
+
+    def _training(self, request: Request) -> Response:
+        try:
+            studies = self._search.studies()
+            if not studies:
+                raise InputError("there is no study yet; start one with sweepd train")
+            name = request.args.get("study", studies[0])
+            if name not in studies:
+                raise NotFound(f"There is no study {name!r}.")
+            found = self._search.progress(name)
+        except (InputError, RunError) as problem:
+            return self._page("training.html", problem, here="/training", studies=[], found=None)
+        past = found["history"]
+        figures = {}
+        if past["rates"]:
+            figures["rates"] = rate_figure(past)
+        if past["values"]:
+            figures["best"] = best_figure(past, found["objective"])
+        return self._page("training.html", None, here="/training", studies=studies, found=found, figures=figures)
+
+    def _page(self, template: str, problem: Exception | None, **content: Any) -> Response:
+        text = self._templates.get_template(template).render(
+            {"problem": problem, "now": time.time(), "every": self._every, "figures": {}} | content
+        )
+        status = HTTPStatus.SERVICE_UNAVAILABLE if isinstance(problem, RunError) else HTTPStatus.OK
+        return Response(text, status, headers=SECURITY | {"Cache-Control": "no-store"}, mimetype="text/html")
+
+    def _asset(self, request: Request) -> Response:
+        name = request.path.rpartition("/")[2]
+        if name not in ASSETS:
+            raise NotFound("There is no such file.")
+        folder = importlib.resources.files("deploy.dashboard") / "static"
+        if name == "plotly.js":
+            folder, name = importlib.resources.files("plotly") / "package_data", "plotly.min.js"
+        content = (folder / name).read_bytes()
+        headers = SECURITY | {"Cache-Control": FOR_A_YEAR}
+        return Response(content, headers=headers, mimetype=ASSETS[request.path.rpartition("/")[2]])
+
+    def _optunas(self, request: Request) -> WSGIApplication:
+        """optuna-dashboard, whose pages may also write: from itself, not from another site's page."""
+        origin = request.headers.get("Origin")
+        if request.method not in ("GET", "HEAD") and origin is not None and origin != f"http://{request.host}":
+            raise Forbidden(f"A page of {origin} has nothing to change here.")
+        with self._lock:
+            if self._optuna is None:
+                try:
+                    self._optuna = self._search.application()
+                except (InputError, RunError) as problem:
+                    raise NotFound(f"There is no optuna-dashboard: {problem}") from problem
+            return self._optuna
