@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +17,10 @@ from deploy.brokers.sim import SimBroker
 from deploy.bundle import Bundle
 from deploy.live import risk
 from deploy.live.risk import RiskLimits, RiskRules, Situation, Verdict, parse_limits, tightened
-from deploy.paper_trader import ClosedBar, Entry, PaperTrader
+from deploy.paper_trader import ClosedBar, Conditions, Entry, PaperTrader
 from envs.crypto.bars import Bars
-from envs.crypto.netting import Netted
 from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.portfolio import Orders, Portfolio, Rules, fill_orders, plan_netted, plan_orders, value
+from envs.crypto.portfolio import Orders, Portfolio, Rules, fill_orders, plan_orders
 from envs.errors import InputError
 from tests.deploy.builders import ensemble_of, small_bundle
 from tests.deploy.test_paper_trader import TICKERS, market_bars
@@ -306,68 +304,29 @@ def several() -> Bundle:
     return ensemble_of(bundles, (0.6, 0.4))
 
 
+@dataclasses.dataclass
 class Guarded:
     """A trader that buys for ever, under rules. ages, halts: what is said to the rules at some bars."""
 
-    def __init__(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        limits: RiskLimits,
-        *,
-        bundle: Bundle | None = None,
-        wish: float = 0.4,
-        ages: Mapping[int, float] | None = None,
-        halts: Mapping[int, bool] | None = None,
-    ) -> None:
-        self.bundle = bundle or single()
-        self.rules, self.wish = RiskRules(limits), wish
-        self.ages, self.halts = ages or {}, halts or {}
-        self.dropped: dict[int, int] = {}
-        self.reasons: dict[int, tuple[str, ...]] = {}
-        self.bar, self.time = 0, 0
-        monkeypatch.setattr(deploy.paper_trader, "plan_orders", self.plan)
-        monkeypatch.setattr(deploy.paper_trader, "plan_netted", self.plan_netted)
-
-    def judged(self, plan: Orders, held: Portfolio, close: torch.Tensor) -> Orders:
-        situation = Situation(
-            self.time,
-            float(self.time + HOUR),
-            float(value(held, close).sum()),
-            self.ages.get(self.bar, 0.0),
-            "by hand" if self.bar in self.halts else None,
-            self.halts.get(self.bar, False),
-        )
-        verdict = self.rules.judge(situation)
-        left, self.dropped[self.bar] = risk.apply(verdict, plan, held, close)
-        self.reasons[self.bar] = verdict.reasons
-        self.rules.sent(situation.now, sent(left))
-        return left
-
-    def plan(self, before: Portfolio, close: torch.Tensor, wish: torch.Tensor, rules: Rules) -> Orders:
-        return self.judged(plan_orders(before, close, wish, rules), before, close)
-
-    def plan_netted(self, before: Portfolio, close: torch.Tensor, *rest: Any) -> tuple[Portfolio, Orders, Netted]:
-        after, plan, netted = plan_netted(before, close, *rest)
-        left = self.judged(plan, after, close)
-        whole = (left.whole | (after.units <= 0)).all(0) & (left.sell_units > 0).any(0)
-        return (
-            after,
-            left,
-            dataclasses.replace(netted, buy=left.buy_notional.sum(0), sell_units=left.sell_units.sum(0), whole=whole),
-        )
+    limits: RiskLimits
+    bundle: Bundle = dataclasses.field(default_factory=single)
+    ages: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    halts: Mapping[int, bool] = dataclasses.field(default_factory=dict)
 
     def trade(self, bars: Bars) -> dict[int, Entry]:
         """The ledger by bar number."""
         broker = SimBroker(TICKERS, 10_000.0, self.bundle.account, self.bundle.instruments)
-        trader = PaperTrader(self.bundle, slot="s", act=lambda _obs: np.full(3, self.wish))
+        trader = PaperTrader(self.bundle, slot="s", act=lambda _obs: np.full(3, 0.4), limits=self.limits)
         trader.start(bars.slice(0, FIRST), broker.account())
         entries = {}
-        for self.bar in range(FIRST, LAST):
-            bar = ClosedBar.of(bars, self.bar)
-            self.time = bar.time
+        for number in range(FIRST, LAST):
+            bar = ClosedBar.of(bars, number)
+            age = self.ages.get(number, 0.0)
+            halt = "by hand" if number in self.halts else None
+            conditions = Conditions(bar.time + HOUR + age, age, halt, self.halts.get(number, False))
             broker.next_bar(bar.time, bar.open, bar.hole)
-            entries[self.bar] = trader.on_bar(bar, broker.fills(), broker.account())
-            broker.submit(entries[self.bar].orders)
+            entries[number] = trader.on_bar(bar, broker.fills(), broker.account(), conditions=conditions)
+            broker.submit(entries[number].orders)
         return entries
 
 
@@ -390,23 +349,21 @@ def assert_flat(entries: dict[int, Entry], bars: range) -> None:
         assert entries[bar].cash == entries[bars[0]].cash
 
 
-def check_drawdown(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
+def check_drawdown(bundle: Bundle) -> None:
     bars = fallen(0.3)
-    guarded = Guarded(monkeypatch, RiskLimits(drawdown=0.2, cooldown=12 * HOUR), bundle=bundle)
-    entries = guarded.trade(bars)
+    entries = Guarded(RiskLimits(drawdown=0.2, cooldown=12 * HOUR), bundle).trade(bars)
     assert_sold(entries, bars, FALL)
     assert_flat(entries, range(FALL + 1, FALL + 13))
-    assert guarded.reasons[FALL + 11] == guarded.reasons[FALL] != ()
+    assert entries[FALL + 11].risk == entries[FALL].risk != ()
     # The cool-down is over: it buys again, and the old peak is forgotten.
     assert {order.side for order in entries[FALL + 12].orders} == {"buy"}
     assert entries[FALL + 13].units.min() > 0.0
-    assert all(not guarded.reasons[bar] for bar in range(FALL + 12, LAST))
+    assert all(not entries[bar].risk for bar in range(FALL + 12, LAST))
 
 
-def check_daily_loss(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
+def check_daily_loss(bundle: Bundle) -> None:
     bars = fallen(0.15)
-    guarded = Guarded(monkeypatch, RiskLimits(daily_loss=0.1), bundle=bundle)
-    entries = guarded.trade(bars)
+    entries = Guarded(RiskLimits(daily_loss=0.1), bundle).trade(bars)
     assert_sold(entries, bars, FALL)
     days = bars.time // 86_400
     tomorrow = int(np.argmax(days > days[FALL]))
@@ -415,79 +372,89 @@ def check_daily_loss(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
     assert entries[tomorrow + 1].units.min() > 0.0  # bought at the close of the next day's first bar
 
 
-def check_halt(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
+def check_halt(bundle: Bundle) -> None:
     bars = market_bars(5, bars=LAST + 40)
     halts = dict.fromkeys(range(630, 640), True)
-    entries = Guarded(monkeypatch, RiskLimits(), halts=halts, bundle=bundle).trade(bars)
+    entries = Guarded(RiskLimits(), bundle, halts=halts).trade(bars)
     assert_sold(entries, bars, 630)
     assert_flat(entries, range(631, 641))
     assert entries[641].units.min() > 0.0
 
 
-def check_stale(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
+def check_stale(bundle: Bundle) -> None:
     bars = fallen(0.3)
     ages = dict.fromkeys(range(FALL, FALL + 4), 1000.0)
-    guarded = Guarded(monkeypatch, RiskLimits(stale=900.0, drawdown=0.2), ages=ages, bundle=bundle)
-    entries = guarded.trade(bars)
+    entries = Guarded(RiskLimits(stale=900.0, drawdown=0.2), bundle, ages).trade(bars)
     assert all(not entries[bar].orders for bar in range(FALL, FALL + 4))
     assert all(entries[bar].units == pytest.approx(entries[FALL].units, rel=1e-12) for bar in range(FALL, FALL + 5))
     assert_sold(entries, bars, FALL + 4)  # as soon as there is fresh data
 
 
-def check_kept(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
+def check_kept(bundle: Bundle) -> None:
     """A halt that doesn't sell leaves everything as it is."""
-    entries = Guarded(
-        monkeypatch, RiskLimits(drawdown=0.2), halts=dict.fromkeys(range(FALL, LAST), False), bundle=bundle
-    ).trade(fallen(0.3))
+    halts = dict.fromkeys(range(FALL, LAST), False)
+    entries = Guarded(RiskLimits(drawdown=0.2), bundle, halts=halts).trade(fallen(0.3))
     assert all(not entries[bar].orders for bar in range(FALL, LAST))
     assert entries[LAST - 1].units == pytest.approx(entries[FALL].units, rel=1e-12)
     assert entries[FALL].units.min() > 0.0
 
 
-def check_order_limit(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
-    guarded = Guarded(monkeypatch, RiskLimits(orders_per_hour=2), bundle=bundle)
-    entries = guarded.trade(market_bars(5, bars=LAST + 40))
+def check_order_limit(bundle: Bundle) -> None:
+    entries = Guarded(RiskLimits(orders_per_hour=2), bundle).trade(market_bars(5, bars=LAST + 40))
     assert len(entries[FIRST].orders) == 2  # of three
-    assert guarded.dropped[FIRST] == 1
+    assert entries[FIRST].dropped == 1
     assert max(len(entry.orders) for entry in entries.values()) == 2
     assert entries[FIRST + 1].cash == pytest.approx(10_000.0 - sum(order.notional for order in entries[FIRST].orders))
 
 
+def check_tightened(bundle: Bundle) -> None:
+    """The bundle's own limits, made stricter: the same rules as ever apply them."""
+    bars = market_bars(5, bars=LAST + 40)
+    loose, strict = (
+        Guarded(limits, bundle).trade(bars)[LAST - 1] for limits in (RiskLimits(), RiskLimits(max_position=0.1))
+    )
+    held = [entry.units * bars.close[LAST - 1] / entry.value for entry in (loose, strict)]
+    assert held[0].max() > 0.3
+    assert 0.09 < held[1].max() < 0.13
+    reserved = Guarded(RiskLimits(cash_reserve=0.6), bundle).trade(bars)[LAST - 1]
+    assert loose.cash < 0.05 * loose.value
+    assert 0.55 < reserved.cash / reserved.value < 0.65
+    stopped = Guarded(RiskLimits(trailing_stop=0.2), bundle).trade(fallen(0.3))
+    assert_sold(stopped, fallen(0.3), FALL)
+
+
 CHECKS = (check_drawdown, check_daily_loss, check_halt, check_stale, check_kept, check_order_limit)
-Check = Callable[[pytest.MonkeyPatch, Bundle], None]
+Check = Callable[[Bundle], None]
 
 
 @pytest.mark.parametrize("bundle", [single, several], ids=["one trial", "several"])
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_rules_do_what_they_say(check: Check, bundle: Callable[[], Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
-    check(monkeypatch, bundle())
+@pytest.mark.parametrize("check", [*CHECKS, check_tightened], ids=lambda check: check.__name__)
+def test_rules_do_what_they_say(check: Check, bundle: Callable[[], Bundle]) -> None:
+    check(bundle())
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_without_applying_them_these_tests_fail(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(risk, "apply", lambda _verdict, plan, _portfolio, _close: (plan, 0))
+    monkeypatch.setattr(deploy.paper_trader, "apply", lambda _verdict, plan, _portfolio, _close: (plan, 0))
     with pytest.raises(AssertionError):
-        check(monkeypatch, single())
+        check(single())
 
 
-def test_what_meets_a_hole_is_sold_at_the_next_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_meets_a_hole_is_sold_at_the_next_bar() -> None:
     bars = fallen(0.3)
     hole = bars.hole.copy()
     hole[FALL + 1, 1] = True
     bars = dataclasses.replace(bars, hole=hole)
-    entries = Guarded(monkeypatch, RiskLimits(drawdown=0.2)).trade(bars)
+    entries = Guarded(RiskLimits(drawdown=0.2)).trade(bars)
     assert (entries[FALL + 1].units == 0.0).tolist() == [True, False, True]
     assert [order.ticker for order in entries[FALL + 1].orders] == [TICKERS[1]]
     assert (entries[FALL + 2].units == 0.0).all()
 
 
-def test_rules_that_are_off_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_that_never_speak_change_nothing() -> None:
     bars = fallen(0.3, holes=0.03)
-    with monkeypatch.context() as patched:
-        guarded = Guarded(patched, RiskLimits()).trade(bars)
-    never = Guarded(monkeypatch, RiskLimits())
-    monkeypatch.undo()
-    plain = never.trade(bars)
+    limits = RiskLimits(drawdown=0.9, daily_loss=0.9, orders_per_hour=100, stale=900.0, max_position=1.0)
+    plain, guarded = Guarded(RiskLimits()).trade(bars), Guarded(limits).trade(bars)
     for bar, entry in plain.items():
         assert entry.cash == guarded[bar].cash
         assert entry.orders == guarded[bar].orders
