@@ -138,6 +138,18 @@ def parse_time(text: str) -> int:
     return int(dt.datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=dt.UTC).timestamp())
 
 
+def parse_moment(text: str, flag: str) -> int:
+    """A time as people write it, UTC unless it says otherwise, in seconds since the epoch. Raises InputError naming
+    the flag.
+    """
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InputError(f"{flag} {text!r} is not a time like 2024-08-01 or 2024-08-01T13:00") from error
+    moment = moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment
+    return int(moment.timestamp())
+
+
 def sha256(content: bytes) -> str:
     """Hex digest."""
     return hashlib.sha256(content).hexdigest()

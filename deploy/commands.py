@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
-import pandas as pd
 import typer
 from rich.console import Console
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from deploy.bundle import Bundle, format_time, load_bundle
 from deploy.candidates import FinishedStudy, open_study, storage_url
 from deploy.gate import DEFAULT_RULES, parse_limits, with_limits
 from deploy.manifest import Weights
@@ -26,15 +20,12 @@ from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl, chosen
 from deploy.promote import Promoter, Promotion
 from deploy.registry import Registry
 from deploy.registry_commands import registry_app, rollback_command
-from deploy.replay import Replay, replay, write_replay
-from deploy.report import metrics_table, percent, print_promotion, short
-from deploy.scoring import first_decision, in_order, unseen_window
-from envs.crypto.bars import Bars, load_bars
-from envs.crypto.splits import Window
+from deploy.replay import write_replay
+from deploy.replay_view import bars_of, print_replay, replay_folder, replay_window, run_replay
+from deploy.report import print_promotion, short
+from deploy.trade_commands import trade_command
 from envs.errors import InputError, RunError
 from envs.supervisor import Supervisor
-
-DISCLAIMER = "Research software, paper trading only: no order reaches a real market; past numbers promise nothing."
 
 
 def deploy_commands(app: typer.Typer) -> None:
@@ -147,161 +138,6 @@ def after_study_command(
     promote_after_study(study_name, storage_url(storage), console=Console(), deployments=deployments, registry=registry)
 
 
-def trade_command(
-    slot: Annotated[
-        str | None, typer.Argument(help="The slot whose champion trades; default: the only one with a champion.")
-    ] = None,
-    replay_bars: Annotated[
-        bool, typer.Option("--replay", help="Trade recorded bars, one closed bar at a time, with the simulated broker.")
-    ] = False,
-    bundle: Annotated[
-        Path | None, typer.Option("--bundle", help="Trade this bundle's folder instead of a slot's champion.")
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Folder of bars; default: where the champion was scored.")
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option("--from", help="UTC time of the first decision; default: the last bar that its training saw."),
-    ] = None,
-    until: Annotated[str | None, typer.Option("--to", help="UTC time of the last bar; default: the newest.")] = None,
-    cash: Annotated[
-        float | None,
-        typer.Option("--cash", min=0.01, help="The account, in quote units; default: the bundle's initial cash."),
-    ] = None,
-    any_account: Annotated[
-        bool, typer.Option("--any-account", help="Trade an account outside half to three times of that.")
-    ] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for ledger, orders, summary and picture.")] = None,
-    as_json: AsJson = False,
-    deployments: Deployments = DEPLOYMENTS,
-    registry: RegistryUrl = None,
-) -> None:
-    """Trade a champion on paper. With --replay: over recorded bars, by default those that its training never saw."""
-    if not replay_bars:
-        raise InputError("sweepd trade needs --replay: this version trades recorded bars only, on paper")
-    if bundle is not None and slot is not None:
-        raise InputError(f"name a slot or --bundle, not both ({slot!r} and {bundle})")
-    name, folder = "replay", data_dir
-    if bundle is not None:
-        loaded = load_bundle(bundle)
-    else:
-        opened = Registry(deployments, registry, create=False)
-        found = opened.require(slot)
-        name = found.name
-        assert found.champion is not None
-        loaded = opened.bundle(found.champion)
-        folder = folder or opened.data_dir(found.champion)
-    if folder is None:
-        raise InputError("--data-dir is needed with --bundle: name the folder of bars to trade")
-    console = Console(stderr=as_json)
-    bars = _bars_of(loaded, folder)
-    window = replay_window(loaded, bars, since, until)
-    if not as_json:
-        console.print(DISCLAIMER, style="dim", highlight=False)
-    result = run_replay(loaded, bars, window, console=console, slot=name, cash=cash, any_account=any_account)
-    target = out or replay_folder(deployments, name, result)
-    try:
-        paths = write_replay(result, target)
-    except OSError as error:
-        raise InputError(f"--out {target} cannot be written: {error.strerror or error}") from error
-    if as_json:
-        typer.echo(
-            json.dumps({"bundle": loaded.hash, "folder": str(target), "metrics": result.metrics.to_dict()}, indent=1)
-        )
-        return
-    print_replay(console, result, paths)
-
-
-def replay_window(bundle: Bundle, bars: Bars, since: str | None, until: str | None) -> Window:
-    """The window that a replay trades. since, until: UTC times, or None for the bars that training never saw.
-
-    Raises InputError for a time that cannot be read, or a window without bars.
-    """
-    first, last = first_decision(bundle), len(bars.time) - 1
-    if until is not None:
-        last = int(np.searchsorted(bars.time, _moment(until, "--to"), side="right")) - 1
-    if since is not None:
-        first_asked = int(np.searchsorted(bars.time, _moment(since, "--from")))
-        if first_asked < first:
-            earliest = format_time(int(bars.time[first])) if first < len(bars.time) else "never"
-            raise InputError(
-                f"--from {since} is too early: {first} bars must lie before the first decision, so the earliest is "
-                f"{earliest}"
-            )
-        first = first_asked
-    else:
-        unseen = unseen_window(bars, bundle.last_seen, first)
-        if unseen is None:
-            raise InputError(
-                f"the data ends at {format_time(int(bars.time[-1]))} and bundle {bundle.name} has seen all of it "
-                f"(up to {bundle.manifest.last_seen_bar}); "
-                "name newer bars with --data-dir, or --from to replay what it was trained on"
-            )
-        first = unseen[0]
-    if not first < last:
-        ends = f"{format_time(int(bars.time[0]))} to {format_time(int(bars.time[-1]))}"
-        raise InputError(
-            f"--from {since or bundle.manifest.last_seen_bar} --to {until or 'the end'} leaves no bar to trade; the "
-            f"data runs from {ends}"
-        )
-    return first, last
-
-
-def run_replay(
-    bundle: Bundle,
-    bars: Bars,
-    window: Window,
-    *,
-    console: Console,
-    slot: str,
-    cash: float | None = None,
-    any_account: bool = False,
-) -> Replay:
-    """Replay with a progress display on a terminal, and two plain lines elsewhere."""
-    total = window[1] - window[0]
-    first, last = (format_time(int(bars.time[bar])) for bar in (window[0] + 1, window[1]))
-    title = f"paper trading {bundle.name}, bars {first} to {last}"
-    with _progress(console, title, total) as step:
-        return replay(bundle, bars, window, slot=slot, cash=cash, any_account=any_account, progress=step)
-
-
-def print_replay(console: Console, result: Replay, paths: list[Path]) -> None:
-    """The replay's summary against equal weight, and where its files are."""
-    bundle, first = result.bundle, int(result.time[0])
-    span = f"{format_time(first)} to {format_time(int(result.time[-1]))}"
-    console.print(metrics_table(result.metrics, f"Paper replay of {bundle.name}, {span}"))
-    metrics = result.metrics
-    difference = metrics.total_return - metrics.equal_weight_return
-    word = "more" if difference > 0 else "less"
-    console.print(
-        f"{percent(metrics.total_return)} after fees: {percent(abs(difference)).lstrip('+')} {word} than equal weight.",
-        highlight=False,
-    )
-    if first <= bundle.last_seen:
-        console.print(
-            f"Bars up to {bundle.manifest.last_seen_bar} were seen in training: what it earned on them proves nothing.",
-            style="yellow",
-            highlight=False,
-        )
-    if bundle.manifest.data.synthetic:
-        console.print("The market is synthetic.", style="dim")
-    agreement = _agreement(result)
-    if agreement is not None:
-        console.print(
-            f"Same bars as the gate's: returns agree with its canonical score to {agreement:.1e}.", highlight=False
-        )
-    console.print("written: " + ", ".join(str(path) for path in paths), highlight=False, soft_wrap=True)
-
-
-def replay_folder(deployments: Path, slot: str, result: Replay) -> Path:
-    """Where a replay's files go unless told otherwise: named by slot, bundle and range."""
-    first, last = (
-        format_time(int(moment)).replace(":", "").replace("-", "")[:13] for moment in (result.time[0], result.time[-1])
-    )
-    return deployments / "replays" / f"{slot}-{result.bundle.name}-{first}-{last}"
-
-
 def count_looks(tickers: Sequence[str], first: int, last: int) -> int:
     """Looks taken so far at these assets' hold-out bars between the opens `first` and `last`, in the registry that the
     environment names; 0 where there is none yet.
@@ -370,7 +206,7 @@ def _replay_champion(console: Console, registry: Registry, promotion: Promotion,
     """Replay the slot's champion over the bars that its training never saw, and write what came of it."""
     assert promotion.champion is not None
     bundle = registry.bundle(promotion.champion)
-    bars = _bars_of(bundle, data_dir)
+    bars = bars_of(bundle, data_dir)
     window = replay_window(bundle, bars, None, None)
     result = run_replay(bundle, bars, window, console=console, slot=promotion.slot)
     paths = write_replay(result, replay_folder(registry.folder, promotion.slot, result))
@@ -393,64 +229,3 @@ def _next_commands(promotion: Promotion, registry: Registry, storage: str) -> li
         f"sweepd status {study}   # trials and best parameters",
         f"sweepd dashboard {study}   # the study in a browser",
     ]
-
-
-def _bars_of(bundle: Bundle, folder: Path) -> Bars:
-    return in_order(load_bars(folder, bundle.manifest.timeframe, bundle.manifest.tickers), bundle)
-
-
-def _moment(text: str, flag: str) -> int:
-    try:
-        moment = pd.Timestamp(text)
-    except ValueError as error:
-        raise InputError(f"{flag} {text!r} is not a time like 2024-08-01 or 2024-08-01T13:00") from error
-    moment = moment.tz_localize("UTC") if moment.tzinfo is None else moment.tz_convert("UTC")
-    return int(moment.timestamp())
-
-
-def _agreement(result: Replay) -> float | None:
-    """How far the replay's total return is from the canonical hold-out score in the bundle; None where other bars were
-    traded.
-    """
-    scored = result.bundle.manifest.gate.get("holdout")
-    if not isinstance(scored, dict) or result.entries[0].value != result.bundle.account.initial_cash:
-        return None
-    if (scored.get("first"), scored.get("last")) != (
-        format_time(int(result.time[0])),
-        format_time(int(result.time[-1])),
-    ):
-        return None
-    return abs(float(scored["total_return"]) - result.metrics.total_return)
-
-
-@contextmanager
-def _progress(console: Console, title: str, total: int) -> Iterator[_Step]:
-    """A bar with rate and ETA on a terminal; plain lines elsewhere."""
-    if not console.is_interactive:
-        console.print(title, highlight=False)
-        yield _Step(None, None)
-        console.print(f"traded {total:,} bars", highlight=False)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield _Step(progress, progress.add_task(title, total=total, rate=""))
-
-
-@dataclass
-class _Step:
-    """Moves the display on by the bars done."""
-
-    progress: Progress | None
-    task: int | None
-
-    def __call__(self, done: int) -> None:
-        if self.progress is not None and done % 10 == 0:
-            task = self.progress.tasks[0]
-            rate = f"{task.speed:,.0f} bars/s" if task.speed else ""
-            self.progress.update(task.id, completed=done, rate=rate)

@@ -9,7 +9,7 @@ volume. Where nothing comes at all, nothing is given: the source is late or away
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -73,14 +73,15 @@ class LiveFeed:
 
     @classmethod
     def of_source(
-        cls, source: Source, tickers: Sequence[str], timeframe: str, *, grace: float = GRACE_SECONDS,
-        say: Callable[[str], None] = lambda _: None,
+        cls, source: Source, tickers: Sequence[str], timeframe: str, *, symbols: Mapping[str, str] | None = None,
+        grace: float = GRACE_SECONDS, say: Callable[[str], None] = lambda _: None,
     ) -> LiveFeed:  # fmt: skip
-        """Bars of an exchange (ccxt) or Alpaca."""
-        source.check(tickers, timeframe)
+        """Bars of an exchange (ccxt) or Alpaca. symbols: what tickers are called there, where they have other names."""
+        names = {ticker: (symbols or {}).get(ticker, ticker) for ticker in tickers}
+        source.check(list(names.values()), timeframe)
 
         def fetch(ticker: str, start: int, end: int) -> Array:
-            pages = list(source.pages(ticker, timeframe, start, end))
+            pages = list(source.pages(names[ticker], timeframe, start, end))
             return np.concatenate(pages) if pages else np.empty((0, 6))
 
         return cls(fetch, tickers, timeframe, name=source.name, grace=grace, say=say)

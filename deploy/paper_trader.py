@@ -35,6 +35,7 @@ from envs.errors import InputError, RunError
 
 Array = NDArray[np.float64]
 ACCOUNT_RANGE = (0.5, 3.0)
+BAR_COLUMNS = ("open", "high", "low", "close", "volume", "hole")
 PLAN_COLUMNS = ("sell_units", "buy_notional", "whole", "restart_clock", "dropped")
 
 
@@ -55,8 +56,19 @@ class ClosedBar:
         """Bar number `bar` of `bars`."""
         return cls(
             int(bars.time[bar]),
-            *(getattr(bars, name)[bar] for name in ("open", "high", "low", "close", "volume", "hole")),
+            *(getattr(bars, name)[bar] for name in BAR_COLUMNS),
         )
+
+    def in_order(self, tickers: Sequence[str], wanted: Sequence[str]) -> ClosedBar:
+        """The bar of `tickers` with the assets `wanted`, in that order. Raises RunError where one is missing."""
+        if tuple(tickers) == tuple(wanted):
+            return self
+        places = {ticker: place for place, ticker in enumerate(tickers)}
+        missing = [ticker for ticker in wanted if ticker not in places]
+        if missing:
+            raise RunError(f"the bars lack {', '.join(missing)}")
+        order = [places[ticker] for ticker in wanted]
+        return ClosedBar(self.time, *(getattr(self, name)[order] for name in BAR_COLUMNS))
 
 
 @dataclass(frozen=True)
@@ -274,8 +286,10 @@ class PaperTrader:
         """The bar's entry with what the policy does at its close, where `on_bar` left that open."""
         self._decided = decided = self._decision(bar)
         self._risk.sent(bar.time + self._seconds if conditions is None else conditions.now, len(decided.orders))
+        assert self._accounts is not None
         return dataclasses.replace(
             entry,
+            units=self._accounts.units,
             action=decided.action,
             orders=decided.orders,
             dropped=decided.dropped,
@@ -351,10 +365,7 @@ class PaperTrader:
         """Move the history on by one bar, and compute the newest features from it."""
         old = self._history
         assert old is not None
-        rows = {
-            name: np.concatenate([getattr(old, name), getattr(bar, name)[None]])
-            for name in ("open", "high", "low", "close", "volume", "hole")
-        }
+        rows = {name: np.concatenate([getattr(old, name), getattr(bar, name)[None]]) for name in BAR_COLUMNS}
         full = Bars(
             tickers=old.tickers,
             timeframe=old.timeframe,
@@ -432,8 +443,7 @@ def _plan_state(plan: Orders) -> dict[str, Any]:
 def _plan_of(state: Mapping[str, Any]) -> Orders:
     """The inverse of `_plan_state`."""
     number, flag = (
-        {name: torch.tensor(state[name], dtype=dtype) for name in PLAN_COLUMNS}
-        for dtype in (torch.float64, torch.bool)
+        {name: torch.tensor(state[name], dtype=dtype) for name in PLAN_COLUMNS} for dtype in (torch.float64, torch.bool)
     )
     return Orders(
         sell_units=number["sell_units"],

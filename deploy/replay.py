@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from deploy.brokers.sim import SimBroker
 from deploy.bundle import Bundle, finite, format_time
+from deploy.live.risk import RiskLimits
 from deploy.paper_trader import ClosedBar, Entry, PaperTrader
 from deploy.scoring import in_order
 from envs.crypto.bars import Bars
@@ -30,11 +31,12 @@ class Replay:
     """What came of a replay. entries: one per bar, the first being that of the first decision; arrays: (L,), one per
     bar after it.
 
-    returns, equal_weight: simple per-bar returns. fees, notional: shares of the value at the bar before. crossed: what
-    changed hands between trials then, a share of it, too.
+    returns, equal_weight: simple per-bar returns. limits: risk rules that were on. fees, notional: shares of the value
+    at the bar before. crossed: what changed hands between trials then, a share of it, too.
     """
 
     bundle: Bundle
+    limits: RiskLimits
     entries: tuple[Entry, ...]
     time: NDArray[np.int64]
     returns: Array
@@ -56,12 +58,14 @@ def replay(
     cash: float | None = None,
     any_account: bool = False,
     act: Callable[[NDArray[np.float32]], Array] | None = None,
+    limits: RiskLimits | None = None,
     progress: Callable[[int], None] = lambda _bar: None,
 ) -> Replay:
     """Trade `window` of `bars` on paper, flat at the start.
 
-    cash: of the account, default the bundle's initial cash. act: instead of the bundle's policy. progress: called with
-    the number of bars done. Raises InputError where the bars don't fit the bundle or too few lie before the window.
+    cash: of the account, default the bundle's initial cash. act: instead of the bundle's policy. limits: risk rules,
+    none by default. progress: called with the number of bars done. Raises InputError where the bars don't fit the
+    bundle or too few lie before the window.
     """
     first, last = window
     bars = in_order(bars, bundle)
@@ -69,7 +73,7 @@ def replay(
     broker = SimBroker(
         bundle.manifest.tickers, params.initial_cash if cash is None else cash, params, bundle.instruments
     )
-    trader = PaperTrader(bundle, slot=slot, act=act, any_account=any_account)
+    trader = PaperTrader(bundle, slot=slot, act=act, any_account=any_account, limits=limits)
     if first < trader.bars_needed:
         raise InputError(
             f"bundle {bundle.name} can decide at "
@@ -84,10 +88,10 @@ def replay(
         entries.append(trader.on_bar(bar, broker.fills(), broker.account(), decide=number < last))
         broker.submit(entries[-1].orders)
         progress(number - first)
-    return _summed_up(bundle, entries)
+    return _summed_up(bundle, limits or RiskLimits(), entries)
 
 
-def _summed_up(bundle: Bundle, entries: list[Entry]) -> Replay:
+def _summed_up(bundle: Bundle, limits: RiskLimits, entries: list[Entry]) -> Replay:
     value, equal = np.array([entry.value for entry in entries]), np.array([entry.equal_weight for entry in entries])
     after = entries[1:]
     columns = {
@@ -109,7 +113,9 @@ def _summed_up(bundle: Bundle, entries: list[Entry]) -> Replay:
     )
     time = np.array([entry.time for entry in after], dtype=np.int64)
     crossed = np.array([entry.crossed for entry in entries[:-1]]) / value[:-1]
-    return Replay(bundle=bundle, entries=tuple(entries), time=time, metrics=metrics, crossed=crossed, **columns)
+    return Replay(
+        bundle=bundle, limits=limits, entries=tuple(entries), time=time, metrics=metrics, crossed=crossed, **columns
+    )
 
 
 def ledger_table(result: Replay) -> pd.DataFrame:

@@ -5,44 +5,58 @@ The slot's account, its shadow and its challengers are all lanes and run the sam
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from deploy.brokers.base import Broker, Fill, Order
 from deploy.brokers.sim import SimBroker
 from deploy.bundle import Bundle
+from deploy.live.risk import RiskLimits
 from deploy.live.store import ACCOUNT, Changes, Lane, LaneBar, LaneKind, OrderLine
-from deploy.paper_trader import ClosedBar, Entry, PaperTrader
+from deploy.paper_trader import ClosedBar, Conditions, Entry, PaperTrader
 from envs.crypto.bars import Bars
-from envs.errors import RunError
 
 
 class TradingLane:
     """A bundle with its trader and its broker.
 
-    since: open of the bar at whose close it began. settled: what is known already of the orders that the next bar will
-    book.
+    since: open of the first bar that it acts on, None before `start`. settled: what is known already of the orders
+    that the next bar will book. counted: fills that are booked already, and belong into the next bar's line.
     """
 
-    def __init__(self, slot: str, name: str, kind: LaneKind, trader: PaperTrader, broker: Broker, since: int) -> None:
-        self.slot, self.name, self.kind, self.since = slot, name, kind, since
+    def __init__(self, slot: str, name: str, kind: LaneKind, trader: PaperTrader, broker: Broker) -> None:
+        self.slot, self.name, self.kind = slot, name, kind
         self.trader, self.broker = trader, broker
+        self.since: int | None = None
         self.settled: list[Fill] = []
+        self.counted: list[Fill] = []
+        self._booked: set[str] = set()
 
     @property
     def bundle(self) -> Bundle:
         """What it trades."""
         return self.trader.bundle
 
-    def close_bar(self, bar: ClosedBar, changes: Changes, *, decide: bool) -> Entry:
-        """Act on a closed bar and note in `changes` what is to be written before anything is sent."""
+    def close_bar(self, bar: ClosedBar, changes: Changes, conditions: Conditions, *, decide: bool) -> Entry:
+        """Book what became of the last bar's orders, and act on a closed bar; `note` says what is to be written."""
         if isinstance(self.broker, SimBroker):
             self.broker.next_bar(bar.time, bar.open, bar.hole)
         news = self.broker.fills()
         changes.fills += news
-        booked, self.settled = [*self.settled, *news], []
-        return self.trader.on_bar(bar, booked, self.broker.account(), decide=decide)
+        booked, counted = [*self.settled, *news], self.counted
+        self.settled, self.counted = [], []
+        account = self.broker.account()
+        self.since = bar.time if self.since is None else self.since
+        return self.trader.on_bar(bar, booked, account, counted=counted, decide=decide, conditions=conditions)
+
+    def hand_over(self, bundle: Bundle, history: Bars, limits: RiskLimits) -> None:
+        """Trade another bundle from now on, with the present positions. Only after a bar without a decision."""
+        heir = lane_trader(self.slot, self.name, bundle, any_account=True, limits=limits)
+        heir.take_over(history, self.trader)
+        if isinstance(self.broker, SimBroker):
+            broker = sim_broker(bundle)
+            broker.restore(self.broker.state())
+            self.broker = broker
+        self.trader = heir
 
     def note(self, bar: ClosedBar, entry: Entry, changes: Changes) -> None:
         """Put the bar's line, the intended orders and the lane's state into `changes`."""
@@ -77,12 +91,28 @@ class TradingLane:
         self.settled += fills
         return fills
 
+    def selling_all(self, bar: int, now: float) -> list[Order]:
+        """Orders that sell whatever the account holds, between two bars. bar: the last one acted on."""
+        held = self.broker.account().units
+        return [
+            Order(f"{self.trader.slot}-{bar}-{ticker}-halt{now:.0f}", ticker, "sell", bar, units=units, whole=True)
+            for ticker, units in held.items()
+            if units > 0.0 and ticker in self.bundle.manifest.tickers
+        ]
+
+    def sold_out(self) -> None:
+        """All was sold between two bars: nothing that was sent is left to be booked."""
+        self.counted, self.settled = [*self.counted, *self.settled], []
+        self.trader.sold_out(self.broker.account())
+
     def recover(self, lines: Sequence[OrderLine], *, late: str | None) -> list[Fill]:
         """Find out what became of the last bar's orders after a restart, and send those that never arrived.
 
         late: why they may not be sent any more, None where they may. Returns what was not known before.
         """
-        self.settled = [line.fill for line in lines if line.fill is not None]
+        known = [line.fill for line in lines if line.fill is not None]
+        self.counted = [fill for fill in known if fill.order.client_id in self._booked]
+        self.settled = [fill for fill in known if fill.order.client_id not in self._booked]
         missing = self.broker.adopt([line.order for line in lines if line.fill is None])
         found: list[Fill] = []
         if late is not None and self.broker.immediate:
@@ -96,43 +126,31 @@ class TradingLane:
 
     def row(self, retired: str | None = None) -> Lane:
         """The lane as the database has it."""
+        assert self.since is not None
         broker = self.broker.state() if isinstance(self.broker, SimBroker) else None
-        state = {"trader": self.trader.state(), "broker": broker}
+        booked = [fill.order.client_id for fill in self.counted]
+        state = {"trader": self.trader.state(), "broker": broker, "booked": booked}
         return Lane(self.name, self.kind, self.bundle.hash, self.since, retired, state)
 
-    def go_on(self, history: Bars, state: Mapping[str, Any]) -> None:
+    def start(self, history: Bars) -> None:
+        """Begin after the bars of `history`."""
+        self.trader.start(history, self.broker.account())
+
+    def go_on(self, history: Bars, kept: Lane) -> None:
         """Go on where `row` was taken. history: bars up to the last one acted on."""
         if isinstance(self.broker, SimBroker):
-            self.broker.restore(state["broker"])
-        self.trader.go_on(history, state["trader"])
+            self.broker.restore(kept.state["broker"])
+        self.trader.go_on(history, kept.state["trader"])
+        self.since, self._booked = kept.since, set(kept.state["booked"])
 
 
-def virtual_lane(
-    slot: str, name: str, kind: LaneKind, bundle: Bundle, since: int, *, cash: float | None = None
-) -> TradingLane:
-    """A lane with virtual money: cash, or the bundle's initial cash."""
-    broker = SimBroker(
-        bundle.manifest.tickers,
-        bundle.account.initial_cash if cash is None else cash,
-        bundle.account,
-        bundle.instruments,
-    )
-    return TradingLane(slot, name, kind, lane_trader(slot, name, bundle, any_account=True), broker, since)
+def sim_broker(bundle: Bundle, cash: float | None = None) -> SimBroker:
+    """An account of virtual money for a bundle. cash: by default the bundle's initial cash."""
+    initial = bundle.account.initial_cash if cash is None else cash
+    return SimBroker(bundle.manifest.tickers, initial, bundle.account, bundle.instruments)
 
 
-def lane_trader(slot: str, name: str, bundle: Bundle, *, any_account: bool) -> PaperTrader:
+def lane_trader(slot: str, name: str, bundle: Bundle, *, any_account: bool, limits: RiskLimits) -> PaperTrader:
     """The trader of a lane, whose orders carry the lane's name unless it is the account."""
     prefix = slot if name == ACCOUNT else f"{slot}.{name}"
-    return PaperTrader(bundle, slot=prefix, any_account=any_account)
-
-
-def reordered(bar: ClosedBar, tickers: Sequence[str], wanted: Sequence[str]) -> ClosedBar:
-    """The bar of `tickers` in the order `wanted`. Raises RunError where one is missing."""
-    if tuple(tickers) == tuple(wanted):
-        return bar
-    missing = [ticker for ticker in wanted if ticker not in tickers]
-    if missing:
-        raise RunError(f"the feed has no bars of {', '.join(missing)}")
-    order = [list(tickers).index(ticker) for ticker in wanted]
-    columns = {name: getattr(bar, name)[order] for name in ("open", "high", "low", "close", "volume", "hole")}
-    return dataclasses.replace(bar, **columns)
+    return PaperTrader(bundle, slot=prefix, any_account=any_account, limits=limits)

@@ -1,0 +1,82 @@
+"""The process that trades a slot: one per slot on this machine, ended by a signal, and not by trouble that passes.
+
+Where broker, feed or database are out of reach, the session is given up and a new one goes on from what the database
+knows, exactly as after a kill. After ten minutes without a session that gets through a look at the market, the process
+ends with exit code 75: whoever started it may start it again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deploy.live.session import Session
+from deploy.live.store import Replaced
+from envs.errors import InputError, RunError, TryAgainLater
+
+PATIENCE = 600.0
+PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0)
+
+
+@contextmanager
+def only_one(folder: Path, slot: str) -> Iterator[None]:
+    """Hold the slot on this machine: the kernel lets go when the process ends, however it ends. Raises InputError where
+    another process trades it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{slot}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"slot {slot!r} is being traded by another process on this machine") from None
+        yield
+
+
+@contextmanager
+def ending_on_signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT set `stop`: what is being done is finished, then the process ends with exit code 0."""
+    wanted = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: stop.set()) for number in wanted]
+    try:
+        yield
+    finally:
+        for number, handler in zip(wanted, before, strict=True):
+            signal.signal(number, handler)
+
+
+def keep_trading(make_session: Callable[[], Session], stop: threading.Event, say: Callable[[str], None]) -> None:
+    """Run sessions until one ends by itself or `stop` is set. Raises what is not going to pass by itself, and
+    TryAgainLater after ten minutes of trouble.
+    """
+    trouble_since: float | None = None
+    tries, began = 0, False
+    while not stop.is_set():
+        session: Session | None = None
+        try:
+            session = make_session()
+            began = True
+            session.run()
+            return
+        except Replaced:
+            raise
+        except InputError as error:
+            if not began:  # at the first start it is what the user said; later it may be a feed that lacks bars
+                raise
+            problem = str(error)
+        except RunError as error:
+            problem = str(error)
+        if session is not None and session.pulses > 0:
+            trouble_since, tries = None, 0
+        now = time.monotonic()
+        trouble_since = now if trouble_since is None else trouble_since
+        if now - trouble_since > PATIENCE:
+            raise TryAgainLater(f"{problem}; it has not been possible to trade for {PATIENCE / 60:.0f} minutes")
+        pause = PAUSES[min(tries, len(PAUSES) - 1)]
+        tries += 1
+        say(f"{problem}; trying again in {pause:g} s")
+        stop.wait(pause)

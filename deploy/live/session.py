@@ -1,0 +1,286 @@
+"""A slot's live trader: one closed bar after another, until it is told to end.
+
+Every bar is one transaction and what follows from it: what became of the last bar's orders, the line of every lane and
+the orders about to be sent are committed; then they are sent; then what is known of them at once is committed. After a
+kill at any instant a new session finds the last of these transactions, asks the broker about orders whose fate is
+unknown (by their client ids, which follow from slot, bar and ticker), and goes on: no bar's orders are sent twice, and
+none is lost. Bars that were missed are booked, but nothing is decided at a bar that is no longer the newest, or whose
+end is too long ago.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from deploy.brokers.base import Broker, Order
+from deploy.bundle import NAME_DIGITS, Bundle, format_time
+from deploy.feeds import SETTLE_SECONDS, Feed, RecordedFeed
+from deploy.live.clock import Clock
+from deploy.live.history import History
+from deploy.live.hot_swap import DRY_RUN_BARS, problem_with
+from deploy.live.lane import TradingLane, lane_trader, sim_broker
+from deploy.live.risk import RiskLimits
+from deploy.live.store import ACCOUNT, Changes, Lane, LaneKind, OrderLine, Trader, TraderStore
+from deploy.paper_trader import ClosedBar, Conditions, Entry
+from deploy.registry import Registry
+from envs.crypto.timeframe import bar_seconds
+from envs.errors import InputError
+from envs.supervisor import Supervisor
+
+POLL_SECONDS = 5.0  # how often a halt is looked for, and a late bar asked for
+STALE_BARS = 3  # data older than that many bars is an alert
+SHADOW: Final = "shadow"
+CHALLENGER: Final = "challenger"
+OnAlert = Literal["alert", "cash", "rollback"]
+
+
+@dataclass(frozen=True)
+class TraderOptions:
+    """How a slot is traded. broker, feed: names, as the database remembers them. limits: risk rules, of every lane.
+
+    any_account: also where the account is far from what the bundle was trained with. max_delay: seconds after a bar's
+    end within which its orders may still be sent; by default a quarter of a bar. arena: how many challengers trade
+    beside it. on_alert: what follows when it trades worse than scored.
+    """
+
+    slot: str
+    broker: str
+    feed: str
+    limits: RiskLimits = field(default_factory=RiskLimits)
+    any_account: bool = False
+    max_delay: float | None = None
+    arena: int = 0
+    on_alert: OnAlert = "alert"
+
+
+class Session:
+    """From one start of a slot's trader to its end.
+
+    make_broker, make_feed: called once with the bundle that is traded. tell: told of every event, its kind and text.
+    Raises InputError where it cannot start, Replaced where another process trades the slot by now, TryAgainLater or
+    RunError where broker, feed or database are out of reach: a new session goes on from there.
+    """
+
+    def __init__(
+        self,
+        options: TraderOptions,
+        registry: Registry,
+        *,
+        make_broker: Callable[[Bundle], Broker],
+        make_feed: Callable[[Bundle], Feed],
+        clock: Clock,
+        tell: Callable[[str, str], None],
+        supervisor: Supervisor,
+    ) -> None:
+        self._options, self._registry, self._clock, self._tell = options, registry, clock, tell
+        self._supervisor = supervisor
+        self._slot, self._limits = options.slot, options.limits
+        self._store = TraderStore(registry.database)
+        champion = registry.require(options.slot).champion
+        assert champion is not None
+        kept = {lane.name: lane for lane in self._store.lanes(self._slot) if lane.retired is None}
+        bundle = registry.bundle(kept[ACCOUNT].bundle or champion if ACCOUNT in kept else champion)
+        self._seconds = bar_seconds(bundle.manifest.timeframe)
+        self._max_delay = self._seconds / 4 if options.max_delay is None else options.max_delay
+        self._feed, broker = make_feed(bundle), make_broker(bundle)
+        self._token = self._store.take_over(
+            self._slot, broker=options.broker, feed=options.feed, timeframe=bundle.manifest.timeframe
+        )
+        self.pulses = 0  # looks that came to their end
+        self._refused: str | None = None  # the champion that could not take over
+        self._stale = False
+        self._status = "starting"
+        trader = self._read()
+        self._state: dict[str, Any] = dict(trader.session)
+        self._account = self._lane(ACCOUNT, ACCOUNT, bundle, broker)
+        self._lanes = [self._account]
+        if broker.immediate:
+            self._lanes.append(self._lane(SHADOW, SHADOW, bundle, sim_broker(bundle, broker.account().cash)))
+        self._start(kept, trader)
+
+    def run(self) -> None:
+        """Trade until the clock's `stop` is set, or recorded bars have come to their end."""
+        self._supervisor.ready(f"{self._slot}: {self._status}")
+        while not self._clock.stop.is_set():
+            self.pulse()
+            self._supervisor.alive(lambda: f"{self._slot}: {self._status}")
+            if isinstance(self._feed, RecordedFeed) and self._feed.over:
+                break
+            self._clock.wait(self._until_next())
+        self._status = "stopped"
+        self._read()
+
+    def pulse(self) -> None:
+        """Look once: whether to halt, and which bars have closed."""
+        trader = self._read()
+        self._obey(trader)
+        bars = self._feed.poll(self._clock.now())
+        for number, bar in enumerate(bars):
+            late = self._clock.now() - (bar.time + self._seconds) > self._max_delay
+            self._step(bar, trader, decide=number == len(bars) - 1 and not late)
+        if len(bars) > 1:
+            self._event("caught up", f"{len(bars) - 1} missed bars were booked; nothing was traded in them")
+        self._watch_age()
+        self.pulses += 1
+
+    # ---- the start ----
+
+    def _lane(self, name: str, kind: LaneKind, bundle: Bundle, broker: Broker) -> TradingLane:
+        anything = self._options.any_account or name != ACCOUNT
+        trader = lane_trader(self._slot, name, bundle, any_account=anything, limits=self._limits)
+        return TradingLane(self._slot, name, kind, trader, broker)
+
+    def _start(self, kept: dict[str, Lane], trader: Trader) -> None:
+        """Take the history, and go on where the slot was left, or begin."""
+        needed = max(lane.trader.bars_needed for lane in self._lanes) + DRY_RUN_BARS
+        bars = self._feed.start(needed, self._clock.now(), trader.last_bar)
+        self._history, self._last = History(bars), int(bars.time[-1])
+        for lane in self._lanes:
+            if lane.name in kept:
+                lane.go_on(bars, kept[lane.name])
+            else:
+                lane.start(bars)
+        if trader.last_bar is None:
+            self._event("started", f"{self._words(self._account.bundle)} begins with {self._options.broker}")
+            return
+        self._recover(trader)
+        self._event("started", f"goes on after the bar of {format_time(trader.last_bar)}")
+
+    def _recover(self, trader: Trader) -> None:
+        """Find out about orders that an earlier process left, and send those that never were and still may be."""
+        late = None
+        if trader.halt is not None:
+            late = f"not sent before the halt: {trader.halt}"
+        elif self._clock.now() - (self._last + self._seconds) > self._max_delay:
+            late = "the trader was away when it should have been sent"
+        lines = self._store.orders(self._slot, decided=self._last)
+        fills = [
+            fill
+            for lane in self._lanes
+            for fill in lane.recover([line for line in lines if line.lane == lane.name], late=late)
+        ]
+        if fills:
+            self._store.commit(self._slot, self._token, Changes(fills=fills))
+
+    # ---- a bar ----
+
+    def _step(self, bar: ClosedBar, trader: Trader, *, decide: bool) -> None:
+        """Act on one closed bar."""
+        self._history.append(bar)
+        heir = self._heir() if decide and trader.halt is None else None
+        changes = Changes(last_bar=bar.time, session=self._state)
+        orders: list[tuple[TradingLane, tuple[Order, ...]]] = []
+        for lane in self._lanes:
+            entry = self._close_bar(lane, bar, trader, changes, heir=heir, decide=decide)
+            orders.append((lane, entry.orders))
+        self._status = f"acted on the bar of {format_time(bar.time)}"
+        self._commit(changes)
+        self._last = bar.time
+        fills = [fill for lane, sent in orders for fill in lane.send(sent)]
+        if fills:
+            self._commit(Changes(fills=fills))
+
+    def _close_bar(
+        self, lane: TradingLane, bar: ClosedBar, trader: Trader, changes: Changes, *, heir: Bundle | None, decide: bool
+    ) -> Entry:
+        """What a lane does at the end of a bar. heir: the bundle that takes over the account there, if any."""
+        conditions = self._conditions(bar, trader, lane)
+        own = bar.in_order(self._feed.tickers, lane.bundle.manifest.tickers)
+        if heir is None or lane.kind == CHALLENGER:
+            entry = lane.close_bar(own, changes, conditions, decide=decide)
+        else:
+            entry = lane.close_bar(own, changes, conditions, decide=False)
+            left = self._words(lane.bundle)
+            lane.hand_over(heir, self._history.bars, self._limits)
+            own = bar.in_order(self._feed.tickers, heir.manifest.tickers)
+            entry = lane.trader.decide(own, entry, conditions)
+            if lane is self._account:
+                text = f"{self._words(heir)} takes over from {left}, with the present positions"
+                changes.events.append(("swapped", text, bar.time))
+        lane.note(own, entry, changes)
+        if lane is self._account:
+            self._note_risk(entry, changes)
+        return entry
+
+    def _conditions(self, bar: ClosedBar, trader: Trader, lane: TradingLane) -> Conditions:
+        """What risk rules look at. An operator's halt stops the account and its shadow; challengers go on."""
+        now, end = self._clock.now(), bar.time + self._seconds
+        halted = lane.kind != CHALLENGER
+        return Conditions(now, max(0.0, now - end), trader.halt if halted else None, trader.halt_sells and halted)
+
+    def _note_risk(self, entry: Entry, changes: Changes) -> None:
+        """Say it when what risk rules have against trading changes, and not at every bar."""
+        if entry.action is None or list(entry.risk) == self._state.get("risk", []):
+            return
+        self._state = self._state | {"risk": list(entry.risk)}
+        changes.session = self._state
+        changes.events.append(("risk", "; ".join(entry.risk) or "nothing speaks against trading any more", entry.time))
+
+    # ---- halts, champions, data ----
+
+    def _obey(self, trader: Trader) -> None:
+        """Sell everything at once where the operator said so and the broker can; else the next bar does."""
+        sold = self._state.get("sold out", False)
+        if trader.halt is None or not trader.halt_sells:
+            self._state = self._state | {"sold out": False}
+        elif not sold and self._account.broker.immediate and self._account.since is not None:
+            self._state = self._state | {"sold out": True}
+            orders = self._account.selling_all(self._last, self._clock.now())
+            intents = [OrderLine(ACCOUNT, order) for order in orders]
+            self._commit(Changes(session=self._state, intents=intents))
+            fills = self._account.send(orders)
+            self._account.sold_out()
+            self._commit(Changes(fills=fills, lanes=[self._account.row()]))
+
+    def _heir(self) -> Bundle | None:
+        """The slot's champion where it is another one than is traded, and fit to take over; why it isn't is kept."""
+        champion = self._registry.slot(self._slot).champion
+        if champion in (None, self._account.bundle.hash, self._refused):
+            return None
+        assert champion is not None
+        try:
+            bundle = self._registry.bundle(champion)
+            problem = problem_with(bundle, self._account.bundle, self._history.bars)
+        except InputError as error:
+            problem = str(error)
+        if problem is None:
+            return bundle
+        self._refused = champion
+        text = f"{champion[:NAME_DIGITS]} cannot take over; {self._words(self._account.bundle)} goes on: {problem}"
+        self._event("swap refused", text)
+        self._registry.note(self._slot, "swap-refused", text, champion)
+        return None
+
+    def _watch_age(self) -> None:
+        """Say it once when bars stop coming, and when they come again."""
+        age = self._feed.age(self._clock.now())
+        stale = age > STALE_BARS * self._seconds
+        if stale:
+            self._status = f"no new bar for {age / self._seconds:.0f} bars"
+        if stale != self._stale:
+            self._stale = stale
+            kind, text = ("stale", "has no new bar for too long") if stale else ("fresh", "has new bars again")
+            self._event(kind, f"{self._options.feed} {text}; the last one opened at {format_time(self._last)}")
+
+    # ---- the database ----
+
+    def _read(self) -> Trader:
+        return self._store.beat(self._slot, self._token, self._status)
+
+    def _event(self, kind: str, text: str) -> None:
+        self._commit(Changes(events=[(kind, text, self._last)]))
+
+    def _commit(self, changes: Changes) -> None:
+        self._store.commit(self._slot, self._token, changes)
+        for kind, text, _ in changes.events:
+            self._tell(kind, text)
+
+    def _until_next(self) -> float:
+        """Seconds to wait before the next look."""
+        due = self._last + 2 * self._seconds + SETTLE_SECONDS - self._clock.now()
+        return due if 0.0 < due < POLL_SECONDS else POLL_SECONDS
+
+    def _words(self, bundle: Bundle) -> str:
+        return f"{bundle.name} (trial {bundle.origin.trial} of {bundle.origin.study})"
