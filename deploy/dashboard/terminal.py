@@ -10,7 +10,7 @@ from rich.text import Text
 
 from deploy.dashboard.health import Health
 from deploy.dashboard.view import Holdings, LaneView, OrderView, SlotView, Verdict
-from deploy.dashboard.words import minute, moment, money, percent, ratio, share, span, units
+from deploy.dashboard.words import minute, moment, money, percent, price, ratio, share, span, units
 from deploy.report import short
 from envs.sparkline import sparkline
 
@@ -119,7 +119,7 @@ def _holdings(found: Holdings) -> Table:
     table = _table(f"Positions at the close of {moment(found.time)} UTC", ("",), ("units", "price", "value", "weight"))
     for one in found.positions:
         if one.units:
-            table.add_row(Text(one.ticker), units(one.units), money(one.price), money(one.value), share(one.weight))
+            table.add_row(Text(one.ticker), units(one.units), price(one.price), money(one.value), share(one.weight))
     table.add_row("cash", "", "", money(found.cash), share(found.cash / found.value if found.value > 0.0 else None))
     return table
 
@@ -131,7 +131,7 @@ def _orders(orders: Iterable[OrderView]) -> Table:
         asked = money(order.asked) if order.side == "buy" else units(order.asked)
         table.add_row(
             moment(order.decided), Text(f"{order.side} {order.ticker}"), asked, units(order.units or None),
-            money(order.price), money(order.fee or None), Text(result),
+            price(order.price), money(order.fee or None), Text(result),
         )  # fmt: skip
     return table
 
@@ -157,12 +157,12 @@ def _monitor(found: Verdict) -> RenderableType:
     title = Text.assemble(("Live monitor: ", "italic"), (found.verdict, STYLES[found.level]), "  ", found.text)
     if not found.statistics:
         return title
-    table = _table("", ("",), ("live", "scored", "90 % of live values", "p"))
+    table = _table("", ("",), ("live", "scored", "90 % lie in", "p"))
     table.title = None
     for one in found.statistics:
-        between = f"{percent(one.low, 4)} … {percent(one.high, 4)}"
+        between = f"{percent(one.low, 3)} … {percent(one.high, 3)}"
         p = "–" if one.p is None else f"{one.p:.3g}"
-        table.add_row(one.name, percent(one.live, 4), percent(one.scored, 4), between, p)
+        table.add_row(one.name, percent(one.live, 3), percent(one.scored, 3), between, p)
     return Group(title, table)
 
 

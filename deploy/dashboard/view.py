@@ -289,7 +289,7 @@ def verdict(found: object) -> Verdict | None:
 
 LEVELS = {"as scored": "good", "worse than scored": "bad", "tracking off": "bad"}
 STATISTICS = {
-    "edge": "return over equal weight a bar",
+    "edge": "over equal weight, a bar",
     "mean_return": "return a bar",
     "drawdown": "largest drawdown",
 }

@@ -26,10 +26,13 @@ def ratio(value: float | None) -> str:
 
 
 def money(value: float | None) -> str:
-    """Quote units: cents, below ten more digits, since prices may be small."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    return f"{value:,.2f}" if abs(value) >= 10 or value == 0 else f"{value:.6g}"
+    """Quote units, to the cent."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{value:,.2f}"
+
+
+def price(value: float | None) -> str:
+    """Quote units per unit: small ones with more digits."""
+    return money(value) if value is None or abs(value) >= 10.0 else f"{value:.6g}"
 
 
 def units(value: float | None) -> str:

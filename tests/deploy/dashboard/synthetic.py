@@ -8,6 +8,7 @@ fills FOLDER with a registry of four slots and keeps their traders' hearts beati
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from deploy.brokers.base import Fill, Order
 from deploy.bundle import Bundle
 from deploy.live.store import ACCOUNT, Changes, Lane, LaneBar, LaneKind, OrderLine, TraderStore
+from deploy.models import TraderRow
 from deploy.registry import Registry
 from tests.deploy.builders import small_bundle
 
@@ -176,7 +178,7 @@ ALERT = {
 }  # fmt: skip
 
 
-def fill(folder: Path) -> list[tuple[TraderStore, Session]]:
+def fill(folder: Path, *, bars: int = 24 * 75) -> list[tuple[TraderStore, Session]]:
     """Four slots: one in full life, one halted, one whose trader died, one that was never traded."""
     registry = Registry(folder)
     store = TraderStore(registry.database)
@@ -187,7 +189,7 @@ def fill(folder: Path) -> list[tuple[TraderStore, Session]]:
         registry.challenger("demo-1h", challenger, reason="passed the first stage")
     registry.withdraw("demo-1h", made[3].hash, "retired from the arena")
     registry.refuse("demo-1h", "no candidate passes: deflated Sharpe ratio 0.61 < 0.95")
-    full = write_session(store, "demo-1h", made[:4], previous=made[4].hash, session={"monitor": MONITOR})
+    full = write_session(store, "demo-1h", made[:4], bars=bars, previous=made[4].hash, session={"monitor": MONITOR})
     alive = [(store, full)]
     registry.promote("halted-1h", made[1], expected=None, reason="met every rule on the hold-out")
     alive.append(
@@ -197,10 +199,11 @@ def fill(folder: Path) -> list[tuple[TraderStore, Session]]:
     registry.promote("never-1h", made[2], expected=None, reason="met every rule on the hold-out")
     registry.promote("silent-1h", made[3], expected=None, reason="met every rule on the hold-out")
     write_session(store, "silent-1h", made[3:4], bars=24 * 9, seed=2, end=int(time.time()) // HOUR * HOUR - 7 * HOUR)
-    with store._database.writing() as session:  # its trader died seven hours ago
-        from deploy.models import TraderRow
-
-        session.get_one(TraderRow, "silent-1h").beat = "2026-01-01T00:00:00.000Z"
+    died = dt.datetime.now(dt.UTC) - dt.timedelta(hours=7)
+    with registry.database.writing() as rows:
+        rows.get_one(TraderRow, "silent-1h").beat = died.isoformat()
+    for one, made_session in alive:
+        one.beat(made_session.slot, made_session.token, "waits for the next bar")
     return alive
 
 

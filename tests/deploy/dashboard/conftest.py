@@ -1,0 +1,42 @@
+"""A folder with four made-up slots."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from deploy.dashboard.series import SeriesCache
+from deploy.dashboard.view import SlotView, slot_view
+from deploy.live.store import TraderStore
+from deploy.registry import Registry
+from tests.deploy.dashboard.synthetic import Session, fill
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was written."""
+
+    folder: Path
+    registry: Registry
+    store: TraderStore
+    sessions: dict[str, Session]
+    at: float
+
+    def view(self, slot: str, *, days: float | None = None) -> SlotView:
+        """As it was when all was written."""
+        return slot_view(self.registry, SeriesCache(self.store), slot, self.at, days=days)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    """Only to be looked at: all tests share it."""
+    folder = tmp_path_factory.mktemp("made") / "deployments"
+    sessions = {session.slot: session for _, session in fill(folder, bars=24 * 40)}
+    at = time.time()
+    registry = Registry(folder, create=False)
+    yield Made(folder, registry, TraderStore(registry.database), sessions, at)
+    registry.database.engine.dispose()

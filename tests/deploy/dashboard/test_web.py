@@ -1,0 +1,380 @@
+"""The pages: what they answer and whom, that nothing in them is markup or comes from elsewhere, and that they serve."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.live.store import Changes, TraderStore
+from deploy.registry import Registry
+from envs.errors import InputError, RunError
+from tests.deploy.dashboard.conftest import Made
+from tests.deploy.dashboard.synthetic import bundles, write_session
+
+pytest.importorskip("optuna_dashboard")
+pytest.importorskip("plotly")
+from werkzeug.test import Client, TestResponse
+from werkzeug.wrappers import Response
+
+from deploy.dashboard.source import PaperSource
+from deploy.dashboard.web import Dashboard
+from optimize.progress import StudyWatch
+
+HOST = {"Host": "127.0.0.1:8080"}
+EVIL = '</script><script>alert("x")</script>&\'"'
+
+
+PAST = {
+    "rates": [
+        {"at": 1.7e9, "seconds": 60.0, "finished": 3, "per_hour": 180.0},
+        {"at": 1.7e9 + 60.0, "seconds": 30.0, "finished": 1, "per_hour": 120.0},
+    ],
+    "values": [
+        {"at": 1.7e9 + 20.0 * number, "trial": number, "value": value, "best": best}
+        for number, (value, best) in enumerate(((0.1, 0.1), (0.5, 0.5), (0.2, 0.5), (0.9, 0.9)))
+    ],
+}
+
+
+class NoStudies:
+    """A machine without studies."""
+
+    def __init__(self, problem: Exception | None = None) -> None:
+        self.problem = problem or InputError("--storage runs/sweepd.db does not exist; start one with sweepd train")
+
+    def studies(self) -> list[str]:
+        raise self.problem
+
+    progress = show = studies
+
+    def application(self) -> Any:
+        raise self.problem
+
+
+class OneStudy(NoStudies):
+    """A study's figures, as optimize gives them."""
+
+    def __init__(self, **changes: Any) -> None:
+        worker = {
+            "worker": "w", "host": "box", "pid": 7, "status": "alive", "state": "training", "beat_age": 3.0,
+            "trials": [4, 5], "rung": 2, "device": "cuda:0", "steps_per_second": 1_200_000, "trials_per_hour": 40.0,
+            "resident_bytes": 3 * 2**30, "gpu": {"share": 0.93, "used": 20 * 2**30, "total": 80 * 2**30},
+        }  # fmt: skip
+        self.found = {
+            "study": "btc", "healthy": True, "unhealthy": [], "about": "crypto, 2 tickers, 1h", "paused": None,
+            "trials": {"WAITING": 0, "RUNNING": 2, "COMPLETE": 4, "PRUNED": 0, "FAIL": 1}, "total": 10, "done": 5,
+            "rungs": 4, "steps_per_second": 1_200_000, "trials_per_hour": 40.0, "eta_seconds": 450.0,
+            "best": {"trial": 3, "value": 0.9, "params": {"learning_rate": 3e-4}}, "workers": [worker],
+            "storage_retries": 0, "failures": [{"trial": 2, "reason": "diverged"}], "objective": "excess-sharpe",
+            "synthetic": True, "outlook": "the best of 10 trials needs 1.2", "history": PAST,
+            "gate": {"trials": 10, "years": 2.0, "needed_sharpe": 1.2, "looks": 0},
+        } | changes  # fmt: skip
+
+    def studies(self) -> list[str]:  # type: ignore[override]
+        return [str(self.found["study"]), "older"]
+
+    def progress(self, name: str) -> dict[str, Any]:  # type: ignore[override]
+        assert name in self.studies()
+        return self.found
+
+    def application(self) -> Any:
+        return Response("optuna")
+
+
+def client(folder: Path, search: Any = None) -> Client:
+    return Client(Dashboard(PaperSource(folder, None), search or NoStudies()))
+
+
+def get(asked: Client, path: str, **headers: str) -> TestResponse:
+    return asked.get(path, headers=HOST | headers)
+
+
+def figures(answer: TestResponse) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', answer.text, re.DOTALL)
+    assert found is not None
+    content: dict[str, Any] = json.loads(found.group(1))
+    return content
+
+
+class Checked(HTMLParser):
+    """Elements balance, ids are unique, every picture has a text, every table a name and column heads."""
+
+    VOID = frozenset({"meta", "link", "input", "br"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.named: list[str] = []
+        self.pictures: list[dict[str, str | None]] = []
+        self.feed(text)
+        assert self.open == []
+        assert len(self.ids) == len(set(self.ids))
+        for picture in self.pictures:
+            assert picture["role"] == "img"
+            assert picture["aria-labelledby"] in self.ids
+
+    def handle_starttag(self, tag: str, attrs: Iterable[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if "id" in found:
+            self.ids.append(str(found["id"]))
+        if "data-figure" in found:
+            self.pictures.append(found)
+        if "data-live" in found:
+            assert "id" in found, "what is renewed needs an id"
+        if tag == "table":
+            assert self.named[-1:] == ["region"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+            self.named.append("region" if found.get("role") == "region" and found.get("aria-label") else "")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+            self.named.pop()
+
+
+def test_the_page_of_a_slot_shows_everything_of_it(made: Made) -> None:
+    answer = get(client(made.folder), "/?slot=demo-1h")
+    assert (answer.status_code, answer.mimetype) == (200, "text/html")
+    view = made.view("demo-1h")
+    page = Checked(answer.text)
+    shown = {"head", "lanes", "positions", "monitor", "orders", "arena", "champion", "events", "equity-text"}
+    assert shown <= set(page.ids)
+    for lane in view.lanes:
+        assert lane.name in answer.text
+    words = ("buy BTC/USDT", "below the venue", "as scored", "beats the champion", "caught up", "retired: its return")
+    for word in (*words, f"{view.lanes[0].value:,.2f}", f"{100 * view.lanes[0].total_return:+.2f} %"):
+        assert word in answer.text, word
+    picture = figures(answer)["equity"]
+    assert [line["name"] for line in picture["data"] if line.get("yaxis") is None] == [c.lane for c in view.curves]
+    account = picture["data"][0]
+    assert account["y"][-1] == pytest.approx(view.lanes[0].total_return, abs=1e-6)
+    hidden = [line["name"] for line in picture["data"] if line["visible"] == "legendonly" and "yaxis" not in line]
+    assert hidden == ["hold BTC/USDT", "hold ETH/USDT", "hold SOL/USDT"]
+    tones = {(line["tone"], line["line"]["dash"]) for line in picture["data"]}
+    assert len(tones) == len(view.curves), "lines can be told apart"
+
+
+def test_every_slot_is_a_tab_and_the_first_one_is_shown(made: Made) -> None:
+    asked = client(made.folder)
+    first = get(asked, "/")
+    for slot in ("demo-1h", "halted-1h", "never-1h", "silent-1h"):
+        assert f'href="/?slot={slot}"' in first.text
+        assert Checked(get(asked, f"/?slot={slot}").text)
+    assert "demo-1h <span" in first.text
+    assert "portfolio drawdown of 20.3 %" in get(asked, "/?slot=halted-1h").text
+    assert "No sign of life" in get(asked, "/?slot=silent-1h").text
+
+
+def test_a_slot_never_traded_is_one_clear_sentence(made: Made) -> None:
+    text = get(client(made.folder), "/?slot=never-1h").text
+    assert "Slot never-1h was never traded: sweepd trade never-1h starts it." in text
+    assert 'data-figure="equity"' not in text
+
+
+def test_an_empty_registry_is_one_clear_sentence_and_is_found_once_it_is_there(tmp_path: Path) -> None:
+    asked = client(tmp_path / "deployments")
+    answer = get(asked, "/")
+    assert answer.status_code == 200
+    assert "nothing has been promoted yet (sweepd promote)" in answer.text
+    Registry(tmp_path / "deployments")
+    assert "no slot of" in get(asked, "/").text
+    Registry(tmp_path / "deployments").promote("s", bundles()[0], expected=None, reason="")
+    assert "Slot s was never traded" in get(asked, "/").text
+
+
+def test_a_page_shows_new_bars_without_a_restart(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    made = bundles()[:1]
+    registry.promote("s", made[0], expected=None, reason="")
+    store, asked = TraderStore(registry.database), client(tmp_path)
+    session = write_session(store, "s", made, bars=30)
+    before = figures(get(asked, "/"))["equity"]["data"][0]["x"]
+    (line,) = store.lane_bars("s", "account", newest=1)
+    values = vars(line) | {"time": line.time + 3600, "value": 12_345.0}
+    store.commit("s", session.token, Changes(bars=[type(line)(**values)]))
+    answer = get(asked, "/")
+    assert "12,345.00" in answer.text
+    assert len(figures(answer)["equity"]["data"][0]["x"]) == len(before) + 1
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        ("127.0.0.1:8080", 200), ("localhost", 200), ("localhost:9999", 200), ("evil.example", 403),
+        ("127.0.0.1.evil.example", 403), ("localhost.evil.example:8080", 403), ("", 403), ("127.0.0.1:8080@evil", 403),
+    ],
+)  # fmt: skip
+def test_only_who_asks_for_this_machine_is_answered(made: Made, host: str, code: int) -> None:
+    """DNS rebinding: another site's name, which was made to mean 127.0.0.1."""
+    asked = client(made.folder, OneStudy())
+    for path in ("/", "/training", "/assets/x/page.js", "/dashboard", "/api/studies"):
+        answer = asked.get(path, headers={"Host": host})
+        assert answer.status_code == code, path
+        assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/", "/training", "/assets/x/page.css"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_pages_only_show(made: Made, path: str, method: str) -> None:
+    assert client(made.folder, OneStudy()).open(path, method=method, headers=HOST).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/?slot=none", 404), ("/?slot=demo-1h&days=x", 400), ("/?slot=demo-1h&days=7", 200), ("/assets/x/web.py", 404),
+        ("/assets/x/..%2fweb.py", 404), ("/training?study=none", 404),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_said(made: Made, path: str, code: int) -> None:
+    answer = get(client(made.folder, OneStudy()), path)
+    assert answer.status_code == code
+    assert code == 200 or answer.mimetype == "text/plain"
+
+
+def test_a_registry_that_is_away_is_said(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_source: PaperSource) -> None:
+        raise RunError("the registry cannot be used: no answer")
+
+    monkeypatch.setattr(PaperSource, "slots", away)
+    answer = get(client(made.folder), "/")
+    assert answer.status_code == 503
+    assert "the registry cannot be used: no answer" in answer.text
+
+
+def test_names_and_reasons_are_text_and_never_markup(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    made = bundles()[:2]
+    registry.promote(EVIL, made[0], expected=None, reason=EVIL)
+    registry.challenger(EVIL, made[1], reason=EVIL)
+    store = TraderStore(registry.database)
+    monitor = {"verdict": EVIL, "text": EVIL, EVIL: EVIL}
+    session = write_session(store, EVIL, made, bars=60, session={"monitor": monitor}, feed=EVIL)
+    store.commit(EVIL, session.token, Changes(events=[(EVIL, EVIL, None)], status=EVIL))
+    store.halt(EVIL, EVIL, sells=False)
+    asked = client(
+        tmp_path, OneStudy(study=EVIL, about=EVIL, unhealthy=[EVIL], failures=[{"trial": 1, "reason": EVIL}])
+    )
+    for path in ("/", "/training"):
+        text = get(asked, path).text
+        assert "<script>alert" not in text
+        assert "alert(" in text
+        assert Checked(text)
+    assert get(client(tmp_path, NoStudies(InputError(EVIL))), "/training").text.count("<script>alert") == 0
+
+
+def test_nothing_comes_from_elsewhere(made: Made) -> None:
+    """No address of another host in page, script or style, and a policy that would stop it."""
+    asked = client(made.folder, OneStudy())
+    for path in ("/", "/training"):
+        answer = get(asked, path)
+        assert not re.search(r"(?:https?:)?//[a-z0-9]", answer.text)
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert answer.headers["Cache-Control"] == "no-store"
+        for address in re.findall(r'(?:src|href)="([^"]+)"', answer.text):
+            assert get(asked, address.replace("&amp;", "&")).status_code == 200, address
+    for name in ("page.js", "page.css"):
+        text = get(asked, f"/assets/x/{name}").text
+        assert not re.search(r"https?://", text)
+
+
+def test_the_script_library_is_served_from_here(made: Made) -> None:
+    answer = get(client(made.folder), "/assets/x/plotly.js")
+    assert (answer.status_code, answer.mimetype) == (200, "text/javascript")
+    assert b"plotly.js v" in answer.data[:200]
+
+
+def test_the_training_page_shows_rate_time_left_best_and_gpu(made: Made) -> None:
+    answer = get(client(made.folder, OneStudy()), "/training")
+    page = Checked(answer.text)
+    assert len(page.pictures) == 2
+    for word in (
+        "5 of 10 trials",
+        "40.0",
+        "8 min",
+        "+0.9000",
+        "93 %",
+        "20.0/80.0 GiB",
+        "1,200,000",
+        "diverged",
+        "synthetic",
+        "the best of 10 trials needs 1.2",
+    ):
+        assert word in answer.text, word  # fmt: skip
+    shown = figures(answer)
+    assert sum(shown["rates"]["data"][0]["customdata"]) == 4
+    assert shown["best"]["data"][1]["y"] == [0.1, 0.5, 0.5, 0.9]
+
+
+def test_without_studies_the_training_page_is_one_sentence(made: Made) -> None:
+    answer = get(client(made.folder), "/training")
+    assert answer.status_code == 200
+    assert "start one with sweepd train" in answer.text
+    assert get(client(made.folder), "/dashboard").status_code == 404
+
+
+def test_optuna_dashboard_is_reached_and_other_sites_cannot_write_to_it(made: Made) -> None:
+    asked = client(made.folder, OneStudy())
+    assert get(asked, "/dashboard/studies/1").text == "optuna"
+    assert asked.post("/api/studies", headers=HOST).text == "optuna"
+    assert asked.post("/api/studies", headers=HOST | {"Origin": "http://127.0.0.1:8080"}).text == "optuna"
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:9"):
+        assert asked.post("/api/studies", headers=HOST | {"Origin": origin}).status_code == 403
+
+
+def test_the_real_optuna_dashboard_answers_behind_the_page(made: Made, tmp_path: Path) -> None:
+    from tests.deploy.builders import FakeStudy
+
+    fake = FakeStudy(tmp_path, bars=900)
+    fake.study.set_user_attr("sweepd:created", "2026-01-01T00:00:00Z")
+    watch = StudyWatch(None, str(tmp_path / "studies.db"), tmp_path)
+    assert watch.studies() == ["fake"]
+    watch.application = lambda: _optuna(fake.storage)  # type: ignore[method-assign]
+    asked = client(made.folder, watch)
+    assert "Optuna Dashboard" in get(asked, "/dashboard/").text
+    names = [study["study_name"] for study in get(asked, "/api/studies").json["study_summaries"]]  # type: ignore[index]
+    assert names == ["fake"]
+
+
+def _optuna(storage: str) -> Any:
+    import optuna_dashboard
+
+    return optuna_dashboard.wsgi(storage)
+
+
+def test_served_on_the_loopback_until_it_is_interrupted(made: Made) -> None:
+    """The real command, in a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sweepd", "dashboard", "demo-1h", "--port", "0", "--deployments", str(made.folder)],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/\?slot=demo-1h", line)
+        assert found is not None, line
+        with urllib.request.urlopen(found.group(), timeout=60) as answer:
+            assert b"demo-1h" in answer.read()
+        with socket.create_connection(("127.0.0.1", int(found.group(1)))):  # an idle connection holds up nobody
+            began = time.monotonic()
+            with urllib.request.urlopen(found.group(), timeout=60):
+                assert time.monotonic() - began < 30
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
