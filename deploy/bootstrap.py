@@ -9,6 +9,7 @@ Block-Length Selection for the Dependent Bootstrap", with the correction of A. P
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,14 +73,18 @@ def block_length(values: Array) -> float:
     return float(min(max(length, 1.0), math.ceil(min(3.0 * math.sqrt(n), n / 3.0))))
 
 
-def bootstrap_means(values: Array, block: float, draws: int, rng: np.random.Generator) -> Array:
+def bootstrap_means(
+    values: Array, block: float, draws: int, rng: np.random.Generator, *, length: int | None = None
+) -> Array:
     """(draws,) means of stationary bootstrap samples of (n,) values: blocks that begin anywhere, of geometric length
-    with mean `block`, wrapped around the end, the last one cut so that a sample has n values.
+    with mean `block`, wrapped around the end, the last one cut so that a sample has `length` values (default n).
     """
     n = values.size
-    total = np.concatenate([[0.0], np.cumsum(np.concatenate([values, values]))])  # of a block by one difference
-    expected = n / block
-    width = min(n, math.ceil(expected + 6.0 * math.sqrt(expected) + 8.0))
+    size = n if length is None else length
+    # The sum of a block is one difference.
+    total = np.concatenate([[0.0], np.cumsum(np.tile(values, 1 + math.ceil(size / n)))])
+    expected = size / block
+    width = min(size, math.ceil(expected + 6.0 * math.sqrt(expected) + 8.0))
     # A geometric number is an exponential one rounded up, which is drawn several times faster.
     rate = np.float32(-math.log1p(-1.0 / block)) if block > 1.0 else np.float32(math.inf)
 
@@ -93,13 +98,28 @@ def bootstrap_means(values: Array, block: float, draws: int, rng: np.random.Gene
     for first in range(0, draws, step):
         rows = min(step, draws - first)
         ends = np.cumsum(lengths(rows), axis=1)
-        while ends[:, -1].min() < n:
+        while ends[:, -1].min() < size:
             ends = np.concatenate([ends, ends[:, -1:] + np.cumsum(lengths(rows), axis=1)], axis=1)
-        ends = np.minimum(ends, n)
+        ends = np.minimum(ends, size)
         used = np.diff(ends, axis=1, prepend=0)
         starts = rng.integers(0, n, used.shape, dtype=np.int32)
-        means[first : first + rows] = np.sum(total[starts + used] - total[starts], axis=1) / n
+        means[first : first + rows] = np.sum(total[starts + used] - total[starts], axis=1) / size
     return means
+
+
+def bootstrap_samples(
+    values: Array, block: float, draws: int, rng: np.random.Generator, *, length: int
+) -> Iterator[Array]:
+    """The samples themselves, a few rows (…, length) at a time, `draws` in all."""
+    n, places = values.size, np.arange(length)
+    step = max(1, CHUNK // length)
+    for first in range(0, draws, step):
+        shape = (min(step, draws - first), length)
+        anew = rng.random(shape) < 1.0 / block
+        anew[:, 0] = True
+        begun = np.maximum.accumulate(np.where(anew, places, 0), axis=1)
+        starts = np.take_along_axis(rng.integers(0, n, shape), begun, axis=1)
+        yield values[(starts + places - begun) % n]
 
 
 def mean_above_zero(values: Array, *, seed: int, draws: int = DRAWS) -> Bootstrap:

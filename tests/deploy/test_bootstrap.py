@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from skfolio.utils.bootstrap import optimal_block_size
 
-from deploy.bootstrap import block_length, bootstrap_means, look_level, mean_above_zero
+from deploy.bootstrap import block_length, bootstrap_means, bootstrap_samples, look_level, mean_above_zero
 
 
 def series(seed: int, n: int, phi: float) -> NDArray[np.float64]:
@@ -49,6 +49,22 @@ def test_means_are_distributed_as_those_of_the_definition(block: float) -> None:
     assert ours.std() == pytest.approx(plain.std(), rel=0.03)
     for share in (0.05, 0.5, 0.95):
         assert np.quantile(ours, share) == pytest.approx(np.quantile(plain, share), abs=0.05 * plain.std())
+
+
+@pytest.mark.parametrize("length", [70, 300, 1000])
+def test_samples_of_another_length_are_distributed_as_those_of_the_definition(length: int) -> None:
+    values, block = series(3, 300, 0.7) + 0.3, 8.0
+    means = bootstrap_means(values, block, 8_000, np.random.default_rng(0), length=length)
+    samples = np.concatenate(list(bootstrap_samples(values, block, 8_000, np.random.default_rng(1), length=length)))
+    assert samples.shape == (8_000, length)
+    assert set(np.unique(samples)) <= set(values)
+    plain = samples.mean(axis=1)
+    assert means.mean() == pytest.approx(plain.mean(), abs=4.0 * plain.std() / math.sqrt(4_000))
+    assert means.std() == pytest.approx(plain.std(), rel=0.04)
+    if length == 300:
+        own = plain_means(values, block, 8_000, 2)
+        assert plain.std() == pytest.approx(own.std(), rel=0.04)
+        assert np.quantile(plain, 0.05) == pytest.approx(np.quantile(own, 0.05), abs=0.12 * own.std())
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.5])
