@@ -45,14 +45,15 @@ class RiskLimits:
 
 def tightened(params: EnvParams, limits: RiskLimits) -> EnvParams:
     """The parameters with whatever limits are stricter than they are."""
-    changes = {}
-    if limits.max_position is not None:
-        changes["max_position"] = min(params.max_position, limits.max_position)
-    if limits.cash_reserve is not None:
-        changes["cash_reserve"] = max(params.cash_reserve, limits.cash_reserve)
+    stop = params.trailing_stop
     if limits.trailing_stop is not None:
-        changes["trailing_stop"] = min(params.trailing_stop or 1.0, limits.trailing_stop)  # 0 is off
-    return replace(params, **changes)
+        stop = min(stop or 1.0, limits.trailing_stop)  # 0 is off
+    return replace(
+        params,
+        max_position=min(params.max_position, 1.0 if limits.max_position is None else limits.max_position),
+        cash_reserve=max(params.cash_reserve, limits.cash_reserve or 0.0),
+        trailing_stop=stop,
+    )
 
 
 def parse_limits(texts: Sequence[str]) -> RiskLimits:
