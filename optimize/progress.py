@@ -17,9 +17,11 @@ from envs.errors import InputError
 from envs.sparkline import sparkline
 from optimize.artifacts import artifact_store
 from optimize.outlook import CountLooks, sentence
+from optimize.spec import SPEC_KEY
 from optimize.status import show, study_status
 from optimize.storage import StudyStorage, hide_password, open_storage, storage_url
-from optimize.study import SPEC_KEY, StudyHandle
+from optimize.study import StudyHandle
+from optimize.telemetry import duration
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -89,9 +91,9 @@ def show_progress(found: dict[str, Any]) -> Group:
     if rates:
         shown = rates[-SHOWN_PARTS:]
         most = max(part["per_hour"] for part in shown)
-        minutes = shown[0]["seconds"] / 60.0
+        length = duration(shown[0]["seconds"])
         curve = sparkline([part["per_hour"] for part in shown], lowest=0.0)
-        grid.add_row("trials/hour", Text(f"{curve}  up to {most:.1f}, in parts of {minutes:.0f} min"))
+        grid.add_row("trials/hour", Text(f"{curve}  up to {most:.1f}, in parts of {length}"))
     if values:
         places = np.linspace(0, len(values) - 1, min(SHOWN_PARTS, len(values))).astype(int)
         curve = sparkline([values[place]["best"] for place in places])

@@ -13,6 +13,7 @@ from deploy.live.store import Trader
 from envs.crypto.timeframe import bar_seconds
 
 SILENT_SECONDS = 120.0  # without a beat: a trader beats every few seconds
+RECORDED = "recorded"  # the feed of a replay
 LATE_BARS = 2  # that have closed since the last one acted on: one may just be on its way
 Level = Literal["good", "warning", "bad", "none"]
 
@@ -64,7 +65,7 @@ def health(trader: Trader | None, now: float, *, slot: str) -> Health:
 
 def is_replay(trader: Trader) -> bool:
     """Whether its bars are recorded ones, whose age says nothing."""
-    return trader.feed.startswith("replay")
+    return trader.feed == RECORDED
 
 
 def is_gone(trader: Trader) -> bool:

@@ -70,7 +70,7 @@ class Series:
         places = np.flatnonzero(bundle[1:] != bundle[:-1]) + 1
         return [(int(self.lines.time[place]), str(bundle[place])) for place in places]
 
-    def sketch(self, points: int = 24) -> list[float]:
+    def sketch(self, points: int = 16) -> list[float]:
         """Some of its growth at equal distances, the last included, for a curve of a line's height."""
         places = np.linspace(0, len(self.lines.time) - 1, min(points, len(self.lines.time))).astype(np.int64)
         return [round(float(value), 6) for value in self.growth[places]]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from deploy.dashboard.health import Health
 from deploy.dashboard.view import Holdings, LaneView, OrderView, SlotView, Verdict
-from deploy.dashboard.words import minute, moment, money, percent, price, ratio, share, span, units
+from deploy.dashboard.words import counted, figure, minute, moment, money, percent, price, ratio, share, span, units
 from deploy.report import short
 from envs.sparkline import sparkline
 
@@ -33,7 +33,7 @@ def slot_screen(view: SlotView) -> RenderableType:
     """Everything about one slot."""
     parts: list[RenderableType] = [_head(view)]
     if view.lanes:
-        parts.append(_lanes(view.lanes))
+        parts.append(_Lanes(view.lanes))
     if view.holdings is not None:
         parts.append(_holdings(view.holdings))
     if view.orders:
@@ -58,7 +58,7 @@ def _head(view: SlotView) -> RenderableType:
     if view.trader is not None:
         trader = view.trader
         behind = view.health.bars_behind
-        late = "" if behind is None else f", {behind} bars behind" if behind else ", the newest closed one"
+        late = "" if behind is None else f", {counted(behind, 'bar')} behind" if behind else ", the newest closed one"
         grid.add_row(
             "trader",
             Text(
@@ -66,6 +66,8 @@ def _head(view: SlotView) -> RenderableType:
                 f"{moment(trader['last_bar'])} UTC{late}"
             ),
         )
+    if view.risk:
+        grid.add_row("risk rules", Text("; ".join(view.risk), style="yellow"))
     if view.summary:
         grid.add_row("account", Text(view.summary))
     title = Text.assemble(
@@ -86,33 +88,36 @@ def _table(title: str, left: Iterable[str], right: Iterable[str], last: Iterable
     return table
 
 
-def _lanes(lanes: Iterable[LaneView]) -> Table:
-    table = _table(
-        "Equity, after fees",
-        ("lane", "curve"),
-        (
-            "value",
-            "return",
-            "30 days",
-            "7 days",
-            "1 day",
-            "Sharpe",
-            "below peak",
-            "worst",
-            "invested",
-            "trades",
-            "days",
-        ),
-    )
-    for lane in lanes:
-        name = lane.name if lane.retired is None else f"{lane.name} (retired)"
-        traded = ("", "") if lane.kind == "benchmark" else (share(lane.exposure), str(lane.trades))
-        table.add_row(
-            Text(name, style="bold" if lane.kind == "account" else ""), sparkline(lane.growth),
-            money(lane.value), percent(lane.total_return), percent(lane.month), percent(lane.week), percent(lane.day),
-            ratio(lane.sharpe), share(lane.drawdown), share(lane.max_drawdown), *traded,
-        )  # fmt: skip
-    return table
+class _Lanes:
+    """The lanes' table: with a curve and more columns where there is room for them."""
+
+    def __init__(self, lanes: Sequence[LaneView]) -> None:
+        self._lanes = lanes
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        wide, wider = options.max_width >= 132, options.max_width >= 151
+        longer = ("30 days", "7 days", "1 day") if wide else ()
+        traded = ("invested", "trades") if wide else ()
+        table = _table(
+            "Equity, after fees",
+            ("lane", *(("curve",) if wider else ())),
+            ("value", "return", *longer, "Sharpe", "below peak", "worst", *traded),
+        )
+        for lane in self._lanes:
+            own = lane.kind != "benchmark"
+            style = "bold" if lane.kind == "account" else "dim" if lane.retired else ""
+            table.add_row(
+                Text(lane.name, style=style),
+                *((sparkline(lane.growth),) if wider else ()),
+                money(lane.value),
+                percent(lane.total_return),
+                *((percent(lane.month), percent(lane.week), percent(lane.day)) if wide else ()),
+                ratio(lane.sharpe),
+                share(lane.drawdown),
+                share(lane.max_drawdown),
+                *((share(lane.exposure) if own else "", str(lane.trades) if own else "") if wide else ()),
+            )
+        yield table
 
 
 def _holdings(found: Holdings) -> Table:
@@ -160,9 +165,9 @@ def _monitor(found: Verdict) -> RenderableType:
     table = _table("", ("",), ("live", "scored", "90 % lie in", "p"))
     table.title = None
     for one in found.statistics:
-        between = f"{percent(one.low, 3)} … {percent(one.high, 3)}"
+        between = f"{figure(one.low)} … {figure(one.high)}"
         p = "–" if one.p is None else f"{one.p:.3g}"
-        table.add_row(one.name, percent(one.live, 3), percent(one.scored, 3), between, p)
+        table.add_row(one.name, figure(one.live), figure(one.scored), between, p)
     return Group(title, table)
 
 

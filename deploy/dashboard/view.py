@@ -165,7 +165,8 @@ class Verdict:
 @dataclass(frozen=True)
 class SlotView:
     """A slot at `now` (UTC, seconds since the epoch). trader: its row but for token and session. marks: bars (opens)
-    from which the account traded another bundle, and its hash. summary: the numbers that matter most, in a sentence.
+    from which the account traded another bundle, and its hash. risk: what risk rules have against trading now. summary:
+    the numbers that matter most, in a sentence.
     """
 
     slot: str
@@ -181,6 +182,7 @@ class SlotView:
     orders: list[OrderView]
     rivals: list[Rival]
     monitor: Verdict | None
+    risk: list[str]
     versions: list[VersionView]
     moves: list[Move]
     events: list[TraderEvent]
@@ -232,6 +234,7 @@ def slot_view(registry: Registry, cache: SeriesCache, slot: str, now: float, *, 
         orders=[_order(line) for line in store.orders(slot, lane=ACCOUNT, newest=NEWEST)][::-1],
         rivals=_rivals(every, place.challengers, timeframe),
         monitor=verdict(trader.session.get("monitor")) if trader else None,
+        risk=_texts(trader.session.get("risk")) if trader else [],
         versions=[_version(registry, version, state_of(place, version.bundle)) for version in registry.versions(slot)][
             ::-1
         ],
@@ -297,6 +300,10 @@ STATISTICS = {
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
+
+
+def _texts(found: object) -> list[str]:
+    return [str(one) for one in found] if isinstance(found, list | tuple) else []
 
 
 def _facts(trader: Trader) -> dict[str, Any]:

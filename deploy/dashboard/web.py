@@ -56,7 +56,19 @@ class Dashboard:
             loader=PackageLoader("deploy.dashboard"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
             undefined=StrictUndefined,
         )  # fmt: skip
-        for name in ("percent", "share", "ratio", "money", "price", "units", "moment", "minute", "span"):
+        for name in (
+            "percent",
+            "figure",
+            "counted",
+            "share",
+            "ratio",
+            "money",
+            "price",
+            "units",
+            "moment",
+            "minute",
+            "span",
+        ):
             self._templates.filters[name] = getattr(words, name)
         self._templates.filters["short"] = short
         # Assets are kept by browsers for good; with another version their address is another one.

@@ -15,6 +15,16 @@ def percent(value: float | None, digits: int = 2) -> str:
     return f"{100.0 * value:+,.{digits if abs(value) < 10 else 0}f} %"
 
 
+def figure(value: float | None) -> str:
+    """A share of any size as per cent with three digits that mean something: +0.0071 %, +13.1 %."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{100.0 * value:+.3g} %"
+
+
+def counted(count: int, name: str) -> str:
+    """1 bar, 2 bars."""
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
 def share(value: float | None) -> str:
     """0.1 as 10.0 %."""
     return NOTHING if value is None or not math.isfinite(value) else f"{100.0 * value:.1f} %"

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from envs.errors import InputError, RunError
 
 LaneKind = Literal["account", "shadow", "challenger", "benchmark"]
 INTENDED = "intended"  # an order that is committed before it is sent: its results are still unknown
-ACCOUNT = "account"  # the name of the lane that trades with the broker
+ACCOUNT: Final = "account"  # the name of the lane that trades with the broker
 
 
 class Replaced(RunError):
@@ -198,11 +198,10 @@ class TraderStore:
         )
         with self._database.reading() as session:
             found = [tuple(line) for line in session.execute(query)]
-        time, value, cash, fees, notional, trades, bundle = np.array(found, dtype=object).reshape(len(found), 7).T
-        return LaneColumns(
-            time.astype(np.int64), *(column.astype(np.float64) for column in (value, cash, fees, notional)),
-            trades.astype(np.int64), bundle,
-        )  # fmt: skip
+        columns = np.array(found, dtype=object).reshape(len(found), 7).T
+        value, cash, fees, notional = columns[1:5].astype(np.float64)
+        time, trades = columns[[0, 5]].astype(np.int64)
+        return LaneColumns(time, value, cash, fees, notional, trades, columns[6])
 
     def orders(
         self, slot: str, *, lane: str | None = None, decided: int | None = None, newest: int | None = None

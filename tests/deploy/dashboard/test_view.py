@@ -266,7 +266,7 @@ def test_late_bars_are_counted_and_one_on_its_way_is_not(tmp_path: Path) -> None
     assert at(closed + HOUR - 5) == ("trading", 0)
     assert at(closed + HOUR + 5) == ("trading", 1)
     assert at(closed + 2 * HOUR + 5) == ("late", 2)
-    assert at(closed + 50 * HOUR, feed="replay of bars") == ("trading", None)
+    assert at(closed + 50 * HOUR, feed="recorded") == ("trading", None)
     assert at(closed + 50 * HOUR, last_bar=None) == ("trading", None)
     assert at(closed, status="stopped: asked to")[0] == "stopped"
 

@@ -341,7 +341,7 @@ def test_optuna_dashboard_is_reached_and_other_sites_cannot_write_to_it(made: Ma
 def test_the_real_optuna_dashboard_answers_behind_the_page(made: Made, tmp_path: Path) -> None:
     from tests.deploy.builders import FakeStudy
 
-    fake = FakeStudy(tmp_path, bars=900)
+    fake = FakeStudy(tmp_path)
     fake.study.set_user_attr("sweepd:created", "2026-01-01T00:00:00Z")
     watch = StudyWatch(None, str(tmp_path / "studies.db"), tmp_path)
     assert watch.studies() == ["fake"]

@@ -1,0 +1,154 @@
+"""What the command prints: screens, one slot or all, JSON, and sentences for what is not there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from deploy.dashboard import command, words
+from deploy.dashboard.command import dashboard_command
+from deploy.dashboard.terminal import slot_screen
+from deploy.live.store import TraderStore
+from deploy.registry import Registry
+from envs.errors import InputError
+from tests.deploy.dashboard.conftest import Made
+from tests.deploy.dashboard.synthetic import bundles, write_session
+from tests.deploy.dashboard.test_web import NoStudies, OneStudy
+
+
+def printed(folder: Path, *arguments: str, search: Any = None) -> str:
+    """What `sweepd dashboard` with these arguments prints."""
+    app = typer.Typer()
+    dashboard_command(app, lambda *_: search or NoStudies())
+    done = CliRunner().invoke(app, [*arguments, "--deployments", str(folder)], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.output
+
+
+def on_screen(made: Made, slot: str, width: int = 160) -> str:
+    console = Console(width=width, force_terminal=False, color_system=None)
+    with console.capture() as capture:
+        console.print(slot_screen(made.view(slot)), highlight=False)
+    return capture.get()
+
+
+def test_a_slots_screen_has_everything(made: Made) -> None:
+    text, view = on_screen(made, "demo-1h"), made.view("demo-1h")
+    for title in (
+        "slot demo-1h  trading",
+        "Equity, after fees",
+        "Positions",
+        "Newest orders",
+        "Arena",
+        "Live monitor",
+        "What happened",
+    ):
+        assert title in text, title  # fmt: skip
+    for lane in view.lanes:
+        line = next(line for line in text.splitlines() if line.startswith(f"│ {lane.name} "))
+        for word in (f"{lane.value:,.2f}", words.percent(lane.total_return), words.share(lane.max_drawdown)):
+            assert word in line, (lane.name, word)
+    assert re.search(r"buy BTC/USDT .* 400\.00", text)
+    assert "unfilled: below the venue's minimum of 10 USD" in text
+    assert "beats the champion on the same bars" in text
+    assert "bars of 1h from binance" in text
+
+
+@pytest.mark.parametrize("width", [70, 100, 240])
+def test_a_screen_fits_any_terminal(made: Made, width: int) -> None:
+    for slot in ("demo-1h", "halted-1h", "never-1h", "silent-1h"):
+        assert max(map(len, on_screen(made, slot, width).splitlines())) <= width
+
+
+def test_a_halt_and_what_risk_rules_say_stand_on_top(made: Made) -> None:
+    text = on_screen(made, "halted-1h")
+    assert "slot halted-1h  halted" in text.splitlines()[0]
+    assert "portfolio drawdown of 20.3 %" in text
+    assert "daily loss of 5.1 %" in text
+
+
+def test_once_prints_all_slots_or_one(made: Made) -> None:
+    text = printed(made.folder, "--once")
+    for slot in ("demo-1h", "halted-1h", "never-1h", "silent-1h"):
+        assert f"slot {slot}  " in text
+    one = printed(made.folder, "--once", "never-1h")
+    assert "Slot never-1h was never traded: sweepd trade never-1h starts it." in one
+    assert "demo-1h" not in one
+    assert printed(made.folder, "--terminal", "never-1h").splitlines()[0] == one.splitlines()[0]  # no terminal: once
+
+
+def test_json_is_what_the_view_says(made: Made) -> None:
+    (slot,) = json.loads(printed(made.folder, "--json", "demo-1h"))["slots"]
+    view = made.view("demo-1h")
+    assert slot["lanes"][0]["total_return"] == view.lanes[0].total_return
+    assert [one["name"] for one in slot["lanes"]] == [lane.name for lane in view.lanes]
+    assert slot["monitor"]["verdict"] == "as scored"
+    assert len(json.loads(printed(made.folder, "--json"))["slots"]) == 4
+
+
+def test_training_is_shown_and_is_json(made: Made) -> None:
+    search = OneStudy()
+    search.show = lambda found: f"study {found['study']}"  # type: ignore[method-assign]
+    assert printed(made.folder, "--training", "--once", search=search).strip() == "study btc"
+    assert json.loads(printed(made.folder, "--training", "--json", search=search))["history"]["values"]
+
+
+def test_what_is_not_there_is_one_sentence(made: Made, tmp_path: Path) -> None:
+    for folder, arguments, says in (
+        (tmp_path, ("--once",), "there is no registry at"),
+        (made.folder, ("--once", "none"), "there is no slot 'none'; slots: demo-1h, halted-1h, never-1h, silent-1h"),
+        (made.folder, ("--training", "--once"), "start one with sweepd train"),
+        (made.folder, ("--training", "--once", "demo-1h"), "a study is named with --study-name"),
+    ):
+        with pytest.raises(InputError) as refused:
+            printed(folder, *arguments)
+        assert says in str(refused.value)
+    Registry(tmp_path)
+    with pytest.raises(InputError, match="has a champion yet: sweepd promote"):
+        printed(tmp_path, "--once")
+
+
+def test_markup_in_names_is_text(tmp_path: Path) -> None:
+    evil = "[bold]x[/bold][red]"
+    registry = Registry(tmp_path)
+    registry.promote(evil, bundles()[0], expected=None, reason=evil)
+    store = TraderStore(registry.database)
+    write_session(store, evil, bundles()[:1], bars=40, session={"monitor": {"verdict": evil, "text": evil}}, feed=evil)
+    store.halt(evil, evil, sells=False)
+    assert printed(tmp_path, "--once").count(evil) >= 6
+
+
+def test_a_terminal_renews_itself_until_it_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    def sleep(_seconds: float) -> None:
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.time, "sleep", sleep)
+    command._watch(lambda: looks.append(1) or "screen")  # type: ignore[func-returns-value]
+    assert len(looks) == 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [(3, "3 s"), (119, "119 s"), (600, "10 min"), (7300, "2.0 h"), (100 * 3600, "4.2 days"), (400 * 86400, "400 days")],
+)
+def test_lengths_of_time_are_told_in_their_largest_unit(seconds: float, says: str) -> None:
+    assert words.span(seconds) == says
+
+
+def test_numbers_are_written_for_people() -> None:
+    assert [words.percent(value) for value in (0.1, -0.001234, 123.0, None, float("nan"))] == [
+        "+10.00 %", "-0.12 %", "+12,300 %", "–", "–",
+    ]  # fmt: skip
+    assert [words.price(value) for value in (60_000.0, 0.00001234, 9.5, None)] == ["60,000.00", "1.234e-05", "9.5", "–"]
+    assert words.money(0.0) == "0.00"
+    assert words.moment(0) == "1970-01-01 00:00"
