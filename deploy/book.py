@@ -61,11 +61,12 @@ class Book:
         account: the broker's, after those fills. restart: clocks that the holding rule restarts where the bar is no
         hole.
         """
-        kept = self.units.copy()
+        kept, after = self.units.copy(), self._units_of(account)
         for fill in fills:
             asset = self.tickers.index(fill.order.ticker)
             if fill.status == "filled" and fill.order.side == "sell":
-                left = 0.0 if fill.order.whole else max(0.0, kept[asset] - fill.units)
+                # Of a whole position, what a venue filled in part only is still there.
+                left = min(kept[asset], after[asset]) if fill.order.whole else max(0.0, kept[asset] - fill.units)
                 self.basis[asset] *= left / kept[asset] if kept[asset] > 0.0 else 0.0
                 kept[asset] = left
         still_open = kept > 0.0
@@ -76,7 +77,7 @@ class Book:
         for fill in fills:
             if fill.status == "filled" and fill.order.side == "buy":
                 self.basis[self.tickers.index(fill.order.ticker)] += fill.notional
-        self.cash, self.units = account.cash, self._units_of(account)
+        self.cash, self.units = account.cash, after
 
     def mark(self, close: Array) -> None:
         """Note a bar's close in the highs of open positions."""

@@ -184,7 +184,7 @@ class PaperTrader:
         InputError where a ticker is missing, the bars are too few or of another timeframe, or the account is out of
         range.
         """
-        close = self._look_back(history)
+        close = self._look_back(history, self._lookback - 1)
         self._accounts = SubAccounts(self._tickers, self._shares, account)
         self._accounts.adopt(close)
         value, initial = self._accounts.value(close), self.bundle.account.initial_cash
@@ -202,7 +202,7 @@ class PaperTrader:
         """Go on after the bar at which `state` was taken, by any process. history: bars up to that one, as `start`
         wants them. Raises RunError where it ends elsewhere.
         """
-        self._look_back(history)
+        self._look_back(history, self._lookback - 1)
         assert self._history is not None
         if int(self._history.time[-1]) != state["time"]:
             raise RunError(
@@ -219,7 +219,7 @@ class PaperTrader:
 
         history: as `go_on` wants it. The tickers must be the same ones, in whatever order.
         """
-        self._look_back(history)
+        self._look_back(history, self._lookback)
         assert other._accounts is not None
         assert other._benchmark is not None
         order = [other._tickers.index(ticker) for ticker in self._tickers]
@@ -331,8 +331,8 @@ class PaperTrader:
             fills=fills,
         )
 
-    def _look_back(self, history: Bars) -> Array:
-        """Take the bars before the next one. Returns the last closes (N,)."""
+    def _look_back(self, history: Bars, lags: int) -> Array:
+        """Take the bars before the next one, and the features of the last `lags`. Returns the last closes (N,)."""
         bars = in_order(history, self.bundle)
         count = len(bars.time)
         if count < self.bars_needed:
@@ -341,10 +341,9 @@ class PaperTrader:
                 f"there are {count}"
             )
         self._lags.clear()
-        earlier = self._lookback - 1
-        if earlier:
-            window = bars.slice(count - (self._recipe.memory + earlier - 1), count)
-            self._lags.extend(compute_features(window, self._recipe)[-earlier:])
+        if lags:
+            window = bars.slice(count - (self._recipe.memory + lags - 1), count)
+            self._lags.extend(compute_features(window, self._recipe)[-lags:])
         self._history = bars.slice(count - (self._recipe.memory - 1), count)
         closes: Array = bars.close[-1]
         return closes

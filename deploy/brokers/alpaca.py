@@ -82,10 +82,13 @@ class AlpacaBroker(Broker):
         self._settled: list[Fill] = []
 
     def account(self) -> AccountState:
-        """Cash in USD, and units by ticker."""
+        """Cash in USD, and units by ticker. Less than the smallest step of a quantity, which fees leave and nobody can
+        sell, is nothing.
+        """
         cash = self._ask("the account", lambda: self._client.get_account())["cash"]
         units = self._positions()
-        return AccountState(float(cash), {t: float(units.get(s, 0)) for t, s in self._symbols.items()})
+        sellable = {ticker: self._in_steps(symbol, units[symbol]) for ticker, symbol in self._symbols.items()}
+        return AccountState(float(cash), {ticker: float(amount) for ticker, amount in sellable.items()})
 
     def submit(self, orders: Sequence[Order]) -> None:
         """Send the orders of one bar, sells first. Raises ValueError for an id that is out already, TryAgainLater where
@@ -150,8 +153,7 @@ class AlpacaBroker(Broker):
         asset, have = self._assets[symbol], held.get(symbol, Decimal(0))
         # A whole position is sold to the last digit that Alpaca holds, which a float may miss.
         units = have if order.whole else min(have, Decimal(repr(order.units)))
-        step = Decimal(str(asset["min_trade_increment"]))
-        units = units // step * step
+        units = self._in_steps(symbol, units)
         if units < Decimal(str(asset["min_order_size"])) or units == 0:
             return None, f"a sell of {units} {symbol} is below the minimum of {asset['min_order_size']}"
         return {"qty": float(units)}, ""
@@ -234,6 +236,11 @@ class AlpacaBroker(Broker):
         listed = self._ask("the positions", lambda: self._client.get_all_positions())
         units = {position["symbol"].replace("/", ""): Decimal(position["qty"]) for position in listed}
         return {symbol: units.get(symbol.replace("/", ""), Decimal(0)) for symbol in self._symbols.values()}
+
+    def _in_steps(self, symbol: str, units: Decimal) -> Decimal:
+        """As much of it as the asset's smallest step allows."""
+        step = Decimal(str(self._assets[symbol]["min_trade_increment"]))
+        return units // step * step
 
     def _read_assets(self) -> dict[str, dict[str, Any]]:
         """The record of every symbol. Raises InputError for one that can't be traded."""

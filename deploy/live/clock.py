@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
 
 class Clock:
-    """The real time. stop: set by whoever wants the trader to end; no wait outlasts it."""
+    """The real time. stop: set by whoever wants the trader to end; no wait outlasts it. patience: how long one may go
+    without looking whether anything has happened, seconds of the market's time.
+    """
 
     def __init__(self, stop: threading.Event | None = None) -> None:
         self.stop = stop or threading.Event()
+        self.patience = 5.0
 
     def now(self) -> float:
         """Seconds since the epoch, in the market's time."""
@@ -32,6 +36,7 @@ class FastClock(Clock):
         super().__init__(stop)
         self._start, self._speed = start, speed
         self._began = time.time() if began is None else began
+        self.patience = max(5.0, 0.2 * speed)
 
     def now(self) -> float:
         """See `Clock.now`."""
@@ -48,6 +53,7 @@ class LeapingClock(Clock):
     def __init__(self, start: float, stop: threading.Event | None = None) -> None:
         super().__init__(stop)
         self._now = start
+        self.patience = math.inf
 
     def now(self) -> float:
         """See `Clock.now`."""

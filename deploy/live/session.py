@@ -29,7 +29,7 @@ from envs.crypto.timeframe import bar_seconds
 from envs.errors import InputError
 from envs.supervisor import Supervisor
 
-POLL_SECONDS = 5.0  # how often a halt is looked for, and a late bar asked for
+LATE_SECONDS = 5.0  # how often a bar is asked for that is late
 STALE_BARS = 3  # data older than that many bars is an alert
 SHADOW: Final = "shadow"
 CHALLENGER: Final = "challenger"
@@ -280,7 +280,7 @@ class Session:
     def _until_next(self) -> float:
         """Seconds to wait before the next look."""
         due = self._last + 2 * self._seconds + SETTLE_SECONDS - self._clock.now()
-        return due if 0.0 < due < POLL_SECONDS else POLL_SECONDS
+        return min(due if due > 0.0 else LATE_SECONDS, self._clock.patience)
 
     def _words(self, bundle: Bundle) -> str:
         return f"{bundle.name} (trial {bundle.origin.trial} of {bundle.origin.study})"
