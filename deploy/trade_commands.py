@@ -11,9 +11,9 @@ from rich.console import Console
 
 from deploy.bundle import load_bundle
 from deploy.live.risk import RiskLimits, parse_limits
-from deploy.live.session import OnAlert
 from deploy.live.start import LiveFlags, trade_live
 from deploy.live.store import TraderStore
+from deploy.live.watchman import OnAlert
 from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
 from deploy.registry import Registry
 from deploy.replay import write_replay

@@ -153,7 +153,8 @@ def watch(
     seed: int,
     limits: Limits = DEFAULT,
 ) -> Finding:
-    """Judge a live record of (n,) simple per-bar returns, since the present bundle trades.
+    """Judge a live record of (n,) simple per-bar returns, since the present bundle trades. Bars at which a halt or a
+    risk rule kept it out of the market say nothing about it: leave them out of all three.
 
     equal_weight, simulator: (n,) of the same bars; None where there is no simulator. scored, scored_equal_weight: (m,)
     of the bundle's hold-out. seed: of the resampling, so that the same record is judged the same. Raises ValueError

@@ -11,29 +11,32 @@ end is too long ago.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from deploy.brokers.base import Broker, Order
 from deploy.bundle import NAME_DIGITS, Bundle, format_time
 from deploy.feeds import SETTLE_SECONDS, Feed, RecordedFeed
+from deploy.live.arena import CASH, Benchmark, benchmarks
 from deploy.live.clock import Clock
+from deploy.live.contest import Contest, lane_name
 from deploy.live.history import History
 from deploy.live.hot_swap import DRY_RUN_BARS, problem_with
 from deploy.live.lane import TradingLane, lane_trader, sim_broker
 from deploy.live.risk import RiskLimits
-from deploy.live.store import ACCOUNT, Changes, Lane, LaneKind, OrderLine, Trader, TraderStore
+from deploy.live.store import ACCOUNT, Changes, Lane, LaneBar, LaneKind, OrderLine, Trader, TraderStore
+from deploy.live.watchman import OnAlert, Watchman
 from deploy.paper_trader import ClosedBar, Conditions, Entry
 from deploy.registry import Registry
 from envs.crypto.timeframe import bar_seconds
-from envs.errors import InputError
+from envs.errors import InputError, RunError
 from envs.supervisor import Supervisor
 
 LATE_SECONDS = 5.0  # how often a bar is asked for that is late
 STALE_BARS = 3  # data older than that many bars is an alert
 SHADOW: Final = "shadow"
 CHALLENGER: Final = "challenger"
-OnAlert = Literal["alert", "cash", "rollback"]
+BENCHMARK: Final = "benchmark"
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,13 @@ class Session:
         self._lanes = [self._account]
         if broker.immediate:
             self._lanes.append(self._lane(SHADOW, SHADOW, bundle, sim_broker(bundle, broker.account().cash)))
+        simulator = SHADOW if broker.immediate else None
+        self._simulated = simulator or ACCOUNT  # the lane that challengers are compared with
+        self._watchman = Watchman(self._slot, registry, self._store, options.on_alert, simulator)
+        self._contest = Contest(self._slot, registry, self._store, options.arena)
+        entrants = {lane_name(one): one for one in self._contest.entrants(bundle)}
+        self._lanes += [self._lane(name, CHALLENGER, one, sim_broker(one)) for name, one in entrants.items()]
+        self._benchmarks: dict[str, Benchmark] = {}
         self._start(kept, trader)
 
     def run(self) -> None:
@@ -142,6 +152,12 @@ class Session:
                 lane.go_on(bars, kept[lane.name])
             else:
                 lane.start(bars)
+        self._benchmarks = {
+            name: Benchmark.restored(lane.state) for name, lane in kept.items() if lane.kind == BENCHMARK
+        }
+        for name in (name for name, lane in kept.items() if lane.kind == CHALLENGER):
+            if name not in {lane.name for lane in self._lanes}:
+                self._commit(Changes(lanes=[replace(kept[name], retired="it no longer takes part")]))
         if trader.last_bar is None:
             self._event("started", f"{self._words(self._account.bundle)} begins with {self._options.broker}")
             return
@@ -172,15 +188,24 @@ class Session:
         heir = self._heir() if decide and trader.halt is None else None
         changes = Changes(last_bar=bar.time, session=self._state)
         orders: list[tuple[TradingLane, tuple[Order, ...]]] = []
-        for lane in self._lanes:
-            entry = self._close_bar(lane, bar, trader, changes, heir=heir, decide=decide)
+        for lane in list(self._lanes):
+            try:
+                entry = self._close_bar(lane, bar, trader, changes, heir=heir, decide=decide)
+            except RunError as error:
+                if lane.kind != CHALLENGER:
+                    raise
+                self._retire(lane, str(error), changes)
+                continue
             orders.append((lane, entry.orders))
+        self._note_benchmarks(bar, changes)
         self._status = f"acted on the bar of {format_time(bar.time)}"
         self._commit(changes)
         self._last = bar.time
         fills = [fill for lane, sent in orders for fill in lane.send(sent)]
         if fills:
             self._commit(Changes(fills=fills))
+        if decide:
+            self._look_around(bar)
 
     def _close_bar(
         self, lane: TradingLane, bar: ClosedBar, trader: Trader, changes: Changes, *, heir: Bundle | None, decide: bool
@@ -217,6 +242,61 @@ class Session:
         self._state = self._state | {"risk": list(entry.risk)}
         changes.session = self._state
         changes.events.append(("risk", "; ".join(entry.risk) or "nothing speaks against trading any more", entry.time))
+
+    def _note_benchmarks(self, bar: ClosedBar, changes: Changes) -> None:
+        """What equal weight, each ticker held and cash are worth, since the account began."""
+        bundle = self._account.bundle
+        own = bar.in_order(self._feed.tickers, sorted(self._feed.tickers))
+        if self._benchmarks:
+            for benchmark in self._benchmarks.values():
+                benchmark.next_bar(own.open, own.hole)
+        else:
+            fee, slippage = bundle.account.fee, bundle.account.slippage
+            value = changes.bars[0].value
+            self._benchmarks = benchmarks(sorted(self._feed.tickers), value, fee=fee, slippage=slippage)
+        since = self._account.since
+        assert since is not None
+        for name, benchmark in self._benchmarks.items():
+            value = float(benchmark.value(own.close))
+            changes.bars.append(LaneBar(name, bar.time, None, value, value if name == CASH else 0.0))
+            changes.lanes.append(Lane(name, BENCHMARK, None, since, None, benchmark.state()))
+
+    # ---- the arena and the monitor ----
+
+    def _look_around(self, bar: ClosedBar) -> None:
+        """After a bar is done: the monitor's and the arena's looks that are due, and who takes part from now on."""
+        bundle, told = self._account.bundle, list[tuple[str, str]]()
+        if self._refused is None and self._registry.slot(self._slot).champion == bundle.hash:
+            rivals = [lane for lane in self._lanes if lane.kind == CHALLENGER]
+            arena, news = self._contest.judge(self._simulated, bundle, rivals, bar.time, self._state.get("arena", {}))
+            traded = self._state.get("bars", {}).get(bundle.hash, 0) + 1
+            monitor, more = self._watchman.look(bundle, traded - 1, self._state.get("monitor", {}))
+            told = [*news, *more]
+            self._state = self._state | {"arena": arena, "monitor": monitor, "bars": {bundle.hash: traded}}
+        changes = Changes(session=self._state, events=[(kind, text, bar.time) for kind, text in told])
+        self._change_rivals(changes)
+        self._commit(changes)
+
+    def _change_rivals(self, changes: Changes) -> None:
+        """Challengers come and go: begin with new ones at the next bar, and let those go that no longer ask."""
+        wanted = {lane_name(one): one for one in self._contest.entrants(self._account.bundle)}
+        present = {lane.name: lane for lane in self._lanes if lane.kind == CHALLENGER}
+        for name, lane in present.items():
+            if name not in wanted:
+                self._retire(lane, "it no longer asks for the slot, or others have taken its place", changes)
+        for name in wanted.keys() - present.keys():
+            lane = self._lane(name, CHALLENGER, wanted[name], sim_broker(wanted[name]))
+            if lane.trader.bars_needed <= len(self._history.bars):
+                lane.start(self._history.bars)
+                self._lanes.append(lane)
+                changes.events.append(("arena", f"{name} trades beside the champion from now on", self._last))
+
+    def _retire(self, lane: TradingLane, why: str, changes: Changes) -> None:
+        """Let a challenger go."""
+        self._lanes.remove(lane)
+        if lane.since is not None:
+            changes.lanes.append(lane.row(retired=why))
+        changes.events.append(("arena", f"{lane.name} retires: {why}", self._last))
 
     # ---- halts, champions, data ----
 

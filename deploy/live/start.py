@@ -20,8 +20,9 @@ from deploy.live.clock import Clock, FastClock, LeapingClock
 from deploy.live.lane import sim_broker
 from deploy.live.risk import RiskLimits, RiskRules
 from deploy.live.runner import ending_on_signals, keep_trading, only_one
-from deploy.live.session import OnAlert, Session, TraderOptions
+from deploy.live.session import Session, TraderOptions
 from deploy.live.store import TraderStore
+from deploy.live.watchman import OnAlert
 from deploy.registry import Registry
 from deploy.scoring import first_decision, in_order, unseen_window
 from envs.crypto.bars import Bars, load_bars

@@ -1,0 +1,38 @@
+"""Records of lanes side by side: per-bar returns over the bars that they have in common."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.live.store import TraderStore
+
+Array = NDArray[np.float64]
+
+
+def returns_beside(store: TraderStore, slot: str, lanes: tuple[str, ...], since: int) -> dict[str, Array]:
+    """(n,) simple returns per bar of each lane, of the same bars: those that all of them have a line for, from the one
+    that opened at `since`, whose close is where they begin.
+    """
+    columns = {lane: store.lane_columns(slot, lane, since=since) for lane in lanes}
+    times = [column.time for column in columns.values()]
+    common = times[0]
+    for other in times[1:]:
+        common = np.intersect1d(common, other)
+    found = {}
+    for lane, column in columns.items():
+        value = column.value[np.isin(column.time, common)]
+        found[lane] = value[1:] / value[:-1] - 1.0
+    return found
+
+
+def since_present_bundle(store: TraderStore, slot: str, lane: str) -> tuple[int, str | None]:
+    """Open of the first of the newest bars that the lane traded with the bundle it trades now, and that bundle's hash;
+    (0, None) for a lane without bars.
+    """
+    columns = store.lane_columns(slot, lane, since=0)
+    if not len(columns.time):
+        return 0, None
+    changes = np.flatnonzero(columns.bundle[1:] != columns.bundle[:-1])
+    first = int(changes[-1]) + 1 if len(changes) else 0
+    return int(columns.time[first]), str(columns.bundle[-1])
