@@ -185,6 +185,7 @@ class Session:
     def _step(self, bar: ClosedBar, trader: Trader, *, decide: bool) -> None:
         """Act on one closed bar."""
         self._history.append(bar)
+        self._state = self._state | {"prices": dict(zip(self._feed.tickers, map(float, bar.close), strict=True))}
         heir = self._heir() if decide and trader.halt is None else None
         changes = Changes(last_bar=bar.time, session=self._state)
         orders: list[tuple[TradingLane, tuple[Order, ...]]] = []
