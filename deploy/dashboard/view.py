@@ -9,7 +9,7 @@ from typing import Any
 
 from deploy.dashboard.health import Health, health
 from deploy.dashboard.series import Curve, Series, SeriesCache, curves
-from deploy.dashboard.words import percent, share
+from deploy.dashboard.words import figure, percent, share
 from deploy.live.store import ACCOUNT, LaneBar, OrderLine, Trader, TraderEvent, TraderStore
 from deploy.registry import Event, Registry, Version
 from deploy.registry_view import last_move, state_of
@@ -274,23 +274,15 @@ def verdict(found: object) -> Verdict | None:
         for key, label in STATISTICS.items()
         if isinstance(part := found.get(key), Mapping)
     ]
-    facts = {key: value for key, value in found.items() if key not in ("verdict", "text")}
+    facts = {label: f"{found[key]:,}" for key, label in COUNTS.items() if isinstance(found.get(key), int)}
     if isinstance(tracking := found.get("tracking"), Mapping):
-        facts |= {f"tracking {key}": value for key, value in tracking.items()}
-    return Verdict(
-        verdict=said,
-        level=LEVELS.get(said, "none"),
-        text=str(found.get("text", "")),
-        statistics=statistics,
-        facts={
-            str(key).replace("_", " "): f"{value:.4g}" if isinstance(value, float) else str(value)
-            for key, value in facts.items()
-            if isinstance(value, int | float | str)
-        },
-    )
+        facts |= {label: figure(_number(tracking.get(key))) for key, label in TRACKING.items()}
+    return Verdict(said, LEVELS.get(said, "none"), str(found.get("text", "")), statistics, facts)
 
 
 LEVELS = {"as scored": "good", "worse than scored": "bad", "tracking off": "bad"}
+COUNTS = {"bars": "bars in the record", "judged": "judged at", "next_look": "next look at"}
+TRACKING = {"error": "tracking error a year", "gap": "account ahead of the simulator"}
 STATISTICS = {
     "edge": "over equal weight, a bar",
     "mean_return": "return a bar",

@@ -42,6 +42,9 @@ ASSETS = {
     "plotly.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
+FILTERS = (
+    "percent", "figure", "counted", "share", "ratio", "money", "price", "units", "moment", "minute", "span",
+)  # fmt: skip
 FOR_A_YEAR = "public, max-age=31536000, immutable"
 
 
@@ -56,19 +59,7 @@ class Dashboard:
             loader=PackageLoader("deploy.dashboard"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
             undefined=StrictUndefined,
         )  # fmt: skip
-        for name in (
-            "percent",
-            "figure",
-            "counted",
-            "share",
-            "ratio",
-            "money",
-            "price",
-            "units",
-            "moment",
-            "minute",
-            "span",
-        ):
+        for name in FILTERS:
             self._templates.filters[name] = getattr(words, name)
         self._templates.filters["short"] = short
         # Assets are kept by browsers for good; with another version their address is another one.

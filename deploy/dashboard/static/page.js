@@ -3,6 +3,7 @@
 (() => {
   const every = 1000 * Number(document.body.dataset.every);
   const dark = matchMedia("(prefers-color-scheme: dark)");
+  const narrow = matchMedia("(max-width: 600px)"); // no room for a legend: the table's first column is one
   const touch = matchMedia("(pointer: coarse)").matches;
   let figures = document.getElementById("figures").textContent;
   let answered = new Date();
@@ -21,6 +22,7 @@
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", size: 12, color: colour("text") },
       margin: { l: 56, r: 12, t: 8, b: 32 },
+      showlegend: !narrow.matches,
       legend: { orientation: "h", y: -0.12 },
       hoverlabel: { bgcolor: colour("paper"), bordercolor: colour("edge"), font: { color: colour("text") } },
       dragmode: touch ? false : "zoom",
@@ -84,7 +86,7 @@
   }
 
   draw();
-  dark.addEventListener("change", draw);
+  for (const media of [dark, narrow]) media.addEventListener("change", draw);
   document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
   setTimeout(keep, every);
 })();

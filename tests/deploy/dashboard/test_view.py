@@ -292,14 +292,15 @@ def test_the_monitors_words_are_read_whatever_they_are(made: Made) -> None:
     assert (found.verdict, found.level, found.text) == ("as scored", "good", MONITOR["text"])
     edge = found.statistics[0]
     assert (edge.name, edge.live, edge.scored, edge.p) == ("over equal weight, a bar", 7.1e-5, 9.4e-5, 0.41)
-    assert found.facts["tracking error"] == "0.0021"
+    assert found.facts["tracking error a year"] == "+0.21 %"
+    assert found.facts["next look at"] == "2,688"
     halted = made.view("halted-1h").monitor
     assert halted is not None
     assert halted.level == "bad"
     assert verdict(None) is verdict({}) is verdict("text") is None
-    odd = verdict({"something": 3, "edge": "high", "drawdown": {"live": "?"}})
+    odd = verdict({"bars": "many", "edge": "high", "drawdown": {"live": "?"}, "tracking": {"error": None}})
     assert odd is not None
-    assert (odd.verdict, odd.level, odd.facts["something"]) == ("unknown", "none", "3")
+    assert (odd.verdict, odd.level, odd.facts["tracking error a year"]) == ("unknown", "none", "–")
     assert odd.statistics[0].live is None
 
 
