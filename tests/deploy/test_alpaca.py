@@ -53,7 +53,8 @@ def assert_same_account(broker: AlpacaBroker, exchange: Exchange) -> None:
     account = broker.account()
     assert account.cash == pytest.approx(float(exchange.cash), abs=1e-9)
     for ticker, symbol in SYMBOLS.items():
-        assert account.units[ticker] == pytest.approx(float(exchange.units.get(symbol, 0)), abs=1e-9)  # the smallest step
+        held = float(exchange.units.get(symbol, 0))
+        assert account.units[ticker] == pytest.approx(held, abs=1e-9)  # the smallest step
 
 
 def test_a_buy_and_a_whole_sell(exchange: Exchange) -> None:

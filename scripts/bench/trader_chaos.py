@@ -1,0 +1,256 @@
+"""Trade an accelerated day of 5-minute bars on a loopback Alpaca, with faults, and kill the trader again and again.
+
+    python scripts/bench/trader_chaos.py --kills 100 [--seconds 600] [--save scripts/bench/results/trader_chaos.json]
+
+A server in a process of its own speaks Alpaca's REST API, moves its prices with the bars, and fails now and then: 5xx,
+429, lines cut before or after an order was carried out, answers that are no JSON or come too late, orders that are
+filled in part. The trader is the real one (`Session`, `keep_trading`) with a clock that goes as fast as the day is to
+last; it is killed with SIGKILL at random instants and started again, while the market goes on. Afterwards it runs
+undisturbed to the day's end, and the books are audited against the server's:
+
+    every order that the server knows is in the database, under the bar and ticker of its client id, and the other way
+    round; none twice; none whose fate is unknown; what was filled is what the server filled
+    cash and units are the server's, to the cent and to the smallest step of a quantity
+    every bar has one line, and the account's cash is what its fills make of it
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from decimal import Decimal
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from machine import machine, machine_line
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from deploy.brokers.alpaca import AlpacaBroker
+from deploy.bundle import Bundle
+from deploy.feeds import RecordedFeed
+from deploy.live.clock import FastClock
+from deploy.live.runner import keep_trading
+from deploy.live.session import SHADOW, Session, TraderOptions
+from deploy.live.store import ACCOUNT, TraderStore
+from deploy.registry import Registry
+from envs.crypto.bars import Bars
+from envs.crypto.demo_market import make_demo_market
+from envs.crypto.params import EnvParams
+from envs.files import write_atomic
+from envs.supervisor import Supervisor
+from tests.deploy.alpaca_server import Exchange, Fault, serving
+from tests.deploy.builders import small_bundle
+
+SLOT = "crypto-5m"
+TICKERS = ("BTC/USDT", "ETH/USDT", "LINK/USDT", "SOL/USDT")
+STEP, DAY_BARS, HISTORY = 300, 288, 640
+FAULTS: tuple[int | str, ...] = (500, 503, 429, "lost", "refused", "text", "slow")
+CENT = 0.01
+SMALLEST = 1e-9
+
+
+class FaultyExchange(Exchange):
+    """Fails a share of all requests, and fills some orders in part."""
+
+    share = 0.0
+    rng = random.Random(0)
+    failed = 0
+
+    def fault_of(self, method: str, path: str) -> Fault | None:
+        """A random fault, for a share of the requests."""
+        self.fill_share = Decimal(1)
+        if self.rng.random() < self.share:
+            self.failed += 1
+            return Fault(self.rng.choice(FAULTS), method, path, seconds=1.0)
+        if method == "POST" and self.rng.random() < self.share:
+            self.fill_share = Decimal("0.4")
+        return None
+
+
+def market_of(seed: int) -> Bars:
+    """Five-minute bars: a history, and the day."""
+    bars = make_demo_market(seed, assets=len(TICKERS), bars=HISTORY + DAY_BARS + 1, timeframe="5m")
+    return replace(bars, tickers=TICKERS)
+
+
+def serve(bars: Bars, start: float, speed: float, faults: float, seed: int, line: Connection) -> None:
+    """The exchange's process: says its address and when the market began, and at the end what it knows."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    market = FaultyExchange({ticker.replace("USDT", "USD"): Decimal(1) for ticker in TICKERS}, spread=Decimal("0.001"))
+    market.share, market.rng = faults, random.Random(seed)
+    began = time.time()
+    over = threading.Event()
+
+    def follow() -> None:
+        while not over.is_set():
+            now = start + (time.time() - began) * speed
+            bar = min(int(np.searchsorted(bars.time, now, side="right")) - 1, len(bars) - 1)
+            with market.lock:
+                for ticker, price in zip(TICKERS, bars.open[bar], strict=True):
+                    market.prices[ticker.replace("USDT", "USD")] = Decimal(repr(float(price)))
+            over.wait(0.02)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    with serving(market):
+        line.send((market.url, began))
+        line.recv()
+        over.set()
+        thread.join()
+        orders = {
+            name: (order["symbol"], order["side"], order["status"], float(order["filled_qty"]),
+                   float(order["filled_avg_price"] or 0.0))
+            for name, order in market.orders.items()
+        }  # fmt: skip
+        units = {symbol: float(amount) for symbol, amount in market.units.items()}
+        asked = [method for method, path in market.asked if path == "/v2/orders"]
+        line.send((float(market.cash), units, orders, market.failed, asked.count("POST")))
+
+
+def trade(folder: Path, bars: Bars, url: str, start: float, speed: float, began: float) -> None:
+    """The trader's process."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    symbols = {ticker: ticker.replace("USDT", "USD") for ticker in TICKERS}
+
+    def make_broker(_bundle: Bundle) -> AlpacaBroker:
+        return AlpacaBroker(symbols, key="key", secret="secret", url=url, patience=3.0, timeout=0.5)
+
+    def make_session() -> Session:
+        return Session(
+            TraderOptions(slot=SLOT, broker="alpaca", feed="recorded", max_delay=float(STEP)),
+            Registry(folder),
+            make_broker=make_broker,
+            make_feed=lambda _bundle: RecordedFeed(bars),
+            clock=FastClock(start, speed, stop, began=began),
+            tell=lambda *_: None,
+            supervisor=Supervisor({}),
+        )
+
+    keep_trading(make_session, stop, lambda _: None)
+
+
+def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, Any], list[str]]:
+    """Figures, and everything that is wrong."""
+    cash, units, orders, failed, posts = server
+    store = TraderStore(Registry(folder).database)
+    lines, written = store.lane_bars(SLOT, ACCOUNT), store.orders(SLOT, lane=ACCOUNT)
+    problems = []
+    times = [line.time for line in lines]
+    if times != list(range(times[0], times[-1] + 1, STEP)) or times[-1] != int(bars.time[-1]):
+        problems.append("a bar is missing, or there twice")
+    balance = lines[0].cash
+    known = {line.order.client_id: line for line in written}
+    sent = {name for name, line in known.items() if line.fill is not None and line.fill.status == "filled"}
+    filled = {name for name, order in orders.items() if order[3] > 0}
+    problems += [f"{name} was filled, and the database does not know" for name in sorted(filled - sent)]
+    problems += [f"{name} is said to be filled, and was not" for name in sorted(sent - filled)]
+    problems += [f"{name} reached the server, and was never intended" for name in sorted(orders.keys() - known.keys())]
+    for name, line in known.items():
+        if line.fill is None:
+            if line.order.decided != times[-1]:
+                problems.append(f"what became of {name} is not known")
+            continue
+        if name in filled:
+            symbol, side, _, quantity, price = orders[name]
+            if abs(line.fill.notional - quantity * price) > CENT:
+                problems.append(f"{name}: {line.fill.notional} in the database, {quantity * price} at the server")
+            balance += quantity * price * (1 - 0.0025) if side == "sell" else -quantity * price
+            if symbol != line.order.ticker.replace("USDT", "USD") or side != line.order.side:
+                problems.append(f"{name} is another order at the server")
+    last = lines[-1]
+    off = max(abs(last.cash - cash), abs(balance - cash))
+    if off > CENT:
+        problems.append(f"cash is {last.cash}, its fills make {balance}, and the server has {cash}")
+    for ticker, held in last.units.items():
+        if abs(held - units.get(ticker.replace("USDT", "USD"), 0.0)) > SMALLEST:
+            problems.append(f"{ticker}: {held} in the database, {units.get(ticker.replace('USDT', 'USD'), 0.0)} there")
+    shadow = {line.time: line.value for line in store.lane_bars(SLOT, SHADOW)}
+    away = [abs(line.value / shadow[line.time] - 1.0) for line in lines if line.time in shadow]
+    return {
+        "bars": len(lines),
+        "bars_decided_at": sum(line.action is not None for line in lines),
+        "orders": len(known),
+        "orders_filled": len(filled),
+        "orders_filled_in_part": sum(order[2] == "canceled" and order[3] > 0 for order in orders.values()),
+        "orders_not_sent_in_time": sum(
+            line.fill is not None and "away when it should" in line.fill.reason for line in known.values()
+        ),
+        "posts": posts,
+        "faults": failed,
+        "value": last.value,
+        "cash_difference": off,
+        "median_difference_to_the_simulator": statistics.median(away) if away else None,
+    }, problems
+
+
+def main() -> int:
+    """Print and save the figures; exit code 1 where something is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=600.0, help="that the day is to last")
+    parser.add_argument("--faults", type=float, default=0.03, help="share of requests that fail, and of orders in part")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save", type=Path)
+    options = parser.parse_args()
+    print(machine_line(machine()))
+    rng = random.Random(options.seed)
+    bars = market_of(options.seed)
+    start = float(bars.time[HISTORY])
+    speed = (DAY_BARS + 1) * STEP / options.seconds
+    params = EnvParams(action_scale=0.3, trailing_stop=0.01, max_holding_bars=12, max_holding_fraction=0.5)
+    bundle = small_bundle(1, tickers=TICKERS, timeframe="5m", gain=1.5, params=params)
+    spawn, fork = multiprocessing.get_context("spawn"), multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        Registry(folder).promote(SLOT, bundle, expected=None, reason="to be killed")
+        line, other = spawn.Pipe()
+        server = spawn.Process(target=serve, args=(bars, start, speed, options.faults, options.seed, other))
+        server.start()
+        url, began = line.recv()
+        kills = ended = 0
+        while kills < options.kills and time.time() - began < options.seconds * 0.97:
+            process = fork.Process(target=trade, args=(folder, bars, url, start, speed, began))
+            process.start()
+            process.join(rng.uniform(0.1, 2 * options.seconds / options.kills - 0.1))
+            if process.exitcode is None:
+                assert process.pid is not None
+                os.kill(process.pid, signal.SIGKILL)
+                kills += 1
+            else:
+                ended += 1
+            process.join()
+        process = fork.Process(target=trade, args=(folder, bars, url, start, speed, began))
+        process.start()
+        process.join(options.seconds + 120.0)
+        problems = [] if process.exitcode == 0 else [f"the last trader ended with {process.exitcode}"]
+        process.kill()
+        line.send("over")
+        figures, found = audit(folder, bars, line.recv())
+        server.join()
+    problems += found
+    figures = {"kills": kills, "ended_by_itself": ended, "seconds": options.seconds} | figures
+    for key, value in figures.items():
+        print(f"  {key.replace('_', ' ')}: {value}")
+    print("\n".join(problems) or "no order lost, none doubled, and the books are the server's")
+    if options.save:
+        content = {"machine": machine(), "figures": figures, "problems": problems}
+        write_atomic(options.save, json.dumps(content, indent=1) + "\n")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
