@@ -1,7 +1,8 @@
-"""Serves the dashboard on the loopback until Ctrl-C."""
+"""Serves the dashboard on the loopback until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
+import signal
 import socket
 from typing import Any
 
@@ -40,6 +41,8 @@ def serve(paper: PaperSource, search: Search, port: int, path: str) -> None:
         server = make_server(
             "127.0.0.1", bound, Dashboard(paper, search), threaded=True, request_handler=Quiet, fd=listener.fileno()
         )
+        for ending in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(ending, signal.default_int_handler)
         typer.echo(f"sweepd dashboard on http://127.0.0.1:{bound}{path} (Ctrl-C ends it)")
         try:
             server.serve_forever()

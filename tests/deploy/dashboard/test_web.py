@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -358,7 +357,7 @@ def _optuna(storage: str) -> Any:
     return optuna_dashboard.wsgi(storage)
 
 
-def test_served_on_the_loopback_until_it_is_interrupted(made: Made) -> None:
+def test_served_on_the_loopback_until_it_is_ended(made: Made) -> None:
     """The real command, in a process of its own."""
     process = subprocess.Popen(
         [sys.executable, "-m", "sweepd", "dashboard", "demo-1h", "--port", "0", "--deployments", str(made.folder)],
@@ -376,5 +375,5 @@ def test_served_on_the_loopback_until_it_is_interrupted(made: Made) -> None:
             with urllib.request.urlopen(found.group(), timeout=60):
                 assert time.monotonic() - began < 30
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         assert process.wait(60) == 0
