@@ -97,6 +97,24 @@ def test_the_statistic_is_the_same_on_both_sides() -> None:
     assert same.edge.p > 0.3
 
 
+def test_only_a_low_mean_is_suspicious_and_a_fall_counts_from_the_start() -> None:
+    rng = np.random.default_rng(9)
+    (scored, scored_equal), (live, equal) = record(rng, 500, 0.0), record(rng, 168, 0.0)
+    limits = Limits(draws=500)
+    low, high = (
+        watch(live + move, equal, None, scored, scored_equal, HOURLY, seed=0, limits=limits).edge
+        for move in (-0.003, 0.003)
+    )
+    assert low is not None
+    assert high is not None
+    assert low.p == pytest.approx(1 / 501)
+    assert high.p == 1.0
+    falling = np.full(168, -0.001)  # its highest value is what it began with
+    found = watch(falling, equal, None, scored, scored_equal, HOURLY, seed=0, limits=limits).drawdown
+    assert found is not None
+    assert found.live == pytest.approx(1.0 - 0.999**168, rel=1e-12)
+
+
 def test_a_long_record_is_thinned_without_changing_its_means() -> None:
     rng = np.random.default_rng(4)
     (scored, scored_equal), (live, equal) = record(rng, 30_000, 0.05), record(rng, 2016 * 16, 0.05)
