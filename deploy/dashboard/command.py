@@ -40,7 +40,9 @@ def dashboard_command(app: typer.Typer, open_search: OpenSearch) -> None:
         once: Annotated[bool, typer.Option("--once", help="Print it once, for scripts.")] = False,
         as_json: AsJson = False,
         port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free one.")] = 8080,
-        study_name: Annotated[str | None, typer.Option(help="The study to begin with. Default: the newest.")] = None,
+        study_name: Annotated[
+            str | None, typer.Option(help="The study of --training, which it implies. Default: the newest.")
+        ] = None,
         storage: Annotated[str | None, typer.Option(envvar="SWEEPD_STORAGE", help="As for train.")] = None,
         runs_dir: Annotated[Path, typer.Option(help="As for train.")] = Path("runs"),
         deployments: Deployments = DEPLOYMENTS,
@@ -51,6 +53,7 @@ def dashboard_command(app: typer.Typer, open_search: OpenSearch) -> None:
         Nothing is changed by looking. With --terminal, --once or --json: as text, the slots or, with --training, a
         study.
         """
+        training = training or study_name is not None
         paper, search = PaperSource(deployments, registry), open_search(study_name, storage, runs_dir)
         shown: _Training | _Paper = _Training(search) if training else _Paper(paper, slot)
         if training and slot is not None:
