@@ -10,14 +10,14 @@ end is too long ago.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from deploy.brokers.base import Broker, Order
+from deploy.brokers.base import Broker, Fill, Order
 from deploy.bundle import NAME_DIGITS, Bundle, format_time
 from deploy.feeds import SETTLE_SECONDS, Feed, RecordedFeed
-from deploy.live.arena import CASH, Benchmark, benchmarks
+from deploy.live.arena import CASH, EQUAL_WEIGHT, Benchmark, benchmarks
 from deploy.live.clock import Clock
 from deploy.live.contest import Contest, lane_name
 from deploy.live.history import History
@@ -32,6 +32,7 @@ from envs.crypto.timeframe import bar_seconds
 from envs.errors import InputError, RunError
 from envs.supervisor import Supervisor
 
+DAY = 86_400
 LATE_SECONDS = 5.0  # how often a bar is asked for that is late
 STALE_BARS = 3  # data older than that many bars is an alert
 SHADOW: Final = "shadow"
@@ -200,11 +201,13 @@ class Session:
             orders.append((lane, entry.orders))
         self._note_benchmarks(bar, changes)
         self._status = f"acted on the bar of {format_time(bar.time)}"
+        self._sum_up_day(bar, changes)
         self._commit(changes)
         self._last = bar.time
         fills = [fill for lane, sent in orders for fill in lane.send(sent)]
         if fills:
             self._commit(Changes(fills=fills))
+        self._tell_trades(changes.fills + fills)
         if decide:
             self._look_around(bar)
 
@@ -261,6 +264,38 @@ class Session:
             value = float(benchmark.value(own.close))
             changes.bars.append(LaneBar(name, bar.time, None, value, value if name == CASH else 0.0))
             changes.lanes.append(Lane(name, BENCHMARK, None, since, None, benchmark.state()))
+
+    def _sum_up_day(self, bar: ClosedBar, changes: Changes) -> None:
+        """One line for the UTC day that ended with the last bar, when the first bar of the next one is done."""
+        line = changes.bars[0]
+        equal = next(one.value for one in changes.bars if one.lane == EQUAL_WEIGHT)
+        before = self._state.get("day")
+        today = {"day": bar.time // DAY, "value": line.value, "equal": equal, "trades": 0}
+        if before is None:
+            self._state = self._state | {"day": today}
+        elif before["day"] != today["day"]:
+            text = (
+                f"{format_time(before['day'] * DAY)[:10]}: {line.value:,.2f} "
+                f"({line.value / before['value'] - 1:+.2%}), equal weight {equal / before['equal'] - 1:+.2%}, {before['trades'] + line.trades} trades"
+            )
+            changes.events.append(("day", text, bar.time))
+            self._state = self._state | {"day": today}
+        elif line.trades:
+            self._state = self._state | {"day": before | {"trades": before["trades"] + line.trades}}
+        changes.session = self._state
+
+    def _tell_trades(self, fills: Sequence[Fill]) -> None:
+        """Say what became of the account's orders."""
+        own = f"{self._account.trader.slot}-"
+        for fill in fills:
+            order = fill.order
+            if not order.client_id.startswith(own):
+                continue
+            if fill.status == "filled":
+                text = f"{order.side} {fill.units:.8g} {order.ticker} at {fill.price:,.8g} for {fill.notional:,.2f}"
+            else:
+                text = f"{order.side} {order.ticker} was not filled"
+            self._tell("trade", f"{text}; {fill.reason}" if fill.reason else text)
 
     # ---- the arena and the monitor ----
 

@@ -18,6 +18,7 @@ from deploy.bundle import Bundle, format_time, parse_moment
 from deploy.feeds import Feed, LiveFeed, RecordedFeed
 from deploy.live.clock import Clock, FastClock, LeapingClock
 from deploy.live.lane import sim_broker
+from deploy.live.notify import Kind, Notifier
 from deploy.live.risk import RiskLimits, RiskRules
 from deploy.live.runner import ending_on_signals, keep_trading, only_one
 from deploy.live.session import Session, TraderOptions
@@ -32,6 +33,15 @@ from envs.errors import InputError
 from envs.supervisor import Supervisor
 
 MOST_CLOCK_SKEW = 5.0
+# Events that are worth a message, by the kind under which one may ask for it.
+NOTICES: Mapping[str, Kind] = {
+    "trade": "trade",
+    "swapped": "promotion",
+    "promoted": "promotion",
+    "rolled back": "rollback",
+    "day": "daily",
+    **dict.fromkeys(("alert", "halted", "risk", "stale", "fresh", "swap refused"), "alert"),
+}
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,15 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
     for words in RiskRules(flags.limits).words:
         say(f"risk rule: {words}")
 
+    notifier = Notifier.from_environment(os.environ, say)
+    if notifier.words:
+        say(f"notifications: {notifier.words}")
+
+    def tell(kind: str, text: str) -> None:
+        say(f"{kind}: {text}")
+        if kind in NOTICES:
+            notifier.notify(NOTICES[kind], f"sweepd {found.name}: {kind}", text)
+
     def make_session() -> Session:
         return Session(
             options,
@@ -85,12 +104,15 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
             make_broker=lambda traded: make_broker(traded, flags, say, stop),
             make_feed=lambda traded: make_feed(traded, registry, flags, recorded, say, stop),
             clock=_clock(flags.speed, start, stop),
-            tell=lambda kind, text: say(f"{kind}: {text}"),
+            tell=tell,
             supervisor=Supervisor(),
         )
 
-    with only_one(registry.folder / "traders", found.name), ending_on_signals(stop):
-        keep_trading(make_session, stop, say)
+    try:
+        with only_one(registry.folder / "traders", found.name), ending_on_signals(stop):
+            keep_trading(make_session, stop, say)
+    finally:
+        notifier.close()
     say(f"{found.name}: stopped; the same command goes on from here")
 
 

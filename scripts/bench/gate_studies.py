@@ -43,9 +43,9 @@ def judge(folder: Path, kind: str, seed: int) -> dict[str, Any]:
         promotion = Promoter(study, Registry(Path(registry)), data_dir=folder).run()
     bars, search = study_bars(study.spec, folder), study_search(study)
     holdout = study_splits(study.spec, bars).holdout
-    best = read_candidate(study.trials[0], study, search)
+    best = read_candidate([study.trials[0]], study, search)
     bundle = build_bundle(best, study, bars, holdout, gate={})
-    score = next((one.score for one in promotion.candidates if one.trial == best.trial.number and one.score), None)
+    score = next((one.score for one in promotion.candidates if one.trials == best.trials and one.score), None)
     metrics = (score or score_bundle(bundle, bars, (holdout[0] - 1, holdout[1] - 1))).metrics
     ahead = float(np.mean([one.excess_sharpe for one in best.paths]))
     chosen = promotion.chosen
