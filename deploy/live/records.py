@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from deploy.live.store import TraderStore
 
 Array = NDArray[np.float64]
+Span = tuple[int, int | None]
 
 
-def returns_beside(store: TraderStore, slot: str, lanes: tuple[str, ...], since: int) -> dict[str, Array]:
+def returns_beside(
+    store: TraderStore, slot: str, lanes: tuple[str, ...], since: int, *, without: Sequence[Span] = ()
+) -> dict[str, Array]:
     """(n,) simple returns per bar of each lane, of the same bars: those that all of them have a line for, from the one
     that opened at `since`, whose close is where they begin.
+
+    without: spans (opens of the first bar and of the last, None where it lasts) of bars that are left out.
     """
     columns = {lane: store.lane_columns(slot, lane, since=since) for lane in lanes}
     times = [column.time for column in columns.values()]
     common = times[0]
     for other in times[1:]:
         common = np.intersect1d(common, other)
+    kept = np.ones(max(0, len(common) - 1), dtype=bool)
+    for first, last in without:
+        kept &= ~((common[1:] >= first) & (common[1:] <= (np.inf if last is None else last)))
     found = {}
     for lane, column in columns.items():
         value = column.value[np.isin(column.time, common)]
-        found[lane] = value[1:] / value[:-1] - 1.0
+        found[lane] = (value[1:] / value[:-1] - 1.0)[kept]
     return found
 
 

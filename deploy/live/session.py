@@ -33,6 +33,7 @@ from envs.errors import InputError, RunError
 from envs.supervisor import Supervisor
 
 DAY = 86_400
+MOST_SPANS = 100  # times in which risk rules kept the account from trading, that are remembered
 LATE_SECONDS = 5.0  # how often a bar is asked for that is late
 STALE_BARS = 3  # data older than that many bars is an alert
 SHADOW: Final = "shadow"
@@ -243,7 +244,12 @@ class Session:
         """Say it when what risk rules have against trading changes, and not at every bar."""
         if entry.action is None or list(entry.risk) == self._state.get("risk", []):
             return
-        self._state = self._state | {"risk": list(entry.risk)}
+        spans = [list(span) for span in self._state.get("kept out", [])]
+        if entry.risk and not self._state.get("risk"):
+            spans.append([entry.time, None])
+        elif not entry.risk:
+            spans[-1][1] = entry.time
+        self._state = self._state | {"risk": list(entry.risk), "kept out": spans[-MOST_SPANS:]}
         changes.session = self._state
         changes.events.append(("risk", "; ".join(entry.risk) or "nothing speaks against trading any more", entry.time))
 
@@ -274,10 +280,9 @@ class Session:
         if before is None:
             self._state = self._state | {"day": today}
         elif before["day"] != today["day"]:
-            text = (
-                f"{format_time(before['day'] * DAY)[:10]}: {line.value:,.2f} "
-                f"({line.value / before['value'] - 1:+.2%}), equal weight {equal / before['equal'] - 1:+.2%}, {before['trades'] + line.trades} trades"
-            )
+            gained, held = line.value / before["value"] - 1, equal / before["equal"] - 1
+            day, trades = format_time(before["day"] * DAY)[:10], before["trades"] + line.trades
+            text = f"{day}: {line.value:,.2f} ({gained:+.2%}), equal weight {held:+.2%}, {trades} trades"
             changes.events.append(("day", text, bar.time))
             self._state = self._state | {"day": today}
         elif line.trades:
@@ -305,8 +310,14 @@ class Session:
         if self._refused is None and self._registry.slot(self._slot).champion == bundle.hash:
             rivals = [lane for lane in self._lanes if lane.kind == CHALLENGER]
             arena, news = self._contest.judge(self._simulated, bundle, rivals, bar.time, self._state.get("arena", {}))
-            traded = self._state.get("bars", {}).get(bundle.hash, 0) + 1
-            monitor, more = self._watchman.look(bundle, traded - 1, self._state.get("monitor", {}))
+            free = 0 if self._state.get("risk") else 1
+            traded = self._state.get("bars", {}).get(bundle.hash, -1) + free
+            monitor, more = self._watchman.look(
+                bundle, traded, self._state.get("monitor", {}), self._state.get("kept out", [])
+            )
+            if bar.time % DAY == DAY - self._seconds:
+                monitor, strays = self._watchman.follow(bundle, monitor)
+                more = [*more, *strays]
             told = [*news, *more]
             self._state = self._state | {"arena": arena, "monitor": monitor, "bars": {bundle.hash: traded}}
         changes = Changes(session=self._state, events=[(kind, text, bar.time) for kind, text in told])

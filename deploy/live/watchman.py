@@ -6,19 +6,23 @@ Where those are not there, there is no verdict, and that is said.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
 from deploy.bundle import Bundle
 from deploy.live.arena import EQUAL_WEIGHT
-from deploy.live.monitor import look_number, watch
-from deploy.live.records import Array, returns_beside, since_present_bundle
+from deploy.live.monitor import DEFAULT, FEWEST_SCORED, look_number, track, watch
+from deploy.live.records import Array, Span, returns_beside, since_present_bundle
 from deploy.live.store import ACCOUNT, TraderStore
 from deploy.registry import Registry
 from deploy.scoring import bootstrap_seed, in_order, score_bundle
 from envs.crypto.bars import load_bars
+from envs.crypto.timeframe import bars_per_day
 from envs.errors import InputError
 
 OnAlert = Literal["alert", "cash", "rollback"]
+Told = tuple[str, str]  # kind and text of an event
 
 
 class Watchman:
@@ -31,11 +35,14 @@ class Watchman:
         self._on_alert, self._simulator = on_alert, simulator
         self._scored: dict[str, tuple[Array, Array] | str] = {}
 
-    def look(self, bundle: Bundle, bars: int, state: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    def look(
+        self, bundle: Bundle, bars: int, state: dict[str, Any], kept_out: Sequence[Span] = ()
+    ) -> tuple[dict[str, Any], list[Told]]:
         """Judge the account's record with this bundle, where a look is due.
 
-        bars: how many it has traded. state: what this returned before, a JSON object. Returns the new state and what
-        there is to tell; what the rule asks for is done.
+        bars: how many it has traded freely. kept_out: when a halt or a risk rule kept it from that; those bars say
+        nothing about the policy. state: what this returned before, a JSON object. Returns the new state and what there
+        is to tell; what the rule asks for is done.
         """
         timeframe = bundle.manifest.timeframe
         due = look_number(bars, timeframe)
@@ -49,7 +56,9 @@ class Watchman:
             return state | {"look": due, "verdict": "unknown", "text": text}, [("monitor", text)]
         since, _ = since_present_bundle(self._store, self._slot, ACCOUNT)
         lanes = (ACCOUNT, EQUAL_WEIGHT, *([self._simulator] if self._simulator else []))
-        records = returns_beside(self._store, self._slot, lanes, since)
+        records = returns_beside(self._store, self._slot, lanes, since, without=kept_out)
+        if look_number(len(records[ACCOUNT]), timeframe) < due:
+            return state, []
         simulated = records[self._simulator] if self._simulator else None
         finding = watch(
             records[ACCOUNT], records[EQUAL_WEIGHT], simulated, *scored, timeframe, seed=bootstrap_seed(bundle)
@@ -61,7 +70,26 @@ class Watchman:
             return state, [("monitor", f"{finding.verdict}: {finding.text}")]
         return state, [("alert", finding.text), *self._act(finding.text)]
 
-    def _act(self, text: str) -> list[tuple[str, str]]:
+    def follow(self, bundle: Bundle, state: dict[str, Any]) -> tuple[dict[str, Any], list[Told]]:
+        """Compare the account with the simulator, which takes no chance into account and may be done every day. Tells
+        it once when the account strays, and when it is back.
+        """
+        if self._simulator is None:
+            return state, []
+        since, _ = since_present_bundle(self._store, self._slot, ACCOUNT)
+        records = returns_beside(self._store, self._slot, (ACCOUNT, self._simulator), since)
+        if len(records[ACCOUNT]) < bars_per_day(bundle.manifest.timeframe):
+            return state, []
+        tracking = track(records[ACCOUNT], records[self._simulator], bundle.manifest.timeframe)
+        off = tracking.error > DEFAULT.tracking_error or abs(tracking.gap) > DEFAULT.tracking_gap
+        told: list[Told] = []
+        if off != state.get("strays", False):
+            words = "strays from" if off else "follows again"
+            text = f"the account {words} the simulator: {tracking.error:.1%} a year, {tracking.gap:+.2%} so far"
+            told.append(("alert" if off else "monitor", text))
+        return state | {"strays": off, "tracking": asdict(tracking)}, told
+
+    def _act(self, text: str) -> list[Told]:
         """What follows an account that trades worse than scored."""
         if self._on_alert == "rollback" and self._registry.slot(self._slot).previous is not None:
             try:
@@ -71,7 +99,7 @@ class Watchman:
                 return [("alert", f"no rollback: {error}"), *self._to_cash(text)]
         return [] if self._on_alert == "alert" else self._to_cash(text)
 
-    def _to_cash(self, text: str) -> list[tuple[str, str]]:
+    def _to_cash(self, text: str) -> list[Told]:
         self._store.halt(self._slot, f"the live monitor: {text}", sells=True)
         return [("halted", f"sells everything, until: sweepd trade resume {self._slot}")]
 
@@ -94,4 +122,6 @@ def _score(bundle: Bundle, registry: Registry) -> tuple[Array, Array] | str:
         score = score_bundle(bundle, bars, (first - 1, last))
     except (InputError, OSError) as error:
         return str(error)
+    if len(score.returns) < FEWEST_SCORED:
+        return f"its hold-out has {len(score.returns)} bars only"
     return score.returns, score.equal_weight
