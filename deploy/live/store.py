@@ -197,7 +197,7 @@ class TraderStore:
             .order_by(row.time)
         )
         with self._database.reading() as session:
-            found = [tuple(line) for line in session.execute(query)]
+            found = [tuple(line) for line in session.connection().execute(query)]
         columns = np.array(found, dtype=object).reshape(len(found), 7).T
         value, cash, fees, notional = columns[1:5].astype(np.float64)
         time, trades = columns[[0, 5]].astype(np.int64)
