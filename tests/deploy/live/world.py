@@ -120,11 +120,12 @@ class World:
     options: dict[str, Any] = field(default_factory=dict)
     told: list[tuple[str, str]] = field(default_factory=list)
     make_feed: Callable[[Bundle], Feed] | None = None
+    slot: str = SLOT
 
     def __post_init__(self) -> None:
         self.registry = Registry(self.folder)
-        if self.registry.slot(SLOT).champion is None:
-            self.registry.promote(SLOT, self.bundle, expected=None, reason="test")
+        if self.registry.slot(self.slot).champion is None:
+            self.registry.promote(self.slot, self.bundle, expected=None, reason="test")
         self.store = TraderStore(self.registry.database)
         self.seconds = bar_seconds(self.bars.timeframe)
         # The first look finds the history up to the bar before; the next one the first bar.
@@ -134,7 +135,7 @@ class World:
         """A new process's session. changes: other options of the trader."""
         killer = killer or Killer()
         name = "sim" if self.exchange is None else "alpaca"
-        options = TraderOptions(slot=SLOT, broker=name, feed="recorded", **(self.options | changes))
+        options = TraderOptions(slot=self.slot, broker=name, feed="recorded", **(self.options | changes))
         session_module.TraderStore = lambda database: KillableStore(database, killer)  # type: ignore
         return Session(
             options,
@@ -162,13 +163,13 @@ class World:
 
     def lines(self, lane: str = ACCOUNT) -> list[LaneBar]:
         """What is written about a lane."""
-        return self.store.lane_bars(SLOT, lane)
+        return self.store.lane_bars(self.slot, lane)
 
     def orders(self) -> list[tuple[Any, ...]]:
         """Every order with what became of it, as plain values without moments of the real clock."""
         return [
             (line.lane, line.order, fill and (fill.status, fill.units, fill.notional, fill.fee))
-            for line in self.store.orders(SLOT)
+            for line in self.store.orders(self.slot)
             for fill in [line.fill]
         ]
 

@@ -1,0 +1,102 @@
+"""A replayed session of a slot's champion as it would trade live, through Alpaca's API: how far from the simulator?
+
+    python scripts/bench/trader_tracking.py crypto-1h --deployments deployments [--bars 2000]
+        [--save scripts/bench/results/trader_tracking.json]
+
+The live trader (`Session`) trades the newest bars of the champion's data with a clock that leaps from bar to bar,
+through the Alpaca broker and a loopback server that fills at the next bar's open, half of the spread away: the
+champion's slippage. Beside it runs the simulator on the same bars. Printed: the tracking error between the two, whether
+the ledger is the server's, and the difference to the canonical score of the same bars. The registry is a copy, so
+nothing of the real one changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+from machine import machine, machine_line
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from deploy.bundle import format_time
+from deploy.live.monitor import track
+from deploy.live.records import returns_beside
+from deploy.live.session import SHADOW
+from deploy.live.store import ACCOUNT
+from deploy.registry import Registry
+from deploy.scoring import in_order, score_bundle
+from envs.crypto.bars import load_bars
+from envs.files import write_atomic
+from tests.deploy.alpaca_server import Exchange, serving
+from tests.deploy.live.world import World
+
+
+def main() -> int:
+    """Print and save the figures; exit code 1 where the ledger is not the server's."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("slot")
+    parser.add_argument("--deployments", type=Path, default=Path("deployments"))
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--bars", type=int, default=2000)
+    parser.add_argument("--note", default="")
+    parser.add_argument("--save", type=Path)
+    options = parser.parse_args()
+    print(machine_line(machine()))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "deployments"
+        shutil.copytree(options.deployments, folder, ignore=shutil.ignore_patterns("replays", "*.lock"))
+        registry = Registry(folder)
+        champion = registry.require(options.slot).champion
+        assert champion is not None
+        bundle = registry.bundle(champion)
+        data_dir = options.data_dir or registry.data_dir(champion)
+        assert data_dir is not None, "--data-dir is needed"
+        bars = in_order(load_bars(data_dir, bundle.manifest.timeframe, bundle.manifest.tickers), bundle)
+        first = len(bars) - options.bars
+        symbols = [ticker.split("/")[0] + "/USD" for ticker in bundle.manifest.tickers]
+        cash = Decimal(repr(bundle.account.initial_cash))
+        market = Exchange(
+            dict.fromkeys(symbols, Decimal(1)),
+            cash=cash,
+            fee=Decimal(repr(bundle.account.fee)),
+            spread=Decimal(repr(2 * bundle.account.slippage)),
+        )
+        with serving(market):
+            world = World(folder, bundle, bars, first, market, slot=options.slot)
+            began = time.time()
+            world.run()
+            seconds = time.time() - began
+        since = int(bars.time[first])
+        records = returns_beside(world.store, options.slot, (ACCOUNT, SHADOW), since)
+        tracking = track(records[ACCOUNT], records[SHADOW], bundle.manifest.timeframe)
+        score = score_bundle(bundle, bars, (first, len(bars) - 1))
+        last = world.lines()[-1]
+        open_orders = world.store.orders(options.slot, lane=ACCOUNT, decided=last.time)
+        simulated = float(np.max(np.abs(np.cumprod(1 + records[SHADOW]) / np.cumprod(1 + score.returns) - 1)))
+        figures = {
+            "bundle": bundle.name, "slot": options.slot, "note": options.note,
+            "first": format_time(since), "last": format_time(last.time), "bars": len(world.lines()),
+            "orders": len(market.orders), "seconds": round(seconds, 1),
+            "account_return": float(np.prod(1 + records[ACCOUNT]) - 1),
+            "simulator_return": float(np.prod(1 + records[SHADOW]) - 1),
+            "tracking": asdict(tracking),
+            "simulator_against_canonical_score": simulated,
+            "cash_difference": None if open_orders else abs(last.cash - float(market.cash)),
+        }  # fmt: skip
+    print(json.dumps(figures, indent=1))
+    if options.save:
+        write_atomic(options.save, json.dumps({"machine": machine(), "figures": figures}, indent=1) + "\n")
+    return 1 if (figures["cash_difference"] or 0.0) > 0.01 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
