@@ -3,7 +3,7 @@
 null: the demo market without its edge, its returns demeaned and in random order, traded without costs. There is
 nothing to find, so whatever a study's best trial shows is luck.
 
-planted-1 … planted-3: log prices with a mean-reverting part of 4, 8 and 14 % (phi .97), seen only through the ordinary
+planted-1 … planted-3: log prices with a mean-reverting part of 4, 8 and 16 % (phi .97), seen only through the ordinary
 features, with fee and slippage. The search space reaches down to learning rates at which little is learnt, so that, as
 in any search, trials differ: among trials that are all as good, which one is best is luck even where all have skill.
 
@@ -26,7 +26,7 @@ from envs.crypto.splits import CrossValidation
 from optimize.study import StudyHandle
 
 ASSETS, TIMEFRAME, HOLDOUT = 3, "1h", 0.2
-STRENGTHS = {"planted-1": 0.04, "planted-2": 0.08, "planted-3": 0.14}
+STRENGTHS = {"planted-1": 0.04, "planted-2": 0.08, "planted-3": 0.16}
 FREE = {"fee": 0.0, "slippage": 0.0}
 LEAKED = "leaked-next-bar"
 SPACE = """
