@@ -47,7 +47,7 @@ class SizingChoice:
             mark = " <- chosen" if number == self.num_envs else ""
             rows.append(f"{number:>8,} {result.steps_per_second:>12,.0f} {memory:>10}{mark}")
         rows.append(
-            f"{self.num_envs:,} envs: the fewest within a factor of {self.gain:g} of the fastest; "
+            f"{self.num_envs:,} envs: the fewest within {_close(self.gain) - 1:.0%} of the fastest; "
             f"at most {self.upper:,} were allowed; stopped because {self.reason}"
         )
         return rows
@@ -64,7 +64,8 @@ def choose_num_envs(
     gain: float = 1.1,
     memory_limit: int | None = None,
 ) -> SizingChoice:
-    """Double the number of environments while that makes them faster; the fewest within `gain` of the fastest win.
+    """Double the number of environments while that makes them faster; the fewest that are nearly as fast as the fastest
+    win: within half of `gain`, so that with what a measurement may be off by they are within all of it.
 
     measure: runs that many and says what they came to; out of memory (of either kind) ends the growing. upper: never
     more than this. gain: a size that isn't faster than all before by this factor counts as flat, and two flat sizes
@@ -98,8 +99,13 @@ def choose_num_envs(
         elif memory_limit is not None and expected > memory_limit:
             reason = f"{following:,} envs would need about {expected / 2**20:,.0f} of {memory_limit / 2**20:,.0f} MiB"
         number = following
-    chosen = next(size for size, result in measured if result.steps_per_second * gain >= fastest)
+    chosen = next(size for size, result in measured if result.steps_per_second * _close(gain) >= fastest)
     return SizingChoice(chosen, tuple(measured), upper, gain, reason)
+
+
+def _close(gain: float) -> float:
+    """The factor within which a size counts as fast as the fastest."""
+    return 1.0 + (gain - 1.0) / 2.0
 
 
 def out_of_memory(error: BaseException) -> bool:
