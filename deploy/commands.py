@@ -221,6 +221,8 @@ def _next_commands(promotion: Promotion, registry: Registry, storage: str) -> li
     commands = []
     if promotion.champion is not None:
         commands.append(f"sweepd trade --replay {promotion.slot}   # replay the champion")
+        if not promotion.slot.startswith("demo-"):  # nobody sells what the demo market trades
+            commands.append(f"sweepd trade {promotion.slot}   # trade it live, on paper")
         if registry.slot(promotion.slot).previous is not None:
             commands.append(f"sweepd rollback {promotion.slot}   # bring the previous champion back")
     return [
