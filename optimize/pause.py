@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import json
 import socket
-import threading
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -15,6 +14,7 @@ from optuna.storages._rdb.models import StudyUserAttributeModel
 from sqlalchemy.exc import SQLAlchemyError
 
 from optimize.storage import StudyStorage
+from optimize.ticking import Ticking
 
 PAUSE_KEY = "sweepd:paused"
 LOOK_SECONDS = 2.0
@@ -69,24 +69,17 @@ class PauseWatch:
     """
 
     def __init__(self, storage: StudyStorage, study_id: int, interval: float = LOOK_SECONDS) -> None:
-        self.storage, self.study_id, self.interval = storage, study_id, interval
+        self.storage, self.study_id = storage, study_id
         self.paused = False
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pause", daemon=True)
+        self._ticking = Ticking(self._look, interval, "pause", end=storage.remove_session)
 
     def __enter__(self) -> Self:
         self._look()
-        self._thread.start()
+        self._ticking.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self.interval):
-            self._look()
-        self.storage.remove_session()
+        self._ticking.stop()
 
     def _look(self) -> None:
         try:

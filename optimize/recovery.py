@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from sqlalchemy.orm import Session
 
 from envs.errors import RunError
 from optimize.storage import MAX_TRIES, StudyStorage, attempts, workers
+from optimize.ticking import Ticking
 
 BEAT_SECONDS = 10.0
 GRACE_SECONDS = 120.0
@@ -198,33 +198,26 @@ class Heartbeat:
     """
 
     def __init__(self, storage: StudyStorage, worker: str, interval: float = BEAT_SECONDS) -> None:
-        self.storage, self.worker, self.interval = storage, worker, interval
+        self.storage, self.worker = storage, worker
         self.lost: set[int] = set()
         self.state = "training"
         self.info: dict[str, Any] = {}
         self._memory_kills = memory_kills()
         self.last_error = ""
         self.beaten = time.monotonic()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._ticking = Ticking(self.try_beat, interval, "heartbeat", end=storage.remove_session)
 
     def __enter__(self) -> Heartbeat:
         self.beat()
-        self._thread.start()
+        self._ticking.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._ticking.stop()
 
     def lost_trial(self, trial_id: int) -> None:
         """Note that a trial turned out to be someone else's."""
         self.lost.add(trial_id)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self.interval):
-            self.try_beat()
-        self.storage.remove_session()
 
     def try_beat(self) -> None:
         """Beat; where the database does not answer, the next beat will do (`last_error` says why)."""

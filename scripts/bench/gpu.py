@@ -25,7 +25,6 @@ import argparse
 import json
 import statistics
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -44,6 +43,7 @@ from envs.crypto.market import Market, make_market, observation_normaliser
 from envs.crypto.params import EnvParams
 from envs.files import write_atomic
 from optimize.telemetry import GpuMeter, GpuUse
+from optimize.ticking import Ticking
 
 ASSETS, LOOKBACK, COLUMNS = 7, 7, 68  # 1 + 3 * 7 of the portfolio and 7 * 68 of the market: 498
 TRIALS, FOLDS, STEPS, RUNGS, GROUPS = 500, 10, 125_000, 4, 5
@@ -55,23 +55,20 @@ class CardWatch:
 
     def __init__(self, device: torch.device) -> None:
         self._meter = GpuMeter(device)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._ticking = Ticking(self._read, 0.5, "card")
         self.readings: list[GpuUse] = []
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._ticking.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._ticking.stop()
 
-    def _run(self) -> None:
-        while not self._stop.wait(0.5):
-            reading = self._meter.read()
-            if reading is not None:
-                self.readings.append(reading)
+    def _read(self) -> None:
+        reading = self._meter.read()
+        if reading is not None:
+            self.readings.append(reading)
 
     def summary(self) -> dict[str, float] | None:
         """None where the card does not tell."""
