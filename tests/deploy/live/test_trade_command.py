@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import deploy.live.start as start_module
 from deploy.commands import deploy_commands
 from deploy.live.store import TraderStore
 from deploy.registry import Registry
@@ -78,6 +79,31 @@ def test_a_folder_that_something_appends_to_is_traded_by_the_real_clock(place: P
     with pytest.raises(InputError, match="has no bars of BTC/USDT since"):
         trade(place, "--feed", "folder")
     assert values(place) == []
+
+
+class Messages:
+    """A notifier that keeps what it is told."""
+
+    words = "everything"
+
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+        self.closed = False
+
+    def notify(self, kind: str, title: str, _text: str) -> None:
+        assert title.startswith(f"sweepd {SLOT}: ")
+        self.kinds.append(kind)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_trades_days_and_alerts_are_sent_to_whoever_wants_them(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = Messages()
+    monkeypatch.setattr(start_module.Notifier, "from_environment", lambda *_: messages)
+    assert "notifications: everything" in trade(place, "--feed", "recorded", "--risk", "drawdown=0.002")
+    assert {"trade", "daily", "alert"} <= set(messages.kinds)
+    assert messages.closed
 
 
 def test_halt_and_resume(place: Path) -> None:
