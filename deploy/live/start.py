@@ -173,8 +173,9 @@ def _symbols(bundle: Bundle, venue: str, say: Callable[[str], None]) -> Mapping[
     """What the bundle's tickers are called there; a difference is said aloud."""
     symbols = bundle.manifest.symbols.get(venue)
     if symbols is None:
-        what = "its market is synthetic" if bundle.manifest.data.synthetic else "they were unknown when it was made"
-        raise InputError(f"bundle {bundle.name} has no symbols for {venue}: {what}")
+        synthetic = "its market is synthetic, so trade recorded bars with --feed recorded"
+        why = synthetic if bundle.manifest.data.synthetic else "they were unknown when it was made"
+        raise InputError(f"bundle {bundle.name} has no symbols for {venue}: {why}")
     others = [f"{ticker} as {symbol}" for ticker, symbol in symbols.items() if symbol != ticker]
     if others:
         say(f"trained on other markets than are traded: {', '.join(others)}")
