@@ -21,8 +21,9 @@ from deploy.promote import Promoter, Promotion
 from deploy.registry import Registry
 from deploy.registry_commands import registry_app, rollback_command
 from deploy.replay import write_replay
-from deploy.replay_view import bars_of, print_replay, replay_folder, replay_window, run_replay
+from deploy.replay_view import print_replay, replay_folder, replay_window, run_replay
 from deploy.report import print_promotion, short
+from deploy.scoring import bars_of
 from deploy.trade_commands import trade_command
 from envs.errors import InputError, RunError
 from envs.supervisor import Supervisor

@@ -59,6 +59,17 @@ class ClosedBar:
             *(getattr(bars, name)[bar] for name in BAR_COLUMNS),
         )
 
+    def after(self, bars: Bars) -> Bars:
+        """`bars` with this one at the end."""
+        rows = {name: np.concatenate([getattr(bars, name), getattr(self, name)[None]]) for name in BAR_COLUMNS}
+        return Bars(
+            tickers=bars.tickers,
+            timeframe=bars.timeframe,
+            time=np.append(bars.time, self.time),
+            synthetic=bars.synthetic,
+            **rows,
+        )
+
     def in_order(self, tickers: Sequence[str], wanted: Sequence[str]) -> ClosedBar:
         """The bar of `tickers` with the assets `wanted`, in that order. Raises RunError where one is missing."""
         if tuple(tickers) == tuple(wanted):
@@ -364,14 +375,7 @@ class PaperTrader:
         """Move the history on by one bar, and compute the newest features from it."""
         old = self._history
         assert old is not None
-        rows = {name: np.concatenate([getattr(old, name), getattr(bar, name)[None]]) for name in BAR_COLUMNS}
-        full = Bars(
-            tickers=old.tickers,
-            timeframe=old.timeframe,
-            time=np.append(old.time, bar.time),
-            synthetic=old.synthetic,
-            **rows,
-        )
+        full = bar.after(old)
         self._lags.append(compute_features(full, self._recipe)[-1])
         self._history = full.slice(1, len(full.time))
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from deploy.brokers.sim import SimBroker
+from deploy.brokers.sim import sim_broker
 from deploy.bundle import Bundle, finite, format_time
 from deploy.live.risk import RiskLimits
 from deploy.paper_trader import ClosedBar, Entry, PaperTrader
@@ -69,10 +69,7 @@ def replay(
     """
     first, last = window
     bars = in_order(bars, bundle)
-    params = bundle.account
-    broker = SimBroker(
-        bundle.manifest.tickers, params.initial_cash if cash is None else cash, params, bundle.instruments
-    )
+    broker = sim_broker(bundle, cash)
     trader = PaperTrader(bundle, slot=slot, act=act, any_account=any_account, limits=limits)
     if first < trader.bars_needed:
         raise InputError(

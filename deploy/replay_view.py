@@ -15,8 +15,8 @@ from deploy.bundle import Bundle, format_time, parse_moment
 from deploy.live.risk import RiskLimits, RiskRules
 from deploy.replay import Replay, replay
 from deploy.report import metrics_table, percent
-from deploy.scoring import first_decision, in_order, unseen_window
-from envs.crypto.bars import Bars, load_bars
+from deploy.scoring import first_decision, unseen_window
+from envs.crypto.bars import Bars
 from envs.crypto.splits import Window
 from envs.errors import InputError
 
@@ -112,11 +112,6 @@ def replay_folder(deployments: Path, slot: str, result: Replay) -> Path:
         format_time(int(moment)).replace(":", "").replace("-", "")[:13] for moment in (result.time[0], result.time[-1])
     )
     return deployments / "replays" / f"{slot}-{result.bundle.name}-{first}-{last}"
-
-
-def bars_of(bundle: Bundle, folder: Path) -> Bars:
-    """The bars in `folder` that the bundle trades, in its order of tickers."""
-    return in_order(load_bars(folder, bundle.manifest.timeframe, bundle.manifest.tickers), bundle)
 
 
 def _agreement(result: Replay) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from agents.policy import FrozenPolicy
 from deploy.bootstrap import mean_above_zero
 from deploy.bundle import Bundle
 from deploy.gate import Duel
-from envs.crypto.bars import Bars
+from envs.crypto.bars import Bars, load_bars
 from envs.crypto.env import CryptoEnv
 from envs.crypto.evaluate import trade_windows
 from envs.crypto.market import Market, make_market
@@ -175,6 +176,11 @@ def in_order(bars: Bars, bundle: Bundle) -> Bars:
         hole=bars.hole[:, order],
         synthetic=bars.synthetic,
     )
+
+
+def bars_of(bundle: Bundle, folder: Path) -> Bars:
+    """The bars in `folder` that the bundle trades, in its order of tickers."""
+    return in_order(load_bars(folder, bundle.manifest.timeframe, bundle.manifest.tickers), bundle)
 
 
 def first_decision(bundle: Bundle) -> int:

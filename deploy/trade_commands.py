@@ -17,7 +17,8 @@ from deploy.live.watchman import OnAlert
 from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
 from deploy.registry import Registry
 from deploy.replay import write_replay
-from deploy.replay_view import bars_of, print_replay, replay_folder, replay_window, run_replay
+from deploy.replay_view import print_replay, replay_folder, replay_window, run_replay
+from deploy.scoring import bars_of
 from envs.errors import InputError
 
 DISCLAIMER = "Research software, paper trading only: no order reaches a real market; past numbers promise nothing."

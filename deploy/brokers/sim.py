@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from deploy.brokers.base import AccountState, Broker, Fill, Order
+from deploy.bundle import Bundle
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.portfolio import Orders, Portfolio, Rules, fill_orders
 
@@ -109,6 +110,12 @@ class SimBroker(Broker):
         return Portfolio(
             self._cash.expand(rows).clone(), self._units.expand(rows, -1).clone(), nothing, nothing, nothing
         )
+
+
+def sim_broker(bundle: Bundle, cash: float | None = None) -> SimBroker:
+    """An account of virtual money for a bundle. cash: by default the bundle's initial cash."""
+    initial = bundle.account.initial_cash if cash is None else cash
+    return SimBroker(bundle.manifest.tickers, initial, bundle.account, bundle.instruments)
 
 
 def _orders(sells: torch.Tensor, buys: torch.Tensor) -> Orders:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from deploy.brokers.sim import sim_broker
 from deploy.bundle import Bundle
-from deploy.live.lane import sim_broker
 from deploy.paper_trader import ClosedBar, PaperTrader
 from envs.crypto.bars import Bars
 from envs.errors import InputError, RunError

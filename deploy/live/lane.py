@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deploy.brokers.base import Broker, Fill, Order
-from deploy.brokers.sim import SimBroker
+from deploy.brokers.sim import SimBroker, sim_broker
 from deploy.bundle import Bundle
 from deploy.live.risk import RiskLimits
 from deploy.live.store import ACCOUNT, Changes, Lane, LaneBar, LaneKind, OrderLine
@@ -142,12 +142,6 @@ class TradingLane:
             self.broker.restore(kept.state["broker"])
         self.trader.go_on(history, kept.state["trader"])
         self.since, self._booked = kept.since, set(kept.state["booked"])
-
-
-def sim_broker(bundle: Bundle, cash: float | None = None) -> SimBroker:
-    """An account of virtual money for a bundle. cash: by default the bundle's initial cash."""
-    initial = bundle.account.initial_cash if cash is None else cash
-    return SimBroker(bundle.manifest.tickers, initial, bundle.account, bundle.instruments)
 
 
 def lane_trader(slot: str, name: str, bundle: Bundle, *, any_account: bool, limits: RiskLimits) -> PaperTrader:

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from deploy.brokers.base import Broker, Fill, Order
+from deploy.brokers.sim import sim_broker
 from deploy.bundle import NAME_DIGITS, Bundle, format_time
 from deploy.feeds import SETTLE_SECONDS, Feed, RecordedFeed
 from deploy.live.arena import CASH, EQUAL_WEIGHT, Benchmark, benchmarks
 from deploy.live.clock import Clock
 from deploy.live.contest import Contest, lane_name
-from deploy.live.history import History
 from deploy.live.hot_swap import DRY_RUN_BARS, problem_with
-from deploy.live.lane import TradingLane, lane_trader, sim_broker
+from deploy.live.lane import TradingLane, lane_trader
 from deploy.live.risk import RiskLimits
 from deploy.live.store import ACCOUNT, Changes, Lane, LaneBar, LaneKind, OrderLine, Trader, TraderStore
 from deploy.live.watchman import OnAlert, Watchman
@@ -148,7 +148,7 @@ class Session:
         """Take the history, and go on where the slot was left, or begin."""
         needed = max(lane.trader.bars_needed for lane in self._lanes) + DRY_RUN_BARS
         bars = self._feed.start(needed, self._clock.now(), trader.last_bar)
-        self._history, self._last = History(bars), int(bars.time[-1])
+        self._history, self._last = bars, int(bars.time[-1])
         for lane in self._lanes:
             if lane.name in kept:
                 lane.go_on(bars, kept[lane.name])
@@ -186,7 +186,7 @@ class Session:
 
     def _step(self, bar: ClosedBar, trader: Trader, *, decide: bool) -> None:
         """Act on one closed bar."""
-        self._history.append(bar)
+        self._history = bar.after(self._history).slice(1, len(self._history) + 1)
         self._state = self._state | {"prices": dict(zip(self._feed.tickers, map(float, bar.close), strict=True))}
         heir = self._heir() if decide and trader.halt is None else None
         changes = Changes(last_bar=bar.time, session=self._state)
@@ -223,7 +223,7 @@ class Session:
         else:
             entry = lane.close_bar(own, changes, conditions, decide=False)
             left = self._words(lane.bundle)
-            lane.hand_over(heir, self._history.bars, self._limits)
+            lane.hand_over(heir, self._history, self._limits)
             own = bar.in_order(self._feed.tickers, heir.manifest.tickers)
             entry = lane.trader.decide(own, entry, conditions)
             if lane is self._account:
@@ -333,8 +333,8 @@ class Session:
                 self._retire(lane, "it no longer asks for the slot, or others have taken its place", changes)
         for name in wanted.keys() - present.keys():
             lane = self._lane(name, CHALLENGER, wanted[name], sim_broker(wanted[name]))
-            if lane.trader.bars_needed <= len(self._history.bars):
-                lane.start(self._history.bars)
+            if lane.trader.bars_needed <= len(self._history):
+                lane.start(self._history)
                 self._lanes.append(lane)
                 changes.events.append(("arena", f"{name} trades beside the champion from now on", self._last))
 
@@ -369,7 +369,7 @@ class Session:
         assert champion is not None
         try:
             bundle = self._registry.bundle(champion)
-            problem = problem_with(bundle, self._account.bundle, self._history.bars)
+            problem = problem_with(bundle, self._account.bundle, self._history)
         except InputError as error:
             problem = str(error)
         if problem is None:

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from deploy.brokers.alpaca import PAPER_URL, AlpacaBroker
 from deploy.brokers.base import Broker
+from deploy.brokers.sim import sim_broker
 from deploy.bundle import Bundle, format_time, parse_moment
 from deploy.feeds import Feed, LiveFeed, RecordedFeed
 from deploy.live.clock import Clock, FastClock, LeapingClock
-from deploy.live.lane import sim_broker
 from deploy.live.notify import Kind, Notifier
 from deploy.live.risk import RiskLimits, RiskRules
 from deploy.live.runner import ending_on_signals, keep_trading, only_one
@@ -25,8 +25,8 @@ from deploy.live.session import Session, TraderOptions
 from deploy.live.store import TraderStore
 from deploy.live.watchman import OnAlert
 from deploy.registry import Registry
-from deploy.scoring import first_decision, in_order, unseen_window
-from envs.crypto.bars import Bars, load_bars
+from deploy.scoring import bars_of, first_decision, in_order, unseen_window
+from envs.crypto.bars import Bars
 from envs.crypto.sources import AlpacaSource, CcxtSource, Source
 from envs.crypto.timeframe import bar_seconds
 from envs.errors import InputError
@@ -190,8 +190,7 @@ def _folder(registry: Registry, bundle: Bundle, flags: LiveFlags) -> Path:
 
 
 def _recorded_bars(registry: Registry, bundle: Bundle, flags: LiveFlags) -> Bars:
-    folder = _folder(registry, bundle, flags)
-    return in_order(load_bars(folder, bundle.manifest.timeframe, bundle.manifest.tickers), bundle)
+    return bars_of(bundle, _folder(registry, bundle, flags))
 
 
 def _first_moment(registry: Registry, slot: str, bundle: Bundle, bars: Bars, flags: LiveFlags) -> float:

@@ -16,8 +16,7 @@ from deploy.live.monitor import DEFAULT, FEWEST_SCORED, look_number, track, watc
 from deploy.live.records import Array, Span, returns_beside, since_present_bundle
 from deploy.live.store import ACCOUNT, TraderStore
 from deploy.registry import Registry
-from deploy.scoring import bootstrap_seed, in_order, score_bundle
-from envs.crypto.bars import load_bars
+from deploy.scoring import bars_of, bootstrap_seed, score_bundle
 from envs.crypto.timeframe import bars_per_day
 from envs.errors import InputError
 
@@ -115,7 +114,7 @@ def _score(bundle: Bundle, registry: Registry) -> tuple[Array, Array] | str:
     if span is None or folder is None:
         return "the registry does not know its hold-out"
     try:
-        bars = in_order(load_bars(folder, bundle.manifest.timeframe, bundle.manifest.tickers), bundle)
+        bars = bars_of(bundle, folder)
         first, last = (int(bars.time.searchsorted(moment)) for moment in span)
         if last >= len(bars.time) or (int(bars.time[first]), int(bars.time[last])) != span:
             return f"the bars in {folder} do not hold its hold-out"

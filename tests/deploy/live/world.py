@@ -17,11 +17,11 @@ import numpy as np
 import deploy.live.session as session_module
 from deploy.brokers.alpaca import AlpacaBroker
 from deploy.brokers.base import AccountState, Broker, Fill, Order
+from deploy.brokers.sim import sim_broker
 from deploy.bundle import Bundle
 from deploy.database import RegistryDatabase
 from deploy.feeds import Feed, RecordedFeed
 from deploy.live.clock import LeapingClock
-from deploy.live.lane import sim_broker
 from deploy.live.session import Session, TraderOptions
 from deploy.live.store import ACCOUNT, Changes, LaneBar, TraderStore
 from deploy.registry import Registry
