@@ -37,6 +37,11 @@ class VecEnv(ABC):
     privileged_dim: trailing observation columns that only a critic may read (0 for most environments).
     bootstrap_interval: the fewest steps from a truncation to the same row's next end of any kind; a learner calls
         `final_obs` at least that often.
+    action_dims: sizes of the choices that make up one action, where there are several (multi-discrete); their sum is
+        `action_dim`, actions are (num_envs, choices) int64, and `if_discrete` is true. () for other environments.
+    masked: whether some choices may be illegal; then `action_mask` says which are legal.
+    crewed: whether rows may be without an agent; then `present` says which have one.
+    image_shape: (channels, height, width) where observations are images: uint8, flattened in that order. None: numbers.
     """
 
     env_name: str
@@ -47,6 +52,10 @@ class VecEnv(ABC):
     if_discrete: bool
     privileged_dim: int = 0
     bootstrap_interval: int = 1
+    action_dims: tuple[int, ...] = ()
+    masked: bool = False
+    crewed: bool = False
+    image_shape: tuple[int, int, int] | None = None
     num_members: int
     envs_per_member: int
     device: torch.device
@@ -70,6 +79,20 @@ class VecEnv(ABC):
             action_dim - 1.
         out: a (num_envs, state_dim + privileged_dim) float32 tensor to write the observation into; None: a new one.
         """
+
+    def action_mask(self, chosen: Tensor) -> Tensor:
+        """Which options of the next choice are legal now: (num_envs, options) bool, at least one per row.
+
+        chosen: (num_envs, k) int64, the choices made so far; the k-th choice (from 0) is asked for, so legality may
+            depend on those before it. A row in which none is legal latches a fault. Environments that are `masked`.
+        """
+        raise NotImplementedError(f"{self.env_name} has no illegal actions")
+
+    def present(self) -> Tensor:
+        """(num_envs,) bool: rows with an agent that acts now; nothing is to be learned from what the others do.
+        Environments that are `crewed`.
+        """
+        raise NotImplementedError(f"{self.env_name} has an agent in every row")
 
     @abstractmethod
     def final_obs(self) -> Tensor:
