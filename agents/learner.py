@@ -37,7 +37,9 @@ class Learner(Protocol):
     def begin(self, obs: Tensor, slots: Sequence[int] | None = None) -> None:
         """Hand over the rows' present observations, (G * num_envs, obs_dim); of some slots only, if named."""
 
-    def train(self, env: VecEnv, rollouts: int, on_rollout: Callable[[Any], bool | None] | None = None) -> Sequence[Any]:
+    def train(
+        self, env: VecEnv, rollouts: int, on_rollout: Callable[[Any], bool | None] | None = None
+    ) -> Sequence[Any]:
         """That many rollouts with their gradient steps. on_rollout: given a NamedTuple of (G,) tensors after each;
         returning True ends the training there. Raises RunError where the environment latched a fault.
         """
