@@ -20,6 +20,7 @@ from torch import Tensor
 
 from envs.errors import InputError
 
+ON_POLICY = ("ppo", "elegantrl:ppo", "elegantrl:a2c")  # the algorithms that learn from the last rollout alone
 _ALIGN = 16  # floats: every view starts on a cache line
 
 
@@ -30,7 +31,8 @@ class Shape:
     state_dim, action_dim, privileged_dim: of the environment; discrete: whether an action is one of action_dim choices
     rather than action_dim numbers; slots: G, the members that a program holds; net_width, net_depth: hidden layers;
     num_envs: environments per member; horizon: steps per rollout; minibatch: transitions per member and gradient step;
-    epochs: passes over a rollout.
+    epochs: passes over a rollout (algorithms in `ON_POLICY`); updates: gradient steps per rollout, buffer: transitions
+    that a member keeps for replay (all others).
     """
 
     state_dim: int
@@ -45,6 +47,8 @@ class Shape:
     epochs: int = 8
     discrete: bool = False
     algorithm: str = "ppo"
+    updates: int = 64
+    buffer: int = 65_536
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -54,9 +58,13 @@ class Shape:
                 raise InputError(f"{field.name} must be a whole number of at least {least}, not {value!r}.")
         if not isinstance(self.discrete, bool):
             raise InputError(f"discrete must be true or false, not {self.discrete!r}.")
-        if self.algorithm != "ppo":
-            raise InputError(f"algorithm must be 'ppo', not {self.algorithm!r}.")
-        if self.minibatch > self.samples:
+        if self.algorithm not in ON_POLICY:
+            if self.buffer < max(self.samples, self.minibatch):
+                raise InputError(
+                    f"buffer {self.buffer} must hold at least a rollout of {self.samples} transitions and a minibatch "
+                    f"of {self.minibatch}."
+                )
+        elif self.minibatch > self.samples:
             raise InputError(
                 f"minibatch {self.minibatch} is larger than the {self.samples} transitions of a rollout "
                 f"(num_envs {self.num_envs} x horizon {self.horizon}); it can be at most that."

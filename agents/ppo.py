@@ -100,6 +100,8 @@ class PPO:
     """
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
+        if shape.algorithm != "ppo":
+            raise InputError(f"algorithm must be 'ppo' for this program, not {shape.algorithm!r}.")
         self.shape = shape
         self.device = torch.device(device)
         slots = shape.slots

@@ -8,6 +8,7 @@ from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, CriticPPO
 
 from agents.networks import Activations, Backward, Shape, forward, leaf_views, new_gradients
 from agents.population import Population
+from agents.ppo import PPO
 from envs.errors import InputError
 
 CPU = torch.device("cpu")
@@ -164,8 +165,12 @@ def test_shape_refuses_what_can_not_run() -> None:
         Shape(state_dim=2, action_dim=1, net_depth=0)
     with pytest.raises(InputError, match="discrete must be true or false, not 1"):
         Shape(state_dim=2, action_dim=1, discrete=1)
-    with pytest.raises(InputError, match="algorithm"):
-        Shape(state_dim=2, action_dim=1, algorithm="sac")
+    assert Shape(state_dim=2, action_dim=1, num_envs=4, horizon=4, minibatch=17, algorithm="sac").updates == 64
+    for sizes in ({"num_envs": 4, "horizon": 4, "minibatch": 17}, {"num_envs": 17, "horizon": 1, "minibatch": 2}):
+        with pytest.raises(InputError, match="buffer 16 must hold at least a rollout"):
+            Shape(state_dim=2, action_dim=1, algorithm="sac", buffer=16, **sizes)
+    with pytest.raises(InputError, match="algorithm must be 'ppo' for this program, not 'sac'"):
+        PPO(Shape(state_dim=2, action_dim=1, algorithm="sac"))
 
 
 def test_views_are_of_the_flat_weights_and_padding_is_theirs_alone() -> None:
