@@ -14,7 +14,7 @@ from agents.networks import Activations, Shape, forward, leaf_views
 
 class Actors:
     """From (G * k, obs_dim or state_dim) observations, for any k, to actions as the environment takes them:
-    (G * k, action_dim), or (G * k,) int64 where they are discrete. Rows are grouped by member.
+    (G * k, action_dim), or int64 where they are discrete: (G * k,), or (G * k, choices). Rows are grouped by member.
 
     shape: its `slots` is the number of members. flat: (2, G, P) weights as `agents.networks.leaf_views` reads them.
     state_avg, state_std: (G, 1, state_dim or obs_dim). Nothing is copied: what is given must not change any more.
@@ -46,4 +46,4 @@ class Actors:
         into = self._buffers[rows]
         state = obs.view(shape.slots, rows, -1)[..., : shape.state_dim]
         forward(self._weights, (state - self.state_avg).div_(self.state_std), into, critic=False)
-        return self._distribution(into.output, self._weights.log_std).mode()
+        return self._distribution(shape, into.output, self._weights).mode()

@@ -29,10 +29,11 @@ class Shape:
     """What decides the tensor shapes of a program. Two trials share a batch when their shapes are equal.
 
     state_dim, action_dim, privileged_dim: of the environment; discrete: whether an action is one of action_dim choices
-    rather than action_dim numbers; slots: G, the members that a program holds; net_width, net_depth: hidden layers;
-    num_envs: environments per member; horizon: steps per rollout; minibatch: transitions per member and gradient step;
-    epochs: passes over a rollout (algorithms in `ON_POLICY`); updates: gradient steps per rollout, buffer: transitions
-    that a member keeps for replay (all others).
+    rather than action_dim numbers; action_dims: the sizes of several choices that make up an action, which sum to
+    action_dim, or () where there is one; slots: G, the members that a program holds; net_width, net_depth: hidden
+    layers; num_envs: environments per member; horizon: steps per rollout; minibatch: transitions per member and
+    gradient step; epochs: passes over a rollout (algorithms in `ON_POLICY`); updates: gradient steps per rollout,
+    buffer: transitions that a member keeps for replay (all others).
     """
 
     state_dim: int
@@ -49,15 +50,21 @@ class Shape:
     algorithm: str = "ppo"
     updates: int = 64
     buffer: int = 65_536
+    action_dims: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             least = 0 if field.name == "privileged_dim" else 1
-            if field.name not in {"algorithm", "discrete"} and (not isinstance(value, int) or value < least):
+            if field.type == "int" and (not isinstance(value, int) or value < least):
                 raise InputError(f"{field.name} must be a whole number of at least {least}, not {value!r}.")
-        if not isinstance(self.discrete, bool):
-            raise InputError(f"discrete must be true or false, not {self.discrete!r}.")
+            if field.type == "bool" and not isinstance(value, bool):
+                raise InputError(f"{field.name} must be true or false, not {value!r}.")
+        if self.action_dims and not (self.discrete and sum(self.action_dims) == self.action_dim):
+            raise InputError(
+                f"action_dims must be sizes of choices, discrete, that sum to action_dim {self.action_dim}, and are "
+                f"{self.action_dims}."
+            )
         if self.algorithm not in ON_POLICY:
             if self.buffer < max(self.samples, self.minibatch):
                 raise InputError(
@@ -79,6 +86,11 @@ class Shape:
     def obs_dim(self) -> int:
         """Columns of an observation: what the actor sees, then what only the critic may see."""
         return self.state_dim + self.privileged_dim
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """The sizes of the choices that make up a discrete action."""
+        return self.action_dims or (self.action_dim,)
 
     @property
     def net_dims(self) -> list[int]:

@@ -52,7 +52,7 @@ class Population:
             actor.state_std.copy_(std[: shape.state_dim])
             critic.state_avg.copy_(avg)
             critic.state_std.copy_(std)
-        self.import_member(slot, actor.state_dict(), critic.state_dict())
+        self.import_member(slot, {**actor.state_dict(), **_facts(shape)}, critic.state_dict())
 
     def clear(self, slot: int) -> None:
         """Make a slot empty."""
@@ -61,7 +61,8 @@ class Population:
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
         """(actor, critic): CPU copies that ElegantRL's `ActorPPO` (or `ActorDiscretePPO`) and `CriticPPO` of this shape
-        load as their `state_dict`.
+        load as their `state_dict`. Where an action is made up of several choices, their sizes are beside the actor's
+        weights as `action_dims` (choices,) int64.
         """
         actor, critic = (
             {name: (part.mT if name.endswith(".weight") else part) for name, part in parts.items()}
@@ -69,6 +70,7 @@ class Population:
         )
         actor = {
             **actor,
+            **_facts(self.shape),
             "state_avg": self.state_avg[slot, 0, : self.shape.state_dim],
             "state_std": self.state_std[slot, 0, : self.shape.state_dim],
         }
@@ -84,12 +86,16 @@ class Population:
         stacked = _named(self.weights, slot, shape)
         for role, given, parts in zip(("actor", "critic"), (actor, critic), stacked, strict=True):
             wanted = {*parts, "state_avg", "state_std"} | ({"value_avg", "value_std"} if role == "critic" else set())
+            wanted |= set(_facts(shape)) if role == "actor" else set()
             if set(given) != wanted:
                 raise InputError(f"The {role}'s tensors should be {sorted(wanted)}, and are {sorted(given)}.")
             for name, part in parts.items():
                 size = part.mT.shape if name.endswith(".weight") else part.shape
                 if given[name].shape != size:
                     raise InputError(f"The {role}'s {name} is {tuple(given[name].shape)}, which doesn't fit {shape}.")
+        for name, fact in _facts(shape).items():
+            if not torch.equal(actor[name], fact):
+                raise InputError(f"The actor's {name} is {actor[name].tolist()}, not {fact.tolist()}.")
         avg, std = _normaliser(shape, critic["state_avg"], critic["state_std"])
         own = _normaliser(shape, actor["state_avg"], actor["state_std"])
         columns = shape.state_dim
@@ -117,6 +123,11 @@ def _named(weights: Leaves, slot: int, shape: Shape) -> tuple[StateDict, StateDi
     actor |= {f"{top}.weight": weights.actor_out[slot], f"{top}.bias": weights.actor_out_bias[slot, 0]}
     critic |= {f"{top}.weight": weights.critic_out[slot], f"{top}.bias": weights.critic_out_bias[slot, 0]}
     return actor, critic
+
+
+def _facts(shape: Shape) -> StateDict:
+    """What an actor's weights don't tell of the shape, as tensors to stand beside them."""
+    return {"action_dims": torch.tensor(shape.action_dims)} if shape.action_dims else {}
 
 
 def _copies(tensors: StateDict) -> StateDict:

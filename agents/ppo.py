@@ -17,7 +17,7 @@ others don't notice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import torch
@@ -35,6 +35,12 @@ from envs.streams import Streams, derive_seed
 from envs.vec_env import VecEnv
 
 __all__ = ["PPO", "PPOParams", "RolloutStats", "Shape"]
+
+# Fields of a shape that stand in a member's state as they are, and those that a member doesn't depend on.
+_IN_CODE = {
+    "discrete", "state_dim", "action_dim", "privileged_dim", "net_width", "net_depth", "num_envs", "horizon",
+    "minibatch", "epochs", "slots", "algorithm",
+}  # fmt: skip
 
 
 class RolloutStats(NamedTuple):
@@ -106,7 +112,7 @@ class PPO:
         self.device = torch.device(device)
         slots = shape.slots
         self._distribution = distribution_of(shape)
-        self._kept = self._distribution.columns(shape.action_dim)
+        self._kept = self._distribution.columns(shape)
         self.population = Population(shape, self.device)
         self.rollout = Rollout(shape, self.population)
         self.optimizer = Adam(self.population.flat, shape)
@@ -270,7 +276,7 @@ class PPO:
             running, losses = self._minibatch(rows, running, terms, stop_early=stop_early)
             updates += running
         log_std = self.population.weights.log_std
-        distribution = self._distribution(self._learning.output, log_std)
+        distribution = self._distribution(shape, self._learning.output, self.population.weights)
         return RolloutStats(
             reward=self.rollout.rewards.mean((1, 2)),
             **self._minibatch_stats(*losses),
@@ -294,7 +300,7 @@ class PPO:
         forward(weights, batch, acts)
 
         # The actor maximises mean(min(A * ratio, A * clipped ratio) + entropy_coef * entropy).
-        distribution = self._distribution(acts.output, weights.log_std)
+        distribution = self._distribution(self.shape, acts.output, weights)
         old_log_prob, advantage, returns = side[..., kept:].unbind(-1)
         log_ratio = distribution.log_prob(side[..., :kept]).sub_(old_log_prob)
         ratio = log_ratio.exp()
@@ -303,7 +309,7 @@ class PPO:
         plain = advantage * ratio
         clipped = torch.clamp(ratio, terms.low, terms.high).mul_(advantage)
         d_log_prob = torch.where(plain <= clipped, plain, 0.0).mul_(-1.0 / self.shape.minibatch)
-        d_output = distribution.backward(d_log_prob, terms.d_entropy, grads.log_std)
+        d_output = distribution.backward(d_log_prob, terms.d_entropy, grads)
 
         # The critic minimises value_coef * smooth L1 of (value - return), whose derivative is the error clipped to 1.
         error = self.rollout.value(acts.value) - returns
@@ -370,16 +376,18 @@ class PPO:
         shape = self.shape
         sizes = (shape.state_dim, shape.action_dim, shape.privileged_dim, shape.net_width, shape.net_depth)
         layout = 2  # of the flat weights, and of this code
-        return torch.tensor(
-            [layout, int(shape.discrete), *sizes, shape.num_envs, shape.horizon, shape.minibatch, shape.epochs]
-        )
+        code = [layout, int(shape.discrete), *sizes, shape.num_envs, shape.horizon, shape.minibatch, shape.epochs]
+        # Fields that came later count where they are used, so that states of before still fit.
+        later = [field for field in fields(shape) if field.name not in _IN_CODE]
+        used = [f"{field.name}={value}" for field in later if (value := getattr(shape, field.name)) != field.default]
+        return torch.tensor([*code, derive_seed(*used)] if used else code)
 
     def _check(self, env: VecEnv) -> None:
         shape = self.shape
         wanted = (shape.slots, shape.num_envs, shape.state_dim, shape.action_dim, shape.privileged_dim)
         given = (env.num_members, env.envs_per_member, env.state_dim, env.action_dim, env.privileged_dim)
-        if (*wanted, shape.discrete) != (*given, env.if_discrete):
+        if (*wanted, shape.discrete, shape.action_dims) != (*given, env.if_discrete, env.action_dims):
             raise ValueError(
-                f"the environment's (members, rows, state, action, privileged) {given} and discrete {env.if_discrete} "
-                f"are not the shape's {wanted} and {shape.discrete}"
+                f"the environment's (members, rows, state, action, privileged) {given}, discrete {env.if_discrete} and "
+                f"choices {env.action_dims} are not the shape's {wanted}, {shape.discrete} and {shape.action_dims}"
             )

@@ -27,7 +27,7 @@ class Rollout:
         device = population.device
         slots, envs, steps = shape.slots, shape.num_envs, shape.horizon
         self._distribution = distribution_of(shape)
-        self._kept = self._distribution.columns(shape.action_dim)
+        self._kept = self._distribution.columns(shape)
 
         def new(*size: int, dtype: torch.dtype | None = None) -> Tensor:
             return torch.zeros(*size, dtype=dtype, device=device)
@@ -57,15 +57,17 @@ class Rollout:
         """
         shape, weights, acting, distribution = self.shape, self.population.weights, self._acting, self._distribution
         slots, envs, steps = shape.slots, shape.num_envs, shape.horizon
-        noise = distribution.noise(streams, steps, envs, shape.action_dim)
+        noise = distribution.noise(shape, streams, steps, envs)
         env.draw(steps)
+        if env.rematches:
+            self.obs.copy_(env.observe())
         self._normalise(self.obs, self._store[:, 0])
         noted = 0
         for step in range(steps):
             forward(weights, self._store[:, step], acting, critic=False)
             self._outputs[:, step] = acting.output
             action = self._side[:, step, :, : self._kept]
-            distribution(acting.output, weights.log_std).sample(noise[step], out=action)
+            distribution(shape, acting.output, weights).sample(noise[step], out=action)
             _, reward, terminated, truncated = env.step(distribution.to_env(action), out=self.obs)
             self._normalise(self.obs, self._store[:, step + 1])
             self.rewards[:, step] = reward.view(slots, envs)
@@ -80,7 +82,7 @@ class Rollout:
                 noted = step + 1
         taken = self._side.view(slots, -1, self._kept + 3)[:, : shape.samples]
         outputs = self._outputs.view(slots, shape.samples, -1)
-        taken[..., self._kept] = distribution(outputs, weights.log_std).log_prob(taken[..., : self._kept])
+        taken[..., self._kept] = distribution(shape, outputs, weights).log_prob(taken[..., : self._kept])
 
     def estimate(self, gamma: Tensor, gae_lambda: Tensor, chunk: Activations) -> Tensor:
         """Values, advantages (GAE, Schulman et al., 2016) and returns of the rollout; gamma, gae_lambda: (G, 1).

@@ -41,6 +41,10 @@ class VecEnv(ABC):
         `action_dim`, actions are (num_envs, choices) int64, and `if_discrete` is true. () for other environments.
     masked: whether some choices may be illegal; then `action_mask` says which are legal.
     crewed: whether rows may be without an agent; then `present` says which have one.
+    reward_unit: what a reward of 1 is in the game's own score, a number or (num_envs,) float64, where rewards are
+        scaled for learning.
+    rematches: whether `draw` may give rows, with the episodes that they are in, to other members: a learner then reads
+        `observe` right after it.
     image_shape: (channels, height, width) where observations are images: uint8, flattened in that order. None: numbers.
     """
 
@@ -55,7 +59,9 @@ class VecEnv(ABC):
     action_dims: tuple[int, ...] = ()
     masked: bool = False
     crewed: bool = False
+    rematches: bool = False
     image_shape: tuple[int, int, int] | None = None
+    reward_unit: float | Tensor = 1.0
     num_members: int
     envs_per_member: int
     device: torch.device
@@ -76,9 +82,13 @@ class VecEnv(ABC):
         """Advance every row by one step.
 
         action: (num_envs, action_dim) float in [-1, 1]; of a discrete environment (num_envs,) int64, each one of 0 …
-            action_dim - 1.
+            action_dim - 1, or (num_envs, choices), each one of 0 … action_dims[choice] - 1.
         out: a (num_envs, state_dim + privileged_dim) float32 tensor to write the observation into; None: a new one.
         """
+
+    def observe(self, out: Tensor | None = None) -> Tensor:
+        """What every row sees now, as `step` returned it, or in `out`; changes nothing. Environments that `rematch`."""
+        raise NotImplementedError(f"{self.env_name} can't be observed between steps")
 
     def action_mask(self, chosen: Tensor) -> Tensor:
         """Which options of the next choice are legal now: (num_envs, options) bool, at least one per row.

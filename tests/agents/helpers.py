@@ -15,8 +15,12 @@ SMALL: dict[str, Any] = {"net_width": 16, "num_envs": 4, "horizon": 12, "minibat
 
 def shape_for(env: ToyEnv, **changes: Any) -> Shape:
     """A small shape that fits the environment."""
-    sizes = {"state_dim": env.state_dim, "action_dim": env.action_dim, "privileged_dim": env.privileged_dim}
-    sizes["discrete"] = env.if_discrete
+    sizes: dict[str, Any] = {
+        "state_dim": env.state_dim,
+        "action_dim": env.action_dim,
+        "privileged_dim": env.privileged_dim,
+    }
+    sizes |= {"discrete": env.if_discrete, "action_dims": env.action_dims}
     return Shape(**{**SMALL, **sizes, "slots": env.num_members, "num_envs": env.envs_per_member, **changes})
 
 

@@ -7,10 +7,10 @@ import torch
 
 from agents.acting import Actors
 from tests.agents.helpers import start
-from tests.agents.toy_env import ChoiceEnv, ToyEnv
+from tests.agents.toy_env import ChoiceEnv, ChoicesEnv, ToyEnv
 
 
-@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, ChoicesEnv])
 @pytest.mark.parametrize("width", [16, 128])
 def test_programs_act_together_as_each_of_them_does_alone(kind: type[ToyEnv], width: int) -> None:
     env = kind(3, 4, privileged=True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from agents.networks import Shape
 from agents.ppo import PPO, PPOParams
 from envs.errors import InputError
 from tests.agents.helpers import assert_same, shape_for, start
-from tests.agents.toy_env import ChoiceEnv, ToyEnv
+from tests.agents.toy_env import ChoiceEnv, Rematching, ToyEnv
 
 SLOTS = 5
 ROLLOUTS = 4
@@ -26,11 +29,13 @@ def trained(
     return ppo, env
 
 
+CASES = [(0, 16, 16, 1), (1, 16, 16, 1), (2, 16, 16, 1), (0, 64, 48, 1), (1, 64, 48, 2), (2, 128, 33, 1)]
+
+
 @pytest.mark.parametrize(
-    ("member", "width", "minibatch", "threads"),
-    [(0, 16, 16, 1), (1, 16, 16, 1), (2, 16, 16, 1), (0, 64, 48, 1), (1, 64, 48, 2), (2, 128, 33, 1)],
+    ("kind", "member", "width", "minibatch", "threads"),
+    [*((kind, *case) for kind in (ToyEnv, ChoiceEnv) for case in CASES), (Rematching, *CASES[1])],
 )
-@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])
 def test_alone_in_company_and_in_another_slot(
     kind: type[ToyEnv], member: int, width: int, minibatch: int, threads: int
 ) -> None:
@@ -55,7 +60,7 @@ def test_alone_in_company_and_in_another_slot(
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, Rematching])
 def test_saved_and_put_back_anywhere_it_goes_on_exactly(tmp_path: Path, kind: type[ToyEnv]) -> None:
     straight, straight_env = trained({1: 2, 3: 1}, 5, kind)
     half, half_env = trained({1: 2, 3: 1}, 2, kind)
@@ -86,7 +91,7 @@ def test_saving_changes_nothing() -> None:
     assert_same(quiet_env.get_member(1), env.get_member(1))
 
 
-@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, Rematching])
 def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[ToyEnv]) -> None:
     calm, calm_env = trained({0: 1, 3: 2}, 3, kind)
     env = kind(SLOTS, 4, privileged=True)
@@ -105,7 +110,7 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[To
     ppo.train(env, 1)
     assert ppo.diverged == [False, False, True, False, False]
     assert bool(torch.isfinite(ppo.get_member(1)["weights"]).all())
-    still = 0 if ppo.shape.discrete else [0.0, 0.0]
+    still = {ToyEnv: [0.0, 0.0], ChoiceEnv: 0, Rematching: [0, 0]}[kind]
     assert ppo.act_fn([2])(torch.zeros(1, env.state_dim + 1)).tolist() == [still]
     ppo.set_member(4, ppo.get_member(2))
     assert ppo.diverged == [False, False, True, False, True]  # a checkpoint doesn't heal it
@@ -139,6 +144,17 @@ def test_members_come_and_go() -> None:
         PPO(shape_for(env, slots=3)).train(env, 1)
     with pytest.raises(InputError, match="total_rollouts"):
         ppo.add_member(0, PPOParams(), 1, 0, env.state_avg, env.state_std)
+
+
+def test_every_field_of_a_shape_tells_states_apart() -> None:
+    shape = Shape(state_dim=4, action_dim=4, discrete=True)
+    changes: dict[str, Any] = {"discrete": False, "action_dims": (2, 2)}
+    codes = [PPO(replace(shape, slots=1))._shape_code().tolist()]
+    for field in fields(Shape):
+        if field.name not in {"slots", "algorithm"}:  # a member doesn't depend on those
+            change = {field.name: changes.get(field.name, getattr(shape, field.name) * 2 or 1)}
+            codes.append(PPO(replace(shape, slots=1, **change))._shape_code().tolist())
+    assert len(set(map(tuple, codes))) == len(codes)
 
 
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:

@@ -126,6 +126,19 @@ def test_discrete_members_are_what_elegantrl_constructs_and_have_no_width() -> N
     assert torch.equal(theirs(obs[1]), acts.output[1].argmax(-1))
 
 
+def test_an_export_tells_the_sizes_of_its_choices() -> None:
+    shape = Shape(state_dim=5, action_dim=5, discrete=True, action_dims=(3, 2), slots=1)
+    population = Population(shape, CPU)
+    population.new_member(0, 1, 0.0, torch.zeros(5), torch.ones(5))
+    actor, critic = population.export_member(0)
+    assert actor["action_dims"].tolist() == [3, 2]
+    other = Population(shape, CPU)
+    other.import_member(0, actor, critic)
+    assert torch.equal(other.flat, population.flat)
+    with pytest.raises(InputError, match=r"action_dims is \[2, 3\], not \[3, 2\]"):
+        other.import_member(0, {**actor, "action_dims": torch.tensor([2, 3])}, critic)
+
+
 def test_export_and_import_keep_every_bit_and_no_neighbour() -> None:
     shape, population = random_population(3, 2)
     other = Population(shape, CPU)
@@ -165,6 +178,8 @@ def test_shape_refuses_what_can_not_run() -> None:
         Shape(state_dim=2, action_dim=1, net_depth=0)
     with pytest.raises(InputError, match="discrete must be true or false, not 1"):
         Shape(state_dim=2, action_dim=1, discrete=1)
+    with pytest.raises(InputError, match="sum to action_dim 4"):
+        Shape(state_dim=2, action_dim=4, discrete=True, action_dims=(2, 3))
     assert Shape(state_dim=2, action_dim=1, num_envs=4, horizon=4, minibatch=17, algorithm="sac").updates == 64
     for sizes in ({"num_envs": 4, "horizon": 4, "minibatch": 17}, {"num_envs": 17, "horizon": 1, "minibatch": 2}):
         with pytest.raises(InputError, match="buffer 16 must hold at least a rollout"):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from elegantrl.agents.AgentPPO import AgentDiscretePPO, AgentPPO
+from elegantrl.agents.net import ActorDiscretePPO
 from elegantrl.train.config import Config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,7 +21,7 @@ from envs.errors import InputError
 from envs.streams import Streams
 from envs.vec_env import Step
 from tests.agents.helpers import assert_same, shape_for, start
-from tests.agents.toy_env import ChoiceEnv, ToyEnv
+from tests.agents.toy_env import ChoiceEnv, ChoicesEnv, Rematching, ToyEnv
 
 
 @pytest.fixture(params=[torch.float64, torch.float32], ids=["float64", "float32"])
@@ -49,8 +50,22 @@ class Recording(ToyEnv):
         return step
 
 
-class RecordingChoices(Recording, ChoiceEnv):
+class RecordingChoice(Recording, ChoiceEnv):
     """The discrete one."""
+
+
+class RecordingChoices(Recording, ChoicesEnv):
+    """That with several choices."""
+
+
+class SeveralChoices(ActorDiscretePPO):  # type: ignore[misc]  # ElegantRL is untyped
+    """ElegantRL's discrete actor, its outputs read as the logits of several choices."""
+
+    def get_logprob_entropy(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.net(self.state_norm(state)).split(ChoicesEnv.action_dims, -1)
+        choices = [torch.distributions.Categorical(logits=part) for part in logits]
+        log_probs = [choice.log_prob(index) for choice, index in zip(choices, action.unbind(-1), strict=True)]
+        return sum(log_probs), sum(choice.entropy() for choice in choices)
 
 
 def elegant_agent(ppo: PPO, slot: int, params: PPOParams) -> AgentPPO:
@@ -63,15 +78,17 @@ def elegant_agent(ppo: PPO, slot: int, params: PPOParams) -> AgentPPO:
     config.gamma, config.lambda_gae_adv = params.gamma, params.gae_lambda
     agent = kind(shape.net_dims, shape.state_dim, shape.action_dim, gpu_id=-1, args=config)
     agent.ratio_clip, agent.lambda_entropy = params.clip, params.entropy_coef
+    if shape.action_dims:
+        agent.act.__class__ = SeveralChoices
     for module, state in zip((agent.act, agent.cri), ppo.export_member(slot), strict=True):
-        module.load_state_dict(state)
+        module.load_state_dict({name: tensor for name, tensor in state.items() if name != "action_dims"})
     for optimizer in (agent.act_optimizer, agent.cri_optimizer):
         optimizer.param_groups[0].update(eps=params.adam_eps, weight_decay=params.weight_decay)
     return agent
 
 
 @pytest.mark.parametrize("max_grad_norm", [0.05, 3.0])
-@pytest.mark.parametrize("kind", [Recording, RecordingChoices])
+@pytest.mark.parametrize("kind", [Recording, RecordingChoice, RecordingChoices])
 def test_whole_update_equals_elegantrl(dtype: torch.dtype, kind: type[Recording], max_grad_norm: float) -> None:
     """Six minibatches through ElegantRL's modules, criterion, AdamW and clip give the member's weights and moments."""
     members, envs = 3, 4
@@ -210,7 +227,7 @@ class NoHostReads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, Rematching])
 def test_neither_rollout_nor_update_reads_a_value_on_the_host(kind: type[ToyEnv]) -> None:
     env = kind(3, 4)
     ppo = start(env, {0: 0, 1: 1, 2: 2})  # with and without target-KL and weight decay

@@ -133,3 +133,41 @@ class ChoiceEnv(ToyEnv):
         step = super().step(self._levels[action.clamp(0, self.action_dim - 1)].unsqueeze(1), out)
         self._faults |= illegal
         return step
+
+
+class ChoicesEnv(ToyEnv):
+    """The same with two targets, and actions that are one of three numbers for the first and of five for the second."""
+
+    if_discrete = True
+    action_dims = (3, 5)
+
+    def __init__(self, members: int, envs_per_member: int, **settings: Any) -> None:
+        super().__init__(members, envs_per_member, action_dim=2, **settings)
+        self.action_dim = sum(self.action_dims)
+        self._levels = [torch.linspace(-1.0, 1.0, size) for size in self.action_dims]
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        assert action.dtype == torch.int64
+        assert action.shape == (self.num_envs, 2)
+        sizes = torch.tensor(self.action_dims)
+        illegal = ((action < 0) | (action >= sizes)).any(1)
+        legal = torch.minimum(action.clamp(min=0), sizes - 1)
+        numbers = [levels[choice] for levels, choice in zip(self._levels, legal.unbind(1), strict=True)]
+        step = super().step(torch.stack(numbers, 1), out)
+        self._faults |= illegal
+        return step
+
+
+class Rematching(ChoicesEnv):
+    """Before each rollout its rows, with all that they are in, move on by one; only those of one member."""
+
+    rematches = True
+
+    def draw(self, horizon: int) -> None:
+        super().draw(horizon)
+        for rows in map(self._rows, range(self.num_members)):
+            for tensor in (self._s, self._age, self._final):
+                tensor[rows] = tensor[rows].roll(1, 0)
+
+    def observe(self, out: Tensor | None = None) -> Tensor:
+        return self._observe() if out is None else out.copy_(self._observe())
