@@ -67,26 +67,32 @@ class FaultLatch:
 class ChoiceLatch:
     """Remembers for every row the first step whose action was none of the choices 0 … `choices` - 1, and that action.
 
+    choices: one number; or several, where an action consists of several choices ((rows, choices) instead of (rows,)).
     It keeps the actions of a few steps and looks at them together.
     """
 
     _TOGETHER = 16
 
-    def __init__(self, rows: int, rows_per_member: int, choices: int, device: torch.device) -> None:
+    def __init__(self, rows: int, rows_per_member: int, choices: int | Sequence[int], device: torch.device) -> None:
         self._rows_per_member = rows_per_member
-        self._choices = choices
+        self._several = not isinstance(choices, int)
+        self._choices = (choices,) if isinstance(choices, int) else tuple(choices)
+        shape = (rows, len(self._choices)) if self._several else (rows,)
         # float64 holds what a discrete action can be, and is what environments compute with.
-        self._recent = torch.zeros(self._TOGETHER, rows, dtype=torch.float64, device=device)
+        self._recent = torch.zeros(self._TOGETHER, *shape, dtype=torch.float64, device=device)
         self._places = self._recent.unbind(0)
-        self._to_go = torch.arange(self._TOGETHER, 0, -1, dtype=torch.uint8, device=device).unsqueeze(1)
+        most = torch.tensor(self._choices, dtype=torch.float64, device=device) - 1.0
+        self._most = most if self._several else most[0]
+        to_go = torch.arange(self._TOGETHER, 0, -1, dtype=torch.uint8, device=device)
+        self._to_go = to_go.view(-1, *(1 for _ in shape))
         self._noted = 0  # of `recent`
         self._steps = 0  # before those
         # Steps before the first illegal one, or infinity; and what that was.
-        self._legal_steps = torch.full((rows,), torch.inf, dtype=torch.float64, device=device)
-        self._illegal = torch.zeros(rows, dtype=torch.float64, device=device)
+        self._legal_steps = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
+        self._illegal = torch.zeros(shape, dtype=torch.float64, device=device)
 
     def note(self, action: Tensor) -> Tensor:
-        """One step's actions, (rows,) int64; returns them as float64, good until the next steps' are noted."""
+        """One step's actions, int64; returns them as float64, good until the next steps' are noted."""
         if self._noted == self._TOGETHER:
             self._look()
         place = self._places[self._noted]
@@ -102,18 +108,20 @@ class ChoiceLatch:
     def latched(self) -> Tensor:
         """(rows,) bool."""
         self._look()
-        return self._legal_steps.isfinite()
+        latched = self._legal_steps.isfinite()
+        return latched.any(-1) if self._several else latched
 
     def check(self) -> None:
         """Raise RunError naming the earliest fault. Synchronises."""
         self._look()
-        legal, row = self._legal_steps.min(0)
+        legal, at = self._legal_steps.flatten().min(0)
         if bool(legal.isinf()):
             return
-        at = int(row)
+        row, choice = divmod(int(at), len(self._choices))
+        which = f" for choice {choice}" if self._several else ""
         raise RunError(
-            f"row {at} (member {at // self._rows_per_member}) got an illegal action in step {int(legal) + 1}: "
-            f"{int(self._illegal[at])}; actions must be whole numbers from 0 to {self._choices - 1}"
+            f"row {row} (member {row // self._rows_per_member}) got an illegal action in step {int(legal) + 1}{which}: "
+            f"{int(self._illegal.flatten()[at])}; actions must be whole numbers from 0 to {self._choices[choice] - 1}"
         )
 
     def state(self, rows: slice) -> dict[str, Tensor]:
@@ -132,7 +140,7 @@ class ChoiceLatch:
         recent = self._recent[: self._noted]
         if len(recent):
             # From the first illegal one on, how many there are; bytes are quickest to search.
-            illegal = recent.ne(recent.clamp(0, self._choices - 1)).view(torch.uint8)
+            illegal = recent.ne(torch.minimum(recent.clamp_min(0.0), self._most)).view(torch.uint8)
             left = illegal.mul_(self._to_go[-self._noted :]).amax(0).to(torch.int64)
             found = (left > 0) & self._legal_steps.isinf()
             first = (self._noted - left).clamp_max_(self._noted - 1)

@@ -60,12 +60,12 @@ class Streams:
         """Whether the member has a stream."""
         return self._generators[member] is not None
 
-    def member_uniform(self, member: int, *shape: int) -> Tensor:
-        """`shape` float64 numbers in [0, 1) from that member's stream alone; zeros for an empty slot."""
+    def member_uniform(self, member: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+        """`shape` numbers in [0, 1) from that member's stream alone; zeros for an empty slot."""
         generator = self._generators[member]
         if generator is None:
-            return torch.zeros(shape, dtype=torch.float64, device=self.device)
-        return torch.rand(shape, dtype=torch.float64, generator=generator, device=self.device)
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+        return torch.rand(shape, dtype=dtype, generator=generator, device=self.device)
 
     def uniform(self, horizon: int, n: int) -> Tensor:
         """(horizon, members * n) float32 in [0, 1), `n` columns per member, member after member."""

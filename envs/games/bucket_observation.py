@@ -1,0 +1,81 @@
+"""What Bucket Brigade's agents see: the game's own numbers (`raw`), or the same made for learning (`scaled`).
+
+Both begin with what all agents of a game see alike, and end with who one is, one-hot.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from envs.games.bucket_rules import HOUSE, MODE, SIGNAL
+from envs.games.bucket_scenarios import BucketParams
+
+SCENARIO_SIZE = 12
+_MOST_TOGETHER = 5  # houses looked up at once: 3 ** 5 patterns
+
+
+class BucketObservation:
+    """Observations of E games of N agents around a ring of H houses.
+
+    Raw, H + 4 N + 12 + N numbers: houses (H), signals (N), locations (N), last house and mode of every agent (2 N), the
+    scenario (12), who one is (N).
+    Scaled, 3 H + N (H + 2) + 12 + N numbers: every house as (safe, burning, ruined), every agent's location one-hot,
+    mode and signal, the scenario (rewards divided by `BucketParams.reward_scale`, nights by max_nights, agents by 10),
+    who one is. (An agent's last house is its location, so it is there once.)
+
+    shared: numbers that all agents of a game see. size: all.
+    """
+
+    def __init__(self, num_houses: int, num_agents: int, games: int, *, scaled: bool, device: torch.device) -> None:
+        self.num_houses, self.num_agents, self.scaled = num_houses, num_agents, scaled
+        self._seen = 3 * num_houses + num_agents * (num_houses + 2) if scaled else num_houses + 4 * num_agents
+        self.shared = self._seen + SCENARIO_SIZE
+        self.size = self.shared + num_agents
+        self._table = torch.zeros(games, self.shared, device=device)
+        self.identity = torch.eye(num_agents, device=device)
+        if scaled:
+            self._together = next(k for k in range(_MOST_TOGETHER, 0, -1) if num_houses % k == 0)
+            # Rows of ready numbers: looking one up is faster than to write it out number by number.
+            patterns = torch.tensor(list(itertools.product(range(3), repeat=self._together)))
+            self._houses = torch.eye(3)[patterns].flatten(1).to(device)
+            act = torch.tensor(list(itertools.product(range(num_houses), (0, 1), (0, 1))))
+            self._acts = torch.cat([torch.eye(num_houses)[act[:, HOUSE]], act[:, MODE:].float()], dim=1).to(device)
+        else:
+            at = [
+                *range(num_houses),
+                *(num_houses + 3 * agent + SIGNAL for agent in range(num_agents)),
+                *(num_houses + 3 * agent + HOUSE for agent in range(num_agents)),
+                *(num_houses + 3 * agent + part for agent in range(num_agents) for part in (HOUSE, MODE)),
+            ]
+            self._order = torch.tensor(at, device=device)
+
+    def configure(self, games: slice, params: BucketParams) -> None:
+        """Set what some games show of their scenario."""
+        numbers = torch.tensor(params.observed(), dtype=torch.float64)
+        if self.scaled:
+            numbers[3:9] /= params.reward_scale
+            numbers[10] /= params.max_nights
+            numbers[11] /= 10.0
+        self._table[games, self._seen :] = numbers.to(self._table)
+
+    def of(self, houses: Tensor, acts: Tensor) -> Tensor:
+        """(E, shared) float32, good until the next call. houses: (H, E), acts: (N, 3, E) uint8."""
+        games = houses.shape[-1]
+        if not self.scaled:
+            parts = torch.cat([houses, acts.flatten(0, 1)]).index_select(0, self._order)
+            self._table[:, : self._seen].copy_(parts.t())
+            return self._table
+        groups = houses.view(-1, self._together, games)
+        pattern = groups[:, 0]
+        for house in range(1, self._together):
+            pattern = pattern * 3 + groups[:, house]
+        shown = self._houses.index_select(0, pattern.t().flatten().to(torch.int32))
+        self._table[:, : 3 * self.num_houses] = shown.view(games, -1)
+        act = acts.to(torch.int32)
+        act = act[:, HOUSE].mul_(4).add_(act[:, MODE], alpha=2).add_(act[:, SIGNAL])
+        shown = self._acts.index_select(0, act.t().flatten())
+        self._table[:, 3 * self.num_houses : self._seen] = shown.view(games, -1)
+        return self._table
