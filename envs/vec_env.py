@@ -45,8 +45,6 @@ class VecEnv(ABC):
         scaled for learning.
     rematches: whether `draw` may give rows, with the episodes that they are in, to other members: a learner then reads
         `observe` right after it.
-    rematches: whether `draw` deals out the rows anew: then `observe` has their present observations, and a trajectory
-        reaches from one `draw` to the next.
     image_shape: (channels, height, width) where observations are images: uint8, flattened in that order. None: numbers.
     """
 
@@ -61,7 +59,6 @@ class VecEnv(ABC):
     action_dims: tuple[int, ...] = ()
     masked: bool = False
     crewed: bool = False
-    rematches: bool = False
     rematches: bool = False
     image_shape: tuple[int, int, int] | None = None
     reward_unit: float | Tensor = 1.0
@@ -92,12 +89,6 @@ class VecEnv(ABC):
     def observe(self, out: Tensor | None = None) -> Tensor:
         """What every row sees now, as `step` returned it, or in `out`; changes nothing. Environments that `rematch`."""
         raise NotImplementedError(f"{self.env_name} can't be observed between steps")
-
-    def observe(self, out: Tensor | None = None) -> Tensor:
-        """(num_envs, state_dim + privileged_dim) float32: what every row sees now. Changes nothing. Environments that
-        `rematches` holds for have it at least.
-        """
-        raise NotImplementedError(f"{self.env_name} shows its observations in steps alone")
 
     def action_mask(self, chosen: Tensor) -> Tensor:
         """Which options of the next choice are legal now: (num_envs, options) bool, at least one per row.
