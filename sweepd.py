@@ -28,6 +28,7 @@ from envs.commands import data_app
 from envs.crypto.timeframe import bar_seconds
 from envs.errors import InputError, RunError, TryAgainLater
 from optimize.commands import search_commands
+from optimize.spec import CryptoSpec
 from optimize.study import StudyHandle
 
 
@@ -101,6 +102,8 @@ def _give_way(process: subprocess.Popen[Any], niceness: int) -> None:
 
 def looks_so_far(handle: StudyHandle) -> int:
     """How often the bars of a study's hold-out were looked at, by whichever study of the same assets."""
+    if not isinstance(handle.spec, CryptoSpec):
+        return 0
     data, bars = handle.spec.data, round(handle.spec.holdout * handle.spec.data.bars)
     last = int(datetime.fromisoformat(data.last).timestamp())
     return count_looks(data.tickers, last - (bars - 1) * bar_seconds(data.timeframe), last) if bars else 0

@@ -19,19 +19,21 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from agents.algorithms import get_algorithm
 from envs.crypto.demo_market import DEMO_BARS
 from envs.crypto.splits import CrossValidation
 from envs.errors import InputError, RunError
 from envs.logs import LogConsole
 from optimize.doctor import examine
 from optimize.experiment import Experiment
-from optimize.freeze import Request, check_request, decide, open_study
+from optimize.freeze import decide, make_experiment, open_study
 from optimize.launch import DEMO, SMOKE, SMOKE_BARS, choose_device, make_demo_data, own_arguments, run_on_all
 from optimize.measure import typical_shape
 from optimize.outlook import CountLooks, outlook, sentence
 from optimize.pause import pause_study, resume_study
 from optimize.profiling import profile as profile_batch
 from optimize.recovery import GRACE_SECONDS, Worker, leave, list_workers, register_worker
+from optimize.request import RETURN, Request, check_request
 from optimize.run import read_config
 from optimize.run import run as run_once
 from optimize.status import show, study_status
@@ -89,7 +91,7 @@ def _train(
     flags, made_up = _with_preset(flags, given)
     if flags["n_trials"] < 1:
         raise InputError(f"--n-trials {flags['n_trials']} must be at least 1")
-    name = flags["study_name"] or f"crypto-{flags['timeframe']}"
+    name = flags["study_name"] or _study_name(flags)
     if not re.fullmatch(r"[\w][\w.+-]{0,99}", name):
         raise InputError(
             f"--study-name {name!r} is not right; use letters, digits, - and _ (it names a folder, too), at most 100"
@@ -101,7 +103,7 @@ def _train(
         console.print(BANNER, style="bold yellow")
         make_demo_data(request.data_dir, request.timeframe, SMOKE_BARS if flags["smoke"] else DEMO_BARS, say)
     storage = open_storage(storage_url(flags["storage"], flags["runs_dir"]))
-    if flags["data_dir"] is None and not study_exists(storage, name):
+    if request.market and flags["data_dir"] is None and not study_exists(storage, name):
         raise InputError("--data-dir is missing: name a folder of bars (sweepd data download makes one), or use --demo")
     recorded = {key: str(value) if isinstance(value, Path) else value for key, value in flags.items()}
     handle, experiment = open_study(storage, name, request, device, flags["runs_dir"], recorded, say)
@@ -128,15 +130,15 @@ def profile(flags: dict[str, Any], given: frozenset[str]) -> None:
     check_request(request)
     if made_up:
         make_demo_data(request.data_dir, request.timeframe, SMOKE_BARS if flags["smoke"] else DEMO_BARS, say)
-    elif flags["data_dir"] is None:
+    elif request.market and flags["data_dir"] is None:
         raise InputError("--data-dir is missing: name a folder of bars (sweepd data download makes one), or use --demo")
     with tempfile.TemporaryDirectory() as folder:  # a database is read for narrow:STUDY alone
         narrow = request.search_space.startswith("narrow:")
         url = storage_url(flags["storage"], flags["runs_dir"]) if narrow else storage_url(None, Path(folder))
         spec, bars, _ = decide(open_storage(url, create=not narrow), request, device, say)
-    experiment = Experiment(spec, bars, device)
+    experiment = make_experiment(spec, bars, device)
     shape = ", ".join(f"{name} {value}" for name, value in typical_shape(spec.search_space).items())
-    say(f"profiling {spec.trials_per_batch} trials of {len(experiment.folds)} folds ({shape}) on {device}")
+    say(f"profiling {spec.trials_per_batch} trials of {experiment.members} {experiment.member}s ({shape}) on {device}")
     for line in profile_batch(experiment).lines():
         say(line)
 
@@ -153,19 +155,52 @@ def _with_preset(flags: dict[str, Any], given: frozenset[str]) -> tuple[dict[str
 
 def _request(flags: dict[str, Any], given: frozenset[str]) -> Request:
     same = (
-        "timeframe", "recipe", "holdout", "budget", "rungs", "horizon", "slots", "trials_per_batch", "search_space",
-        "sampler", "pruner", "objective", "seed", "threads", "precision",
+        "timeframe", "recipe", "holdout", "budget", "rungs", "slots", "trials_per_batch", "sampler", "pruner", "seed",
+        "threads", "precision", "seeds", "episodes",
     )  # fmt: skip
+    market = flags["env"] == "crypto"
+    algorithm = get_algorithm(flags["algo"])
     return Request(
         data_dir=flags["data_dir"] or Path("."),
         tickers=_tickers(flags["tickers"]),
         environment=flags["env"],
+        algorithm=flags["algo"],
+        search_space=flags["search_space"] or ("wide" if market else "game"),
+        objective=flags["objective"] or ("excess-sharpe" if market else RETURN),
+        horizon=flags["horizon"] or algorithm.horizon,
         cv=CrossValidation(flags["cv"], flags["groups"], flags["test_groups"], flags["embargo"]),
-        n_envs=_envs(flags["n_envs"]),
-        env={key: flags[key] for key in ("fee", "slippage", "minimum_order", "initial_cash", "episode_bars")},
+        n_envs=_envs(flags["n_envs"]) if "n_envs" in given else algorithm.num_envs,
+        env=_market_settings(flags) if market else _game_settings(flags),
         given=given,
         **{name: flags[name] for name in same},
     )
+
+
+def _study_name(flags: dict[str, Any]) -> str:
+    """What a study is called that nobody named."""
+    if flags["env"] == "crypto":
+        return f"crypto-{flags['timeframe']}"
+    parts = [flags["env"], *([flags["scenario"]] if flags["scenario"] else [])]
+    parts += [flags["algo"]] if flags["algo"] != "ppo" else []
+    return re.sub(r"[^\w.+-]", "-", "-".join(parts))
+
+
+def _market_settings(flags: dict[str, Any]) -> dict[str, Any]:
+    return {key: flags[key] for key in ("fee", "slippage", "minimum_order", "initial_cash", "episode_bars")}
+
+
+def _game_settings(flags: dict[str, Any]) -> dict[str, Any]:
+    """From --scenario and --env-param NAME=VALUE."""
+    settings: dict[str, Any] = {"scenario": flags["scenario"]} if flags["scenario"] else {}
+    for text in flags["env_param"] or []:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise InputError(f"--env-param {text!r} is not right; give NAME=VALUE, like length=0.7")
+        try:
+            settings[name.strip()] = json.loads(value)
+        except json.JSONDecodeError:
+            settings[name.strip()] = value
+    return settings
 
 
 def _tickers(text: str | None) -> tuple[str, ...] | None:
@@ -197,19 +232,13 @@ def _all_gpus(handle: StudyHandle, own: list[list[str]], say: Callable[[str], No
 
 
 def _describe(handle: StudyHandle, experiment: Experiment, say: Callable[[str], None]) -> None:
-    spec, splits, data = handle.spec, experiment.splits, handle.spec.data
+    spec = handle.spec
     say(f"study {handle.name} in {handle.run_dir}")
+    for line in experiment.describe():
+        say(f"  {line}")
     say(
-        f"  data: {', '.join(data.tickers)}; {data.bars:,} bars of {data.timeframe}, {data.first} to {data.last}"
-        + ("; SYNTHETIC" if data.synthetic else "")
-    )
-    say(
-        f"  folds: {spec.cv['scheme']}, {len(splits.folds)} folds, {len(splits.paths)} paths, "
-        f"purge {splits.purge} bars, hold-out {splits.holdout[1] - splits.holdout[0]:,} bars"
-    )
-    say(
-        f"  budget: {spec.budget:,} steps per fold in {spec.rungs} rungs; {spec.num_envs} envs x {spec.horizon} steps "
-        f"= {spec.transitions:,} a rollout, {spec.rollouts} rollouts"
+        f"  budget: {spec.budget:,} steps per {experiment.member} in {spec.rungs} rungs; "
+        f"{spec.num_envs} envs x {spec.horizon} steps = {spec.transitions:,} a rollout, {spec.rollouts} rollouts"
     )
     say(
         f"  batch: {spec.trials_per_batch} trials, {spec.slots} members per program, "

@@ -25,7 +25,6 @@ from envs.files import write_atomic
 
 ARTIFACTS = "artifacts"
 PREFIX = "artifacts:"  # of the attributes that optuna-dashboard reads
-PUBLISHED = ("equity.png", "paths.parquet")
 
 
 def artifact_store(run_dir: Path) -> FileSystemArtifactStore:
@@ -105,12 +104,12 @@ def draw_equity(folder: Path, title: str) -> None:
     write_atomic(folder / "equity.png", lambda path: figure.savefig(path, format="png"))
 
 
-def announce(trial_id: int, storage: BaseStorage) -> None:
+def announce(trial_id: int, storage: BaseStorage, names: Sequence[str]) -> None:
     """Record the trial's artifacts as optuna-dashboard reads them; `publish` makes them. Raises TrialLost.
 
     `optuna.artifacts.upload_artifact` does both at once, and cannot do the first half of it once a trial is finished.
     """
-    for name in PUBLISHED:
+    for name in names:
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
         meta = ArtifactMeta(artifact_id=str(uuid.uuid4()), filename=name, mimetype=kind, encoding=None)
         storage.set_trial_system_attr(trial_id, PREFIX + meta.artifact_id, json.dumps(dataclasses.asdict(meta)))
@@ -123,9 +122,7 @@ def announced(run_dir: Path, trial: FrozenTrial, *, missing: bool = False) -> di
     return {name: file for name, file in files.items() if not (missing and file.exists())}
 
 
-def publish(run_dir: Path, folder: Path, trial: FrozenTrial, title: str) -> None:
-    """Draw the trial's picture from its paths, and put both among the study's artifacts, where they are not yet."""
-    if not (folder / "equity.png").exists():
-        draw_equity(folder, title)
+def publish(run_dir: Path, folder: Path, trial: FrozenTrial) -> None:
+    """Put what is recorded of the trial among the study's artifacts, where it is not yet."""
     for name, file in announced(run_dir, trial, missing=True).items():
         write_atomic(file, (folder / name).read_bytes())

@@ -19,25 +19,25 @@ from torch import Tensor
 from envs.errors import InputError
 from envs.files import write_atomic
 
-FORMAT = 1
+FORMAT = 2
 State = dict[str, Tensor]
 
 
 @dataclass
 class MemberState:
-    """One member between rollouts: what `PPO.get_member` and `VecEnv.get_member` return (None before the first), and
-    how far it got.
+    """One member between rollouts: what `Learner.get_member` and `VecEnv.get_member` return (None before the first),
+    and how far it got.
     """
 
-    ppo: State | None = None
+    learner: State | None = None
     env: State | None = None
     rollouts: int = 0
 
 
 @dataclass
 class Checkpoint:
-    """A trial between rollouts. members: one per fold. rung: rungs reached. seconds: spent training it so far, all
-    attempts.
+    """A trial between rollouts. members: one per fold or seed. rung: rungs reached. seconds: spent training it so far,
+    all attempts.
 
     scores: objective and fold scores of the rungs reached. note: what identifies the trial (seed, params), checked on
     resuming.
@@ -53,7 +53,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
     """Write it and return the file's sha256."""
     tensors: State = {}
     for fold, member in enumerate(checkpoint.members):
-        for part, state in (("ppo", member.ppo), ("env", member.env)):
+        for part, state in (("learner", member.learner), ("env", member.env)):
             for name, tensor in (state or {}).items():
                 tensors[f"{fold}.{part}.{name}"] = tensor.detach().cpu().contiguous().clone()
     described = {
@@ -85,7 +85,7 @@ def read_checkpoint(path: Path, sha256: str | None = None) -> Checkpoint:
             f"{path} is a checkpoint of format {described.get('format')!r}; this version reads format {FORMAT}"
         )
     members = [
-        MemberState(_part(tensors, fold, "ppo"), _part(tensors, fold, "env"), int(rollouts))
+        MemberState(_part(tensors, fold, "learner"), _part(tensors, fold, "env"), int(rollouts))
         for fold, rollouts in enumerate(described["rollouts"])
     ]
     return Checkpoint(members, int(described["rung"]), float(described["seconds"]), dict(described["note"]))

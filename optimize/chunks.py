@@ -99,7 +99,8 @@ class Chunks:
     """Chooses chunks for the programs of one study on this machine.
 
     measure: steps per second of programs of these shape parameters with so many members. fixed: what else decides a
-    program's size (observation, envs, horizon). slots: the study's G, the largest chunk.
+    program's size (observation, envs, horizon). slots: the study's G, the largest chunk. unit:
+    what a chunk must be a multiple of.
     """
 
     def __init__(
@@ -110,7 +111,9 @@ class Chunks:
         device: torch.device,
         say: Callable[[str], None],
         file: ChunkFile | None = None,
+        unit: int = 1,
     ) -> None:
+        self._unit = unit
         self._measure, self._fixed, self._slots, self._say = measure, fixed, slots, say
         self._file = file or ChunkFile()
         self._machine = self._whole = machine_key(device)
@@ -143,7 +146,7 @@ class Chunks:
         """All slots at once, then half as many, as long as that is faster or the larger ones do not fit."""
         speeds: dict[int, float] = {}
         size, chosen = self._slots, 0
-        while size >= 1:
+        while size >= self._unit:
             try:
                 speeds[size] = self._measure(shape, size)
             except (MemoryError, RuntimeError) as error:
@@ -153,9 +156,9 @@ class Chunks:
                 if chosen and speeds[size] < GAIN * speeds[chosen]:
                     break
                 chosen = size
-            size //= 2
+            size = size // (2 * self._unit) * self._unit
         if not chosen:
-            return 1  # training will say what is wrong
+            return self._unit  # training will say what is wrong
         self._file.put(self._machine, key, Chunk(chosen, MEASURED, time.time(), {str(s): v for s, v in speeds.items()}))
         if chosen < self._slots:
             said = ", ".join(f"{s}: {v:,.0f} steps/s" for s, v in speeds.items())

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from optimize.outlook import CountLooks
     from optimize.worker import AfterStudy, OnNewBest
 
-STUDY, DATA, TRAINING, MARKET, MACHINE = "Study", "Data and folds", "Training", "Market and money", "Machine"
+STUDY, GAME, DATA, TRAINING = "Study", "Environment and algorithm", "Market: data and folds", "Training"
+MARKET, MACHINE = "Market: money", "Machine"
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
@@ -98,7 +99,9 @@ def search_commands(
         study_name: Annotated[
             str | None,
             typer.Option(
-                help="Started again with the same name, a study goes on. Default: crypto-TIMEFRAME.",
+                help=(
+                    "Started again with the same name, a study goes on. Default: crypto-TIMEFRAME, or the game's name."
+                ),
                 rich_help_panel=STUDY,
             ),
         ] = None,
@@ -113,15 +116,15 @@ def search_commands(
             ),
         ] = None,
         search_space: Annotated[
-            str,
+            str | None,
             typer.Option(
                 help=(
-                    "wide, large or demo; narrow:STUDY#TRIAL for the neighbourhood of a trial; or a TOML file like "
-                    "those in optimize/spaces."
+                    "wide, large or demo for markets, game for games; narrow:STUDY#TRIAL for the neighbourhood of a "
+                    "trial; or a TOML file like those in optimize/spaces. Default: wide, or game."
                 ),
                 rich_help_panel=STUDY,
             ),
-        ] = "wide",
+        ] = None,
         sampler: Annotated[str, typer.Option(help="tpe or random.", rich_help_panel=STUDY)] = "tpe",
         pruner: Annotated[
             str,
@@ -131,15 +134,16 @@ def search_commands(
             ),
         ] = "hyperband",
         objective: Annotated[
-            str,
+            str | None,
             typer.Option(
                 help=(
-                    "excess-sharpe (over equal weight), sharpe, sortino or information-ratio: mean over paths less a "
-                    "tenth of the deviation."
+                    "Markets: excess-sharpe (over equal weight), sharpe, sortino or information-ratio: mean over paths "
+                    "less a tenth of the deviation. Games: return, the interquartile mean over seeds. Default: the "
+                    "first."
                 ),
                 rich_help_panel=STUDY,
             ),
-        ] = "excess-sharpe",
+        ] = None,
         seed: Annotated[
             int, typer.Option(help="Of the sampler, and with a trial's number of every trial.", rich_help_panel=STUDY)
         ] = 0,
@@ -157,7 +161,34 @@ def search_commands(
                 rich_help_panel=STUDY,
             ),
         ] = True,
-        env: Annotated[str, typer.Option(help="The environment: crypto.", rich_help_panel=DATA)] = "crypto",
+        env: Annotated[
+            str,
+            typer.Option(
+                help="crypto, cartpole, bucket-brigade, or gym:ID for any Gymnasium environment (gym:Pendulum-v1).",
+                rich_help_panel=GAME,
+            ),
+        ] = "crypto",
+        algo: Annotated[
+            str,
+            typer.Option(
+                help="ppo, sac, d3qn, or elegantrl:NAME for ElegantRL's own agents (elegantrl:td3).",
+                rich_help_panel=GAME,
+            ),
+        ] = "ppo",
+        seeds: Annotated[
+            int, typer.Option(help="Members of a trial where there are no folds.", rich_help_panel=GAME)
+        ] = 4,
+        episodes: Annotated[
+            int,
+            typer.Option(help="Episodes that each of them plays whenever a trial is judged.", rich_help_panel=GAME),
+        ] = 32,
+        scenario: Annotated[
+            str | None, typer.Option(help="Of bucket-brigade: a name, or all.", rich_help_panel=GAME)
+        ] = None,
+        env_param: Annotated[
+            list[str] | None,
+            typer.Option(help="NAME=VALUE: a parameter of the game that all trials share.", rich_help_panel=GAME),
+        ] = None,
         data_dir: Annotated[
             Path | None,
             typer.Option(
@@ -197,7 +228,8 @@ def search_commands(
             ),
         ] = 0.01,
         budget: Annotated[
-            int, typer.Option(help="Environment steps per fold of an unpruned trial.", rich_help_panel=TRAINING)
+            int,
+            typer.Option(help="Environment steps per fold or seed of an unpruned trial.", rich_help_panel=TRAINING),
         ] = 250_000,
         rungs: Annotated[
             int,
@@ -209,13 +241,17 @@ def search_commands(
         n_envs: Annotated[
             str,
             typer.Option(
-                help="Parallel environments per member: a number, or auto, which measures what is fastest here.",
+                help="Parallel environments per member: a number, or auto: what is fastest here, measured (ppo).",
                 rich_help_panel=TRAINING,
             ),
         ] = "auto",
         horizon: Annotated[
-            int, typer.Option(help="Steps of each environment per rollout.", rich_help_panel=TRAINING)
-        ] = 64,
+            int | None,
+            typer.Option(
+                help="Steps of each environment per rollout. Default: as suits the algorithm, 64 for ppo.",
+                rich_help_panel=TRAINING,
+            ),
+        ] = None,
         slots: Annotated[
             int | None,
             typer.Option(

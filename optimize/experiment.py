@@ -1,124 +1,118 @@
-"""What a study trains on: market, folds, environments and normalisers, built from its frozen spec."""
+"""What a study trains on and how its trials are judged: the one interface that search, profiling and sizing know.
+
+`optimize.crypto_experiment` is the market, with folds; `optimize.game_experiment` any game, with seeds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from agents.ppo import PPOParams, Shape
-from envs.crypto.bars import Bars, load_bars
-from envs.crypto.env import CryptoEnv
-from envs.crypto.features import get_recipe
-from envs.crypto.market import make_market, observation_normaliser
-from envs.crypto.params import EnvParams
-from envs.crypto.splits import Fold, Splits, Window, make_splits
-from envs.errors import InputError
+from agents.algorithms import get_algorithm
+from agents.learner import Act, StateDict
+from agents.networks import Shape
+from envs.vec_env import VecEnv
 from optimize.search_space import Settings
 from optimize.spec import StudySpec
 
 
-def load_study_bars(spec: StudySpec, data_dir: Path | None = None) -> Bars:
-    """The bars a study was frozen with, from its own folder or another. Raises InputError where they are not the same
-    bars.
-    """
-    folder = data_dir or Path(spec.data.dir)
-    bars = load_bars(folder, spec.data.timeframe, spec.data.tickers)
-    start = int(np.searchsorted(bars.time, int(np.datetime64(spec.data.first.removesuffix("Z"), "s").astype(np.int64))))
-    if len(bars) != spec.data.bars:  # the folder has grown since: the study goes on with the bars it began with
-        bars = bars.slice(start, start + spec.data.bars)
-    if bars.fingerprint != spec.data.fingerprint:
-        raise InputError(
-            f"--data-dir {folder} holds other bars than the study was created with "
-            f"({spec.data.bars:,} bars from {spec.data.first} to {spec.data.last}); restore them, or choose another "
-            "--study-name"
-        )
-    return bars
-
-
-class Experiment:
-    """Market, folds and environments of one study. device: where training runs.
-
-    Raises InputError where the bars are too few, or the feature recipe is another version than the study's.
+@dataclass(frozen=True)
+class Evaluation(ABC):
+    """How a trial did. value: what a rung reports. final: what it is told when complete. scores: one per member.
+    reasons: why `final` is not what the scores alone would make it.
     """
 
-    def __init__(self, spec: StudySpec, bars: Bars, device: torch.device) -> None:
-        recipe = get_recipe(spec.recipe["name"])
-        if recipe.version != spec.recipe["version"]:
-            raise InputError(
-                f"the study uses version {spec.recipe['version']} of feature recipe {recipe.name!r}, and this is "
-                f"version {recipe.version}"
-            )
+    value: float
+    final: float
+    scores: tuple[float, ...]
+    reasons: tuple[str, ...]
+
+    @abstractmethod
+    def attributes(self) -> dict[str, Any]:
+        """What is written on the trial beside its value: JSON under names of their own."""
+
+
+class Experiment(ABC):
+    """Environments and normalisers of one study. device: where training runs.
+
+    member: what a trial's members are called. together: members that share environments and so must be in one program.
+    published: names of a complete trial's files that the dashboard shows, the first one a picture of it.
+    """
+
+    member: str
+    together: int = 1
+    published: tuple[str, ...]
+
+    def __init__(self, spec: StudySpec, device: torch.device) -> None:
         self.spec, self.device = spec, device
-        self.market = make_market(bars, recipe.name)
-        self.splits: Splits = make_splits(
-            len(bars),
-            spec.data.timeframe,
-            spec.cross_validation,
-            first_bar=spec.first_bar,
-            holdout=spec.holdout,
-            lookback=spec.max_lookback,
-            memory=recipe.memory,
-        )
-        # Only where some trial's reward depends on an episode's age does the critic get to see it.
-        self.privileged_age = "time_decay_floor" in spec.space["env"] or spec.env.get("time_decay_floor", 1.0) < 1.0
+        self.algorithm = get_algorithm(spec.algorithm)
 
     @property
-    def folds(self) -> tuple[Fold, ...]:
-        return self.splits.folds
+    def members(self) -> int:
+        """Members of one trial."""
+        return self.spec.members
 
-    def normaliser(self, fold: int, lookback: int) -> tuple[Tensor, Tensor]:
-        """state_avg and state_std, (state_dim,) float32, over the bars at which this fold's training decides."""
-        return observation_normaliser(self.market, self.folds[fold].train, lookback, self.spec.max_lookback)
+    @abstractmethod
+    def env_params(self, settings: Settings) -> Any:
+        """The environment's parameters, a dataclass. Raises InputError where a value is out of range."""
 
-    def env_params(self, settings: Settings) -> EnvParams:
-        """Raises InputError where a value is out of range."""
-        return EnvParams(**self.spec.env_settings(settings))
+    def learner_params(self, settings: Settings) -> Any:
+        """The algorithm's parameters, a dataclass. Raises InputError where a value is out of range."""
+        return self.algorithm.params(**settings.learner)
 
-    def ppo_params(self, settings: Settings) -> PPOParams:
-        """Raises InputError where a value is out of range."""
-        return PPOParams(**settings.ppo)
+    @abstractmethod
+    def training_env(self, slots: int, num_envs: int) -> VecEnv:
+        """An environment of `slots` members, all still dummies."""
 
-    def training_env(self, slots: int, num_envs: int) -> CryptoEnv:
-        """An environment of `slots` members, all still dummies on the first fold's training windows."""
-        params = EnvParams(**self.spec.env)
-        windows = [list(self.folds[0].train)] * slots
-        env = CryptoEnv(
-            self.market,
-            [params] * slots,
-            windows,
-            num_envs,
-            max_lookback=self.spec.max_lookback,
-            privileged_age=self.privileged_age,
-            device=self.device,
-        )
-        env.reset([0] * slots)  # so that slots which stay empty compute along with sound numbers
-        return env
+    @abstractmethod
+    def seat(self, env: Any, slot: int, member: int, settings: Settings) -> None:
+        """Give a slot of a training environment to a trial's member."""
 
-    def evaluation_env(self, params: Sequence[EnvParams], windows: Sequence[Sequence[Window]]) -> CryptoEnv:
-        """One row per member and test window, each trading its window once from flat cash."""
-        return CryptoEnv.for_windows(
-            self.market,
-            list(params),
-            [list(w) for w in windows],
-            max_lookback=self.spec.max_lookback,
-            device=self.device,
-        )
+    @abstractmethod
+    def normaliser(self, member: int, settings: Settings) -> tuple[Tensor, Tensor]:
+        """state_avg and state_std, (state_dim,) float32, that this member's networks see through."""
 
-    def shape(self, settings: Settings, env: CryptoEnv, slots: int) -> Shape:
+    def shape(self, settings: Settings, env: VecEnv, slots: int) -> Shape:
         """The program's shape for a trial's shape parameters on this environment."""
         return Shape(
             state_dim=env.state_dim,
             action_dim=env.action_dim,
             privileged_dim=env.privileged_dim,
+            discrete=env.if_discrete,
+            algorithm=self.spec.algorithm,
             slots=slots,
             num_envs=env.envs_per_member,
             horizon=self.spec.horizon,
-            net_width=settings.shape["net_width"],
-            net_depth=settings.shape["net_depth"],
-            minibatch=settings.shape["minibatch"],
-            epochs=settings.shape["epochs"],
+            **settings.shape,
         )
+
+    @abstractmethod
+    def evaluate(
+        self, settings: Sequence[Settings], programs: Sequence[Act], slots: int, full: int, ask: Callable[[], None]
+    ) -> Sequence[Evaluation | None]:
+        """Judge trials by their members as they are now; None where a trial's numbers are not finite.
+
+        programs: they act for all members of all trials in order, `slots` of them each, the last one filled up with
+        dummies. full: as many programs as a full batch needs, since rounding must not depend on the company. ask:
+        called at every step; it may raise, to interrupt.
+        """
+
+    @abstractmethod
+    def describe(self) -> list[str]:
+        """What a person wants to know when the study starts, in lines."""
+
+    @abstractmethod
+    def write(self, folder: Path, members: Sequence[StateDict], evaluation: Any) -> dict[str, Any]:
+        """Everything that a complete trial leaves, but for its pictures. Returns {"path", "sha256"} of the members'
+        file, the path relative to the run directory.
+        """
+
+    @abstractmethod
+    def draw(self, folder: Path, title: str) -> None:
+        """Draw the pictures from what `write` wrote."""

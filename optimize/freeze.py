@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,88 +12,32 @@ import torch
 from agents.precision import set_precision
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.features import get_recipe
-from envs.crypto.metrics import OBJECTIVES
-from envs.crypto.params import EnvParams
-from envs.crypto.splits import CrossValidation, make_splits
+from envs.crypto.splits import make_splits
 from envs.errors import InputError
-from optimize.experiment import Experiment, load_study_bars
+from envs.games.registry import get_game
+from optimize.crypto_experiment import CryptoExperiment, load_study_bars
+from optimize.experiment import Experiment
 from optimize.fit import fewest_envs, fit_budget, fit_space, most_envs, refuse_misfit
+from optimize.game_experiment import GameExperiment
 from optimize.measure import Bench, measure_num_envs, measure_threads
-from optimize.pruning import PRUNERS, SAMPLERS
-from optimize.search_space import SearchSpace, load_space
-from optimize.spec import DataSpec, StudySpec, check_folds, code_version, refuse_other, torch_version
+from optimize.request import Request, check_request
+from optimize.search_space import SearchSpace, Subject, load_space
+from optimize.spec import (
+    CryptoSpec,
+    DataSpec,
+    GameSpec,
+    StudySpec,
+    check_folds,
+    code_version,
+    refuse_other,
+    torch_version,
+)
 from optimize.storage import StudyStorage
 from optimize.study import StudyHandle, create_study, study_exists
 from optimize.summary import best_trial
 
 CPU_SLOTS, GPU_SLOTS = 10, 64
 TRIALS_PER_BATCH = 4
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a study shall be, as flags say it. None: automatic where the study is made, as frozen where it is joined.
-
-    given: names of the flags that a person set; only those are compared with a study that exists already.
-    n_envs: None for auto.
-    """
-
-    data_dir: Path
-    timeframe: str = "1h"
-    tickers: tuple[str, ...] | None = None
-    environment: str = "crypto"
-    recipe: str = "default"
-    cv: CrossValidation = dataclasses.field(default_factory=CrossValidation)
-    holdout: float = 0.15
-    budget: int = 250_000
-    rungs: int = 4
-    horizon: int = 64
-    n_envs: int | None = None
-    slots: int | None = None
-    trials_per_batch: int | None = None
-    search_space: str = "wide"
-    sampler: str = "tpe"
-    pruner: str = "hyperband"
-    objective: str = "excess-sharpe"
-    seed: int = 0
-    threads: int | None = None
-    precision: str = "fp32"
-    env: dict[str, Any] = dataclasses.field(default_factory=dict)
-    given: frozenset[str] = frozenset()
-
-
-def check_request(request: Request) -> None:
-    """Raise InputError for the first flag that cannot be right, before anything is read or written."""
-    choices = {
-        "env": (request.environment, ("crypto",)),
-        "objective": (request.objective, tuple(OBJECTIVES)),
-        "sampler": (request.sampler, SAMPLERS),
-        "pruner": (request.pruner, PRUNERS),
-    }
-    for flag, (value, allowed) in choices.items():
-        if value not in allowed:
-            raise InputError(
-                f"--{flag} {value!r} is not known; choose {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}"
-            )
-    least = {
-        "budget": request.budget,
-        "rungs": request.rungs,
-        "horizon": request.horizon,
-        "n-envs": request.n_envs,
-        "slots": request.slots,
-        "trials-per-batch": request.trials_per_batch,
-        "threads": request.threads,
-    }
-    for flag, number in least.items():
-        if number is not None and number < 1:
-            raise InputError(f"--{flag} {number} must be at least 1")
-    if not 0 <= request.holdout < 0.9:
-        raise InputError(f"--holdout {request.holdout} must be a share from 0 to below 0.9")
-    if request.seed < 0:
-        raise InputError(f"--seed {request.seed} must be at least 0")
-    EnvParams(**request.env)
-    get_recipe(request.recipe)
-    check_folds(request.cv, request.budget)
 
 
 def open_study(
@@ -120,30 +63,49 @@ def open_study(
     refuse_other(name, spec, dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version()))
     torch.set_num_threads(spec.threads)
     set_precision(spec.precision, device)
-    bars = load_study_bars(spec, request.data_dir if "data_dir" in request.given else None)
-    return handle, Experiment(spec, bars, device)
+    if isinstance(spec, CryptoSpec):
+        bars = load_study_bars(spec, request.data_dir if "data_dir" in request.given else None)
+    return handle, make_experiment(spec, bars, device)
+
+
+def make_experiment(spec: StudySpec, bars: Bars | None, device: torch.device) -> Experiment:
+    """bars: of a study on a market."""
+    if isinstance(spec, CryptoSpec):
+        assert bars is not None
+        return CryptoExperiment(spec, bars, device)
+    assert isinstance(spec, GameSpec)
+    return GameExperiment(spec, device)
 
 
 def _refuse_flags(storage: StudyStorage, name: str, spec: StudySpec, request: Request) -> None:
     """Compare what a person set with the study as it was frozen."""
     given, asked = request.given, dict[str, Any]()
-    plain = {"holdout", "budget", "rungs", "horizon", "slots", "trials_per_batch", "sampler", "pruner", "objective"}
+    plain = {"budget", "rungs", "horizon", "slots", "trials_per_batch", "sampler", "pruner", "objective"}
+    plain |= {"holdout"} if isinstance(spec, CryptoSpec) else {"seeds", "episodes"}
     for field in (plain | {"seed", "threads", "precision"}) & given:
         asked[field] = getattr(request, field)
+    if "algo" in given:
+        asked["algorithm"] = request.algorithm
     if "budget" in given:  # as it was fitted when the study was made
         asked["budget"] = max(request.budget, spec.rungs * (request.n_envs or 1) * spec.horizon)
     if "env" in given:
         asked["environment"] = request.environment
     if "n_envs" in given and request.n_envs is not None:
         asked["num_envs"] = request.n_envs
+    if "search_space" in given:
+        timeframe = spec.data.timeframe if isinstance(spec, CryptoSpec) else None
+        subject = Subject(spec.environment, spec.algorithm)
+        space, _ = fit_space(resolve_space(storage, request.search_space, subject, timeframe), spec.transitions)
+        asked["space"] = space.to_dict()
+    if not isinstance(spec, CryptoSpec):
+        asked["env"] = spec.env | request.env
+        refuse_other(name, spec, dataclasses.replace(spec, **asked))
+        return
     folds = {"scheme": "cv", "groups": "groups", "test_groups": "test_groups", "embargo_share": "embargo"}
     asked["cv"] = spec.cv | {field: getattr(request.cv, field) for field, flag in folds.items() if flag in given}
     asked["env"] = spec.env | {setting: value for setting, value in request.env.items() if setting in given}
     if "recipe" in given:
         asked["recipe"] = {**spec.recipe, "name": request.recipe}
-    if "search_space" in given:
-        space, _ = fit_space(resolve_space(storage, request.search_space, spec.data.timeframe), spec.transitions)
-        asked["space"] = space.to_dict()
     data = spec.data
     if "timeframe" in given:
         data = dataclasses.replace(data, timeframe=request.timeframe)
@@ -160,12 +122,12 @@ def _like(ticker: str, known: tuple[str, ...]) -> str:
     return ticker
 
 
-def resolve_space(storage: StudyStorage, name: str, timeframe: str) -> SearchSpace:
+def resolve_space(storage: StudyStorage, name: str, subject: Subject, timeframe: str | None) -> SearchSpace:
     """A preset, a file, or `narrow:STUDY[#TRIAL]`, which is the space around a trial (the best one) of a study in this
     database.
     """
     if not name.startswith("narrow:"):
-        return load_space(name, timeframe)
+        return load_space(name, subject, timeframe)
     study_name, _, number = name.removeprefix("narrow:").partition("#")
     handle = StudyHandle(storage, study_name)
     trial = best_trial(handle)
@@ -191,7 +153,7 @@ def _create(
 ) -> tuple[StudyHandle, Experiment] | None:
     """Choose what is automatic, freeze, write. None where another worker was faster."""
     spec, bars, measured = decide(storage, request, device, say, bars)
-    experiment = Experiment(spec, bars, device)
+    experiment = make_experiment(spec, bars, device)
     made = create_study(storage, name, spec, runs_dir, {**flags, "measured": measured})
     if not made:
         return None
@@ -201,22 +163,23 @@ def _create(
 
 def decide(
     storage: StudyStorage, request: Request, device: torch.device, say: Callable[[str], None], bars: Bars | None = None
-) -> tuple[StudySpec, Bars, list[str]]:
-    """The spec of the study that a request makes, everything automatic chosen; its bars; and what was measured.
+) -> tuple[StudySpec, Bars | None, list[str]]:
+    """The spec of the study that a request makes, everything automatic chosen; a market's bars; what was measured.
 
     Leaves torch set to the spec's threads and precision. Raises InputError.
     """
     set_precision(request.precision, device)
-    warning = check_folds(request.cv, request.budget)
+    warning = check_folds(request.cv, request.budget) if request.market else None
     if warning:
         say(f"warning: {warning}")
     request = _fitted(storage, request, say)
-    bars = bars or load_bars(request.data_dir, request.timeframe, request.tickers)
+    if request.market:
+        bars = bars or load_bars(request.data_dir, request.timeframe, request.tickers)
     spec = draft_spec(storage, request, bars, device)
     torch.set_num_threads(spec.threads)
     measured: list[str] = []
     if request.n_envs is None or (request.threads is None and device.type == "cpu"):
-        bench = Bench(spec, bars, device)
+        bench = Bench(make_experiment(spec, bars, device))
         if request.threads is None and device.type == "cpu":
             few = fewest_envs(spec.budget, spec.horizon, spec.search_space.minibatches)
             threads, lines = measure_threads(bench, request.n_envs or few, say)
@@ -237,31 +200,50 @@ def _fitted(storage: StudyStorage, request: Request, say: Callable[[str], None])
     if note:
         say(note)
     if request.n_envs is not None and request.search_space.endswith(".toml"):
-        sizes = resolve_space(storage, request.search_space, request.timeframe).minibatches
+        sizes = resolve_space(storage, request.search_space, request.subject, request.timeframe).minibatches
         refuse_misfit(sizes, request.n_envs, request.horizon, f"--search-space {request.search_space}")
     return dataclasses.replace(request, budget=budget)
 
 
-def draft_spec(storage: StudyStorage, request: Request, bars: Bars, device: torch.device) -> StudySpec:
+def draft_spec(storage: StudyStorage, request: Request, bars: Bars | None, device: torch.device) -> StudySpec:
     """The spec with everything chosen but a measured num_envs (then at its upper bound)."""
-    space = resolve_space(storage, request.search_space, request.timeframe)
+    space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
+    members = request.cv.folds if request.market else request.seeds
+    together = not request.market and get_game(request.environment).seats > 1
+    slots = request.slots or choose_slots(members, device, together=together)
+    common: dict[str, Any] = {
+        "environment": request.environment,
+        "algorithm": request.algorithm,
+        "env": dict(request.env),
+        "budget": request.budget,
+        "rungs": request.rungs,
+        "num_envs": request.n_envs or most_envs(request.budget, request.horizon, space.minibatches),
+        "horizon": request.horizon,
+        "slots": slots,
+        "trials_per_batch": request.trials_per_batch or max(TRIALS_PER_BATCH, slots // members),
+        "objective": request.objective,
+        "sampler": request.sampler,
+        "pruner": request.pruner,
+        "seed": request.seed,
+        "space": space.to_dict(),
+        "threads": request.threads or torch.get_num_threads(),
+        "precision": request.precision,
+    }
+    if bars is None:
+        return GameSpec(**common, seeds=request.seeds, episodes=request.episodes)
     recipe = get_recipe(request.recipe)
-    max_lookback = space.max_lookback
-    first_bar = recipe.memory - 1 + max_lookback - 1
-    splits = make_splits(
+    first_bar = recipe.memory - 1 + space.max_lookback - 1
+    make_splits(  # refuses what cannot be split
         len(bars),
         request.timeframe,
         request.cv,
         first_bar=first_bar,
         holdout=request.holdout,
-        lookback=max_lookback,
+        lookback=space.max_lookback,
         memory=recipe.memory,
     )
-    slots = request.slots or choose_slots(len(splits.folds), device)
-    together = request.trials_per_batch or max(TRIALS_PER_BATCH, slots // len(splits.folds))
-    return StudySpec(
-        environment=request.environment,
-        algorithm="ppo",
+    return CryptoSpec(
+        **common,
         data=DataSpec(
             dir=str(request.data_dir.resolve()),
             tickers=bars.tickers,
@@ -276,30 +258,16 @@ def draft_spec(storage: StudyStorage, request: Request, bars: Bars, device: torc
         cv=dataclasses.asdict(request.cv),
         holdout=request.holdout,
         first_bar=first_bar,
-        max_lookback=max_lookback,
-        env=dict(request.env),
-        budget=request.budget,
-        rungs=request.rungs,
-        num_envs=request.n_envs or most_envs(request.budget, request.horizon, space.minibatches),
-        horizon=request.horizon,
-        slots=slots,
-        trials_per_batch=together,
-        objective=request.objective,
-        sampler=request.sampler,
-        pruner=request.pruner,
-        seed=request.seed,
-        space=space.to_dict(),
-        threads=request.threads or torch.get_num_threads(),
-        precision=request.precision,
+        max_lookback=space.max_lookback,
     )
 
 
-def choose_slots(folds: int, device: torch.device) -> int:
-    """Members per program: near what saturates the device, and a multiple of a trial's folds, so that programs are
-    full.
+def choose_slots(members: int, device: torch.device, *, together: bool = False) -> int:
+    """Slots per program: near what saturates the device, and a multiple of a trial's members, so that programs are
+    full; always a multiple where the members of a trial must be `together`.
     """
     near = GPU_SLOTS if device.type == "cuda" else CPU_SLOTS
-    return folds * max(1, round(near / folds)) if folds <= 2 * near else near
+    return members * max(1, round(near / members)) if together or members <= 2 * near else near
 
 
 def _iso(bars: Bars, bar: int) -> str:
@@ -308,7 +276,7 @@ def _iso(bars: Bars, bar: int) -> str:
 
 def reproducing_flags(spec: StudySpec, request: Request) -> str:
     """The automatic choices as flags."""
-    flags = {
+    flags: dict[str, Any] = {
         "n-envs": spec.num_envs,
         "horizon": spec.horizon,
         "slots": spec.slots,
@@ -319,6 +287,9 @@ def reproducing_flags(spec: StudySpec, request: Request) -> str:
         "rungs": spec.rungs,
         "seed": spec.seed,
         "search-space": request.search_space,
-        "tickers": ",".join(spec.data.tickers),
     }
+    if isinstance(spec, CryptoSpec):
+        flags["tickers"] = ",".join(spec.data.tickers)
+    if isinstance(spec, GameSpec):
+        flags |= {"env": spec.environment, "algo": spec.algorithm, "seeds": spec.seeds, "episodes": spec.episodes}
     return " ".join(f"--{name} {value}" for name, value in flags.items())

@@ -7,15 +7,13 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from agents.ppo import PPO, PPOParams
-from envs.crypto.bars import Bars
-from envs.crypto.env import CryptoEnv
+from agents.learner import Learner
 from envs.sizing import Measurement, available_memory, choose_num_envs, cpu_count
+from envs.vec_env import VecEnv
 from optimize.chunks import Chunks
 from optimize.experiment import Experiment
 from optimize.fit import UPDATES_PER_FOLD, fewest_envs, fit_minibatch, most_envs
-from optimize.search_space import SHAPE_DEFAULTS, SearchSpace, Settings
-from optimize.spec import StudySpec
+from optimize.search_space import SearchSpace, Settings
 
 GAIN = 1.1  # what is not faster by this factor is not worth more threads or envs
 
@@ -23,14 +21,13 @@ GAIN = 1.1  # what is not faster by this factor is not worth more threads or env
 class Bench:
     """Rollout and update of a study's program, full of members, on this device, as they will be in training."""
 
-    def __init__(self, spec: StudySpec, bars: Bars, device: torch.device) -> None:
-        self.spec, self.device = spec, device
-        self.shape = typical_shape(spec.search_space)
-        self.experiment = Experiment(spec, bars, device)
+    def __init__(self, experiment: Experiment) -> None:
+        self.spec, self.device, self.experiment = experiment.spec, experiment.device, experiment
+        self.shape = typical_shape(self.spec.search_space)
 
     def __str__(self) -> str:
         shape = self.shape
-        network = f"network {shape['net_width']} x {shape['net_depth']}, {shape['epochs']} epochs"
+        network = f"network {shape['net_width']} x {shape['net_depth']}"
         return f"rollout and update of {self.spec.slots} members, {network}, on {self.device}"
 
     def measure(self, num_envs: int) -> Measurement:
@@ -38,18 +35,20 @@ class Bench:
         return measure_program(self.experiment, self.shape, self.spec.slots, num_envs)
 
 
-def full_program(experiment: Experiment, shape: Mapping[str, int], slots: int, num_envs: int) -> tuple[CryptoEnv, PPO]:
+def full_program(
+    experiment: Experiment, shape: Mapping[str, int], slots: int, num_envs: int
+) -> tuple[VecEnv, Learner]:
     """A program full of members, begun, with the minibatch fitted to the rollout."""
     spec = experiment.spec
     env = experiment.training_env(slots, num_envs)
     minibatch = fit_minibatch(shape["minibatch"], num_envs * spec.horizon)
     settings = Settings({**shape, "minibatch": minibatch}, {}, {})
-    ppo = PPO(experiment.shape(settings, env, slots), experiment.device)
-    avg, std = experiment.normaliser(0, 1)
+    learner = experiment.algorithm.learner(experiment.shape(settings, env, slots), experiment.device)
+    avg, std = experiment.normaliser(0, settings)
     for slot in range(slots):
-        ppo.add_member(slot, PPOParams(), slot, 100, avg, std)
-    ppo.begin(env.reset(0))
-    return env, ppo
+        learner.add_member(slot, experiment.learner_params(settings), slot, 100, avg, std)
+    learner.begin(env.reset(0))
+    return env, learner
 
 
 def measure_program(experiment: Experiment, shape: Mapping[str, int], slots: int, num_envs: int) -> Measurement:
@@ -57,12 +56,12 @@ def measure_program(experiment: Experiment, shape: Mapping[str, int], slots: int
     device, spec = experiment.device, experiment.spec
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    env, ppo = full_program(experiment, shape, slots, num_envs)
-    ppo.train(env, 1)
+    env, learner = full_program(experiment, shape, slots, num_envs)
+    learner.train(env, 1)
     synchronise(device)
     began, rollouts = time.perf_counter(), 0
     while rollouts < 1 or (time.perf_counter() - began < 0.3 and rollouts < 20):
-        ppo.train(env, 1)
+        learner.train(env, 1)
         rollouts += 1
     synchronise(device)
     seconds = time.perf_counter() - began
@@ -85,7 +84,8 @@ def make_chunks(experiment: Experiment, say: Callable[[str], None]) -> Chunks:
     def speed(shape: Mapping[str, int], slots: int) -> float:
         return measure_program(experiment, shape, slots, spec.num_envs).steps_per_second
 
-    return Chunks(speed, {**fixed, "horizon": spec.horizon}, spec.slots, experiment.device, say)
+    fixed["horizon"] = spec.horizon
+    return Chunks(speed, fixed, spec.slots, experiment.device, say, unit=experiment.together)
 
 
 def measure_threads(bench: Bench, num_envs: int, say: Callable[[str], None]) -> tuple[int, list[str]]:
@@ -134,7 +134,7 @@ def measure_num_envs(bench: Bench, say: Callable[[str], None]) -> tuple[int, lis
 
 def typical_shape(space: SearchSpace) -> dict[str, int]:
     """The middle of the space's shapes."""
-    shape = dict(SHAPE_DEFAULTS)
+    shape = dict(space.subject.learner.shape)
     for name, dimension in space.tables["shape"].items():
         options = sorted(int(v) for v in (dimension.choices or (dimension.value,)) if isinstance(v, int | float))
         if options:

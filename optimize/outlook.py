@@ -12,20 +12,22 @@ from optuna.trial import FrozenTrial, TrialState
 from envs.crypto import luck
 from envs.crypto.splits import make_splits
 from envs.crypto.timeframe import bars_per_year
-from optimize.spec import StudySpec
+from optimize.spec import CryptoSpec, StudySpec
 from optimize.study import StudyHandle
 
 CountLooks = Callable[[StudyHandle], int]  # looks taken so far at the study's hold-out bars
 
 
-def outlook(spec: StudySpec, total: int, trials: Sequence[FrozenTrial] = ()) -> dict[str, Any]:
-    """The figures for a study of `total` trials.
+def outlook(spec: StudySpec, total: int, trials: Sequence[FrozenTrial] = ()) -> dict[str, Any] | None:
+    """The figures for a study of `total` trials on a market; None for games, whose gate is more games.
 
     needed_sharpe: annual, of the return over equal weight, at which the best of so many independent trials is above
     luck with a confidence of 95 % (deflated Sharpe ratio). Until two trials are COMPLETE, as if none had any skill;
     then with the spread of their Sharpe ratios, where that is more. bars, years: of a back-test path. enough_years:
     from which on luck alone is not expected to show an annual Sharpe ratio of 1.
     """
+    if not isinstance(spec, CryptoSpec):
+        return None
     splits = make_splits(
         spec.data.bars,
         spec.data.timeframe,
@@ -54,8 +56,10 @@ def outlook(spec: StudySpec, total: int, trials: Sequence[FrozenTrial] = ()) -> 
     }
 
 
-def sentence(found: dict[str, Any], looks: int | None = None) -> str:
+def sentence(found: dict[str, Any] | None, looks: int | None = None) -> str:
     """The figures in words. looks: taken so far at the hold-out; None where nobody counts."""
+    if found is None:
+        return "the best trial plays a panel of games on seeds that no trial saw"
     size = f"the best of {found['trials']} trials on {found['years']:.1f} years of bars"
     if found["needed_sharpe"] is None:
         text = f"{size} cannot be told from luck: there are too few bars"

@@ -86,11 +86,12 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
     env, ppo = trainer._program(trainings[0])
     sync = functools.partial(synchronise, experiment.device)
     for owner, method, phase in (
-        (env, "step", "env"), (ppo.rollout, "collect", "policy"), (ppo, "train", "update"),
+        (env, "step", "env"), (getattr(ppo, "rollout", None), "collect", "policy"), (ppo, "train", "update"),
         (ppo, "get_member", "transfer"), (ppo, "set_member", "transfer"), (ppo, "add_member", "transfer"),
         (env, "get_member", "transfer"), (env, "set_member", "transfer"), (env, "reset_member", "transfer"),
     ):  # fmt: skip
-        setattr(owner, method, _timed(getattr(owner, method), phases, phase, sync))
+        if owner is not None:
+            setattr(owner, method, _timed(getattr(owner, method), phases, phase, sync))
 
     # The first programs warm up; then as many rollouts as fill the seconds, counted from their second rollout on.
     done = _advance(trainer, trainings, 1)
@@ -111,7 +112,7 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
     whole["transfer"] = measured.get("transfer", 0.0) * spec.rungs / transfers
     whole["evaluation"] = evaluation * spec.rungs
     whole["host"] += host
-    steps = len(plans) * len(experiment.folds) * spec.rollouts * spec.transitions
+    steps = len(plans) * experiment.members * spec.rollouts * spec.transitions
     return Profile(whole, steps, len(plans))
 
 

@@ -17,7 +17,7 @@ from envs.errors import InputError
 from envs.sparkline import sparkline
 from optimize.artifacts import artifact_store
 from optimize.outlook import CountLooks, sentence
-from optimize.spec import SPEC_KEY
+from optimize.spec import SPEC_KEY, CryptoSpec
 from optimize.status import show, study_status
 from optimize.storage import StudyStorage, hide_password, open_storage, storage_url
 from optimize.study import StudyHandle
@@ -37,8 +37,8 @@ def study_progress(handle: StudyHandle, count_looks: CountLooks | None = None) -
     found = study_status(handle, count_looks)
     return found | {
         "objective": handle.spec.objective,
-        "synthetic": handle.spec.data.synthetic,
-        "outlook": sentence(found["gate"], found["gate"]["looks"]),
+        "synthetic": isinstance(handle.spec, CryptoSpec) and handle.spec.data.synthetic,
+        "outlook": sentence(found["gate"], (found["gate"] or {}).get("looks")),
         "history": history(handle.trials()),
     }
 

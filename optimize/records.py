@@ -16,14 +16,14 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from envs.errors import InputError
-from optimize.artifacts import announce, announced, publish, write_trial
+from optimize.artifacts import announce, announced, publish
 from optimize.background import Background
 from optimize.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from optimize.experiment import Experiment
+from optimize.experiment import Evaluation, Experiment
 from optimize.storage import TrialLost
 from optimize.study import CHECKPOINT_KEY, Plan, StudyHandle
 from optimize.telemetry import Curves
-from optimize.trial_batch import Evaluation, Trainer, Training
+from optimize.trial_batch import Trainer, Training
 
 
 class Records:
@@ -58,9 +58,10 @@ class Records:
 
     def curves(self, training: Training, evaluation: Evaluation) -> None:
         """The training curves since the last rung, and the rung's scores, for TensorBoard."""
-        taken, transitions = training.take_curves(), self.handle.spec.transitions
+        names = self.experiment.algorithm.curves
+        taken, transitions = training.take_curves(names), self.handle.spec.transitions
         folder = self.handle.run_dir / "tensorboard" / f"trial-{training.plan.number:05d}"
-        scores = {"test/mean_over_folds": evaluation.value, "test/objective": evaluation.objective.value}
+        scores = {f"test/over_{self.experiment.member}s": evaluation.value, "test/objective": evaluation.final}
         at = self.handle.spec.rung_end(training.rung) * transitions
 
         def write() -> None:
@@ -97,7 +98,7 @@ class Records:
         """A checkpoint as a file only, for a database that is away: whoever resumes the trial on this machine finds
         it.
         """
-        if any(member.ppo is not None for member in training.members):
+        if any(member.learner is not None for member in training.members):
             path, content = self._file_of(training)
             write_checkpoint(path, content)
 
@@ -165,7 +166,7 @@ class Records:
 
     def _read(self, plan: Plan, path: Path, sha256: str | None = None) -> Checkpoint:
         checkpoint = read_checkpoint(path, sha256)
-        if len(checkpoint.members) != len(self.experiment.folds) or checkpoint.note != note_of(plan):
+        if len(checkpoint.members) != self.experiment.members or checkpoint.note != note_of(plan):
             raise InputError(f"{path} belongs to another trial")
         return checkpoint
 
@@ -175,12 +176,9 @@ class Records:
     def complete(self, trainer: Trainer, training: Training, evaluation: Evaluation) -> None:
         """Everything that must be there before the trial is told complete. Raises TrialLost."""
         plan, handle = training.plan, self.handle
-        times = self.experiment.market.bars.time[self.experiment.splits.path_bars]
-        members = write_trial(
-            handle.trial_dir(plan.number), trainer.actors(training), evaluation.paths, evaluation.metrics, times
-        )
+        members = self.experiment.write(handle.trial_dir(plan.number), trainer.actors(training), evaluation)
         handle.set_attributes(plan.trial_id, {"sweepd:members": members})
-        announce(plan.trial_id, handle.storage)
+        announce(plan.trial_id, handle.storage, self.experiment.published)
 
     def ended(self, training: Training) -> None:
         """The trial was told: make its picture, and delete what it needed on disk while it trained."""
@@ -194,7 +192,7 @@ class Records:
         for trial in self.handle.trials():
             if trial.state.is_finished():
                 self._thread.submit(lambda number=trial.number: self._sweep(number))  # type: ignore[misc]
-            here = (self.handle.trial_dir(trial.number) / "paths.parquet").exists()
+            here = (self.handle.trial_dir(trial.number) / self.experiment.published[-1]).exists()
             if here and trial.state == TrialState.COMPLETE and announced(self.handle.run_dir, trial, missing=True):
                 self._thread.submit(lambda trial=trial: self._publish(trial))  # type: ignore[misc]
 
@@ -205,9 +203,11 @@ class Records:
             old.unlink(missing_ok=True)
 
     def _publish(self, trial: FrozenTrial) -> None:
-        title = f"{self.handle.name}, trial {trial.number}: out of sample, cross-validated"
+        folder, title = self.handle.trial_dir(trial.number), f"{self.handle.name}, trial {trial.number}"
         try:
-            publish(self.handle.run_dir, self.handle.trial_dir(trial.number), trial, title)
+            if not (folder / self.experiment.published[0]).exists():
+                self.experiment.draw(folder, title)
+            publish(self.handle.run_dir, folder, trial)
         except OSError as error:  # the trial is complete without it, and the next worker tries again
             self._say(f"trial {trial.number}: its picture could not be written ({error.strerror or error})")
 

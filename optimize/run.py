@@ -28,11 +28,11 @@ from envs.errors import InputError, RunError
 from envs.files import write_atomic
 from optimize.artifacts import draw_equity, write_trial
 from optimize.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from optimize.experiment import Experiment
+from optimize.crypto_experiment import CryptoEvaluation, CryptoExperiment
 from optimize.fit import fit_budget, fit_minibatch, most_envs, refuse_misfit
 from optimize.freeze import choose_slots
-from optimize.search_space import SHAPE_DEFAULTS, Settings
-from optimize.spec import DataSpec, StudySpec, check_folds
+from optimize.search_space import Settings, Subject
+from optimize.spec import CryptoSpec, DataSpec, check_folds
 from optimize.study import Plan
 from optimize.trial_batch import Interrupted, Trainer, Training
 
@@ -121,8 +121,8 @@ def run(
     spec = _spec(tables, bars, torch_device)
     torch.set_num_threads(spec.threads)
     set_precision(spec.precision, torch_device)
-    experiment = Experiment(spec, bars, torch_device)
-    settings = Settings({**SHAPE_DEFAULTS, **tables["shape"]}, tables["ppo"], tables["env"])
+    experiment = CryptoExperiment(spec, bars, torch_device)
+    settings = Settings({**Subject().learner.shape, **tables["shape"]}, tables["ppo"], tables["env"])
     settings.shape["minibatch"] = fit_minibatch(settings.shape["minibatch"], spec.transitions)
     note = {"config": _identity(tables), "data": spec.data.fingerprint}
     plan = Plan(0, 0, {}, settings, spec.seed)
@@ -139,7 +139,13 @@ def run(
         _start_from(Path(train["start_from"]), trainer, training, note, say)
     values: list[float] = []
     began = time.monotonic()
-    evaluation = None
+    evaluation: CryptoEvaluation | None = None
+
+    def evaluate() -> CryptoEvaluation | None:
+        judged = None if training.fault else trainer.evaluate([training])[0]
+        assert judged is None or isinstance(judged, CryptoEvaluation)
+        return judged
+
     say(
         f"Using Vectorized Environments: {spec.num_envs * spec.slots} parallel envs ({spec.num_envs} per member x "
         f"{spec.slots} members)"
@@ -147,7 +153,7 @@ def run(
     while training.rung < spec.rungs:
         try:
             trainer.advance([training], lambda t: t.rung + 1)
-            evaluation = None if training.fault else trainer.evaluate([training])[0]
+            evaluation = evaluate()
         except Interrupted:
             _keep(out, training, note)
             raise
@@ -161,7 +167,7 @@ def run(
         )
         _keep(out, training, note)
     if evaluation is None:  # the checkpoint was of a finished run
-        evaluation = trainer.evaluate([training])[0]
+        evaluation = evaluate()
         if evaluation is None:
             raise RunError(f"the run {training.fault}")
     members = trainer.actors(training)
@@ -172,10 +178,10 @@ def run(
         write_atomic(out / "config.json", json.dumps(tables, indent=1, default=str))
         write_atomic(out / "spec.json", spec.to_json())
     return RunResult(
-        evaluation.objective.value,
-        evaluation.fold_scores,
+        evaluation.final,
+        evaluation.scores,
         tuple(values),
-        evaluation.objective.reasons,
+        evaluation.reasons,
         evaluation.metrics,
         evaluation.paths,
         members,
@@ -189,7 +195,7 @@ def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     allowed = {
         "data": set(DATA_DEFAULTS),
         "train": set(TRAIN_DEFAULTS),
-        "shape": set(SHAPE_DEFAULTS),
+        "shape": set(Subject().learner.shape),
         "cv": {f.name for f in dataclasses.fields(CrossValidation)},
         "ppo": {f.name for f in dataclasses.fields(PPOParams)},
         "env": {f.name for f in dataclasses.fields(EnvParams)},
@@ -244,10 +250,10 @@ def _load(data: Mapping[str, Any]) -> Bars:
     return load_bars(Path(data["dir"]), data["timeframe"], data["tickers"])
 
 
-def _spec(tables: Mapping[str, Mapping[str, Any]], bars: Bars, device: torch.device) -> StudySpec:
+def _spec(tables: Mapping[str, Mapping[str, Any]], bars: Bars, device: torch.device) -> CryptoSpec:
     train, recipe = tables["train"], get_recipe(tables["train"]["recipe"])
     lookback = EnvParams(**tables["env"]).lookback
-    minibatch = tables["shape"].get("minibatch", SHAPE_DEFAULTS["minibatch"])
+    minibatch = tables["shape"].get("minibatch", Subject().learner.shape["minibatch"])
     cv = CrossValidation(**tables["cv"])
     slots = train["slots"] or choose_slots(len(cv.tested()), device)
     fixed = {
@@ -257,7 +263,7 @@ def _spec(tables: Mapping[str, Mapping[str, Any]], bars: Bars, device: torch.dev
         "ppo": {},
         "env": {k: {"value": v} for k, v in tables["env"].items()},
     }
-    return StudySpec(
+    return CryptoSpec(
         environment="crypto",
         algorithm="ppo",
         data=DataSpec(
@@ -334,7 +340,7 @@ def _start_from(
             training.members, training.rung, training.seconds = checkpoint.members, checkpoint.rung, checkpoint.seconds
             return
         training.initial = trainer.actors_of(
-            training.plan, [member.ppo for member in checkpoint.members if member.ppo is not None]
+            training.plan, [member.learner for member in checkpoint.members if member.learner is not None]
         )
     else:
         training.initial = load_members(path)

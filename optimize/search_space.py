@@ -1,17 +1,19 @@
 """Search spaces: what a trial may vary, as a plain TOML file that a user can copy and edit.
 
-A space has three tables, `[shape]`, `[ppo]` and `[env]`; each key in them is one parameter and is described by one of
+A space has three tables, `[shape]`, one named after the algorithm (`[ppo]`), and `[env]`; each key in them is one
+parameter and is described by one of
 
     { low = 1e-4, high = 2e-3, log = true }      a range (integers where both ends are), optionally `step`
     { low = 0.02, high = 0.3, off = 0.0 }        the same, or switched off; a boolean `<name>_on` is sampled beside it
     { choices = [64, 128, 256] }                 one of these values
     { value = 2 }                                this value in every trial
 
+With `start` beside a range or choices in all of them, trial 0 has those values: the defaults that a search begins at.
 `[timeframe.<name>.<table>]` replaces single entries for studies on bars of that length. What is not named keeps its
 default.
-Parameters live in one flat namespace under the names of `EnvParams` and `PPOParams`; the discount is searched as
-`one_minus_gamma`,
-since its distance from 1 is what matters on a logarithmic scale.
+Parameters live in one flat namespace under the names of the environment's and the algorithm's parameters (`EnvParams`
+and `PPOParams`, say); the discount is searched as `one_minus_gamma`, since its distance from 1 is what matters on a
+logarithmic scale.
 """
 
 from __future__ import annotations
@@ -25,19 +27,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
 
-from agents.ppo import PPOParams, Shape
+from agents.algorithms import Algorithm, get_algorithm
 from envs.crypto.params import EnvParams
 from envs.crypto.timeframe import SECONDS
 from envs.errors import InputError
+from envs.games.registry import get_game
 
 Scalar = bool | int | float | str
-TABLES = ("shape", "ppo", "env")
-SHAPE_DEFAULTS: dict[str, int] = {
-    field.name: field.default
-    for field in dataclasses.fields(Shape)
-    if field.name in ("net_width", "net_depth", "minibatch", "epochs") and isinstance(field.default, int)
-}
 PRESETS = ("wide", "large", "demo")
+GAME_PRESETS = ("game",)
 # What the study fixes by flags of its own, so that no trial may vary it.
 STUDY_LEVEL = frozenset({"initial_cash", "episode_bars", "held_scale", "minimum_order", "fee", "slippage"})
 
@@ -52,20 +50,57 @@ class Suggest(Protocol):
     def suggest_categorical(self, name: str, choices: Any) -> Any: ...
 
 
-def _names(table: str) -> dict[str, Any]:
-    """Names that may stand in `table`, with their defaults."""
-    if table == "shape":
-        return dict(SHAPE_DEFAULTS)
-    settings: Any = PPOParams() if table == "ppo" else EnvParams()
-    names = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings) if f.name not in STUDY_LEVEL}
-    if table == "ppo":
-        names["one_minus_gamma"] = 1.0 - float(names["gamma"])
-    return names
+@dataclass(frozen=True)
+class Subject:
+    """What a space is for: names and bounds of its parameters follow from environment and algorithm."""
+
+    environment: str = "crypto"
+    algorithm: str = "ppo"
+
+    @property
+    def learner(self) -> Algorithm:
+        return get_algorithm(self.algorithm)
+
+    @property
+    def env_params(self) -> Callable[..., Any]:
+        """The dataclass of the environment's parameters."""
+        return EnvParams if self.environment == "crypto" else get_game(self.environment).params
+
+    @property
+    def tables(self) -> tuple[str, str, str]:
+        """Those of a space, in the order in which they are drawn."""
+        return "shape", self.learner.table, "env"
+
+    @property
+    def presets(self) -> dict[str, str]:
+        """Names of the spaces that come with the package, and their files."""
+        if self.environment == "crypto" and self.algorithm == "ppo":
+            return {name: f"{name}.toml" for name in PRESETS}
+        return {name: f"{name}-{self.learner.table}.toml" for name in GAME_PRESETS}
+
+    def names(self, table: str) -> dict[str, Any]:
+        """Names that may stand in `table`, with their defaults."""
+        if table == "shape":
+            return dict(self.learner.shape)
+        settings: Any = self.env_params() if table == "env" else self.learner.params()
+        names = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings) if f.name not in STUDY_LEVEL}
+        if table != "env" and "gamma" in names:
+            names["one_minus_gamma"] = 1.0 - float(names["gamma"])
+        return names
+
+    def check(self, table: str, name: str, value: Scalar) -> None:
+        """Raise InputError, TypeError or ValueError where the engine would not take this value."""
+        if table != "shape":
+            key, given = ("gamma", 1.0 - float(value)) if name == "one_minus_gamma" else (name, value)
+            (self.env_params if table == "env" else self.learner.params)(**{key: given})
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """How one parameter is drawn. Exactly one of (low, high), choices, value is used; `off` goes with a range."""
+    """How one parameter is drawn. Exactly one of (low, high), choices, value is used; `off` goes with a range.
+
+    start: the value in the search's first trial.
+    """
 
     name: str
     low: float | int | None = None
@@ -75,6 +110,7 @@ class Dimension:
     choices: tuple[Scalar, ...] = ()
     value: Scalar | None = None
     off: Scalar | None = None
+    start: Scalar | None = None
 
     @property
     def whole(self) -> bool:
@@ -117,9 +153,10 @@ class Dimension:
     def to_dict(self) -> dict[str, Any]:
         if self.value is not None:
             return {"value": self.value}
+        start = {} if self.start is None else {"start": self.start}
         if self.choices:
-            return {"choices": list(self.choices)}
-        described: dict[str, Any] = {"low": self.low, "high": self.high}
+            return {"choices": list(self.choices), **start}
+        described: dict[str, Any] = {"low": self.low, "high": self.high, **start}
         if self.log:
             described["log"] = True
         if self.step is not None:
@@ -131,10 +168,12 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Settings:
-    """A trial's parameters resolved to what the engine takes."""
+    """A trial's parameters resolved to what the engine takes: fields of `Shape`, of the algorithm's parameters, and of
+    the environment's.
+    """
 
-    shape: dict[str, int]
-    ppo: dict[str, Any]
+    shape: dict[str, Any]
+    learner: dict[str, Any]
     env: dict[str, Any]
 
 
@@ -145,10 +184,25 @@ class SearchSpace:
     name: str
     version: int
     tables: dict[str, dict[str, Dimension]]
+    subject: Subject = Subject()
 
     @property
     def dimensions(self) -> list[Dimension]:
-        return [dimension for table in TABLES for dimension in self.tables[table].values()]
+        return [dimension for table in self.subject.tables for dimension in self.tables[table].values()]
+
+    @property
+    def start(self) -> dict[str, Scalar]:
+        """Parameters of the first trial, where the space says where to begin; else none."""
+        drawn = [dimension for dimension in self.dimensions if dimension.value is None]
+        if any(dimension.start is None for dimension in drawn):
+            return {}
+        start: dict[str, Scalar] = {}
+        for dimension in drawn:
+            assert dimension.start is not None
+            switched_on = dimension.off is None or dimension.start != dimension.off
+            start |= {} if dimension.off is None else {f"{dimension.name}_on": switched_on}
+            start |= {dimension.name: dimension.start} if switched_on else {}
+        return start
 
     @property
     def shape_names(self) -> tuple[str, ...]:
@@ -171,24 +225,25 @@ class SearchSpace:
     def shape_of(self, params: Mapping[str, Scalar]) -> dict[str, int]:
         """The shape parameters of a trial, fixed ones and defaults included."""
         chosen = {name: int(dimension.resolve(params)) for name, dimension in self.tables["shape"].items()}
-        return SHAPE_DEFAULTS | chosen
+        return {**self.subject.learner.shape, **chosen}
 
     def resolve(self, params: Mapping[str, Scalar]) -> Settings:
-        """Turn sampled parameters into shape, `PPOParams` and `EnvParams` keyword arguments.
+        """Turn sampled parameters into shape, and keyword arguments of algorithm and environment.
 
         Raises InputError where a parameter that this space needs is missing (a trial that was enqueued for another
         space).
         """
         try:
-            ppo, env = ({n: d.resolve(params) for n, d in self.tables[table].items()} for table in ("ppo", "env"))
+            _, *others = self.subject.tables
+            learner, env = ({n: d.resolve(params) for n, d in self.tables[table].items()} for table in others)
             shape = self.shape_of(params)
         except KeyError as missing:
             raise InputError(
                 f"parameter {missing} of search space {self.name!r} is not among the trial's parameters"
             ) from None
-        if "one_minus_gamma" in ppo:
-            ppo["gamma"] = 1.0 - float(ppo.pop("one_minus_gamma"))
-        return Settings(shape=shape, ppo=ppo, env=env)
+        if "one_minus_gamma" in learner:
+            learner["gamma"] = 1.0 - float(learner.pop("one_minus_gamma"))
+        return Settings(shape=shape, learner=learner, env=env)
 
     def validate(self, params: Mapping[str, Scalar]) -> None:
         """Raise InputError where a parameter lies outside this space (a trial that a person enqueued)."""
@@ -204,54 +259,61 @@ class SearchSpace:
     @property
     def minibatches(self) -> tuple[int, ...]:
         """Every minibatch that a trial may have."""
-        dimension = self.tables["shape"].get("minibatch", Dimension("minibatch", value=SHAPE_DEFAULTS["minibatch"]))
+        default = self.subject.learner.shape["minibatch"]
+        dimension = self.tables["shape"].get("minibatch", Dimension("minibatch", value=default))
         return tuple(int(v) for v in (dimension.choices or (dimension.value,)) if v is not None)
 
     def around(self, params: Mapping[str, Scalar], share: float = 0.2) -> SearchSpace:
         """The preset `narrow`: shape and choices as in `params`, ranges cut to `share` of their width either side."""
         tables: dict[str, dict[str, Dimension]] = {}
-        for table in TABLES:
+        for table in self.subject.tables:
             tables[table] = {n: _narrow(d, params, share) for n, d in self.tables[table].items()}
-        return SearchSpace(f"narrow:{self.name}", self.version, tables)
+        return SearchSpace(f"narrow:{self.name}", self.version, tables, self.subject)
 
     def to_dict(self) -> dict[str, Any]:
         described: dict[str, Any] = {"name": self.name, "version": self.version}
-        return described | {t: {n: d.to_dict() for n, d in self.tables[t].items()} for t in TABLES}
+        return described | {t: {n: d.to_dict() for n, d in self.tables[t].items()} for t in self.subject.tables}
 
     @staticmethod
     def from_dict(
-        described: Mapping[str, Any], timeframe: str | None = None, source: str = "search space"
+        described: Mapping[str, Any],
+        subject: Subject = Subject(),
+        timeframe: str | None = None,
+        source: str = "search space",
     ) -> SearchSpace:
         """Build and check. Raises InputError naming `source`, the key and what would be right."""
-        unknown = set(described) - {"name", "version", "description", "timeframe", *TABLES}
+        every = subject.tables
+        unknown = set(described) - {"name", "version", "description", "timeframe", *every}
         if unknown:
             raise InputError(
-                f"{source}: unknown key {sorted(unknown)[0]!r}; a space has name, version, [shape], [ppo], [env] and "
-                "[timeframe]"
+                f"{source}: unknown key {sorted(unknown)[0]!r}; a space has name, version, "
+                f"{', '.join(f'[{table}]' for table in every)} and [timeframe]"
             )
         name, version = described.get("name"), described.get("version")
         if not isinstance(name, str) or not isinstance(version, int):
             raise InputError(f"{source}: name (text) and version (a whole number) are needed at the top")
-        entries = {table: dict(described.get(table, {})) for table in TABLES}
+        entries = {table: dict(described.get(table, {})) for table in every}
         overrides = described.get("timeframe", {})
         for frame, replaced in overrides.items():
             if frame not in SECONDS:
                 raise InputError(f"{source}: [timeframe.{frame}] is not a timeframe; choose of {', '.join(SECONDS)}")
             for table in replaced:
-                if table not in TABLES:
-                    raise InputError(f"{source}: [timeframe.{frame}.{table}] should be one of {', '.join(TABLES)}")
+                if table not in every:
+                    raise InputError(f"{source}: [timeframe.{frame}.{table}] should be one of {', '.join(every)}")
                 if frame == timeframe:
                     entries[table] |= replaced[table]
-        tables = {table: {n: _dimension(source, table, n, e) for n, e in entries[table].items()} for table in TABLES}
+        tables = {
+            table: {n: _dimension(source, subject, table, n, e) for n, e in entries[table].items()} for table in every
+        }
         minibatch = tables["shape"].get("minibatch")
         if minibatch is not None and minibatch.low is not None:
             raise InputError(f"{source}: [shape] minibatch must be choices or a value, since it must divide a rollout")
-        if "gamma" in tables["ppo"] and "one_minus_gamma" in tables["ppo"]:
-            raise InputError(f"{source}: [ppo] has both gamma and one_minus_gamma; keep one")
+        if {"gamma", "one_minus_gamma"} <= set(tables[every[1]]):
+            raise InputError(f"{source}: [{every[1]}] has both gamma and one_minus_gamma; keep one")
         lookback = tables["env"].get("lookback")
         if lookback is not None and not (lookback.whole or lookback.choices or lookback.value is not None):
             raise InputError(f"{source}: [env] lookback must be whole numbers")
-        space = SearchSpace(name, version, tables)
+        space = SearchSpace(name, version, tables, subject)
         _probe(source, space)
         return space
 
@@ -278,17 +340,18 @@ def _narrow(dimension: Dimension, params: Mapping[str, Scalar], share: float) ->
     return Dimension(dimension.name, low=low, high=high, log=dimension.log, step=dimension.step)
 
 
-def _dimension(source: str, table: str, name: str, entry: Any) -> Dimension:
-    names = _names(table)
+def _dimension(source: str, subject: Subject, table: str, name: str, entry: Any) -> Dimension:
+    names = subject.names(table)
     where = f"{source}: [{table}] {name}"
     if name not in names:
         raise InputError(f"{where} is not a parameter; choose of {', '.join(sorted(names))}")
     if not isinstance(entry, Mapping):
         raise InputError(f"{where} = {entry!r} should be a table: {{ low, high }}, {{ choices }} or {{ value }}")
-    unknown = set(entry) - {"low", "high", "log", "step", "off", "choices", "value"}
+    unknown = set(entry) - {"low", "high", "log", "step", "off", "start", "choices", "value"}
     if unknown:
         raise InputError(
-            f"{where} has the unknown key {sorted(unknown)[0]!r}; use low, high, log, step, off, choices or value"
+            f"{where} has the unknown key {sorted(unknown)[0]!r}; use low, high, log, step, off, start, "
+            "choices or value"
         )
     kinds = [k for k in ("low", "choices", "value") if k in entry]
     if len(kinds) != 1:
@@ -303,58 +366,70 @@ def _dimension(source: str, table: str, name: str, entry: Any) -> Dimension:
             or not all(isinstance(c, bool | int | float | str) for c in choices)
         ):
             raise InputError(f"{where} choices = {choices!r} should be a list of values")
-        return Dimension(name, choices=tuple(choices)) if len(choices) > 1 else Dimension(name, value=choices[0])
+        if len(choices) == 1:
+            return Dimension(name, value=choices[0])
+        if "start" in entry and entry["start"] not in choices:
+            raise InputError(f"{where} start = {entry['start']!r} is not one of its choices")
+        return Dimension(name, choices=tuple(choices), start=entry.get("start"))
     low, high = entry["low"], entry.get("high")
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (low, high))
     if not numbers or not low < high or (entry.get("log") and low <= 0):
         raise InputError(
             f"{where} low = {low!r}, high = {high!r} should be numbers with low < high (and low > 0 on a log scale)"
         )
+    start = entry.get("start")
+    if start is not None and start != entry.get("off") and not low <= start <= high:
+        raise InputError(f"{where} start = {start!r} lies outside {low} … {high}")
     return Dimension(
-        name, low=low, high=high, log=bool(entry.get("log", False)), step=entry.get("step"), off=entry.get("off")
+        name,
+        low=low,
+        high=high,
+        log=bool(entry.get("log", False)),
+        step=entry.get("step"),
+        off=entry.get("off"),
+        start=start,
     )
 
 
 def _probe(source: str, space: SearchSpace) -> None:
     """Both ends of every parameter must be acceptable to the engine, each by itself."""
-    builders: dict[str, Callable[..., object]] = {"ppo": PPOParams, "env": EnvParams}
-    for table, build in builders.items():
+    for table in space.subject.tables:
         for name, dimension in space.tables[table].items():
             for value in (dimension.low, dimension.high, dimension.off, dimension.value, *dimension.choices):
                 if value is None:
                     continue
-                key, given = ("gamma", 1.0 - float(value)) if name == "one_minus_gamma" else (name, value)
                 try:
-                    build(**{key: given})
+                    space.subject.check(table, name, value)
                 except (InputError, TypeError, ValueError) as error:
                     raise InputError(f"{source}: [{table}] {name} = {value!r}: {error}") from None
 
 
-def read_space(path: Path, timeframe: str | None = None) -> SearchSpace:
+def read_space(path: Path, subject: Subject = Subject(), timeframe: str | None = None) -> SearchSpace:
     """Read a space from a TOML file."""
     try:
         described = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(
-            f"--search-space {path}: cannot be read ({error.strerror}); name a preset ({', '.join(PRESETS)}) or a "
-            "TOML file"
+            f"--search-space {path}: cannot be read ({error.strerror}); name a preset "
+            f"({', '.join(subject.presets)}) or a TOML file"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"--search-space {path}: not valid TOML ({error})") from None
-    return SearchSpace.from_dict(described, timeframe, str(path))
+    return SearchSpace.from_dict(described, subject, timeframe, str(path))
 
 
-def preset_text(name: str) -> str:
+def preset_text(name: str, subject: Subject = Subject()) -> str:
     """The TOML of a preset, to copy and edit."""
-    return resources.files("optimize").joinpath(f"spaces/{name}.toml").read_text(encoding="utf-8")
+    return resources.files("optimize").joinpath(f"spaces/{subject.presets[name]}").read_text(encoding="utf-8")
 
 
-def load_space(name: str, timeframe: str | None = None) -> SearchSpace:
-    """A preset by name, or a file by path. (`narrow:…` needs a study and is resolved in `optimize.spec`.)"""
-    if name in PRESETS:
-        return SearchSpace.from_dict(tomllib.loads(preset_text(name)), timeframe, f"preset {name}")
+def load_space(name: str, subject: Subject = Subject(), timeframe: str | None = None) -> SearchSpace:
+    """A preset by name, or a file by path. (`narrow:…` needs a study and is resolved in `optimize.freeze`.)"""
+    if name in subject.presets:
+        return SearchSpace.from_dict(tomllib.loads(preset_text(name, subject)), subject, timeframe, f"preset {name}")
     if not name.endswith(".toml") and not Path(name).exists():
         raise InputError(
-            f"--search-space {name!r} is neither a preset ({', '.join(PRESETS)}, narrow:STUDY[#TRIAL]) nor a TOML file"
+            f"--search-space {name!r} is neither a preset ({', '.join(subject.presets)}, narrow:STUDY[#TRIAL]) nor a "
+            "TOML file"
         )
-    return read_space(Path(name), timeframe)
+    return read_space(Path(name), subject, timeframe)

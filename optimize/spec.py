@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 from envs.crypto.splits import CrossValidation
 from envs.errors import InputError
-from optimize.search_space import SearchSpace, Settings
+from optimize.search_space import SearchSpace, Settings, Subject
 
 SPEC_KEY = "sweepd:spec"
 MANY_FOLDS, MOST_FOLDS = 45, 128  # a trial trains one member per fold: warn above the first, refuse above the second
@@ -50,27 +51,20 @@ class DataSpec:
     synthetic: bool
 
 
-@dataclass(frozen=True)
-class StudySpec:
-    """Everything that decides the numbers of a trial, given its parameters and its number.
+@dataclass(frozen=True, kw_only=True)
+class StudySpec(ABC):
+    """Everything that decides the numbers of a trial, given its parameters and its number: what is common to all
+    environments.
 
-    recipe: name, version and memory (bars) of the feature recipe. cv: fields of `CrossValidation`. first_bar: earliest
-    decision bar.
-    env: settings that every trial shares (`EnvParams` names). budget: environment steps per fold, spent in `rungs`
-    parts.
+    environment: "crypto", or a game's name. algorithm: as in `agents.algorithms`. env: settings that every trial
+    shares (names of the environment's parameters). budget: environment steps per member, spent in `rungs` parts.
     num_envs: environments per member. slots: members per program (G). trials_per_batch: trials asked for at once (K).
-    space: the whole search space. threads: of torch on the CPU, which decide how sums are rounded. precision:
-    of matrix products (`agents.precision`).
+    space: the whole search space. threads: of torch on the CPU, which decide how sums are rounded. precision: of matrix
+    products (`agents.precision`).
     """
 
     environment: str
     algorithm: str
-    data: DataSpec
-    recipe: dict[str, Any]
-    cv: dict[str, Any]
-    holdout: float
-    first_bar: int
-    max_lookback: int
     env: dict[str, Any]
     budget: int
     rungs: int
@@ -89,6 +83,16 @@ class StudySpec:
     torch_version: str = dataclasses.field(default_factory=torch_version)
 
     @property
+    @abstractmethod
+    def members(self) -> int:
+        """Members of one trial."""
+
+    @property
+    @abstractmethod
+    def about(self) -> str:
+        """The study in a few words."""
+
+    @property
     def transitions(self) -> int:
         """Environment steps of one member in one rollout."""
         return self.num_envs * self.horizon
@@ -104,14 +108,10 @@ class StudySpec:
 
     @property
     def search_space(self) -> SearchSpace:
-        return SearchSpace.from_dict(self.space)
-
-    @property
-    def cross_validation(self) -> CrossValidation:
-        return CrossValidation(**self.cv)
+        return SearchSpace.from_dict(self.space, Subject(self.environment, self.algorithm))
 
     def env_settings(self, settings: Settings) -> dict[str, Any]:
-        """Keyword arguments of `EnvParams` for a trial: the study's and its own."""
+        """Keyword arguments of the environment's parameters for a trial: the study's and its own."""
         return {**self.env, **settings.env}
 
     def to_json(self) -> str:
@@ -122,12 +122,63 @@ class StudySpec:
         """Raises InputError where the study was written by another version that describes studies differently."""
         described = json.loads(text)
         try:
+            if described["environment"] != "crypto":
+                return GameSpec(**described)
             data = described.pop("data")
-            return StudySpec(data=DataSpec(**{**data, "tickers": tuple(data["tickers"])}), **described)
+            return CryptoSpec(data=DataSpec(**{**data, "tickers": tuple(data["tickers"])}), **described)
         except (TypeError, KeyError) as error:
             raise InputError(
                 f"this study was made by another version of sweepd ({error}); use that version, or another --study-name"
             ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CryptoSpec(StudySpec):
+    """A study on a market; a trial's members are its folds.
+
+    recipe: name, version and memory (bars) of the feature recipe. cv: fields of `CrossValidation`. first_bar: earliest
+    decision bar.
+    """
+
+    data: DataSpec
+    recipe: dict[str, Any]
+    cv: dict[str, Any]
+    holdout: float
+    first_bar: int
+    max_lookback: int
+
+    @property
+    def members(self) -> int:
+        return self.cross_validation.folds
+
+    @property
+    def about(self) -> str:
+        return (
+            f"{self.environment}, {len(self.data.tickers)} tickers, {self.data.timeframe}, {self.cv['scheme']}, "
+            f"{self.budget:,} steps per fold"
+        )
+
+    @property
+    def cross_validation(self) -> CrossValidation:
+        return CrossValidation(**self.cv)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GameSpec(StudySpec):
+    """A study on a game; a trial's members are `seeds` policies trained alike, or together where the game is one of
+    several players. episodes: played by each of them whenever a trial is judged, the same ones for all trials.
+    """
+
+    seeds: int
+    episodes: int
+
+    @property
+    def members(self) -> int:
+        return self.seeds
+
+    @property
+    def about(self) -> str:
+        return f"{self.environment}, {self.algorithm}, {self.seeds} seeds, {self.budget:,} steps per seed"
 
 
 def check_folds(cv: CrossValidation, budget: int) -> str | None:

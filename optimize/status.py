@@ -42,10 +42,7 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
         "healthy": not reasons,
         "unhealthy": reasons,
         "run_dir": str(handle.run_dir),
-        "about": (
-            f"{handle.spec.environment}, {len(handle.spec.data.tickers)} tickers, {handle.spec.data.timeframe}, "
-            f"{handle.spec.cv['scheme']}, {handle.spec.budget:,} steps per fold"
-        ),
+        "about": handle.spec.about,
         "paused": None if pause is None else {"since": pause.since, "by": pause.by},
         "trials": counts,
         "total": total,
@@ -55,12 +52,18 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
         "trials_per_hour": round(hourly, 2),
         "eta_seconds": _eta(left, hourly, speed, living),
         "best": None if best is None else {"trial": best.number, "value": best.value, "params": best.params},
-        "gate": outlook(handle.spec, max(total, done), trials)
-        | {"looks": None if count_looks is None else count_looks(handle)},
+        "gate": _gate(handle, max(total, done), trials, count_looks),
         "workers": workers,
         "storage_retries": sum(w.get("storage_retries", 0) for w in living),
         "failures": _failures(trials),
     }
+
+
+def _gate(
+    handle: StudyHandle, total: int, trials: list[FrozenTrial], count_looks: CountLooks | None
+) -> dict[str, Any] | None:
+    found = outlook(handle.spec, total, trials)
+    return None if found is None else {**found, "looks": None if count_looks is None else count_looks(handle)}
 
 
 def _worker(worker: Worker) -> dict[str, Any]:
@@ -117,7 +120,7 @@ def show(found: dict[str, Any]) -> Group:
     grid.add_row("trials", f"{found['done']} of {found['total']} done" + (f": {by_state}" if by_state else ""))
     if found["best"]:
         grid.add_row("best", f"trial {found['best']['trial']}, {found['best']['value']:+.4f}")
-    grid.add_row("gate", sentence(found["gate"], found["gate"]["looks"]))
+    grid.add_row("gate", sentence(found["gate"], (found["gate"] or {}).get("looks")))
     if found["paused"]:
         grid.add_row(
             "paused", f"since {found['paused']['since']}, by {found['paused']['by']}; sweepd resume {found['study']}"

@@ -174,7 +174,8 @@ class StudyHandle:
         # One sampler per trial, seeded by its number: proposals depend on the study's history, not on the process that
         # asks.
         seed = derive_seed(self.spec.seed, "sampler", number)
-        sampler = make_sampler(self.spec.sampler, seed, shape, self._shared_space)
+        fixed = {**(self.space.start if number == 0 else {}), **(shape or {})}
+        sampler = make_sampler(self.spec.sampler, seed, fixed, self._shared_space)
         # A Study object of its own: one that is used again would show its sampler the trials as they were at its last
         # `ask`.
         study = optuna.load_study(study_name=self.name, storage=self.cached, sampler=sampler, pruner=self.pruner)

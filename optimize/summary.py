@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 from rich.table import Table
 
+from optimize.spec import CryptoSpec
 from optimize.study import REASON_KEY, StudyHandle
 from optimize.telemetry import Telemetry, duration
 from optimize.timing import Phases
@@ -42,7 +43,8 @@ def print_summary(
     """Trials finished, pruned and failed with reasons; best parameters; out-of-sample metrics beside equal weight's."""
     counts = handle.counts()
     console.rule(f"study {handle.name}")
-    if handle.spec.data.synthetic:
+    market = isinstance(handle.spec, CryptoSpec)
+    if isinstance(handle.spec, CryptoSpec) and handle.spec.data.synthetic:
         console.print(
             "The market is SYNTHETIC: a demonstration, no evidence about any real market.", style="bold yellow"
         )
@@ -87,6 +89,10 @@ def print_summary(
         soft_wrap=True,
     )
     metrics: dict[str, Any] = best.user_attrs.get("sweepd:metrics", {})
+    console.print(_market_table(metrics) if market else _game_table(metrics))
+
+
+def _market_table(metrics: Mapping[str, Any]) -> Table:
     table = Table(title="out of sample, cross-validated, mean over paths", title_justify="left", show_edge=False)
     table.add_column("")
     table.add_column("policy", justify="right")
@@ -100,7 +106,19 @@ def print_summary(
         table.add_row(
             "return, whole length", f"{metrics['total_return']:+.1%}", f"{metrics['equal_weight_return']:+.1%}"
         )
-    console.print(table)
+    return table
+
+
+def _game_table(metrics: Mapping[str, Any]) -> Table:
+    table = Table(title="episodes on seeds of the study's own", title_justify="left", show_edge=False)
+    table.add_column("")
+    table.add_column("policy", justify="right")
+    table.add_row("return, interquartile mean over seeds", f"{metrics['iqm']:,.2f}")
+    table.add_row("its 95 % interval", f"{metrics['iqm_low']:,.2f} … {metrics['iqm_high']:,.2f}")
+    table.add_row("mean and deviation of an episode", f"{metrics['mean']:,.2f} ± {metrics['deviation']:,.2f}")
+    table.add_row("worst episode", f"{metrics['worst']:,.2f}")
+    table.add_row("length of an episode", f"{metrics['length']:,.1f}")
+    return table
 
 
 def _number(value: Any) -> str:

@@ -14,26 +14,19 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from agents.acting import Actors
-from agents.ppo import PPO, RolloutStats
-from envs.crypto.env import CryptoEnv
-from envs.crypto.evaluate import WindowTrades, path_trades, trade_windows
-from envs.crypto.metrics import OBJECTIVES, Metrics, Objective, PathTrades
-from envs.crypto.params import EnvParams
-from envs.errors import RunError
+from agents.learner import Act, Learner, StateDict
+from agents.ppo import PPO
+from envs.errors import InputError, RunError
 from envs.sizing import out_of_memory
 from envs.streams import derive_seed
 from optimize.checkpoint import MemberState, State
-from optimize.experiment import Experiment
+from optimize.experiment import Evaluation, Experiment
 from optimize.study import Plan
-
-STD_WEIGHT = 0.1  # what the objective takes off for paths that differ
-CURVES = ("reward", "value_loss", "approx_kl", "clip_fraction", "explained_variance", "entropy", "std")
 
 
 class Interrupted(Exception):
@@ -45,8 +38,8 @@ class Training:
     """A trial in training. rung: rungs reached. fault: why it cannot go on ("" while it can). seconds: spent on it,
     attempts before too.
 
-    initial: actors whose weights and normalisers the folds start from, in turn; none: as initialised.
-    curves: per rollout, a row of `CURVES` from each fold, since they were last taken.
+    initial: actors whose weights and normalisers the members start from, in turn; none: as initialised.
+    curves: per rollout, a row of the algorithm's curves from each member, since they were last taken.
     """
 
     plan: Plan
@@ -54,39 +47,29 @@ class Training:
     rung: int = 0
     fault: str = ""
     seconds: float = 0.0
-    initial: list[dict[str, Tensor]] = field(default_factory=list)
+    initial: list[StateDict] = field(default_factory=list)
     curves: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
 
-    def take_curves(self) -> list[tuple[int, dict[str, float]]]:
+    def take_curves(self, names: Sequence[str]) -> list[tuple[int, dict[str, float]]]:
+        """Means over members by rollout."""
         taken = [
-            (rollout, dict(zip(CURVES, np.mean(rows, axis=0).tolist(), strict=True)))
+            (rollout, dict(zip(names, np.mean(rows, axis=0).tolist(), strict=True)))
             for rollout, rows in sorted(self.curves.items())
         ]
         self.curves.clear()
         return taken
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What a trial traded in all test groups. value: mean over folds of the objective on the fold's own test groups."""
-
-    value: float
-    fold_scores: tuple[float, ...]
-    paths: PathTrades
-    objective: Objective
-    metrics: list[Metrics]
-
-
 @dataclass(frozen=True, eq=False)
 class _Seat:
-    """One member's place in a group: whose, and which fold."""
+    """One member's place in a group: whose, and which one."""
 
     training: Training
-    fold: int
+    member: int
 
     @property
     def state(self) -> MemberState:
-        return self.training.members[self.fold]
+        return self.training.members[self.member]
 
 
 class Trainer:
@@ -113,13 +96,13 @@ class Trainer:
         self._together = experiment.spec.trials_per_batch  # trials evaluated at once
         self.seconds = 0.0
         self.steps = 0
-        self._env: CryptoEnv | None = None
-        self._ppo: PPO | None = None
+        self._env: Any = None  # a `VecEnv` as the experiment makes it, and seats members in it
+        self._learner: Learner | None = None
         self._shape: tuple[tuple[str, int], ...] = ()
 
     def start(self, plan: Plan) -> Training:
         """A trial from the beginning. Its members are made when they are first loaded."""
-        return Training(plan, [MemberState() for _ in self.experiment.folds])
+        return Training(plan, [MemberState() for _ in range(self.experiment.members)])
 
     # -- training
     # -----------------------------------------------------------------------------------------------------------------
@@ -136,11 +119,11 @@ class Trainer:
         try:
             while True:
                 waiting = [
-                    _Seat(t, fold)
+                    _Seat(t, member)
                     for t in trainings
                     if not t.fault
-                    for fold, member in enumerate(t.members)
-                    if member.rollouts < self.spec.rung_end(rung(t))
+                    for member, state in enumerate(t.members)
+                    if state.rollouts < self.spec.rung_end(rung(t))
                 ]
                 if not waiting:
                     return
@@ -162,91 +145,99 @@ class Trainer:
 
     def _smaller(self, error: BaseException) -> None:
         """Give up the programs in memory and go on with half as many slots: the same experiment, to rounding."""
-        self._env = self._ppo = None
+        self._env = self._learner = None
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        if self.slots == 1:
+        if self.slots == self.experiment.together:
+            fewest = "a single member" if self.slots == 1 else f"{self.slots} members that play together"
             raise RunError(
-                f"out of memory with a single member ({str(error).splitlines()[0]}); use fewer --n-envs or smaller "
+                f"out of memory with {fewest} ({str(error).splitlines()[0]}); use fewer --n-envs or smaller "
                 "networks"
             ) from None
-        self.slots //= 2
+        unit = self.experiment.together
+        self.slots = max(1, self.slots // (2 * unit)) * unit
         self.ran_out(self.slots)
         self.say(f"out of memory: going on with {self.slots} members per program")
 
-    def _program(self, training: Training) -> tuple[CryptoEnv, PPO]:
+    def _program(self, training: Training) -> tuple[Any, Learner]:
         """Environment and learner for this trial's shape; kept as long as shape and slots stay."""
-        shape = tuple(sorted(training.plan.settings.shape.items()))
-        if self._env is None or self._ppo is None or shape != self._shape or self._ppo.shape.slots != self.slots:
-            self._env = self._ppo = None
+        settings = training.plan.settings
+        shape = tuple(sorted(settings.shape.items()))
+        if self._learner is None or shape != self._shape or self._learner.shape.slots != self.slots:
+            self._env = self._learner = None
             env = self.experiment.training_env(self.slots, self.spec.num_envs)
-            self._ppo = PPO(self.experiment.shape(training.plan.settings, env, self.slots), self.experiment.device)
+            self._learner = self.experiment.algorithm.learner(
+                self.experiment.shape(settings, env, self.slots), self.experiment.device
+            )
             self._env, self._shape = env, shape
-        return self._env, self._ppo
+        return self._env, self._learner
 
-    def _load(self, group: Sequence[_Seat]) -> tuple[CryptoEnv, PPO]:
+    def _load(self, group: Sequence[_Seat]) -> tuple[Any, Learner]:
         """Put members into slots 0 …; new ones are made, the rest of the slots emptied."""
-        env, ppo = self._program(group[0].training)
+        env, learner = self._program(group[0].training)
         fresh = []
         for slot, seat in enumerate(group):
             plan, state = seat.training.plan, seat.state
-            params = self.experiment.env_params(plan.settings)
-            env.configure_member(slot, params, self.experiment.folds[seat.fold].train)
-            if state.ppo is not None and state.env is not None:
+            self.experiment.seat(env, slot, seat.member, plan.settings)
+            if state.learner is not None and state.env is not None:
                 env.set_member(slot, state.env)
-                ppo.set_member(slot, state.ppo)
+                learner.set_member(slot, state.learner)
                 continue
-            seed = derive_seed(plan.seed, "fold", seat.fold)
+            seed = derive_seed(plan.seed, "fold", seat.member)
             env.reset_member(slot, derive_seed(seed, "env"))
-            avg, std = self.experiment.normaliser(seat.fold, params.lookback)
-            ppo.add_member(slot, self.experiment.ppo_params(plan.settings), seed, self.spec.rollouts, avg, std)
+            avg, std = self.experiment.normaliser(seat.member, plan.settings)
+            params = self.experiment.learner_params(plan.settings)
+            learner.add_member(slot, params, seed, self.spec.rollouts, avg, std)
             if seat.training.initial:
-                self._lend(ppo, slot, seat.training.initial[seat.fold % len(seat.training.initial)])
+                self._lend(learner, slot, seat.training.initial[seat.member % len(seat.training.initial)])
             fresh.append(slot)
         for slot in range(len(group), self.slots):
-            ppo.remove_member(slot)
+            learner.remove_member(slot)
         if fresh:
-            ppo.begin(env.observe(), fresh)
-        return env, ppo
+            learner.begin(env.observe(), fresh)
+        return env, learner
 
     @staticmethod
-    def _lend(ppo: PPO, slot: int, actor: dict[str, Tensor]) -> None:
+    def _lend(learner: Learner, slot: int, actor: StateDict) -> None:
         """Start a new member from an actor trained elsewhere; its critic is its own, but sees through the actor's
         normaliser.
         """
-        _, critic = ppo.export_member(slot)
+        if not isinstance(learner, PPO):
+            raise InputError("start_from lends weights to members of PPO alone")
+        _, critic = learner.export_member(slot)
         columns = actor["state_avg"].numel()
         for name in ("state_avg", "state_std"):
             critic[name][:columns] = actor[name]
-        ppo.population.import_member(slot, actor, critic)
+        learner.population.import_member(slot, actor, critic)
 
     def _train(self, group: Sequence[_Seat], rollouts: int) -> None:
-        env, ppo = self._load(group)
+        env, learner = self._load(group)
         stopped = False
         begun = [seat.state.rollouts for seat in group]
         done = 0
 
-        def on_rollout(stats: RolloutStats) -> bool:
+        def on_rollout(stats: Any) -> bool:
             nonlocal stopped, done
             done += 1
             steps = len(group) * self.spec.transitions
             self.steps += steps
             self.progress(steps)
             rows = torch.stack(
-                [getattr(stats, name) for name in CURVES], 1
+                [getattr(stats, name) for name in self.experiment.algorithm.curves], 1
             ).tolist()  # the one read of the device per rollout
             for seat, first, row in zip(group, begun, rows, strict=False):
                 seat.training.curves[first + done].append(row)
             stopped = self.stop()
             return stopped
 
-        ppo.train(env, rollouts, on_rollout)
-        for slot, (seat, diverged) in enumerate(zip(group, ppo.diverged, strict=False)):
+        learner.train(env, rollouts, on_rollout)
+        for slot, (seat, diverged) in enumerate(zip(group, learner.diverged, strict=False)):
             training = seat.training
-            training.members[seat.fold] = MemberState(ppo.get_member(slot), env.get_member(slot), begun[slot] + done)
+            state = MemberState(learner.get_member(slot), env.get_member(slot), begun[slot] + done)
+            training.members[seat.member] = state
             if diverged and not training.fault:
-                at = f"fold {seat.fold}, by rollout {begun[slot] + done} of {self.spec.rollouts}"
+                at = f"{self.experiment.member} {seat.member}, by rollout {state.rollouts} of {self.spec.rollouts}"
                 training.fault = f"diverged: {at} the gradient was not finite"
         if stopped:
             raise Interrupted
@@ -255,15 +246,14 @@ class Trainer:
     # ---------------------------------------------------------------------------------------------------------------
 
     def evaluate(self, trainings: Sequence[Training]) -> list[Evaluation | None]:
-        """Trade all test groups of all folds of these trials in one batch. None, and a `fault`, where a trial's numbers
-        are not finite.
+        """Judge all members of these trials in one batch. None, and a `fault`, where a trial's numbers are not finite.
 
         Raises Interrupted where `stop` said so. A device out of memory is met with half the trials at a time.
         """
         if not trainings:
             return []
         try:
-            trades, order = self._trade(trainings)
+            evaluations = self._evaluate(trainings)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
@@ -272,83 +262,47 @@ class Trainer:
                 return self.evaluate(trainings)
             half = self._together = len(trainings) // 2
             return [*self.evaluate(trainings[:half]), *self.evaluate(trainings[half:])]
-        return [self._judge(t, trades, i * len(order), order) for i, t in enumerate(trainings)]
+        for training, evaluation in zip(trainings, evaluations, strict=True):
+            if evaluation is None:
+                training.fault = training.fault or "diverged: its results in the evaluation are not finite"
+        return evaluations
 
-    def _trade(self, trainings: Sequence[Training]) -> tuple[WindowTrades, list[tuple[int, int]]]:
-        """All rows, trial by trial, fold by fold, group by group; and (fold, group) of each row of one trial."""
-        splits = self.experiment.splits
-        seats = [_Seat(t, fold.index) for t in trainings for fold in splits.folds]
+    def _evaluate(self, trainings: Sequence[Training]) -> list[Evaluation | None]:
+        seats = self._seats(trainings)
         # As many programs of G slots as a full batch needs: rounding must not depend on the company.
-        programs = -(-max(self._together, len(trainings)) * len(splits.folds) // self.slots)
-        parts = []
+        full = -(-max(self._together, len(trainings)) * self.experiment.members // self.slots)
+        programs: list[Act] = []
         for start in range(0, len(seats), self.slots):
-            _, ppo = self._load(seats[start : start + self.slots])
-            parts.append(ppo.act_fn())
-        actors = Actors.together(parts + parts[:1] * (programs - len(parts)))
-        params: list[EnvParams] = [self.experiment.env_params(seat.training.plan.settings) for seat in seats]
-        windows = [splits.test_windows(splits.folds[seat.fold]) for seat in seats]
-        dummies = actors.shape.slots - len(seats)
-        env = self.experiment.evaluation_env(params + [params[0]] * dummies, windows + [windows[0]] * dummies)
+            _, learner = self._load(seats[start : start + self.slots])
+            programs.append(learner.act_fn())
+        settings = [training.plan.settings for training in trainings]
 
-        def act(obs: Tensor) -> Tensor:
+        def ask() -> None:
             if self.stop():
                 raise Interrupted
-            return actors(obs)
 
-        order = [(fold.index, group) for fold in splits.folds for group in fold.test_groups]
-        return trade_windows(env, act), order
+        return list(self.experiment.evaluate(settings, programs, self.slots, full, ask))
 
-    def _judge(
-        self, training: Training, trades: WindowTrades, first_row: int, order: list[tuple[int, int]]
-    ) -> Evaluation | None:
-        """One trial's rows begin at `first_row`."""
-        if not np.isfinite(trades.returns[first_row : first_row + len(order)]).all():
-            training.fault = training.fault or "diverged: its portfolio has no finite value in the evaluation"
-            return None
-        objective = OBJECTIVES[self.spec.objective]
-        timeframe = self.spec.data.timeframe
-        scores = []
-        for fold in self.experiment.folds:
-            mine = [row for row, (index, _) in enumerate(order, start=first_row) if index == fold.index]
-            scores.append(objective(_one_path(trades, mine), timeframe, STD_WEIGHT).value)
-        paths = path_trades(self.experiment.splits, trades, order, first_row)
-        return Evaluation(
-            float(np.mean(scores)),
-            tuple(scores),
-            paths,
-            objective(paths, timeframe, STD_WEIGHT),
-            paths.summarise(timeframe),
-        )
+    def _seats(self, trainings: Sequence[Training]) -> list[_Seat]:
+        return [_Seat(t, member) for t in trainings for member in range(self.experiment.members)]
 
-    def actors_of(self, plan: Plan, states: Sequence[State]) -> list[dict[str, Tensor]]:
+    def actors_of(self, plan: Plan, states: Sequence[State]) -> list[StateDict]:
         """The actors in members' states, which may come from another run. Raises InputError where they are of another
         shape.
         """
-        _, ppo = self._program(self.start(plan))
+        _, learner = self._program(self.start(plan))
         exported = []
         for state in states:
-            ppo.set_member(0, state)
-            exported.append(ppo.export_member(0)[0])
+            learner.set_member(0, state)
+            exported.append(learner.export_member(0)[0])
         return exported
 
-    def actors(self, training: Training) -> list[dict[str, Tensor]]:
-        """The trained actors, one per fold, as `agents.policy` saves them."""
-        exported: list[dict[str, Tensor]] = []
-        seats = [_Seat(training, fold.index) for fold in self.experiment.folds]
+    def actors(self, training: Training) -> list[StateDict]:
+        """The trained actors, one per member, as `agents.policy` saves them."""
+        exported: list[StateDict] = []
+        seats = self._seats([training])
         for start in range(0, len(seats), self.slots):
             group = seats[start : start + self.slots]
-            _, ppo = self._load(group)
-            exported += [ppo.export_member(slot)[0] for slot in range(len(group))]
+            _, learner = self._load(group)
+            exported += [learner.export_member(slot)[0] for slot in range(len(group))]
         return exported
-
-
-FIELDS = ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
-
-
-def _one_path(trades: WindowTrades, rows: Sequence[int]) -> PathTrades:
-    """The windows of one fold behind each other, as if they were a path."""
-    joined = {
-        name: np.concatenate([getattr(trades, name)[row, : trades.lengths[row]] for row in rows])[None]
-        for name in FIELDS
-    }
-    return PathTrades(**joined)

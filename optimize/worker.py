@@ -12,14 +12,13 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-import numpy as np
 import torch
 from optuna.trial import TrialState
 from rich.console import Console
 
 from envs.errors import TryAgainLater
 from envs.supervisor import Supervisor
-from optimize.experiment import Experiment
+from optimize.experiment import Evaluation, Experiment
 from optimize.measure import make_chunks
 from optimize.metrics import serving_metrics
 from optimize.pause import PauseWatch
@@ -40,7 +39,7 @@ from optimize.study import TOTAL_KEY, Plan, StudyHandle, count_states
 from optimize.summary import print_summary
 from optimize.telemetry import Telemetry
 from optimize.timing import Phases
-from optimize.trial_batch import Evaluation, Interrupted, Trainer, Training
+from optimize.trial_batch import Interrupted, Trainer, Training
 
 AfterStudy = Callable[[StudyHandle, Console], None]
 OnNewBest = Callable[[StudyHandle], None]  # must return at once and never raise: training goes on behind it
@@ -384,7 +383,7 @@ class Worker:
             number, rung = training.plan.number, training.rung
             if rung >= self.spec.rungs:
                 self._tell(training, lambda t=training, e=evaluation: self._complete(trainer, t, e))  # type: ignore[misc]
-                self.telemetry.say(f"trial {number} complete: objective {evaluation.objective.value:+.4f}")
+                self.telemetry.say(f"trial {number} complete: objective {evaluation.final:+.4f}")
             elif pruned:
                 reason = f"pruned at rung {rung} of {self.spec.rungs}: {evaluation.value:+.4f} is worse than its peers"
                 self._tell(training, lambda t=training, r=reason: self.handle.prune(t.plan.trial_id, r))  # type: ignore[misc]
@@ -415,12 +414,10 @@ class Worker:
     def _attributes(self, training: Training, evaluation: Evaluation, rate: float) -> dict[str, Any]:
         plan = training.plan
         return {
-            "sweepd:fold_scores": list(evaluation.fold_scores),
-            "sweepd:path_scores": list(evaluation.objective.path_scores),
-            "sweepd:metrics": _mean_metrics(evaluation),
-            "sweepd:reason": "; ".join(evaluation.objective.reasons),
+            **evaluation.attributes(),
+            "sweepd:reason": "; ".join(evaluation.reasons),
             "sweepd:env_params": asdict(self.experiment.env_params(plan.settings)),
-            "sweepd:ppo_params": asdict(self.experiment.ppo_params(plan.settings)),
+            f"sweepd:{self.experiment.algorithm.table}_params": asdict(self.experiment.learner_params(plan.settings)),
             "sweepd:shape": plan.settings.shape,
             "sweepd:seed": plan.seed,
             "sweepd:num_envs": self.spec.num_envs,
@@ -432,7 +429,7 @@ class Worker:
     def _complete(self, trainer: Trainer, training: Training, evaluation: Evaluation) -> None:
         with self.phases("files"):
             self.records.complete(trainer, training, evaluation)
-        self.handle.complete(training.plan.trial_id, evaluation.objective.value)
+        self.handle.complete(training.plan.trial_id, evaluation.final)
 
     def _put_back(self, training: Training, *, with_checkpoint: bool) -> None:
         """RUNNING to WAITING under the same number; first with a checkpoint where there is something new to keep."""
@@ -440,7 +437,7 @@ class Worker:
         if trial_id not in self.handle.storage.held():
             return
         try:
-            if with_checkpoint and any(member.ppo is not None for member in training.members):
+            if with_checkpoint and any(member.learner is not None for member in training.members):
                 self.records.checkpoint_now(training)
             self.handle.put_back(trial_id)
         except TrialLost:
@@ -449,16 +446,6 @@ class Worker:
         self.telemetry.say(
             f"trial {training.plan.number} put back at rollout {training.members[0].rollouts} of {self.spec.rollouts}"
         )
-
-
-def _mean_metrics(evaluation: Evaluation) -> dict[str, float]:
-    """Means over paths of every number in `Metrics`."""
-    rows = [m.to_dict() for m in evaluation.metrics]
-    return {
-        name: float(np.mean([float(row[name]) for row in rows]))
-        for name, value in rows[0].items()
-        if not isinstance(value, str)
-    }
 
 
 def device_name(device: torch.device) -> str:
@@ -481,7 +468,7 @@ def work(
     """
     telemetry = Telemetry(console, handle.name, experiment.device)
     telemetry.total = options.total
-    telemetry.steps_per_trial = len(experiment.folds) * handle.spec.rollouts * handle.spec.transitions
+    telemetry.steps_per_trial = experiment.members * handle.spec.rollouts * handle.spec.transitions
     stop, life = StopRequest(telemetry.say), Life.present()
     telemetry.recycled = life.recycled
     handle.storage.set_study_user_attr(handle.study_id, TOTAL_KEY, options.total)

@@ -15,9 +15,10 @@ from rich.console import Console
 
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.demo_market import make_demo_market
-from optimize.experiment import Experiment
-from optimize.freeze import Request, open_study
+from optimize.crypto_experiment import CryptoExperiment
+from optimize.freeze import open_study
 from optimize.recovery import leave, register_worker
+from optimize.request import Request
 from optimize.search_space import SearchSpace
 from optimize.stopping import StopRequest
 from optimize.storage import open_storage, storage_url
@@ -70,7 +71,7 @@ def standard_bars() -> tuple[Bars, str]:
 
 def study_in(
     folder: Path, bars: Bars, request: dict[str, Any], space: str | None = None
-) -> tuple[StudyHandle, Experiment]:
+) -> tuple[StudyHandle, CryptoExperiment]:
     """The study in `folder`, made where there is none. request: fields of `optimize.freeze.Request`. space: a search
     space's text.
     """
@@ -78,7 +79,7 @@ def study_in(
     if study_exists(storage, NAME):
         handle = StudyHandle(storage, NAME)
         torch.set_num_threads(handle.spec.threads)
-        return handle, Experiment(handle.spec, bars, torch.device("cpu"))
+        return handle, CryptoExperiment(handle.spec, bars, torch.device("cpu"))
     if space is not None:
         (folder / "space.toml").write_text(space)
         request = {**request, "search_space": str(folder / "space.toml")}
@@ -92,7 +93,7 @@ def quiet_telemetry(handle: StudyHandle) -> Telemetry:
 
 
 def work(
-    handle: StudyHandle, experiment: Experiment, more: int, telemetry: Telemetry | None = None
+    handle: StudyHandle, experiment: CryptoExperiment, more: int, telemetry: Telemetry | None = None
 ) -> tuple[Worker, float]:
     """Train that many more trials with the real worker. Returns it, and the seconds it took."""
     total = len(handle.trials()) + more

@@ -43,7 +43,7 @@ from envs.crypto.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.splits import CrossValidation
 from envs.files import write_atomic
-from optimize.experiment import Experiment
+from optimize.crypto_experiment import CryptoExperiment
 from optimize.search_space import Settings
 
 HOUR = 3600.0
@@ -51,7 +51,7 @@ GOALS = {"elegant 1 env": 50.0, "elegant": 4.0}
 PRUNING = {"groups": 4, "test_groups": 2, "trials": 16}
 
 
-def elegant(experiment: Experiment, settings: Settings, num_envs: int) -> Callable[[], int]:
+def elegant(experiment: CryptoExperiment, settings: Settings, num_envs: int) -> Callable[[], int]:
     """A function that trains the first fold for one rollout with ElegantRL's agent and returns the steps made."""
     spec = experiment.spec
     horizon = spec.transitions // num_envs

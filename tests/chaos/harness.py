@@ -32,7 +32,7 @@ from agents.policy import load_members
 from envs.crypto.bars import write_bars
 from envs.crypto.demo_market import make_planted_market
 from optimize import actions, worker
-from optimize.experiment import Experiment, load_study_bars
+from optimize.crypto_experiment import CryptoExperiment, load_study_bars
 from optimize.recovery import recover_stale
 from optimize.storage import attempts, open_storage
 from optimize.study import Plan, StudyHandle
@@ -295,7 +295,7 @@ def _files(handle: StudyHandle, found: list[FrozenTrial]) -> Iterator[str]:
 def _not_as_alone(handle: StudyHandle, found: list[FrozenTrial], figures: Figures) -> Iterator[str]:
     """Trials whose numbers differ from those of the same trial left alone, in any bit."""
     torch.set_num_threads(1)
-    experiment = Experiment(handle.spec, load_study_bars(handle.spec), torch.device("cpu"))
+    experiment = CryptoExperiment(handle.spec, load_study_bars(handle.spec), torch.device("cpu"))
     for trial in [t for t in found if t.state in FINISHED]:
         trainer = Trainer(experiment, stop=lambda: False, progress=lambda _: None, say=lambda _: None)
         settings = handle.space.resolve(trial.params)

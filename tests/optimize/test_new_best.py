@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from envs.crypto.bars import load_bars
-from optimize.experiment import Experiment
+from optimize.crypto_experiment import CryptoExperiment
 from optimize.study import StudyHandle
 from optimize.summary import best_trial
 from optimize.worker import WorkerOptions, work
@@ -21,7 +21,7 @@ from tests.optimize.study_files import open_handle
 def test_a_new_best_trial_is_told_once_between_batches(market: Path, sweepd: Sweepd) -> None:
     sweepd("train", "--n-trials", 3, "--pruner", "none").finish()
     handle = open_handle(market)
-    experiment = Experiment(handle.spec, load_bars(market / "bars", "1h"), torch.device("cpu"))
+    experiment = CryptoExperiment(handle.spec, load_bars(market / "bars", "1h"), torch.device("cpu"))
     before, heard = best_trial(handle), []
 
     def hear(told: StudyHandle) -> None:

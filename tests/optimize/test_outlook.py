@@ -13,12 +13,12 @@ from optuna.trial import FrozenTrial, TrialState
 from envs.crypto import luck
 from envs.crypto.splits import CrossValidation
 from optimize.outlook import outlook, sentence
-from optimize.spec import DataSpec, StudySpec
+from optimize.spec import CryptoSpec, DataSpec
 
 HOURS = 8766.0
 
 
-def spec(bars: int, cv: CrossValidation | None = None, **changes: object) -> StudySpec:
+def spec(bars: int, cv: CrossValidation | None = None, **changes: object) -> CryptoSpec:
     """Of a study on that many hourly bars."""
     data = DataSpec("", ("A/USDT",), "1h", "", "2020-01-01T00:00:00Z", "2021-01-01T00:00:00Z", bars, True)
     fields = {
@@ -28,7 +28,7 @@ def spec(bars: int, cv: CrossValidation | None = None, **changes: object) -> Stu
         "horizon": 8, "slots": 1, "trials_per_batch": 1, "objective": "excess-sharpe", "sampler": "tpe",
         "pruner": "none", "seed": 0, "space": {}, "threads": 1,
     }  # fmt: skip
-    return StudySpec(**(fields | changes))  # type: ignore[arg-type]
+    return CryptoSpec(**(fields | changes))  # type: ignore[arg-type]
 
 
 def complete(ratio: float) -> FrozenTrial:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from envs.crypto.bars import Bars
-from optimize.experiment import Experiment
+from optimize.crypto_experiment import CryptoExperiment
 from optimize.profiling import Profile, profile
 from tests.optimize.conftest import TRAIN, Sweepd
 from tests.optimize.test_trial_batch import make_spec
@@ -17,7 +17,7 @@ from tests.optimize.test_trial_batch import make_spec
 def test_every_phase_of_a_batch_is_measured(bars: Bars) -> None:
     space = {"name": "x", "version": 1, "shape": {"net_width": {"value": 8}, "minibatch": {"value": 16}}}
     spec = make_spec(bars, budget=640, space={**space, "ppo": {}, "env": {}})
-    found = profile(Experiment(spec, bars, torch.device("cpu")), seconds=0.1)
+    found = profile(CryptoExperiment(spec, bars, torch.device("cpu")), seconds=0.1)
     assert set(found.seconds) == {"env", "policy", "update", "transfer", "evaluation", "host"}
     assert all(spent > 0 for spent in found.seconds.values())
     assert found.steps == 3 * 5 * spec.rollouts * spec.transitions  # trials x folds x steps

@@ -23,14 +23,14 @@ def test_whatever_a_preset_draws_is_accepted_by_the_engine(name: str, seed: int)
     trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed)).ask()
     params = space.suggest(trial)
     resolved = space.resolve(params)
-    PPOParams(**resolved.ppo)
+    PPOParams(**resolved.learner)
     assert EnvParams(**resolved.env).lookback <= space.max_lookback
     space.validate(params)
     assert space.shape_of(params) == resolved.shape
 
 
 def test_a_space_survives_json_and_knows_its_timeframe() -> None:
-    hourly, five = load_space("wide", "1h"), load_space("wide", "5m")
+    hourly, five = load_space("wide", timeframe="1h"), load_space("wide", timeframe="5m")
     assert SearchSpace.from_dict(hourly.to_dict()) == hourly
     assert five.tables["ppo"]["one_minus_gamma"].low == 1e-3
     assert hourly.tables["ppo"]["one_minus_gamma"].low == 3e-3
@@ -45,8 +45,8 @@ def test_a_switched_off_parameter_is_not_drawn_and_resolves_to_its_off_value() -
     assert params["target_kl"] == 0.005
     resolved = space.resolve(params)
     assert resolved.env["trailing_stop"] == 0.0
-    assert resolved.ppo["target_kl"] == 0.005
-    assert resolved.ppo["gamma"] == pytest.approx(1 - 3e-3)
+    assert resolved.learner["target_kl"] == 0.005
+    assert resolved.learner["gamma"] == pytest.approx(1 - 3e-3)
 
 
 def test_narrow_stays_inside_the_space_and_around_the_trial() -> None:
@@ -74,7 +74,7 @@ def test_narrow_stays_inside_the_space_and_around_the_trial() -> None:
         ('name = "x"\nversion = 1\n[env]\nfee = { value = 0.1 }', "fee is not a parameter"),
         ('name = "x"\nversion = 1\n[ppo]\ngamma = { value = 0.9 }\none_minus_gamma = { value = 0.1 }', "keep one"),
         ('name = "x"\nversion = 1\n[nets]\nwidth = { value = 1 }', "unknown key 'nets'"),
-        ('name = "x"\nversion = 1\n[timeframe.7m.ppo]\nclip = { value = 0.1 }', "7m"),
+        ('name = "x"\nversion = 1\n[timeframe.7m.learner]\nclip = { value = 0.1 }', "7m"),
         ('name = "x"', "version"),
         ("name = ", "not valid TOML"),
     ],

@@ -128,9 +128,9 @@ def test_a_checkpoint_comes_back_and_a_damaged_one_is_refused(tmp_path: Path) ->
     back = read_checkpoint(path, sha256)
     assert (back.rung, back.seconds, back.note) == (2, 1.5, {"seed": 2**62})
     assert [m.rollouts for m in back.members] == [7, 0]
-    assert back.members[0].ppo is not None
-    assert torch.equal(back.members[0].ppo["weights"], state["weights"])
-    assert back.members[1].ppo is None
+    assert back.members[0].learner is not None
+    assert torch.equal(back.members[0].learner["weights"], state["weights"])
+    assert back.members[1].learner is None
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))

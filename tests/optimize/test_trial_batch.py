@@ -16,9 +16,9 @@ from agents.ppo import PPO
 from envs.crypto.bars import Bars
 from envs.crypto.splits import CrossValidation
 from envs.errors import RunError
-from optimize.experiment import Experiment
+from optimize.crypto_experiment import CryptoExperiment
 from optimize.search_space import SearchSpace, Settings
-from optimize.spec import DataSpec, StudySpec
+from optimize.spec import CryptoSpec, DataSpec
 from optimize.study import Plan
 from optimize.trial_batch import Interrupted, Trainer, Training
 from tests.optimize.conftest import RECIPE
@@ -26,10 +26,10 @@ from tests.optimize.conftest import RECIPE
 SHAPE = {"net_width": 8, "net_depth": 1, "minibatch": 16, "epochs": 2}
 
 
-def make_spec(bars: Bars, **changes: Any) -> StudySpec:
+def make_spec(bars: Bars, **changes: Any) -> CryptoSpec:
     """A study of two walk-forward folds and seconds of training."""
     cv = CrossValidation("walk-forward", groups=6)
-    spec = StudySpec(
+    spec = CryptoSpec(
         environment="crypto", algorithm="ppo",
         data=DataSpec("bars", bars.tickers, bars.timeframe, bars.fingerprint, "", "", len(bars), True),
         recipe={"name": RECIPE.name, "version": RECIPE.version, "memory": RECIPE.memory},
@@ -42,8 +42,8 @@ def make_spec(bars: Bars, **changes: Any) -> StudySpec:
 
 
 @pytest.fixture(scope="module")
-def experiment(bars: Bars) -> Experiment:
-    return Experiment(make_spec(bars), bars, torch.device("cpu"))
+def experiment(bars: Bars) -> CryptoExperiment:
+    return CryptoExperiment(make_spec(bars), bars, torch.device("cpu"))
 
 
 def plan(number: int, **env: Any) -> Plan:
@@ -58,14 +58,14 @@ def to_the_end(trainer: Trainer, trainings: list[Training]) -> dict[int, Any]:
     evaluations = trainer.evaluate(trainings)
     return {
         t.plan.number: (
-            e.value, e.fold_scores, e.paths.returns.tobytes(),
+            e.value, e.scores, e.paths.returns.tobytes(),
             [{k: v.numpy().tobytes() for k, v in actor.items()} for actor in trainer.actors(t)],
         )
         for t, e in zip(trainings, evaluations, strict=True) if e is not None
     }  # fmt: skip
 
 
-def test_a_trial_is_the_same_alone_in_company_and_when_others_leave(experiment: Experiment) -> None:
+def test_a_trial_is_the_same_alone_in_company_and_when_others_leave(experiment: CryptoExperiment) -> None:
     together = Trainer(experiment)
     trials = [together.start(plan(n)) for n in range(3)]
     assert len(trials) * len(experiment.folds) > 2 * together.slots  # several programs
@@ -82,7 +82,9 @@ def test_a_trial_is_the_same_alone_in_company_and_when_others_leave(experiment: 
     assert last.paths.returns.tobytes() == in_company[1][2]
 
 
-def test_pruned_trials_leave_fewer_programs_to_train(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruned_trials_leave_fewer_programs_to_train(
+    experiment: CryptoExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     groups: list[int] = []
     train = Trainer._train
 
@@ -102,7 +104,7 @@ def test_pruned_trials_leave_fewer_programs_to_train(experiment: Experiment, mon
     assert len(groups) == -(-members // 4)
 
 
-def test_trials_at_different_rungs_share_a_batch(experiment: Experiment) -> None:
+def test_trials_at_different_rungs_share_a_batch(experiment: CryptoExperiment) -> None:
     trainer = Trainer(experiment)
     ahead, behind = trainer.start(plan(0)), trainer.start(plan(1))
     trainer.advance([ahead], lambda _: 1)
@@ -117,7 +119,7 @@ def test_trials_at_different_rungs_share_a_batch(experiment: Experiment) -> None
     assert evaluated.paths.returns.tobytes() == whole[0][2]
 
 
-def test_a_stop_leaves_members_between_rollouts_and_going_on_changes_nothing(experiment: Experiment) -> None:
+def test_a_stop_leaves_members_between_rollouts_and_going_on_changes_nothing(experiment: CryptoExperiment) -> None:
     asked = 0
 
     def stop() -> bool:
@@ -144,11 +146,11 @@ def test_a_stop_leaves_members_between_rollouts_and_going_on_changes_nothing(exp
         assert evaluation.paths.returns.tobytes() == whole[trial.plan.number][2]
 
 
-def test_divergence_is_the_fault_of_one_trial(experiment: Experiment) -> None:
+def test_divergence_is_the_fault_of_one_trial(experiment: CryptoExperiment) -> None:
     trainer = Trainer(experiment)
     trials = [trainer.start(plan(n)) for n in range(3)]
     trainer.advance(trials, lambda _: 1)
-    bad = trials[1].members[1].ppo
+    bad = trials[1].members[1].learner
     assert bad is not None
     bad["weights"].fill_(float("nan"))
     trainer.advance(trials, lambda _: 2)
@@ -180,7 +182,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def test_out_of_memory_means_smaller_programs_and_no_trials_failure(
-    experiment: Experiment, small_memory: Callable[[int], None]
+    experiment: CryptoExperiment, small_memory: Callable[[int], None]
 ) -> None:
     reference = Trainer(experiment)
     whole = to_the_end(reference, [reference.start(plan(0))])
@@ -198,7 +200,7 @@ def test_out_of_memory_means_smaller_programs_and_no_trials_failure(
 
 
 def test_out_of_memory_with_a_single_member_ends_the_run_and_not_the_trial(
-    experiment: Experiment, small_memory: Callable[[int], None]
+    experiment: CryptoExperiment, small_memory: Callable[[int], None]
 ) -> None:
     small_memory(0)
     trainer = Trainer(experiment)
@@ -208,7 +210,7 @@ def test_out_of_memory_with_a_single_member_ends_the_run_and_not_the_trial(
     assert trial.fault == ""
 
 
-def test_every_parameter_reaches_environment_and_learner(experiment: Experiment) -> None:
+def test_every_parameter_reaches_environment_and_learner(experiment: CryptoExperiment) -> None:
     """Trials that differ in one parameter differ in what they trade; what they share, they share."""
     trainer = Trainer(experiment)
     base = Settings(dict(SHAPE), {}, {})
@@ -218,7 +220,7 @@ def test_every_parameter_reaches_environment_and_learner(experiment: Experiment)
         ({}, {"lookback": 2}), ({}, {"cash_reserve": 0.3}),
     ]  # fmt: skip
     trials = [
-        trainer.start(Plan(i, i, {}, dataclasses.replace(base, ppo=ppo, env=env), 7))
+        trainer.start(Plan(i, i, {}, dataclasses.replace(base, learner=ppo, env=env), 7))
         for i, (ppo, env) in enumerate(changes)
     ]
     numbers = to_the_end(trainer, trials)
@@ -227,12 +229,12 @@ def test_every_parameter_reaches_environment_and_learner(experiment: Experiment)
     assert to_the_end(twin, [twin.start(Plan(99, 99, {}, base, 7))])[99][2] == numbers[0][2]
 
 
-def test_curves_are_recorded_once_per_rollout(experiment: Experiment) -> None:
+def test_curves_are_recorded_once_per_rollout(experiment: CryptoExperiment) -> None:
     trainer = Trainer(experiment)
     trial = trainer.start(plan(0))
     trainer.advance([trial], lambda _: 1)
-    taken = trial.take_curves()
+    taken = trial.take_curves(experiment.algorithm.curves)
     assert [rollout for rollout, _ in taken] == [1, 2]
     assert all(np.isfinite(list(values.values())).all() for _, values in taken)
-    assert trial.take_curves() == []
+    assert trial.take_curves(experiment.algorithm.curves) == []
     assert trainer.steps == 2 * experiment.spec.transitions * len(experiment.folds)

@@ -1,0 +1,79 @@
+"""Whole episodes of a policy in a game: what it scores, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from envs.games.registry import GameEnv
+
+Floats = NDArray[np.float64]
+_LOOK_EVERY = 16  # steps between two looks at whether all have ended: each waits for the device
+LONGEST = 100_000  # steps after which an episode without an end of its own counts as over
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """The first episode of every row of an environment. returns: sums of the game's own rewards, over all seats where
+    it has several; lengths: steps. Both (members, episodes).
+    """
+
+    returns: Floats
+    lengths: NDArray[np.int64]
+
+
+def play_episodes(
+    env: GameEnv,
+    act: Callable[[Tensor], Tensor],
+    seats: int = 1,
+    ask: Callable[[], None] = lambda: None,
+    ended: Callable[[Tensor], None] = lambda _: None,
+) -> Episodes:
+    """Play until every row has ended one episode, from where the environment was reset to.
+
+    act: from observations to actions, for all rows. seats: rows per game, next to each other. ask: called at every
+    step; it may raise. ended: told (num_envs,) bool after each step: which rows' episodes it ended. Raises RunError
+    where an action was illegal.
+    """
+    rows = env.num_envs
+    total = torch.zeros(rows, dtype=torch.float64, device=env.device)
+    length = torch.zeros(rows, dtype=torch.int64, device=env.device)
+    alive = torch.ones(rows, dtype=torch.bool, device=env.device)
+    unit = env.reward_unit
+    obs, step = env.observe(), 0
+    while step < LONGEST and (step % _LOOK_EVERY or bool(alive.any())):
+        ask()
+        made = env.step(act(obs))
+        obs, step = made.obs, step + 1
+        total += torch.where(alive, made.reward.double() * unit, 0.0)
+        length += alive
+        done = made.terminated | made.truncated
+        alive &= ~done
+        ended(done)
+    env.check()
+    returns = total.view(env.num_members, -1, seats).sum(-1)
+    lengths = length.view(env.num_members, -1, seats)[..., 0]
+    return Episodes(returns.cpu().numpy(), lengths.cpu().numpy())
+
+
+def interquartile_mean(scores: Floats) -> Floats:
+    """(…) from (…, runs): the mean of the middle half of the runs, a quarter left out on either side (rounded down).
+
+    Agarwal et al., "Deep reinforcement learning at the edge of the statistical precipice", 2021.
+    """
+    ordered = np.sort(scores, axis=-1)
+    out = int(0.25 * scores.shape[-1])
+    return np.asarray(ordered[..., out : scores.shape[-1] - out].mean(-1))
+
+
+def interval(scores: Floats, confidence: float = 0.95, draws: int = 2000) -> tuple[float, float]:
+    """Percentile bootstrap of the interquartile mean over (runs,) scores; the same for the same scores."""
+    chosen = np.random.default_rng(0).integers(0, len(scores), (draws, len(scores)))
+    spread = interquartile_mean(scores[chosen])
+    low, high = np.quantile(spread, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)

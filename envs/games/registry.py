@@ -1,0 +1,83 @@
+"""The games by name: `cartpole`, `bucket-brigade`, and `gym:ID` for any Gymnasium environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from envs.errors import InputError
+from envs.games.cartpole import CartPole, CartPoleParams
+from envs.vec_env import Step
+
+
+class GameEnv(Protocol):
+    """A `envs.vec_env.VecEnv` whose slots take one member after the other.
+
+    reward_unit: what a reward of 1 stands for in the game's own score, for environments that scale what is learned
+    from.
+    """
+
+    env_name: str
+    num_envs: int
+    max_step: int
+    state_dim: int
+    action_dim: int
+    if_discrete: bool
+    privileged_dim: int
+    action_dims: tuple[int, ...]
+    image_shape: tuple[int, int, int] | None
+    num_members: int
+    envs_per_member: int
+    device: torch.device
+    reward_unit: float | Tensor
+
+    def configure_member(self, member: int, params: Any) -> None: ...
+    def reset_member(self, member: int, seed: int | None = None) -> None: ...
+    def observe(self, out: Tensor | None = None) -> Tensor: ...
+    def reset(self, seed: int | Sequence[int] | None = None) -> Tensor: ...
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step: ...
+    def check(self) -> None: ...
+    def set_member(self, member: int, state: dict[str, Tensor]) -> None: ...
+    def get_member(self, member: int) -> dict[str, Tensor]: ...
+
+
+class MakeGame(Protocol):
+    """Makes `num_envs` copies for each of as many members as there are params.
+
+    together: so many consecutive members share their copies and play with each other (games of several players).
+    """
+
+    def __call__(
+        self, params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str
+    ) -> GameEnv: ...
+
+
+@dataclass(frozen=True)
+class Game:
+    """One game. params: the dataclass of its parameters. seats: players, each of them a row of the environment.
+    solved: the mean return from which on it counts as solved, where people agree on one.
+    """
+
+    name: str
+    params: Callable[..., Any]
+    make: MakeGame
+    seats: int = 1
+    solved: float | None = None
+
+
+def _cartpole(params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str) -> GameEnv:  # noqa: ARG001
+    return cast(GameEnv, CartPole(list(params), num_envs, device=device))
+
+
+GAMES = {"cartpole": Game("cartpole", CartPoleParams, _cartpole, solved=475.0)}
+
+
+def get_game(name: str) -> Game:
+    """Raises InputError for a name that is not known, or a Gymnasium id that cannot be made."""
+    if name in GAMES:
+        return GAMES[name]
+    raise InputError(f"--env {name!r} is not known; choose one of crypto, {', '.join(GAMES)}, gym:ID")

@@ -1,0 +1,226 @@
+"""A study on a game: seeds as members, judged by the returns of whole episodes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from agents.learner import Act, StateDict
+from agents.policy import save_members
+from envs.errors import InputError
+from envs.files import write_atomic
+from envs.games.play import Episodes, interquartile_mean, interval, play_episodes
+from envs.games.registry import GameEnv, get_game
+from envs.streams import derive_seed
+from envs.vec_env import VecEnv
+from optimize.experiment import Evaluation, Experiment
+from optimize.search_space import Settings
+from optimize.spec import GameSpec
+
+LOOK_STEPS, LOOK_ENVS = 256, 16  # random play from which observations are scaled
+
+
+@dataclass(frozen=True)
+class GameEvaluation(Evaluation):
+    """What a trial's members scored. value, final: interquartile mean over seeds of the mean return of an episode;
+    episodes: (seeds, episodes) of it.
+    """
+
+    episodes: Episodes
+
+    def attributes(self) -> dict[str, Any]:
+        return {"sweepd:seed_scores": list(self.scores), "sweepd:metrics": self.metrics()}
+
+    def metrics(self) -> dict[str, float]:
+        """iqm with its 95 % bootstrap interval over seeds; mean and deviation over all episodes; their mean length."""
+        low, high = interval(np.array(self.scores))
+        returns, lengths = self.episodes.returns, self.episodes.lengths
+        return {
+            "iqm": self.value,
+            "iqm_low": low,
+            "iqm_high": high,
+            "mean": float(returns.mean()),
+            "deviation": float(returns.std()),
+            "worst": float(returns.min()),
+            "length": float(lengths.mean()),
+        }
+
+
+class GameExperiment(Experiment):
+    """Copies of one game. Raises InputError where it is not known, or the algorithm cannot take its actions."""
+
+    member = "seed"
+    published = ("returns.png", "episodes.parquet")
+    spec: GameSpec
+
+    def __init__(self, spec: GameSpec, device: torch.device) -> None:
+        super().__init__(spec, device)
+        self.game = get_game(spec.environment)
+        self.together = spec.seeds if self.game.seats > 1 else 1
+        if spec.slots % self.together:
+            raise InputError(
+                f"--slots {spec.slots} is not a multiple of the {self.together} members of a trial (--seeds), which "
+                "play with each other"
+            )
+        look = self._make(1, LOOK_ENVS, device=torch.device("cpu"))
+        kind = "discrete" if look.if_discrete else "continuous"
+        if not getattr(self.algorithm, kind):
+            raise InputError(
+                f"--algo {spec.algorithm} has no {kind} actions, and those of --env {spec.environment} are; "
+                "choose another algorithm"
+            )
+        self._normaliser = _scale(look, derive_seed(spec.seed, "normaliser"))
+        self._judging: GameEnv | None = None
+
+    def _make(self, members: int, num_envs: int, together: int = 1, device: torch.device | None = None) -> GameEnv:
+        params = self.game.params(**self.spec.env)
+        return self.game.make([params] * members, num_envs, together=together, device=device or self.device)
+
+    def env_params(self, settings: Settings) -> Any:
+        return self.game.params(**self.spec.env_settings(settings))
+
+    def training_env(self, slots: int, num_envs: int) -> VecEnv:
+        env = self._make(slots, num_envs, self.together)
+        env.reset([0] * slots)
+        return cast(VecEnv, env)
+
+    def seat(self, env: Any, slot: int, member: int, settings: Settings) -> None:  # noqa: ARG002
+        env.configure_member(slot, self.env_params(settings))
+
+    def normaliser(self, member: int, settings: Settings) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """From random play with the study's own settings; the same for all members."""
+        return self._normaliser
+
+    def evaluate(
+        self, settings: Sequence[Settings], programs: Sequence[Act], slots: int, full: int, ask: Callable[[], None]
+    ) -> list[GameEvaluation | None]:
+        """Program after program; every member plays the same episodes."""
+        del full  # a program's rows are as many as its slots, however many programs there are
+        own = [params for params in settings for _ in range(self.members)]
+        played = []
+        for index, act in enumerate(programs):
+            env = self._judging_env(slots)
+            for slot, params in enumerate(own[index * slots : (index + 1) * slots]):
+                env.configure_member(slot, self.env_params(params))
+            for slot in range(slots):
+                env.reset_member(slot, derive_seed(self.spec.seed, "evaluation"))
+            played.append(play_episodes(env, act, self.game.seats, ask, getattr(act, "ended", lambda _: None)))
+        returns = np.concatenate([part.returns for part in played])
+        lengths = np.concatenate([part.lengths for part in played])
+        parts = [slice(trial * self.members, (trial + 1) * self.members) for trial in range(len(settings))]
+        return [_judge(Episodes(returns[part], lengths[part])) for part in parts]
+
+    def _judging_env(self, slots: int) -> GameEnv:
+        """Kept, since some environments take long to make."""
+        if self._judging is None or self._judging.num_members != slots:
+            self._judging = self._make(slots, self.spec.episodes)
+        return self._judging
+
+    # -- for people
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def describe(self) -> list[str]:
+        game, spec = self.game, self.spec
+        settings = ", ".join(f"{name} {value}" for name, value in spec.env.items())
+        players = f", {game.seats} players" if game.seats > 1 else ""
+        together = ", which learn by playing with each other" if self.together > 1 else ""
+        return [
+            f"game: {game.name}{players}{f' ({settings})' if settings else ''}; algorithm {spec.algorithm}",
+            f"seeds: {spec.seeds} members per trial{together}, each judged by {spec.episodes} episodes",
+        ]
+
+    def write(self, folder: Path, members: Sequence[StateDict], evaluation: GameEvaluation) -> dict[str, Any]:
+        weights = folder / "members.safetensors"
+        save_members(weights, members)
+        frame = episode_frame(evaluation.episodes)
+        write_atomic(folder / "episodes.parquet", lambda path: frame.to_parquet(path, index=False))
+        write_atomic(folder / "metrics.json", json.dumps(evaluation.metrics(), indent=1))
+        sha256 = hashlib.sha256(weights.read_bytes()).hexdigest()
+        return {"path": f"{folder.name}/{weights.name}", "sha256": sha256}
+
+    def draw(self, folder: Path, title: str) -> None:
+        draw_returns(folder, title)
+
+
+def _judge(episodes: Episodes) -> GameEvaluation | None:
+    if not np.isfinite(episodes.returns).all():
+        return None
+    scores = episodes.returns.mean(1)
+    value = float(interquartile_mean(scores))
+    return GameEvaluation(value, value, tuple(scores.tolist()), (), episodes)
+
+
+def _scale(env: GameEnv, seed: int) -> tuple[Tensor, Tensor]:
+    """state_avg and state_std by random play: columns that vary by more than one unit are centred and scaled, the
+    others are left as they are (what random play hardly moves says nothing about where a good policy will be).
+    """
+    obs = env.reset(seed)
+    zeros, ones = torch.zeros(env.state_dim), torch.ones(env.state_dim)
+    if env.image_shape is not None:
+        return zeros, ones
+    generator = torch.Generator().manual_seed(seed)
+    seen = []
+    for _ in range(LOOK_STEPS):
+        obs = env.step(random_actions(env, generator)).obs
+        seen.append(obs.clone())
+    rows = torch.cat(seen).double()
+    mean, deviation = rows.mean(0).float(), rows.std(0).float()
+    return torch.where(deviation > 1.0, mean, zeros), torch.maximum(deviation, ones)
+
+
+def random_actions(env: GameEnv, generator: torch.Generator) -> Tensor:
+    """Uniform over what the environment takes."""
+    if not env.if_discrete:
+        return torch.rand(env.num_envs, env.action_dim, generator=generator) * 2.0 - 1.0
+    if not env.action_dims:
+        return torch.randint(0, env.action_dim, (env.num_envs,), generator=generator)
+    return torch.stack([torch.randint(0, n, (env.num_envs,), generator=generator) for n in env.action_dims], 1)
+
+
+def episode_frame(episodes: Episodes) -> pd.DataFrame:
+    """Columns seed, episode, return, length."""
+    seeds, count = episodes.returns.shape
+    return pd.DataFrame(
+        {
+            "seed": np.repeat(np.arange(seeds), count),
+            "episode": np.tile(np.arange(count), seeds),
+            "return": episodes.returns.reshape(-1),
+            "length": episodes.lengths.reshape(-1),
+        }
+    )
+
+
+def draw_returns(folder: Path, title: str) -> None:
+    """Draw `returns.png` from `episodes.parquet`: every episode's return by seed, their means, and the interquartile
+    mean over seeds with its interval.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    frame = pd.read_parquet(folder / "episodes.parquet")
+    means = frame.groupby("seed")["return"].mean().to_numpy(dtype=np.float64)
+    low, high = interval(means)
+    figure = Figure(figsize=(7, 4.2), dpi=100)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.11, 0.13, 0.87, 0.77))
+    shift = np.random.default_rng(0).uniform(-0.25, 0.25, len(frame))
+    axes.scatter(frame["seed"] + shift, frame["return"], s=9, alpha=0.5, color="tab:blue", label="one episode")
+    axes.scatter(np.arange(len(means)), means, marker="_", s=600, color="black", label="mean of a seed")
+    axes.axhline(float(interquartile_mean(means)), color="tab:orange", label="interquartile mean of the seeds, 95 %")
+    axes.axhspan(low, high, color="tab:orange", alpha=0.15)
+    axes.set_xticks(range(len(means)))
+    axes.set_xlabel("seed")
+    axes.set_ylabel("return of an episode")
+    axes.set_title(title)
+    axes.grid(alpha=0.3, axis="y")
+    axes.legend(loc="best", fontsize=8)
+    write_atomic(folder / "returns.png", lambda path: figure.savefig(path, format="png"))

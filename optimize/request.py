@@ -1,0 +1,127 @@
+"""What a study shall be, as flags say it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agents.algorithms import ALGORITHMS, get_algorithm
+from envs.crypto.features import get_recipe
+from envs.crypto.metrics import OBJECTIVES
+from envs.crypto.params import EnvParams
+from envs.crypto.splits import CrossValidation
+from envs.errors import InputError
+from envs.games.registry import get_game
+from optimize.pruning import PRUNERS, SAMPLERS
+from optimize.search_space import Subject
+from optimize.spec import check_folds
+
+# Flags that mean something for a market, or for a game, alone.
+MARKET_FLAGS = frozenset({
+    "data_dir", "timeframe", "tickers", "recipe", "holdout", "cv", "groups", "test_groups", "embargo",
+    "fee", "slippage", "minimum_order", "initial_cash", "episode_bars", "demo", "smoke",
+})  # fmt: skip
+GAME_FLAGS = frozenset({"seeds", "episodes", "scenario", "env_param"})
+RETURN = "return"  # the objective of games
+
+
+@dataclass(frozen=True)
+class Request:
+    """None: automatic where the study is made, as frozen where it is joined.
+
+    given: names of the flags that a person set; only those are compared with a study that exists already.
+    n_envs: None for auto. env: settings that all trials share, by the names of the environment's parameters.
+    data_dir, timeframe, tickers, recipe, cv, holdout: of markets; seeds, episodes: of games.
+    """
+
+    data_dir: Path = Path(".")
+    timeframe: str = "1h"
+    tickers: tuple[str, ...] | None = None
+    environment: str = "crypto"
+    algorithm: str = "ppo"
+    recipe: str = "default"
+    cv: CrossValidation = dataclasses.field(default_factory=CrossValidation)
+    holdout: float = 0.15
+    seeds: int = 4
+    episodes: int = 32
+    budget: int = 250_000
+    rungs: int = 4
+    horizon: int = 64
+    n_envs: int | None = None
+    slots: int | None = None
+    trials_per_batch: int | None = None
+    search_space: str = "wide"
+    sampler: str = "tpe"
+    pruner: str = "hyperband"
+    objective: str = "excess-sharpe"
+    seed: int = 0
+    threads: int | None = None
+    precision: str = "fp32"
+    env: dict[str, Any] = dataclasses.field(default_factory=dict)
+    given: frozenset[str] = frozenset()
+
+    @property
+    def market(self) -> bool:
+        """Whether the environment is the market, rather than a game."""
+        return self.environment == "crypto"
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(self.environment, self.algorithm)
+
+
+def check_request(request: Request) -> None:
+    """Raise InputError for the first flag that cannot be right, before anything is read or written."""
+    choices = {
+        "objective": (request.objective, tuple(OBJECTIVES) if request.market else (RETURN,)),
+        "sampler": (request.sampler, SAMPLERS),
+        "pruner": (request.pruner, PRUNERS),
+    }
+    if not request.market:
+        get_game(request.environment)
+    get_algorithm(request.algorithm)
+    if request.market and request.algorithm != "ppo":
+        raise InputError(f"--algo {request.algorithm} is for games; --env crypto trains with --algo ppo")
+    misplaced = sorted(request.given & (GAME_FLAGS if request.market else MARKET_FLAGS))
+    if misplaced:
+        kind = "games" if request.market else "--env crypto"
+        raise InputError(
+            f"--{misplaced[0].replace('_', '-')} is for {kind}, and --env is {request.environment}; leave it out"
+        )
+    for flag, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise InputError(
+                f"--{flag} {value!r} is not known; choose {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}"
+            )
+    least = {
+        "budget": request.budget,
+        "rungs": request.rungs,
+        "horizon": request.horizon,
+        "seeds": request.seeds,
+        "episodes": request.episodes,
+        "n-envs": request.n_envs,
+        "slots": request.slots,
+        "trials-per-batch": request.trials_per_batch,
+        "threads": request.threads,
+    }
+    for flag, number in least.items():
+        if number is not None and number < 1:
+            raise InputError(f"--{flag} {number} must be at least 1")
+    if not 0 <= request.holdout < 0.9:
+        raise InputError(f"--holdout {request.holdout} must be a share from 0 to below 0.9")
+    if request.seed < 0:
+        raise InputError(f"--seed {request.seed} must be at least 0")
+    try:
+        (EnvParams if request.market else get_game(request.environment).params)(**request.env)
+    except TypeError as error:
+        raise InputError(f"--env-param: {request.environment} takes none of that name ({error})") from None
+    if request.market:
+        get_recipe(request.recipe)
+        check_folds(request.cv, request.budget)
+
+
+def known_algorithms() -> str:
+    """Their names, for people."""
+    return ", ".join(ALGORITHMS)
