@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,21 +18,32 @@ from envs.errors import InputError
 @dataclass(frozen=True)
 class Algorithm:
     """learner: makes a program of a shape on a device. params: the dataclass of its hyperparameters that are numbers
-    (its defaults are those of the algorithm). curves: the figures of a rollout worth keeping, by name. discrete,
-    continuous: which actions it takes.
+    (its defaults are those of the algorithm). shape: the fields of `Shape` that a search may vary, with their defaults.
+    curves: the figures of a rollout worth keeping, by name. discrete,
+    continuous: which actions it takes. horizon, num_envs: steps and environments per rollout where nobody chose them;
+    None: as many environments as are fastest.
     """
 
     name: str
     learner: Callable[[Shape, torch.device], Learner]
+    shape: Mapping[str, int]
     params: Callable[..., Any]
     curves: tuple[str, ...]
     discrete: bool
     continuous: bool
+    horizon: int = 64
+    num_envs: int | None = None
+
+    @property
+    def table(self) -> str:
+        """What its hyperparameters are called in a file."""
+        return self.name.partition(":")[0]
 
 
 PPO_CURVES = ("reward", "value_loss", "approx_kl", "clip_fraction", "explained_variance", "entropy", "std")
+ON_POLICY_SHAPE = {"net_width": 64, "net_depth": 2, "minibatch": 512, "epochs": 8}
 ALGORITHMS = {
-    "ppo": Algorithm("ppo", PPO, PPOParams, PPO_CURVES, discrete=True, continuous=True),
+    "ppo": Algorithm("ppo", PPO, ON_POLICY_SHAPE, PPOParams, PPO_CURVES, discrete=True, continuous=True),
 }
 
 
