@@ -1,0 +1,100 @@
+"""Actions: what a learner gives, rows of numbers in [-1, 1] or of choices, as an environment's space wants them."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envs.errors import InputError
+
+
+class ActionLayout:
+    """How actions of one space are laid out: `width` numbers per row.
+
+    discrete: int64 choices from 0, of sizes `choices`; otherwise float32 in [-1, 1], scaled to the space's bounds.
+    single: one choice, so that learners give (n,). Raises InputError for a space that mixes both or has no bounds.
+    """
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        kinds = {isinstance(leaf, spaces.Box) for leaf in _leaves(space)}
+        if len(kinds) != 1:
+            raise InputError(
+                f"the action space {space} mixes choices and numbers (or is empty); it must be one of both"
+            )
+        self.space = space
+        self.discrete = not kinds.pop()
+        self.choices = tuple(size for leaf in _leaves(space) for size in _sizes(leaf)) if self.discrete else ()
+        self.width = _width(space)
+        self.single = isinstance(space, spaces.Discrete)
+        self.dtype = np.dtype(np.int64 if self.discrete else np.float32)
+        if self.discrete:
+            self.low, self.high = np.zeros(self.width), np.array(self.choices) - 1.0
+        else:
+            self.low, self.high = np.full(self.width, -1.0), np.ones(self.width)
+
+    def decode(self, rows: NDArray[Any]) -> list[Any]:
+        """(n, width) rows as n actions of the space, none of which shares memory with `rows`."""
+        return _decode(self.space, rows)
+
+
+def _leaves(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return [leaf for part in _parts(space) for leaf in _leaves(part)]
+    if isinstance(space, spaces.Box):
+        if not np.issubdtype(space.dtype, np.floating):
+            raise InputError(f"the action space {space} has whole numbers; make it Discrete or MultiDiscrete")
+        if not space.is_bounded():
+            raise InputError(f"the action space {space} has no bounds; wrap it (gymnasium.wrappers.RescaleAction)")
+    elif not isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        raise InputError(
+            f"the action space {space} is not known; spaces that can be acted in are Box, Discrete, MultiDiscrete, "
+            "MultiBinary, and Dict and Tuple of them"
+        )
+    return [space]
+
+
+def _parts(space: spaces.Dict | spaces.Tuple[Any]) -> list[spaces.Space[Any]]:
+    return list(space.values()) if isinstance(space, spaces.Dict) else list(space)
+
+
+def _sizes(leaf: spaces.Space[Any]) -> list[int]:
+    if isinstance(leaf, spaces.Discrete):
+        return [int(leaf.n)]
+    if isinstance(leaf, spaces.MultiDiscrete):
+        return [int(size) for size in leaf.nvec.reshape(-1)]
+    return [2] * prod(leaf.shape or ())
+
+
+def _width(space: spaces.Space[Any]) -> int:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return sum(map(_width, _parts(space)))
+    return 1 if isinstance(space, spaces.Discrete) else prod(space.shape or ())
+
+
+def _decode(space: spaces.Space[Any], rows: NDArray[Any]) -> list[Any]:
+    if isinstance(space, spaces.Discrete):
+        start = int(space.start)
+        chosen: list[Any] = rows[:, 0].tolist()  # Python's own numbers: quickest for an environment to check and use
+        return [action + start for action in chosen] if start else chosen
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        columns, first = [], 0
+        for part in _parts(space):
+            width = _width(part)
+            columns.append(_decode(part, rows[:, first : first + width]))
+            first += width
+        if isinstance(space, spaces.Tuple):
+            return list(zip(*columns, strict=True))
+        return [dict(zip(space, row, strict=True)) for row in zip(*columns, strict=True)]
+    if isinstance(space, spaces.Box):
+        low, high = space.low.reshape(-1), space.high.reshape(-1)
+        # The last is for rounding alone. A new array, since environments may keep what they are given.
+        scaled = np.clip(low + 0.5 * (rows + 1.0) * (high - low), low, high).astype(space.dtype, copy=False)
+    elif isinstance(space, spaces.MultiDiscrete):
+        scaled = (rows + space.start.reshape(-1)).astype(space.dtype)
+    else:
+        scaled = rows.astype(space.dtype)
+    return list(scaled.reshape(len(rows), *(space.shape or ())))

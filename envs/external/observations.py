@@ -1,0 +1,192 @@
+"""Observations of any space as rows of a flat structured array, and what a network reads of them.
+
+A row holds every leaf of a Dict or Tuple space next to each other, in its own dtype, as compactly as it came: that is
+what lies in shared memory and crosses to a GPU. Only there it becomes numbers: one-hot where a leaf is a choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envs.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SMALLEST_IMAGE = 36  # pixels on a side: below, the convolutions of the usual (Nature) network leave nothing
+# What a leaf is stored as. Torch computes with few unsigned kinds, and networks with float32.
+_STORED = {
+    "f": np.float32,
+    "b": np.bool_,
+    "u1": np.uint8,
+    "i1": np.int8,
+    "i2": np.int16,
+    "u2": np.int32,
+    "i4": np.int32,
+}
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One part of an observation. path: keys and positions that lead to it; offset: bytes into the row; choices: sizes
+    of the choices it consists of, () where it is numbers; start: what counts as their 0; columns: numbers that a
+    network reads.
+    """
+
+    path: tuple[str | int, ...]
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+    choices: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
+
+    @property
+    def columns(self) -> int:
+        return sum(self.choices) if self.choices else prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+
+class ObservationLayout:
+    """How observations of one space are laid out.
+
+    dtype: of a row, structured, one field per leaf. size: numbers that a network reads. image_shape: (channels,
+    height, width) where the whole observation is an image of bytes. Raises InputError for a space without a fixed size.
+    """
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        found = list(_leaves(space, ()))
+        if not found:
+            raise InputError(f"the observation space {space} is empty; there is nothing to learn from")
+        # Widest first, each at a multiple of its width: so every leaf of every row is aligned.
+        found.sort(key=lambda leaf: -leaf.dtype.itemsize)
+        offset, self.leaves = 0, []
+        for leaf in found:
+            self.leaves.append(Leaf(leaf.path, leaf.dtype, leaf.shape, offset, leaf.choices, leaf.start))
+            offset += leaf.bytes
+        widest = found[0].dtype.itemsize
+        self.dtype = np.dtype(
+            {
+                "names": [f"leaf{index}" for index in range(len(found))],
+                "formats": [(leaf.dtype, leaf.shape) for leaf in self.leaves],
+                "offsets": [leaf.offset for leaf in self.leaves],
+                "itemsize": -(-offset // widest) * widest,
+            }
+        )
+        self.image_shape, self._channels_last = _image(space)
+        self.size = sum(leaf.columns for leaf in self.leaves)
+        self._plain = len(self.leaves) == 1 and self.leaves[0].dtype == np.float32
+
+    def fields(self, rows: NDArray[Any]) -> list[NDArray[Any]]:
+        """Views of (n,) rows, one (n, *shape) per leaf."""
+        return [rows[name] for name in self.dtype.names or ()]
+
+    def writer(self, rows: NDArray[Any]) -> Writer:
+        """What writes observations into (n,) rows."""
+        return Writer(self, rows)
+
+    def unpack(self, raw: Tensor) -> Tensor:
+        """(n, size) float32 from (n, itemsize) bytes, on any device; (n, size) uint8 where it is an image.
+
+        A view where nothing needs to be converted.
+        """
+        import torch  # not in worker processes, which start faster and stay small without
+
+        kinds = {leaf.dtype: torch.from_numpy(np.empty(0, leaf.dtype)).dtype for leaf in self.leaves}
+        rows = len(raw)
+        if self._plain:
+            return raw.view(torch.float32)
+        if self.image_shape is not None:
+            shape = self.leaves[0].shape
+            image = raw[:, : prod(shape)].view(rows, *shape)
+            return image.movedim(-1, 1).reshape(rows, -1) if self._channels_last else image.reshape(rows, -1)
+        parts = []
+        for leaf in self.leaves:
+            values = raw[:, leaf.offset : leaf.offset + leaf.bytes].view(kinds[leaf.dtype])
+            if not leaf.choices:
+                parts.append(values.float())
+            for column, (size, start) in enumerate(zip(leaf.choices, leaf.start, strict=True)):
+                options = torch.arange(start, start + size, device=raw.device)
+                parts.append(values[:, column, None].eq(options).float())
+        return torch.cat(parts, 1)
+
+
+class Writer:
+    """Writes observations, as environments give them, into rows of an array."""
+
+    def __init__(self, layout: ObservationLayout, rows: NDArray[Any]) -> None:
+        self._columns = list(zip((leaf.path for leaf in layout.leaves), layout.fields(rows), strict=True))
+        path, field = self._columns[0]
+        # One vector each is the usual case, and joining vectors is the fastest way to write many small ones.
+        whole = len(self._columns) == 1 and not path and field.ndim == 2 and field.flags.c_contiguous
+        self._flat = field.reshape(-1) if whole else None
+
+    def all(self, observations: Sequence[Any]) -> None:
+        """One observation per row."""
+        if self._flat is not None:
+            np.concatenate(observations, out=self._flat, casting="same_kind")
+            return
+        for path, field in self._columns:
+            values = [_at(observation, path) for observation in observations]
+            if field.ndim > 1:
+                np.stack(values, out=field, casting="same_kind")
+            else:
+                field[:] = values
+
+    def one(self, row: int, observation: Any) -> None:
+        """One row's."""
+        for path, field in self._columns:
+            field[row] = _at(observation, path)
+
+
+def _at(value: Any, path: tuple[str | int, ...]) -> Any:
+    for key in path:
+        value = value[key]
+    return value
+
+
+def _stored(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(_STORED.get(dtype.kind, _STORED.get(f"{dtype.kind}{dtype.itemsize}", np.int64)))
+
+
+def _leaves(space: spaces.Space[Any], path: tuple[str | int, ...]) -> list[Leaf]:
+    integer = np.dtype(np.int64)
+    if isinstance(space, spaces.Dict):
+        return [leaf for name, part in space.items() for leaf in _leaves(part, (*path, name))]
+    if isinstance(space, spaces.Tuple):
+        return [leaf for index, part in enumerate(space) for leaf in _leaves(part, (*path, index))]
+    if isinstance(space, spaces.Box):
+        return [Leaf(path, _stored(space.dtype), space.shape, 0)]
+    if isinstance(space, spaces.MultiBinary):
+        return [Leaf(path, np.dtype(np.int8), tuple(space.shape), 0)]
+    if isinstance(space, spaces.Discrete):
+        return [Leaf(path, integer, (), 0, (int(space.n),), (int(space.start),))]
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes, start = space.nvec.reshape(-1).tolist(), np.broadcast_to(space.start, space.nvec.shape)
+        return [Leaf(path, integer, tuple(space.shape), 0, tuple(sizes), tuple(start.reshape(-1).tolist()))]
+    where = f" at {'/'.join(map(str, path))}" if path else ""
+    raise InputError(
+        f"an observation space{where} is {space}; spaces that can be learned from are Box, Discrete, MultiDiscrete, "
+        "MultiBinary, and Dict and Tuple of them"
+    )
+
+
+def _image(space: spaces.Space[Any]) -> tuple[tuple[int, int, int] | None, bool]:
+    """(channels, height, width) where the space is one image of bytes, and whether its channels come last."""
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
+        return None, False
+    shape = space.shape if len(space.shape) == 3 else (1, *space.shape)
+    last = len(space.shape) == 3 and shape[2] < shape[0]  # the channels are the fewest
+    channels, height, width = (shape[2], shape[0], shape[1]) if last else shape
+    if min(height, width) < SMALLEST_IMAGE:
+        return None, False
+    return (int(channels), int(height), int(width)), last

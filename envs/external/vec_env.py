@@ -1,0 +1,184 @@
+"""Any external environment as a `VecEnv`: for learners, it is one like ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs.errors import InputError
+from envs.external.action_check import ActionCheck
+from envs.external.actions import ActionLayout
+from envs.external.observations import ObservationLayout
+from envs.external.serial import SerialEnvs
+from envs.external.sources import GymSource
+from envs.streams import Streams, member_seeds
+from envs.vec_env import Step, VecEnv
+
+ENDLESS = 100_000  # `max_step` where nothing limits an episode
+
+
+class ExternalVecEnv(VecEnv):
+    """`envs_per_member` copies of an external environment per member.
+
+    They step on the CPU, whatever the device is, so `step` waits for the actions: it is the one kind of environment
+    that cannot be without. Observations: (num_envs, state_dim) float32, Dict and Tuple spaces flattened and choices
+    one-hot; or uint8 where `image_shape` is set. Actions: in [-1, 1], scaled to the bounds of a Box; int64 choices from
+    0 otherwise. Slots that were never seeded are idle: they are not stepped, and show zeros.
+
+    An environment's state cannot be taken out of it. So a member that `set_member` put back begins new episodes, with
+    the next seeds of its stream: the same ones however often that is done, but not those it was torn from.
+    """
+
+    def __init__(
+        self,
+        source: str | GymSource,
+        members: int | Sequence[Mapping[str, Any]],
+        envs_per_member: int,
+        *,
+        device: torch.device | str = "cpu",
+        debug: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Call `reset` before the first step.
+
+        source: a Gymnasium id, with or without `gym:` before it. members: how many, or each one's own arguments of
+        `gymnasium.make`. kwargs: the arguments that all have. debug: check for illegal actions after every step.
+        Raises InputError where it cannot be made, or its spaces are not such as can be learned in.
+        """
+        self._source = source if isinstance(source, GymSource) else GymSource(source.removeprefix("gym:"), kwargs)
+        own = [{}] * members if isinstance(members, int) else [dict(params) for params in members]
+        if not own or envs_per_member < 1:
+            raise InputError(
+                f"{self._source.name} needs members and envs, and got {len(own)} members of {envs_per_member} envs"
+            )
+        self.env_name = self._source.name
+        self.device, self.debug = torch.device(device), debug
+        self.num_members, self.envs_per_member = len(own), envs_per_member
+        self.num_envs = len(own) * envs_per_member
+        env, limit = self._source.make(own[0])
+        self._observations, self._actions = ObservationLayout(env.observation_space), ActionLayout(env.action_space)
+        env.close()
+        self.max_step = limit or ENDLESS
+        self.state_dim, self.image_shape = self._observations.size, self._observations.image_shape
+        self.if_discrete = self._actions.discrete
+        self.action_dim = sum(self._actions.choices) if self.if_discrete else self._actions.width
+        self.action_dims = self._actions.choices if self.if_discrete and not self._actions.single else ()
+
+        self._params: list[Mapping[str, Any]] = list(own)
+        every = [params for params in own for _ in range(envs_per_member)]
+        self._envs = SerialEnvs(self._source, every, self._observations, self._actions)
+        buffers = self._envs.buffers
+        self._action_shape = (self.num_envs,) if self._actions.single else (self.num_envs, self._actions.width)
+        # What lies in the buffers, as tensors.
+        self._obs, self._final = (
+            torch.from_numpy(rows.view(np.uint8).reshape(self.num_envs, -1)) for rows in (buffers.obs, buffers.final)
+        )
+        self._reward = torch.from_numpy(buffers.reward)
+        self._terminated, self._truncated = map(torch.from_numpy, (buffers.terminated, buffers.truncated))
+        self._streams = Streams(self.num_members)
+        self._check = ActionCheck(self.num_envs, envs_per_member, self._actions.low, self._actions.high)
+        self._seeds: list[list[int]] = [[] for _ in own]
+        self._started = False
+
+    def configure_member(self, member: int, params: Mapping[str, Any] | None = None) -> None:
+        """Give a slot to another member, with these arguments of its own; follow it with `reset_member` or
+        `set_member`.
+        """
+        params = dict(params or {})
+        if params != self._params[member]:
+            self._envs.make(self._rows(member), params)
+            self._params[member] = params
+
+    def member_params(self, member: int) -> Mapping[str, Any]:
+        """The arguments that a slot was configured with."""
+        return self._params[member]
+
+    def last_seeds(self, member: int) -> list[int]:
+        """The seeds that the member's rows were last reset with; their later episodes follow from these."""
+        return self._seeds[member]
+
+    def reset(self, seed: int | Sequence[int | None] | None = None) -> Tensor:
+        """See `VecEnv.reset`. A None among several seeds keeps that member's stream (or the slot idle)."""
+        seeded = any(self._streams.seeded(member) for member in range(self.num_members))
+        for member, own in enumerate(member_seeds(seed, self.num_members, seeded=seeded)):
+            self.reset_member(member, own)
+        return self.observe()
+
+    def reset_member(self, member: int, seed: int | None = None) -> None:
+        """Begin new episodes in that member's rows, its stream anew too where a seed is given; the others go on."""
+        if seed is not None:
+            self._streams.seed(member, seed)
+        self._begin(member)
+        rows = self._rows(member)
+        self._check.clear(slice(rows.start, rows.stop))
+
+    def draw(self, horizon: int) -> None:
+        """See `VecEnv.draw`. Nothing to do: every environment has a generator of its own."""
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        """See `VecEnv.step`."""
+        if action.shape != self._action_shape:
+            raise ValueError(f"actions have the shape {tuple(action.shape)}, not {self._action_shape}")
+        if not self._started:
+            raise RuntimeError("step was called before reset")
+        given = action.detach().cpu().numpy().reshape(self.num_envs, -1)
+        self._envs.buffers.action[:] = self._check.legal(given)
+        if self.debug:
+            self.check()
+        self._envs.step()
+        return Step(self.observe(out), self._own(self._reward), self._own(self._terminated), self._own(self._truncated))
+
+    def observe(self, out: Tensor | None = None) -> Tensor:
+        """(num_envs, state_dim): what every row sees now. Changes nothing."""
+        return self._unpacked(self._obs, out)
+
+    def final_obs(self) -> Tensor:
+        """See `VecEnv.final_obs`."""
+        return self._unpacked(self._final, None)
+
+    def faults(self) -> Tensor:
+        """See `VecEnv.faults`."""
+        return self._check.latched().to(self.device)
+
+    def check(self) -> None:
+        """See `VecEnv.check`."""
+        self._check.check()
+
+    def get_member(self, member: int) -> dict[str, Tensor]:
+        """See `VecEnv.get_member`: only the stream and faults; see above."""
+        rows = self._rows(member)
+        return {"stream": self._streams.state(member), **self._check.state(slice(rows.start, rows.stop))}
+
+    def set_member(self, member: int, state: dict[str, Tensor]) -> None:
+        """See `VecEnv.set_member`, and above: new episodes begin."""
+        rows = self._rows(member)
+        self._streams.set_state(member, state["stream"])
+        self._begin(member)
+        self._check.set_state(slice(rows.start, rows.stop), state)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._envs.close()
+
+    def _rows(self, member: int) -> range:
+        return range(member * self.envs_per_member, (member + 1) * self.envs_per_member)
+
+    def _begin(self, member: int) -> None:
+        """New episodes with the next seeds of the member's stream."""
+        self._started = True
+        if self._streams.seeded(member):
+            uniform = self._streams.member_uniform(member, self.envs_per_member)
+            self._seeds[member] = uniform.mul_(2.0**31).long().tolist()  # environments in C take 31 bits
+            self._envs.reset(self._rows(member), self._seeds[member])
+
+    def _unpacked(self, raw: Tensor, out: Tensor | None) -> Tensor:
+        values = self._observations.unpack(raw.to(self.device, non_blocking=True))
+        return values.clone() if out is None else out.copy_(values)
+
+    def _own(self, buffer: Tensor) -> Tensor:
+        """The buffer's content as the caller's own tensor."""
+        return buffer.to(self.device, copy=True)

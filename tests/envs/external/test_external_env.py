@@ -1,0 +1,139 @@
+"""External environments through the contract: Gymnasium's own numbers, and members on their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import Tensor
+
+from envs.errors import InputError, RunError
+from envs.external.vec_env import ExternalVecEnv
+
+
+def actions_for(env: ExternalVecEnv, generator: torch.Generator) -> Tensor:
+    """Random ones for every row."""
+    if env.action_dims:
+        return torch.stack([torch.randint(0, n, (env.num_envs,), generator=generator) for n in env.action_dims], 1)
+    if env.if_discrete:
+        return torch.randint(0, env.action_dim, (env.num_envs,), generator=generator)
+    return torch.rand(env.num_envs, env.action_dim, generator=generator) * 2.0 - 1.0
+
+
+@pytest.mark.parametrize(("name", "steps"), [("CartPole-v1", 60), ("Pendulum-v1", 210), ("FrozenLake-v1", 110)])
+def test_numbers_are_gymnasiums(name: str, steps: int) -> None:
+    """Observations, rewards, ends, limits of steps and last observations, with the same seeds."""
+    env = ExternalVecEnv(name, 1, 4)
+    first = env.reset(3)
+    seeds = env.last_seeds(0)
+    theirs = SyncVectorEnv([lambda: gymnasium.make(name)] * 4, autoreset_mode=AutoresetMode.SAME_STEP)
+    obs, _ = theirs.reset(seed=seeds)
+    one_hot = np.eye(env.state_dim, dtype=np.float32)
+    expected = (lambda raw: one_hot[raw]) if obs.dtype == np.int64 else (lambda raw: raw)
+    np.testing.assert_array_equal(first.numpy(), expected(obs))
+    generator, ends = torch.Generator().manual_seed(0), 0
+    for _ in range(steps):
+        action = actions_for(env, generator)
+        made = env.step(action)
+        obs, reward, terminated, truncated, infos = theirs.step((action if env.if_discrete else action * 2.0).numpy())
+        np.testing.assert_array_equal(made.obs.numpy(), expected(obs))
+        np.testing.assert_array_equal(made.reward.numpy(), reward.astype(np.float32))
+        np.testing.assert_array_equal(made.terminated.numpy(), terminated)
+        np.testing.assert_array_equal(made.truncated.numpy(), truncated)
+        for row in np.flatnonzero(terminated | truncated):
+            np.testing.assert_array_equal(env.final_obs()[row].numpy(), expected(infos["final_obs"][row]))
+            ends += 1
+    assert ends >= 4
+
+
+def play(env: ExternalVecEnv, member: int, seed: int, steps: int = 40) -> list[Tensor]:
+    """What one member's rows see when they always do the same."""
+    env.reset_member(member, seed)
+    rows = slice(member * env.envs_per_member, (member + 1) * env.envs_per_member)
+    seen = [env.observe()[rows]]
+    for step in range(steps):
+        action = torch.full((env.num_envs,), step % 2)
+        seen.append(env.step(action).obs[rows])
+    return seen
+
+
+def test_a_member_is_the_same_alone_and_in_company() -> None:
+    alone, together = ExternalVecEnv("CartPole-v1", 1, 3), ExternalVecEnv("CartPole-v1", 3, 3)
+    together.reset([5, 6, None])
+    assert all(map(torch.equal, play(alone, 0, 7), play(together, 1, 7)))
+
+
+def test_a_slot_that_was_never_seeded_is_idle() -> None:
+    env = ExternalVecEnv("CartPole-v1", 2, 2)
+    env.reset([None, 4])
+    made = env.step(torch.ones(4, dtype=torch.int64))
+    assert not made.obs[:2].any()
+    assert made.obs[2:].all()
+    assert made.reward.tolist() == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_a_member_that_is_put_back_begins_the_same_episodes_again() -> None:
+    env, other = ExternalVecEnv("CartPole-v1", 1, 3), ExternalVecEnv("CartPole-v1", 2, 3)
+    play(env, 0, 7)
+    state = env.get_member(0)
+    env.set_member(0, state)
+    other.set_member(1, state)
+    assert torch.equal(env.observe(), other.observe()[3:])
+    assert torch.equal(
+        env.step(torch.zeros(3, dtype=torch.int64)).obs, other.step(torch.zeros(6, dtype=torch.int64)).obs[3:]
+    )
+
+
+def test_members_may_have_arguments_of_their_own() -> None:
+    env = ExternalVecEnv("Pendulum-v1", [{"g": 10.0}, {"g": 2.0}], 2)
+    env.reset([1, 1])
+    obs = env.step(torch.zeros(4, 1)).obs
+    assert not torch.equal(obs[:2], obs[2:])
+    env.configure_member(1, {"g": 10.0})
+    env.reset([1, 1])
+    obs = env.step(torch.zeros(4, 1)).obs
+    assert torch.equal(obs[:2], obs[2:])
+
+
+def test_illegal_actions_are_named_and_never_reach_the_environment() -> None:
+    env = ExternalVecEnv("CartPole-v1", 2, 2)
+    env.reset(0)
+    env.step(torch.tensor([0, 1, 0, 1]))
+    env.step(torch.tensor([0, 1, 0, 7]))
+    assert env.faults().tolist() == [False, False, False, True]
+    with pytest.raises(RunError, match=r"row 3 \(member 1\) got an illegal action in its step 2: component 0 was 7"):
+        env.check()
+    moved = ExternalVecEnv("CartPole-v1", 1, 2)
+    moved.set_member(0, env.get_member(1))
+    assert moved.faults().tolist() == [False, True]
+    env.reset_member(1)
+    env.check()
+    pendulum = ExternalVecEnv("Pendulum-v1", 1, 2, debug=True)
+    pendulum.reset(0)
+    with pytest.raises(RunError, match="component 0 was nan"):
+        pendulum.step(torch.tensor([[0.0], [float("nan")]]))
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "said"),
+    [
+        ("NoSuchGame-v0", {}, "gym:NoSuchGame-v0 cannot be made"),
+        ("CartPole-v1", {"wind": 3}, "with {'wind': 3} cannot"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(name: str, kwargs: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        ExternalVecEnv(name, 1, 1, **kwargs)
+
+
+def test_orders_and_shapes_are_checked() -> None:
+    env = ExternalVecEnv("CartPole-v1", 1, 2)
+    with pytest.raises(RuntimeError, match="before reset"):
+        env.step(torch.zeros(2, dtype=torch.int64))
+    env.reset(0)
+    with pytest.raises(ValueError, match=r"shape \(2, 1\)"):
+        env.step(torch.zeros(2, 1, dtype=torch.int64))
