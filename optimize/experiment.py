@@ -85,6 +85,7 @@ class Experiment(ABC):
             action_dim=env.action_dim,
             privileged_dim=env.privileged_dim,
             discrete=env.if_discrete,
+            action_dims=env.action_dims,
             algorithm=self.spec.algorithm,
             slots=slots,
             num_envs=env.envs_per_member,

@@ -209,7 +209,7 @@ def draft_spec(storage: StudyStorage, request: Request, bars: Bars | None, devic
     """The spec with everything chosen but a measured num_envs (then at its upper bound)."""
     space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
     members = request.cv.folds if request.market else request.seeds
-    together = not request.market and get_game(request.environment).seats > 1
+    together = not request.market and players(request) > 1
     slots = request.slots or choose_slots(members, device, together=together)
     common: dict[str, Any] = {
         "environment": request.environment,
@@ -260,6 +260,12 @@ def draft_spec(storage: StudyStorage, request: Request, bars: Bars | None, devic
         first_bar=first_bar,
         max_lookback=space.max_lookback,
     )
+
+
+def players(request: Request) -> int:
+    """Seats of the game."""
+    game = get_game(request.environment)
+    return game.seats(game.params(**request.env))
 
 
 def choose_slots(members: int, device: torch.device, *, together: bool = False) -> int:

@@ -65,7 +65,8 @@ class GameExperiment(Experiment):
     def __init__(self, spec: GameSpec, device: torch.device) -> None:
         super().__init__(spec, device)
         self.game = get_game(spec.environment)
-        self.together = spec.seeds if self.game.seats > 1 else 1
+        self.seats = self.game.seats(self.game.params(**spec.env))
+        self.together = spec.seeds if self.seats > 1 else 1
         if spec.slots % self.together:
             raise InputError(
                 f"--slots {spec.slots} is not a multiple of the {self.together} members of a trial (--seeds), which "
@@ -113,7 +114,7 @@ class GameExperiment(Experiment):
                 env.configure_member(slot, self.env_params(params))
             for slot in range(slots):
                 env.reset_member(slot, derive_seed(self.spec.seed, "evaluation"))
-            played.append(play_episodes(env, act, self.game.seats, ask, getattr(act, "ended", lambda _: None)))
+            played.append(play_episodes(env, act, self.seats, ask, getattr(act, "ended", lambda _: None)))
         returns = np.concatenate([part.returns for part in played])
         lengths = np.concatenate([part.lengths for part in played])
         parts = [slice(trial * self.members, (trial + 1) * self.members) for trial in range(len(settings))]
@@ -129,12 +130,12 @@ class GameExperiment(Experiment):
     # -----------------------------------------------------------------------------------------------------------------
 
     def describe(self) -> list[str]:
-        game, spec = self.game, self.spec
+        spec = self.spec
         settings = ", ".join(f"{name} {value}" for name, value in spec.env.items())
-        players = f", {game.seats} players" if game.seats > 1 else ""
+        players = f", {self.seats} players" if self.seats > 1 else ""
         together = ", which learn by playing with each other" if self.together > 1 else ""
         return [
-            f"game: {game.name}{players}{f' ({settings})' if settings else ''}; algorithm {spec.algorithm}",
+            f"game: {spec.environment}{players}{f' ({settings})' if settings else ''}; algorithm {spec.algorithm}",
             f"seeds: {spec.seeds} members per trial{together}, each judged by {spec.episodes} episodes",
         ]
 

@@ -28,8 +28,8 @@ class BucketBrigade(VecEnv):
     signal 0 or 1. The reward is the agent's own for the night; divided by `BucketParams.reward_scale` where
     observations are scaled.
 
-    rematches: whether `draw` puts other seats into the rows; then `observe` has their present observations, and a
-        row's episodes go on elsewhere. Faults stay with the row, since they are its member's.
+    rematches: whether `draw` puts other seats into the rows, `final_obs` included. Faults stay with the row, since they
+        are its member's.
     """
 
     env_name = "sweepd/BucketBrigade-v0"
@@ -75,8 +75,8 @@ class BucketBrigade(VecEnv):
         self.action_dim = sum(self.action_dims)
 
         self.games = BucketGames(houses, agents, self.num_games, self.device)
-        self._shown = BucketObservation(houses, agents, self.num_games, scaled=scaled, device=self.device)
-        self.state_dim = self._shown.size
+        self.seen = BucketObservation(houses, agents, self.num_games, scaled=scaled, device=self.device)
+        self.state_dim = self.seen.size
         self._final_houses, self._final_acts = self.games.houses.clone(), self.games.acts.clone()
         self._scale = torch.ones(self.num_games, dtype=torch.float64, device=self.device)
         self._most = torch.tensor(self.action_dims, device=self.device) - 1
@@ -100,9 +100,11 @@ class BucketBrigade(VecEnv):
         games = self._share(member)
         self._params[member] = params
         self.games.configure(games, params)
-        self._shown.configure(games, params)
+        self.seen.configure(games, params)
         self._luck.configure(member, params)
         self._scale[games] = params.reward_scale if self.scaled else 1.0
+        self.reward_unit = self._scale[self._game_of]
+        self.reward_unit = self._scale[self._game_of]
         self.bootstrap_interval = min(own.shortest_game for own in self._params)
         self.max_step = max(own.max_nights for own in self._params)
 
@@ -229,15 +231,15 @@ class BucketBrigade(VecEnv):
         return legal.view(self.num_games, -1).t().reshape(self.num_agents, 3, self.num_games)
 
     def _show(self, houses: Tensor, acts: Tensor, out: Tensor | None) -> Tensor:
-        shared = self._shown.of(houses, acts)
+        shared = self.seen.of(houses, acts)
         obs = torch.empty(self.num_envs, self.state_dim, device=self.device) if out is None else out
         if self.rematches:
-            obs[:, : self._shown.shared] = shared[self._game_of]
-            obs[:, self._shown.shared :] = self._shown.identity[self._seat_of % self.num_agents]
+            obs[:, : self.seen.shared] = shared[self._game_of]
+            obs[:, self.seen.shared :] = self.seen.identity[self._seat_of % self.num_agents]
         else:
             seats = obs.view(self.num_games, self.num_agents, -1)
-            seats[..., : self._shown.shared] = shared.unsqueeze(1)
-            seats[..., self._shown.shared :] = self._shown.identity
+            seats[..., : self.seen.shared] = shared.unsqueeze(1)
+            seats[..., self.seen.shared :] = self.seen.identity
         return obs
 
     def _rematch(self) -> None:
@@ -253,4 +255,5 @@ class BucketBrigade(VecEnv):
         """Give these rows these seats."""
         self._seat_of[rows] = seats
         self._game_of[rows] = seats // self.num_agents
+        self.reward_unit = self._scale[self._game_of]
         self._row_of[seats] = torch.arange(rows.start, rows.stop, device=self.device)

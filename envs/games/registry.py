@@ -6,10 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+import gymnasium
 import torch
 from torch import Tensor
 
 from envs.errors import InputError
+from envs.external.vec_env import ExternalVecEnv
+from envs.games.bucket_brigade import BucketBrigade
+from envs.games.bucket_scenarios import BucketParams
+from envs.games.bucket_scenarios import scenario as scenario_params
 from envs.games.cartpole import CartPole, CartPoleParams
 from envs.vec_env import Step
 
@@ -46,7 +51,7 @@ class GameEnv(Protocol):
 
 
 class MakeGame(Protocol):
-    """Makes `num_envs` copies for each of as many members as there are params.
+    """Makes `num_envs` copies for each of as many members as there are params; of games, that is: every seat is a row.
 
     together: so many consecutive members share their copies and play with each other (games of several players).
     """
@@ -58,14 +63,14 @@ class MakeGame(Protocol):
 
 @dataclass(frozen=True)
 class Game:
-    """One game. params: the dataclass of its parameters. seats: players, each of them a row of the environment.
-    solved: the mean return from which on it counts as solved, where people agree on one.
+    """One game. params: makes the dataclass of its parameters. seats: players with these parameters, each of them a row
+    of the environment. solved: the mean return from which on it counts as solved, where people agree on one.
     """
 
     name: str
     params: Callable[..., Any]
     make: MakeGame
-    seats: int = 1
+    seats: Callable[[Any], int] = lambda _: 1
     solved: float | None = None
 
 
@@ -73,11 +78,62 @@ def _cartpole(params: Sequence[Any], num_envs: int, *, together: int, device: to
     return cast(GameEnv, CartPole(list(params), num_envs, device=device))
 
 
-GAMES = {"cartpole": Game("cartpole", CartPoleParams, _cartpole, solved=475.0)}
+def _bucket_params(scenario: str = "default", **changes: Any) -> BucketParams:
+    return scenario_params(scenario, **changes)
+
+
+def _bucket_brigade(
+    params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str
+) -> GameEnv:
+    rows = num_envs * params[0].num_agents
+    return cast(GameEnv, BucketBrigade(list(params), rows, together=together, device=device))
+
+
+GAMES = {
+    "cartpole": Game("cartpole", CartPoleParams, _cartpole, solved=475.0),
+    "bucket-brigade": Game("bucket-brigade", _bucket_params, _bucket_brigade, seats=lambda params: params.num_agents),
+}
+
+
+@dataclass(frozen=True)
+class GymParams:
+    """Arguments of `gymnasium.make`, as (name, value); `dict()` of it has them by name."""
+
+    arguments: tuple[tuple[str, Any], ...] = ()
+
+    def keys(self) -> list[str]:
+        return [name for name, _ in self.arguments]
+
+    def __getitem__(self, name: str) -> Any:
+        return dict(self.arguments)[name]
+
+
+def _gym_params(**arguments: Any) -> GymParams:
+    return GymParams(tuple(sorted(arguments.items())))
+
+
+def _gym(name: str) -> Game:
+    try:
+        gymnasium.spec(name.removeprefix("gym:"))
+    except (gymnasium.error.Error, ImportError) as error:
+        raise InputError(f"--env {name}: Gymnasium knows no such environment ({error})") from None
+
+    def make(
+        params: Sequence[Any],
+        num_envs: int,
+        *,
+        together: int,  # noqa: ARG001
+        device: torch.device | str,
+    ) -> GameEnv:
+        return cast(GameEnv, ExternalVecEnv(name, [dict(own) for own in params], num_envs, device=device))
+
+    return Game(name, _gym_params, make)
 
 
 def get_game(name: str) -> Game:
     """Raises InputError for a name that is not known, or a Gymnasium id that cannot be made."""
     if name in GAMES:
         return GAMES[name]
+    if name.startswith("gym:"):
+        return _gym(name)
     raise InputError(f"--env {name!r} is not known; choose one of crypto, {', '.join(GAMES)}, gym:ID")
