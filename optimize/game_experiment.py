@@ -110,11 +110,12 @@ class GameExperiment(Experiment):
         played = []
         for index, act in enumerate(programs):
             env = self._judging_env(slots)
-            for slot, params in enumerate(own[index * slots : (index + 1) * slots]):
+            here = own[index * slots : (index + 1) * slots]
+            for slot, params in enumerate(here):
                 env.configure_member(slot, self.env_params(params))
-            for slot in range(slots):
                 env.reset_member(slot, derive_seed(self.spec.seed, "evaluation"))
-            played.append(play_episodes(env, act, self.seats, ask, getattr(act, "ended", lambda _: None)))
+            ended = getattr(act, "ended", lambda _: None)
+            played.append(play_episodes(env, act, self.seats, len(here), ask, ended))
         returns = np.concatenate([part.returns for part in played])
         lengths = np.concatenate([part.lengths for part in played])
         parts = [slice(trial * self.members, (trial + 1) * self.members) for trial in range(len(settings))]

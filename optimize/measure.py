@@ -78,7 +78,7 @@ def synchronise(device: torch.device) -> None:
 def make_chunks(experiment: Experiment, say: Callable[[str], None]) -> Chunks:
     """The choice of chunks for a study's programs on this machine."""
     spec = experiment.spec
-    env = experiment.training_env(1, 1)
+    env = experiment.training_env(experiment.together, 1)
     fixed = {"obs": env.state_dim + env.privileged_dim, "act": env.action_dim, "envs": spec.num_envs}
 
     def speed(shape: Mapping[str, int], slots: int) -> float:

@@ -31,10 +31,12 @@ def play_episodes(
     env: GameEnv,
     act: Callable[[Tensor], Tensor],
     seats: int = 1,
+    members: int | None = None,
     ask: Callable[[], None] = lambda: None,
     ended: Callable[[Tensor], None] = lambda _: None,
 ) -> Episodes:
-    """Play until every row has ended one episode, from where the environment was reset to.
+    """Play until every row of the first `members` (all by default) has ended one episode, from where they were reset
+    to; what the others do doesn't count.
 
     act: from observations to actions, for all rows. seats: rows per game, next to each other. ask: called at every
     step; it may raise. ended: told (num_envs,) bool after each step: which rows' episodes it ended. Raises RunError
@@ -43,7 +45,7 @@ def play_episodes(
     rows = env.num_envs
     total = torch.zeros(rows, dtype=torch.float64, device=env.device)
     length = torch.zeros(rows, dtype=torch.int64, device=env.device)
-    alive = torch.ones(rows, dtype=torch.bool, device=env.device)
+    alive = torch.arange(rows, device=env.device) < (members or env.num_members) * env.envs_per_member
     unit = env.reward_unit
     obs, step = env.observe(), 0
     while step < LONGEST and (step % _LOOK_EVERY or bool(alive.any())):
@@ -56,8 +58,8 @@ def play_episodes(
         alive &= ~done
         ended(done)
     env.check()
-    returns = total.view(env.num_members, -1, seats).sum(-1)
-    lengths = length.view(env.num_members, -1, seats)[..., 0]
+    returns = total.view(env.num_members, -1, seats).sum(-1)[:members]
+    lengths = length.view(env.num_members, -1, seats)[:members, :, 0]
     return Episodes(returns.cpu().numpy(), lengths.cpu().numpy())
 
 
