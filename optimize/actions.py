@@ -23,6 +23,7 @@ from agents.algorithms import get_algorithm
 from envs.crypto.demo_market import DEMO_BARS
 from envs.crypto.splits import CrossValidation
 from envs.errors import InputError, RunError
+from envs.games.registry import get_game
 from envs.logs import LogConsole
 from optimize.doctor import examine
 from optimize.experiment import Experiment
@@ -70,7 +71,9 @@ def train(
     # A watchdog ends a hung worker with SIGABRT: then its stacks are in the log.
     faulthandler.enable(2)
     try:
-        _train(flags, given, after_study, on_new_best, count_looks, console)
+        for own in _studies(flags):
+            if not _train(own, given, after_study, on_new_best, count_looks, console):
+                return
     except (InputError, RunError) as error:
         console.failed(error, expected=True)
         raise
@@ -86,7 +89,8 @@ def _train(
     on_new_best: OnNewBest | None,
     count_looks: CountLooks | None,
     console: LogConsole,
-) -> None:
+) -> bool:
+    """Whether the study was worked on to its end."""
     say = _sayer(console)
     flags, made_up = _with_preset(flags, given)
     if flags["n_trials"] < 1:
@@ -115,11 +119,25 @@ def _train(
         each = default_limit(count) / 2**30 if flags["max_memory"] is None else flags["max_memory"]
         own = [own_arguments(i, flags["log_file"], flags["metrics_port"], each) for i in range(count)]
         _all_gpus(handle, own, say)
-        return
+        return True
     limit = default_limit() if flags["max_memory"] is None else round(flags["max_memory"] * 2**30)
     options = WorkerOptions(flags["n_trials"], flags["alongside"], flags["metrics_port"], limit)
     deploy = (after_study, on_new_best) if flags["auto_deploy"] else (None, None)
-    work(handle, experiment, options, console, *deploy)
+    return work(handle, experiment, options, console, *deploy)
+
+
+def _studies(flags: dict[str, Any]) -> list[dict[str, Any]]:
+    """The flags of every study that is asked for: one, or with --scenario all one per scenario, behind each other."""
+    if flags["scenario"] != "all" or flags["env"] == "crypto":
+        return [flags]
+    scenarios = get_game(flags["env"]).scenarios
+    if not scenarios:
+        raise InputError(f"--scenario all: {flags['env']} has no scenarios; leave it out")
+    named = flags["study_name"]
+    return [
+        {**flags, "scenario": name, "study_name": f"{named}-{name}" if named else None}
+        for name in scenarios
+    ]
 
 
 def profile(flags: dict[str, Any], given: frozenset[str]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agents.algorithms import ALGORITHMS, get_algorithm
+from agents.algorithms import get_algorithm
 from envs.crypto.features import get_recipe
 from envs.crypto.metrics import OBJECTIVES
 from envs.crypto.params import EnvParams
@@ -113,6 +113,10 @@ def check_request(request: Request) -> None:
         raise InputError(f"--holdout {request.holdout} must be a share from 0 to below 0.9")
     if request.seed < 0:
         raise InputError(f"--seed {request.seed} must be at least 0")
+    scenario = request.env.get("scenario") if not request.market else None
+    if scenario is not None and scenario not in get_game(request.environment).scenarios:
+        known = ", ".join(get_game(request.environment).scenarios) or "none for this game"
+        raise InputError(f"--scenario {scenario!r} is not known; there are: {known}")
     try:
         (EnvParams if request.market else get_game(request.environment).params)(**request.env)
     except TypeError as error:
@@ -120,8 +124,3 @@ def check_request(request: Request) -> None:
     if request.market:
         get_recipe(request.recipe)
         check_folds(request.cv, request.budget)
-
-
-def known_algorithms() -> str:
-    """Their names, for people."""
-    return ", ".join(ALGORITHMS)

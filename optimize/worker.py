@@ -460,9 +460,9 @@ def work(
     console: Console,
     after_study: AfterStudy | None = None,
     on_new_best: OnNewBest | None = None,
-) -> None:
-    """Register, work to the study's total, sum up, and hand over to `after_study`. Returns normally on a requested
-    stop, too.
+) -> bool:
+    """Register, work to the study's total, sum up, and hand over to `after_study`. False where it was asked to stop
+    before.
 
     on_new_best: called between batches whenever the study has a new best trial.
     """
@@ -499,11 +499,12 @@ def work(
             console.print(
                 f"stopped as asked; {_left(handle)}. Start it again to go on.", highlight=False, soft_wrap=True
             )
-            return
+            return False
         print_summary(handle, console, telemetry, worker.batches, worker.phases)
         worker.supervisor.expect_silence(CLOSING_SECONDS)
         if after_study is not None and claim_closing(handle.storage, handle.study_id, name):
             after_study(handle, console)
+        return True
     finally:
         leave(handle.storage, name)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from envs.errors import InputError
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.bucket_brigade import BucketBrigade
-from envs.games.bucket_scenarios import BucketParams
+from envs.games.bucket_scenarios import SCENARIOS, BucketParams
 from envs.games.bucket_scenarios import scenario as scenario_params
 from envs.games.cartpole import CartPole, CartPoleParams
 from envs.vec_env import Step
@@ -64,13 +64,14 @@ class MakeGame(Protocol):
 @dataclass(frozen=True)
 class Game:
     """One game. params: makes the dataclass of its parameters. seats: players with these parameters, each of them a row
-    of the environment. solved: the mean return from which on it counts as solved, where people agree on one.
+    of the environment. scenarios: names that stand for a set of parameters. solved: the mean return from which on it counts as solved, where people agree on one.
     """
 
     name: str
     params: Callable[..., Any]
     make: MakeGame
     seats: Callable[[Any], int] = lambda _: 1
+    scenarios: tuple[str, ...] = ()
     solved: float | None = None
 
 
@@ -91,7 +92,13 @@ def _bucket_brigade(
 
 GAMES = {
     "cartpole": Game("cartpole", CartPoleParams, _cartpole, solved=475.0),
-    "bucket-brigade": Game("bucket-brigade", _bucket_params, _bucket_brigade, seats=lambda params: params.num_agents),
+    "bucket-brigade": Game(
+        "bucket-brigade",
+        _bucket_params,
+        _bucket_brigade,
+        seats=lambda params: params.num_agents,
+        scenarios=tuple(SCENARIOS),
+    ),
 }
 
 
