@@ -10,7 +10,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from envs.games.bucket_rules import HOUSE, MODE, SIGNAL
+from envs.games.bucket_rules import BURNING, HOUSE, MODE, RUINED, SIGNAL
 from envs.games.bucket_scenarios import BucketParams
 
 SCENARIO_SIZE = 12
@@ -79,3 +79,14 @@ class BucketObservation:
         shown = self._acts.index_select(0, act.t().flatten())
         self._table[:, 3 * self.num_houses : self._seen] = shown.view(games, -1)
         return self._table
+
+    def houses_in(self, obs: Tensor) -> Tensor:
+        """(rows, H) int64: the houses' states that observations (rows, size) show."""
+        if not self.scaled:
+            return obs[:, : self.num_houses].to(torch.int64)
+        shown = obs[:, : 3 * self.num_houses].reshape(-1, self.num_houses, 3)
+        return (shown[..., BURNING] + RUINED * shown[..., RUINED]).to(torch.int64)
+
+    def agent_in(self, obs: Tensor) -> Tensor:
+        """(rows,) int64: whose observations these are."""
+        return obs[:, self.shared :].argmax(1)
