@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from agents.distributions import distribution_of
-from agents.networks import Activations, Shape, forward, leaf_views
+from agents.distributions import Legal, distribution_of
+from agents.networks import Activations, forward, leaf_views
+from agents.shape import Shape
 
 
 class Actors:
@@ -38,7 +39,8 @@ class Actors:
             torch.cat([part.state_std for part in parts]),
         )
 
-    def __call__(self, obs: Tensor) -> Tensor:
+    def __call__(self, obs: Tensor, legal: Legal | None = None) -> Tensor:
+        """legal: the `action_mask` of an environment that is `masked`."""
         shape = self.shape
         rows = obs.shape[0] // shape.slots
         if rows not in self._buffers:
@@ -46,4 +48,4 @@ class Actors:
         into = self._buffers[rows]
         state = obs.view(shape.slots, rows, -1)[..., : shape.state_dim]
         forward(self._weights, (state - self.state_avg).div_(self.state_std), into, critic=False)
-        return self._distribution(shape, into.output, self._weights).mode()
+        return self._distribution(shape, into.output, self._weights).mode(legal)

@@ -5,6 +5,9 @@ Each kind is a class like torch's distributions: made of the outputs (G, rows, a
 samples, log-probabilities and gradients. An action is kept in a rollout as `columns` floats ("kept actions"), which is
 not always how the environment takes it. Adding a kind means one class and its place in `distribution_of`.
 
+Where some choices may be illegal (`Shape.masked`), `legal` tells which: given the choices made so far, (G * rows, k)
+int64, the options of the next one that are legal, (G * rows, options) bool, as `VecEnv.action_mask` does.
+
 Nothing here mixes rows, and so neither members.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,16 +24,22 @@ from agents.networks import Leaves, Shape
 from envs.streams import Streams
 
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+# An illegal option's logit: beside any other, its probability is exactly 0, and its products with finite numbers, too.
+# (With infinity they would be NaN.) Logits to sample from are kept within the other bound.
+_ILLEGAL, _BOUND = -1e30, 1e29
+
+Legal = Callable[[Tensor], Tensor]
 
 
 class Distribution(ABC):
     """One distribution over actions per row, (G, rows) of them, in float32.
 
-    outputs: (G, rows, action_dim), of the actors; weights: theirs, for parameters that a kind has beside the outputs.
+    outputs: (G, rows, action_dim), of the actors; weights: theirs, for parameters that a kind has beside the outputs;
+    masks: (G, rows, action_dim) bool, what was legal when the actions that `log_prob` is asked for were chosen.
     """
 
-    def __init__(self, shape: Shape, outputs: Tensor, weights: Leaves) -> None:
-        self.shape, self.outputs, self.weights = shape, outputs, weights
+    def __init__(self, shape: Shape, outputs: Tensor, weights: Leaves, masks: Tensor | None = None) -> None:
+        self.shape, self.outputs, self.weights, self.masks = shape, outputs, weights, masks
 
     @staticmethod
     @abstractmethod
@@ -42,18 +52,18 @@ class Distribution(ABC):
         """(steps, G, rows, k): what `sample` needs for that many steps, from each member's own stream."""
 
     @abstractmethod
-    def sample(self, noise: Tensor, out: Tensor) -> None:
+    def sample(self, noise: Tensor, out: Tensor, legal: Legal | None = None) -> None:
         """Write one action per row into out (G, rows, columns), as it is kept. noise: (G, rows, k)."""
 
     @staticmethod
     @abstractmethod
-    def to_env(kept: Tensor) -> Tensor:
+    def to_env(shape: Shape, kept: Tensor) -> Tensor:
         """Kept actions (G, rows, columns) as the environment takes them, (G * rows, …), legal even where a member's
         outputs are not finite.
         """
 
     @abstractmethod
-    def mode(self) -> Tensor:
+    def mode(self, legal: Legal | None = None) -> Tensor:
         """The deterministic actions, as the environment takes them."""
 
     @abstractmethod
@@ -62,13 +72,15 @@ class Distribution(ABC):
 
     @abstractmethod
     def entropy(self) -> Tensor:
-        """(G, rows), or (G, 1) where it is the same for all rows; in nats."""
+        """(G, rows), or (G, 1) where it is the same for all rows; in nats. Of several choices, the sum over them, each
+        given those before it in the actions that `log_prob` was asked for last.
+        """
 
     @abstractmethod
     def backward(self, d_log_prob: Tensor, d_entropy: Tensor, into: Leaves) -> Tensor:
         """The gradient for the outputs, (G, rows, action_dim), of a loss whose derivatives are d_log_prob (G, rows) for
-        the log-probabilities that `log_prob` gave last, and d_entropy (G, 1) for the entropy of each row. Writes those
-        for the kind's own parameters into `into`.
+        the log-probabilities that `log_prob` gave last, and d_entropy (G, 1 or rows) for the entropy of each row.
+        Writes those for the kind's own parameters into `into`.
         """
 
 
@@ -77,8 +89,8 @@ class Gaussian(Distribution):
     for all rows. Kept is the action before tanh, and it is that one whose log-probability counts.
     """
 
-    def __init__(self, shape: Shape, outputs: Tensor, weights: Leaves) -> None:
-        super().__init__(shape, outputs, weights)
+    def __init__(self, shape: Shape, outputs: Tensor, weights: Leaves, masks: Tensor | None = None) -> None:
+        super().__init__(shape, outputs, weights, masks)
         self.log_std = weights.log_std
 
     @staticmethod
@@ -89,15 +101,15 @@ class Gaussian(Distribution):
     def noise(shape: Shape, streams: Streams, steps: int, rows: int) -> Tensor:
         return streams.normal(steps, rows, shape.action_dim).view(steps, streams.members, rows, -1)
 
-    def sample(self, noise: Tensor, out: Tensor) -> None:
+    def sample(self, noise: Tensor, out: Tensor, legal: Legal | None = None) -> None:  # noqa: ARG002
         torch.addcmul(self.outputs, self.log_std.exp(), noise, out=out)
 
     @staticmethod
-    def to_env(kept: Tensor) -> Tensor:
+    def to_env(shape: Shape, kept: Tensor) -> Tensor:  # noqa: ARG004
         return kept.tanh().nan_to_num_(nan=0.0).view(-1, kept.shape[-1])
 
-    def mode(self) -> Tensor:
-        return self.to_env(self.outputs)
+    def mode(self, legal: Legal | None = None) -> Tensor:  # noqa: ARG002
+        return self.to_env(self.shape, self.outputs)
 
     def log_prob(self, kept: Tensor) -> Tensor:
         self._inverse_std = torch.exp(-self.log_std)
@@ -112,9 +124,9 @@ class Gaussian(Distribution):
     def backward(self, d_log_prob: Tensor, d_entropy: Tensor, into: Leaves) -> Tensor:
         # With u = (action - mean) / std, the log-probability's derivative is u / std for the mean and u * u - 1 for
         # log std; the entropy's for log std is 1, in every row.
-        rows = d_log_prob.shape[1]
         torch.bmm(d_log_prob.unsqueeze(1), self._u2, out=into.log_std)
-        into.log_std.add_((d_entropy * rows - d_log_prob.sum(-1, keepdim=True)).unsqueeze(-1))
+        entropies = d_entropy * d_log_prob.shape[1] if d_entropy.shape[1] == 1 else d_entropy.sum(-1, keepdim=True)
+        into.log_std.add_((entropies - d_log_prob.sum(-1, keepdim=True)).unsqueeze(-1))
         return self._u.mul_(self._inverse_std).mul_(d_log_prob.unsqueeze(-1))
 
 
@@ -131,17 +143,17 @@ class Categorical(Distribution):
     def noise(shape: Shape, streams: Streams, steps: int, rows: int) -> Tensor:  # noqa: ARG004
         return streams.uniform(steps, rows).view(steps, streams.members, rows, 1)
 
-    def sample(self, noise: Tensor, out: Tensor) -> None:
+    def sample(self, noise: Tensor, out: Tensor, legal: Legal | None = None) -> None:  # noqa: ARG002
         # The first action at which the summed weights exceed the share `noise` < 1 of their total: never one of weight
         # zero, and never past the last, since the product stays below the total in float32.
         below = torch.exp(self.outputs - self.outputs.amax(-1, keepdim=True)).cumsum(-1)
         torch.sum(below <= noise * below[..., -1:], dim=-1, keepdim=True, out=out)
 
     @staticmethod
-    def to_env(kept: Tensor) -> Tensor:
+    def to_env(shape: Shape, kept: Tensor) -> Tensor:  # noqa: ARG004
         return kept.reshape(-1).to(torch.int64)
 
-    def mode(self) -> Tensor:
+    def mode(self, legal: Legal | None = None) -> Tensor:  # noqa: ARG002
         return self.outputs.nan_to_num(nan=0.0).argmax(-1).view(-1)
 
     def log_prob(self, kept: Tensor) -> Tensor:
@@ -164,13 +176,10 @@ class Categorical(Distribution):
 
 
 class Choices(Distribution):
-    """Several choices that make up one action, each a categorical distribution over its own segment of the outputs.
-    Kept are the indices.
+    """One choice after the other, each a categorical distribution over its own segment of the outputs, among the
+    options that are legal; where the policy is autoregressive, earlier choices add a row of `Leaves.chain` each to the
+    logits of a later one. Kept are the indices.
     """
-
-    def __init__(self, shape: Shape, outputs: Tensor, weights: Leaves) -> None:
-        super().__init__(shape, outputs, weights)
-        self._choices = [Categorical(shape, logits, weights) for logits in torch.split(outputs, shape.choices, -1)]
 
     @staticmethod
     def columns(shape: Shape) -> int:
@@ -181,30 +190,92 @@ class Choices(Distribution):
         choices = len(shape.choices)
         return streams.uniform(steps, rows * choices).view(steps, streams.members, rows, choices)
 
-    def sample(self, noise: Tensor, out: Tensor) -> None:
-        for index, choice in enumerate(self._choices):
-            choice.sample(noise[..., index : index + 1], out[..., index : index + 1])
+    def sample(self, noise: Tensor, out: Tensor, legal: Legal | None = None) -> None:
+        def draw(logits: Tensor, index: int) -> Tensor:
+            place = out[..., index : index + 1]
+            Categorical(self.shape, logits, self.weights).sample(noise[..., index : index + 1], place)
+            return place
+
+        self._one_by_one(draw, legal)
 
     @staticmethod
-    def to_env(kept: Tensor) -> Tensor:
-        return kept.reshape(-1, kept.shape[-1]).to(torch.int64)
+    def to_env(shape: Shape, kept: Tensor) -> Tensor:
+        actions = kept.reshape(-1, kept.shape[-1]).to(torch.int64)
+        return actions if shape.action_dims else actions[:, 0]
 
-    def mode(self) -> Tensor:
-        return torch.stack([choice.mode() for choice in self._choices], -1)
+    def mode(self, legal: Legal | None = None) -> Tensor:
+        def best(logits: Tensor, _: int) -> Tensor:
+            return logits.nan_to_num(nan=0.0).argmax(-1, keepdim=True)
+
+        return self.to_env(self.shape, torch.cat(self._one_by_one(best, legal), -1))
 
     def log_prob(self, kept: Tensor) -> Tensor:
-        parts = zip(self._choices, kept.unsqueeze(2).unbind(-1), strict=True)
+        shape = self.shape
+        indices = kept.unsqueeze(2).unbind(-1)
+        earlier = self._earlier(indices) if shape.autoregressive else None
+        masks = [None] * len(shape.choices) if self.masks is None else _cut(self.masks, shape.choices)
+        self._given = earlier
+        self._choices = []
+        for index, (logits, mask) in enumerate(zip(self._segments(), masks, strict=True)):
+            own = logits if earlier is None else self._chained(logits, index, earlier)
+            own = own if mask is None else torch.where(mask, own, _ILLEGAL)
+            self._choices.append(Categorical(shape, own, self.weights))
+        parts = zip(self._choices, indices, strict=True)
         return torch.stack([choice.log_prob(index) for choice, index in parts]).sum(0)
 
     def entropy(self) -> Tensor:
         return torch.stack([choice.entropy() for choice in self._choices]).sum(0)
 
     def backward(self, d_log_prob: Tensor, d_entropy: Tensor, into: Leaves) -> Tensor:
-        return torch.cat([choice.backward(d_log_prob, d_entropy, into) for choice in self._choices], -1)
+        d_logits = [choice.backward(d_log_prob, d_entropy, into) for choice in self._choices]
+        if self._given is not None:
+            for d_chain, d_later in zip(into.chain, d_logits[1:], strict=True):
+                torch.bmm(self._given[..., : d_chain.shape[1]].mT, d_later, out=d_chain)
+        return torch.cat(d_logits, -1)
+
+    def _one_by_one(self, choose: Callable[[Tensor, int], Tensor], legal: Legal | None) -> list[Tensor]:
+        """(G, rows, 1) of each choice: what `choose` makes of its logits and index."""
+        slots, rows = self.outputs.shape[:2]
+        made: list[Tensor] = []
+        for index, segment in enumerate(self._segments()):
+            logits = segment
+            if self.shape.autoregressive:
+                logits = self._chained(logits, index, self._earlier(made))
+            if self.shape.masked:
+                if legal is None:
+                    raise ValueError("where choices may be illegal, acting needs to be told which are")
+                none = torch.empty(slots, rows, 0, device=logits.device)
+                chosen = torch.cat((none, *made), -1).to(torch.int64).view(slots * rows, index)
+                mask = legal(chosen).view(logits.shape)
+                logits = torch.where(mask, logits.nan_to_num(nan=0.0).clamp_(-_BOUND, _BOUND), _ILLEGAL)
+            made.append(choose(logits, index))
+        return made
+
+    def _segments(self) -> tuple[Tensor, ...]:
+        return _cut(self.outputs, self.shape.choices)
+
+    def _earlier(self, made: Sequence[Tensor]) -> Tensor:
+        """(G, rows, sizes of all choices but the last): ones where choices, (G, rows, 1) each, were made."""
+        sizes = self.shape.choices[:-1]
+        ones = self.outputs.new_zeros(*self.outputs.shape[:2], sum(sizes))
+        for choice, places in zip(made, _cut(ones, sizes), strict=False):
+            places.scatter_(-1, choice.to(torch.int64), 1.0)
+        return ones
+
+    def _chained(self, logits: Tensor, index: int, earlier: Tensor) -> Tensor:
+        if not index:
+            return logits
+        chain = self.weights.chain[index - 1]
+        return torch.baddbmm(logits, earlier[..., : chain.shape[1]], chain)
+
+
+def _cut(columns: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
+    """(…, sum of sizes) into views (…, size)."""
+    return torch.split(columns, list(sizes), -1)
 
 
 def distribution_of(shape: Shape) -> type[Distribution]:
     """The kind that a program of this shape acts with."""
-    if shape.action_dims:
+    if shape.action_dims or shape.masked:
         return Choices
     return Categorical if shape.discrete else Gaussian

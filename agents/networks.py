@@ -13,89 +13,17 @@ numbers the same bits alone, in company and in any slot.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from envs.errors import InputError
+from agents.shape import Shape
 
-ON_POLICY = ("ppo", "elegantrl:ppo", "elegantrl:a2c")  # the algorithms that learn from the last rollout alone
+__all__ = ["Activations", "Backward", "Leaves", "Shape", "flat_size", "forward", "leaf_views", "new_gradients"]
+
 _ALIGN = 16  # floats: every view starts on a cache line
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """What decides the tensor shapes of a program. Two trials share a batch when their shapes are equal.
-
-    state_dim, action_dim, privileged_dim: of the environment; discrete: whether an action is one of action_dim choices
-    rather than action_dim numbers; action_dims: the sizes of several choices that make up an action, which sum to
-    action_dim, or () where there is one; slots: G, the members that a program holds; net_width, net_depth: hidden
-    layers; num_envs: environments per member; horizon: steps per rollout; minibatch: transitions per member and
-    gradient step; epochs: passes over a rollout (algorithms in `ON_POLICY`); updates: gradient steps per rollout,
-    buffer: transitions that a member keeps for replay (all others).
-    """
-
-    state_dim: int
-    action_dim: int
-    privileged_dim: int = 0
-    slots: int = 10
-    net_width: int = 64
-    net_depth: int = 2
-    num_envs: int = 64
-    horizon: int = 64
-    minibatch: int = 512
-    epochs: int = 8
-    discrete: bool = False
-    algorithm: str = "ppo"
-    updates: int = 64
-    buffer: int = 65_536
-    action_dims: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            least = 0 if field.name == "privileged_dim" else 1
-            if field.type == "int" and (not isinstance(value, int) or value < least):
-                raise InputError(f"{field.name} must be a whole number of at least {least}, not {value!r}.")
-            if field.type == "bool" and not isinstance(value, bool):
-                raise InputError(f"{field.name} must be true or false, not {value!r}.")
-        if self.action_dims and not (self.discrete and sum(self.action_dims) == self.action_dim):
-            raise InputError(
-                f"action_dims must be sizes of choices, discrete, that sum to action_dim {self.action_dim}, and are "
-                f"{self.action_dims}."
-            )
-        if self.algorithm not in ON_POLICY:
-            if self.buffer < max(self.samples, self.minibatch):
-                raise InputError(
-                    f"buffer {self.buffer} must hold at least a rollout of {self.samples} transitions and a minibatch "
-                    f"of {self.minibatch}."
-                )
-        elif self.minibatch > self.samples:
-            raise InputError(
-                f"minibatch {self.minibatch} is larger than the {self.samples} transitions of a rollout "
-                f"(num_envs {self.num_envs} x horizon {self.horizon}); it can be at most that."
-            )
-
-    @property
-    def samples(self) -> int:
-        """Transitions per member and rollout."""
-        return self.num_envs * self.horizon
-
-    @property
-    def obs_dim(self) -> int:
-        """Columns of an observation: what the actor sees, then what only the critic may see."""
-        return self.state_dim + self.privileged_dim
-
-    @property
-    def choices(self) -> tuple[int, ...]:
-        """The sizes of the choices that make up a discrete action."""
-        return self.action_dims or (self.action_dim,)
-
-    @property
-    def net_dims(self) -> list[int]:
-        """Hidden sizes, as ElegantRL's networks take them."""
-        return [self.net_width] * self.net_depth
 
 
 @dataclass
@@ -105,7 +33,8 @@ class Leaves:
     actor_in (G, state_dim, width), critic_in (G, obs_dim, width): first layers; hidden[l] (2G, width, width): the
     layers after it; bias[l] (2G, 1, width): of all hidden layers; actor_out (G, width, action_dim), actor_out_bias (G,
     1, action_dim), critic_out (G, width, 1), critic_out_bias (G, 1, 1); log_std (G, 1, action_dim), without columns
-    where actions are discrete.
+    where actions are discrete; chain[k] (G, sizes of choices 0 … k, size of choice k + 1): what earlier choices add to
+    a later one's logits, where the policy is autoregressive.
     """
 
     actor_in: Tensor
@@ -117,6 +46,7 @@ class Leaves:
     critic_out: Tensor
     critic_out_bias: Tensor
     log_std: Tensor
+    chain: list[Tensor]
 
     def shared(self) -> list[Tensor]:
         """Those with 2 G matrices."""
@@ -124,7 +54,7 @@ class Leaves:
 
     def actor(self) -> list[Tensor]:
         """Those that only actors have."""
-        return [self.actor_in, self.actor_out, self.actor_out_bias, self.log_std]
+        return [self.actor_in, self.actor_out, self.actor_out_bias, self.log_std, *self.chain]
 
     def critic(self) -> list[Tensor]:
         """Those that only critics have."""
@@ -141,6 +71,8 @@ def _sizes(shape: Shape) -> tuple[list[tuple[int, int]], list[tuple[int, int]], 
     deviations = 0 if shape.discrete else shape.action_dim
     shared = [(width, width)] * (depth - 1) + [(1, width)] * depth
     actor = [(shape.state_dim, width), (width, shape.action_dim), (1, shape.action_dim), (1, deviations)]
+    if shape.autoregressive:
+        actor += zip(accumulate(shape.choices), shape.choices[1:], strict=False)
     critic = [(shape.obs_dim, width), (width, 1), (1, 1)]
     return shared, actor, critic
 
@@ -195,6 +127,7 @@ def _collect(shape: Shape, shared: list[Tensor], actor: list[Tensor], critic: li
         critic_out=critic[1],
         critic_out_bias=critic[2],
         log_std=actor[3],
+        chain=actor[4:],
     )
 
 

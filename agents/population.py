@@ -8,7 +8,8 @@ import torch
 from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, CriticPPO
 from torch import Tensor
 
-from agents.networks import Leaves, Shape, flat_size, leaf_views
+from agents.networks import Leaves, flat_size, leaf_views
+from agents.shape import Shape
 from envs.errors import InputError
 
 StateDict = dict[str, Tensor]
@@ -52,7 +53,11 @@ class Population:
             actor.state_std.copy_(std[: shape.state_dim])
             critic.state_avg.copy_(avg)
             critic.state_std.copy_(std)
-        self.import_member(slot, {**actor.state_dict(), **_facts(shape)}, critic.state_dict())
+        self.clear(slot)
+        own = {
+            name: part.mT for name, part in _named(self.weights, slot, shape)[0].items() if name.startswith("chain.")
+        }
+        self.import_member(slot, {**actor.state_dict(), **own, **_facts(shape)}, critic.state_dict())
 
     def clear(self, slot: int) -> None:
         """Make a slot empty."""
@@ -121,6 +126,7 @@ def _named(weights: Leaves, slot: int, shape: Shape) -> tuple[StateDict, StateDi
             role[f"net.{2 * layer}.bias"] = bias[row, 0]
     top = f"net.{2 * shape.net_depth}"
     actor |= {f"{top}.weight": weights.actor_out[slot], f"{top}.bias": weights.actor_out_bias[slot, 0]}
+    actor |= {f"chain.{choice}.weight": leaf[slot] for choice, leaf in enumerate(weights.chain, start=1)}
     critic |= {f"{top}.weight": weights.critic_out[slot], f"{top}.bias": weights.critic_out_bias[slot, 0]}
     return actor, critic
 

@@ -24,12 +24,13 @@ import torch
 from torch import Tensor
 
 from agents.acting import Actors
-from agents.distributions import distribution_of
-from agents.networks import Activations, Backward, Shape, forward, new_gradients
+from agents.distributions import Distribution, distribution_of
+from agents.networks import Activations, Backward, forward, new_gradients
 from agents.optimizer import Adam
 from agents.population import Population, StateDict
 from agents.ppo_params import NUMBERS, SCHEDULES, PPOParams
-from agents.rollout import Rollout
+from agents.rollout import Rollout, Transitions
+from agents.shape import Shape, env_fields
 from envs.errors import InputError
 from envs.streams import Streams, derive_seed
 from envs.vec_env import VecEnv
@@ -112,7 +113,6 @@ class PPO:
         self.device = torch.device(device)
         slots = shape.slots
         self._distribution = distribution_of(shape)
-        self._kept = self._distribution.columns(shape)
         self.population = Population(shape, self.device)
         self.rollout = Rollout(shape, self.population)
         self.optimizer = Adam(self.population.flat, shape)
@@ -126,8 +126,7 @@ class PPO:
         self._learning = Activations(shape, rows, self.device)
         self._backward = Backward(shape, rows, self.device)
         self._grads = new_gradients(shape, self.device)
-        self._batch = torch.zeros(slots, rows, shape.obs_dim, device=self.device)
-        self._side = torch.zeros(slots, rows, self._kept + 3, device=self.device)
+        self._batch = Transitions.empty(shape, (slots, rows), self.device)
 
     def add_member(
         self, slot: int, params: PPOParams, seed: int, total_rollouts: int, state_avg: Tensor, state_std: Tensor
@@ -273,10 +272,9 @@ class PPO:
         running = self._live & ~self._diverged
         updates = torch.zeros(slots, device=self.device)
         for rows in batches.unbind(0):
-            running, losses = self._minibatch(rows, running, terms, stop_early=stop_early)
+            running, distribution, losses = self._minibatch(rows, running, terms, stop_early=stop_early)
             updates += running
         log_std = self.population.weights.log_std
-        distribution = self._distribution(shape, self._learning.output, self.population.weights)
         return RolloutStats(
             reward=self.rollout.rewards.mean((1, 2)),
             **self._minibatch_stats(*losses),
@@ -288,21 +286,21 @@ class PPO:
 
     def _minibatch(
         self, rows: Tensor, running: Tensor, terms: _Terms, *, stop_early: bool
-    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    ) -> tuple[Tensor, Distribution, tuple[Tensor, Tensor, Tensor]]:
         """One gradient step on the transitions `rows` (G * minibatch,) of the members `running` (G,) bool. Gradients of
         the others are computed, too, and left unused.
 
-        Returns who still runs, and (log of the probability ratios, value errors, gradient norms).
+        Returns who still runs, the actions' distribution, and (log of the probability ratios, value errors, gradient
+        norms).
         """
-        kept, weights = self._kept, self.population.weights
-        batch, side, acts, grads = self._batch, self._side, self._learning, self._grads
-        self.rollout.gather(rows, batch, side)
-        forward(weights, batch, acts)
+        weights, batch, acts, grads = self.population.weights, self._batch, self._learning, self._grads
+        self.rollout.gather(rows, batch)
+        forward(weights, batch.obs, acts)
 
         # The actor maximises mean(min(A * ratio, A * clipped ratio) + entropy_coef * entropy).
-        distribution = self._distribution(self.shape, acts.output, weights)
-        old_log_prob, advantage, returns = side[..., kept:].unbind(-1)
-        log_ratio = distribution.log_prob(side[..., :kept]).sub_(old_log_prob)
+        distribution = self._distribution(self.shape, acts.output, weights, batch.masks)
+        old_log_prob, advantage, returns = batch.side[..., -3:].unbind(-1)
+        log_ratio = distribution.log_prob(batch.actions).sub_(old_log_prob)
         ratio = log_ratio.exp()
         if stop_early:
             running = running & ~((ratio - 1.0 - log_ratio).mean(-1) > terms.target_kl)
@@ -315,14 +313,14 @@ class PPO:
         error = self.rollout.value(acts.value) - returns
         d_value = error.clamp(-1.0, 1.0).mul_(terms.pull)
 
-        self._backward(weights, batch, acts, d_output, d_value.unsqueeze(-1), grads)
+        self._backward(weights, batch.obs, acts, d_output, d_value.unsqueeze(-1), grads)
         norms = self.optimizer.norms(grads)
         finite = torch.isfinite(norms).all(0)
         self._diverged |= running & ~finite
         running = running & finite
         self.optimizer.apply(norms, terms.max_norm, running)
         weights.log_std.clamp_(max=0.0)
-        return running, (log_ratio, error, norms)
+        return running, distribution, (log_ratio, error, norms)
 
     def _minibatch_stats(self, log_ratio: Tensor, error: Tensor, norms: Tensor) -> dict[str, Tensor]:
         ratio = log_ratio.exp()
@@ -383,11 +381,7 @@ class PPO:
         return torch.tensor([*code, derive_seed(*used)] if used else code)
 
     def _check(self, env: VecEnv) -> None:
-        shape = self.shape
-        wanted = (shape.slots, shape.num_envs, shape.state_dim, shape.action_dim, shape.privileged_dim)
-        given = (env.num_members, env.envs_per_member, env.state_dim, env.action_dim, env.privileged_dim)
-        if (*wanted, shape.discrete, shape.action_dims) != (*given, env.if_discrete, env.action_dims):
-            raise ValueError(
-                f"the environment's (members, rows, state, action, privileged) {given}, discrete {env.if_discrete} and "
-                f"choices {env.action_dims} are not the shape's {wanted}, {shape.discrete} and {shape.action_dims}"
-            )
+        given = env_fields(env)
+        wanted = {name: getattr(self.shape, name) for name in given}
+        if wanted != given:
+            raise ValueError(f"the environment's {given} are not the shape's {wanted}")

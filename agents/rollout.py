@@ -2,14 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from agents.distributions import distribution_of
-from agents.networks import Activations, Shape, forward
+from agents.networks import Activations, forward
 from agents.population import Population
+from agents.shape import Shape
 from envs.streams import Streams
 from envs.vec_env import VecEnv
+
+
+@dataclass
+class Transitions:
+    """What a gradient step needs of (G, rows) transitions, in as few tensors as can be gathered at once.
+
+    obs (G, rows, obs_dim): normalised; side (G, rows, columns + 3): the action as the distribution keeps it, then its
+    log-probability, normalised advantage and return; flags (G, rows, k) bool: the masks of `masked` shapes, then
+    whether there is something to learn from the transition where shapes are `crewed`.
+    """
+
+    shape: Shape
+    obs: Tensor
+    side: Tensor
+    flags: Tensor
+
+    @classmethod
+    def empty(cls, shape: Shape, size: tuple[int, ...], device: torch.device) -> Transitions:
+        """For transitions (G, …), zeros throughout."""
+        columns = distribution_of(shape).columns(shape) + 3
+        flags = shape.action_dim * shape.masked + shape.crewed
+        return cls(
+            shape,
+            torch.zeros(*size, shape.obs_dim, device=device),
+            torch.zeros(*size, columns, device=device),
+            torch.zeros(*size, flags, dtype=torch.bool, device=device),
+        )
+
+    @property
+    def actions(self) -> Tensor:
+        """(G, rows, columns), as the distribution keeps them."""
+        return self.side[..., :-3]
+
+    @property
+    def masks(self) -> Tensor | None:
+        """(G, rows, action_dim): which options were legal; None where all always are."""
+        return self.flags[..., : self.shape.action_dim] if self.shape.masked else None
+
+    @property
+    def learned(self) -> Tensor | None:
+        """(G, rows): which ones count; None where all do."""
+        return self.flags[..., -1] if self.shape.crewed else None
 
 
 class Rollout:
@@ -27,17 +73,15 @@ class Rollout:
         device = population.device
         slots, envs, steps = shape.slots, shape.num_envs, shape.horizon
         self._distribution = distribution_of(shape)
-        self._kept = self._distribution.columns(shape)
 
         def new(*size: int, dtype: torch.dtype | None = None) -> Tensor:
             return torch.zeros(*size, dtype=dtype, device=device)
 
         self.obs = new(slots * envs, shape.obs_dim)
         self.rewards = new(slots, steps, envs)
-        # Normalised observations; and beside them what else a gradient step needs of a transition, to be gathered in
-        # one go: the action as the distribution keeps it, then its log-probability, advantage and return.
-        self._store = new(slots, steps + 1, envs, shape.obs_dim)
-        self._side = new(slots, steps + 1, envs, self._kept + 3)
+        self._all = Transitions.empty(shape, (slots, steps + 1, envs), device)
+        self._store, self._side = self._all.obs, self._all.side
+        self._present = new(slots, steps + 1, envs, dtype=torch.bool)
         self._outputs = new(slots, steps, envs, shape.action_dim)
         self._values = new(slots, steps + 1, envs)
         self._advantages = new(slots, steps + 1, envs)
@@ -56,20 +100,22 @@ class Rollout:
         Wherever an episode is truncated, the value of its last observation is noted.
         """
         shape, weights, acting, distribution = self.shape, self.population.weights, self._acting, self._distribution
+        actions = self._all.actions
         slots, envs, steps = shape.slots, shape.num_envs, shape.horizon
         noise = distribution.noise(shape, streams, steps, envs)
         env.draw(steps)
         if env.rematches:
             self.obs.copy_(env.observe())
-        self._normalise(self.obs, self._store[:, 0])
+        self._see(env, 0)
         noted = 0
         for step in range(steps):
             forward(weights, self._store[:, step], acting, critic=False)
             self._outputs[:, step] = acting.output
-            action = self._side[:, step, :, : self._kept]
-            distribution(shape, acting.output, weights).sample(noise[step], out=action)
-            _, reward, terminated, truncated = env.step(distribution.to_env(action), out=self.obs)
-            self._normalise(self.obs, self._store[:, step + 1])
+            legal = partial(self._legal, env, step) if shape.masked else None
+            distribution(shape, acting.output, weights).sample(noise[step], actions[:, step], legal)
+            action = distribution.to_env(shape, actions[:, step])
+            _, reward, terminated, truncated = env.step(action, out=self.obs)
+            self._see(env, step + 1)
             self.rewards[:, step] = reward.view(slots, envs)
             self._terminated[:, step] = terminated.view(slots, envs)
             self._truncated[:, step] = truncated.view(slots, envs)
@@ -80,9 +126,9 @@ class Rollout:
                 value = self._value_of(self._final, acting).unsqueeze(1)
                 self._final_values[:, noted : step + 1] = torch.where(ends, value, 0.0)
                 noted = step + 1
-        taken = self._side.view(slots, -1, self._kept + 3)[:, : shape.samples]
+        taken = self._taken()
         outputs = self._outputs.view(slots, shape.samples, -1)
-        taken[..., self._kept] = distribution(shape, outputs, weights).log_prob(taken[..., : self._kept])
+        taken.side[..., -3] = distribution(shape, outputs, weights, taken.masks).log_prob(taken.actions)
 
     def estimate(self, gamma: Tensor, gae_lambda: Tensor, chunk: Activations) -> Tensor:
         """Values, advantages (GAE, Schulman et al., 2016) and returns of the rollout; gamma, gae_lambda: (G, 1).
@@ -90,7 +136,7 @@ class Rollout:
         chunk: buffers for `minibatch` rows. Returns (G,), the share of the returns' variance that the values explain.
         """
         shape = self.shape
-        slots, steps, samples, kept = shape.slots, shape.horizon, shape.samples, self._kept
+        slots, steps, samples = shape.slots, shape.horizon, shape.samples
         store, values = self._store.view(slots, -1, shape.obs_dim), self._values.view(slots, -1)
         for start in range(0, samples, shape.minibatch):
             stop = min(start + shape.minibatch, samples)
@@ -109,9 +155,9 @@ class Rollout:
 
         flat = advantages.view(slots, -1)[:, :samples]
         returns = flat + values[:, :samples]
-        side = self._side.view(slots, -1, kept + 3)
-        side[:, :samples, kept + 1] = (flat - flat.mean(1, keepdim=True)) / (flat.std(1, keepdim=True) + 1e-4)
-        side[:, :samples, kept + 2] = returns
+        side = self._taken().side
+        side[..., -2] = (flat - flat.mean(1, keepdim=True)) / (flat.std(1, keepdim=True) + 1e-4)
+        side[..., -1] = returns
         return 1.0 - flat.var(1) / (returns.var(1) + 1e-12)
 
     def batches(self, order: Tensor) -> Tensor:
@@ -125,12 +171,33 @@ class Rollout:
         rows = (order[:, :, :used] + self._first_row).reshape(shape.slots, -1, shape.minibatch)
         return rows.transpose(0, 1).reshape(-1, shape.slots * shape.minibatch)
 
-    def gather(self, rows: Tensor, batch: Tensor, side: Tensor) -> None:
-        """Copy transitions into batch (G, minibatch, obs_dim) and side (G, minibatch, columns + 3): the action as it
-        is kept, then its log-probability, normalised advantage and return.
-        """
-        for source, into in ((self._store, batch), (self._side, side)):
-            torch.index_select(source.view(-1, source.shape[-1]), 0, rows, out=into.view(-1, into.shape[-1]))
+    def gather(self, rows: Tensor, batch: Transitions) -> None:
+        """Copy transitions into `batch`, of (G, minibatch)."""
+        every = self._all
+        for source, into in ((every.obs, batch.obs), (every.side, batch.side), (every.flags, batch.flags)):
+            if source.shape[-1]:
+                torch.index_select(source.view(-1, source.shape[-1]), 0, rows, out=into.view(-1, into.shape[-1]))
+
+    def _taken(self) -> Transitions:
+        """The rollout's transitions, (G, samples) of them, without the observation after the last."""
+        parts = (self._all.obs, self._all.side, self._all.flags)
+        return Transitions(self.shape, *(part.flatten(1, 2)[:, : self.shape.samples] for part in parts))
+
+    def _see(self, env: VecEnv, step: int) -> None:
+        """Note what the rows see before that step. What absent agents see is nothing to anybody."""
+        self._normalise(self.obs, self._store[:, step])
+        if self.shape.crewed:
+            present = env.present().view(self.shape.slots, -1)
+            self._present[:, step] = present
+            self._store[:, step].masked_fill_(~present.unsqueeze(-1), 0.0)
+
+    def _legal(self, env: VecEnv, step: int, chosen: Tensor) -> Tensor:
+        """Ask the environment which options of the next choice are legal, and note it."""
+        mask, choices = env.action_mask(chosen), self.shape.choices
+        start = sum(choices[: chosen.shape[1]])
+        place = self._all.flags[:, step, :, start : start + choices[chosen.shape[1]]]
+        place.copy_(mask.view(place.shape))
+        return mask
 
     def value(self, output: Tensor) -> Tensor:
         """(G, rows): the critics' outputs (G, rows, 1) in units of returns."""

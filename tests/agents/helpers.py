@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agents.ppo import PPO, PPOParams, Shape
+from agents.ppo import PPO, PPOParams
+from agents.shape import Shape, env_fields
 from tests.agents.toy_env import ToyEnv
 
 SMALL: dict[str, Any] = {"net_width": 16, "num_envs": 4, "horizon": 12, "minibatch": 16, "epochs": 2}
@@ -15,13 +16,7 @@ SMALL: dict[str, Any] = {"net_width": 16, "num_envs": 4, "horizon": 12, "minibat
 
 def shape_for(env: ToyEnv, **changes: Any) -> Shape:
     """A small shape that fits the environment."""
-    sizes: dict[str, Any] = {
-        "state_dim": env.state_dim,
-        "action_dim": env.action_dim,
-        "privileged_dim": env.privileged_dim,
-    }
-    sizes |= {"discrete": env.if_discrete, "action_dims": env.action_dims}
-    return Shape(**{**SMALL, **sizes, "slots": env.num_members, "num_envs": env.envs_per_member, **changes})
+    return Shape(**{**SMALL, **env_fields(env), "autoregressive": env.masked, **changes})
 
 
 def member_params(index: int, **changes: Any) -> PPOParams:

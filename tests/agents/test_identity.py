@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from agents.networks import Shape
 from agents.ppo import PPO, PPOParams
-from envs.errors import InputError
+from agents.shape import Shape
+from envs.errors import InputError, RunError
 from tests.agents.helpers import assert_same, shape_for, start
-from tests.agents.toy_env import ChoiceEnv, Rematching, ToyEnv
+from tests.agents.toy_env import ChoiceEnv, MaskedEnv, Rematching, ToyEnv
 
 SLOTS = 5
 ROLLOUTS = 4
@@ -29,12 +30,21 @@ def trained(
     return ppo, env
 
 
+def some_legal(chosen: Tensor) -> Tensor:
+    """Rules for `MaskedEnv`'s two choices; others don't ask."""
+    size = MaskedEnv.action_dims[chosen.shape[1]]
+    return torch.arange(size) != chosen.sum(1, keepdim=True) % size
+
+
 CASES = [(0, 16, 16, 1), (1, 16, 16, 1), (2, 16, 16, 1), (0, 64, 48, 1), (1, 64, 48, 2), (2, 128, 33, 1)]
 
 
 @pytest.mark.parametrize(
     ("kind", "member", "width", "minibatch", "threads"),
-    [*((kind, *case) for kind in (ToyEnv, ChoiceEnv) for case in CASES), (Rematching, *CASES[1])],
+    [
+        *((kind, *case) for kind in (ToyEnv, ChoiceEnv) for case in CASES),
+        *((kind, *CASES[1]) for kind in (Rematching, MaskedEnv)),
+    ],
 )
 def test_alone_in_company_and_in_another_slot(
     kind: type[ToyEnv], member: int, width: int, minibatch: int, threads: int
@@ -55,12 +65,12 @@ def test_alone_in_company_and_in_another_slot(
         rows = torch.randn(SLOTS, 3, alone.shape.obs_dim)
         swapped = rows.clone()
         swapped[slot] = rows[1]
-        ours = alone.act_fn()(rows.view(-1, alone.shape.obs_dim)).view(SLOTS, 3, -1)[1]
-        theirs = ppo.act_fn()(swapped.view(-1, alone.shape.obs_dim)).view(SLOTS, 3, -1)[slot]
+        ours = alone.act_fn()(rows.view(-1, alone.shape.obs_dim), some_legal).view(SLOTS, 3, -1)[1]
+        theirs = ppo.act_fn()(swapped.view(-1, alone.shape.obs_dim), some_legal).view(SLOTS, 3, -1)[slot]
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, Rematching])
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, Rematching, MaskedEnv])
 def test_saved_and_put_back_anywhere_it_goes_on_exactly(tmp_path: Path, kind: type[ToyEnv]) -> None:
     straight, straight_env = trained({1: 2, 3: 1}, 5, kind)
     half, half_env = trained({1: 2, 3: 1}, 2, kind)
@@ -91,7 +101,7 @@ def test_saving_changes_nothing() -> None:
     assert_same(quiet_env.get_member(1), env.get_member(1))
 
 
-@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, Rematching])
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, Rematching, MaskedEnv])
 def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[ToyEnv]) -> None:
     calm, calm_env = trained({0: 1, 3: 2}, 3, kind)
     env = kind(SLOTS, 4, privileged=True)
@@ -110,8 +120,8 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[To
     ppo.train(env, 1)
     assert ppo.diverged == [False, False, True, False, False]
     assert bool(torch.isfinite(ppo.get_member(1)["weights"]).all())
-    still = {ToyEnv: [0.0, 0.0], ChoiceEnv: 0, Rematching: [0, 0]}[kind]
-    assert ppo.act_fn([2])(torch.zeros(1, env.state_dim + 1)).tolist() == [still]
+    still = {ToyEnv: [0.0, 0.0], ChoiceEnv: 0, Rematching: [0, 0], MaskedEnv: [1, 0]}[kind]
+    assert ppo.act_fn([2])(torch.zeros(1, env.state_dim + 1), some_legal).tolist() == [still]
     ppo.set_member(4, ppo.get_member(2))
     assert ppo.diverged == [False, False, True, False, True]  # a checkpoint doesn't heal it
 
@@ -146,13 +156,30 @@ def test_members_come_and_go() -> None:
         ppo.add_member(0, PPOParams(), 1, 0, env.state_avg, env.state_std)
 
 
+def test_an_empty_mask_stops_the_run_before_anything_is_learned_from_it() -> None:
+    ppo, env = trained({1: 2, 3: 1}, 1, MaskedEnv)
+    assert isinstance(env, MaskedEnv)
+    before = ppo.get_member(1)
+    env.empty = 5
+    words = (
+        r"row 5 \(member 1\) had no legal option for choice 1 in step 13, its state: player 1, age \d; an environment"
+    )
+    with pytest.raises(RunError, match=words):
+        ppo.train(env, 1)
+    assert torch.equal(ppo.get_member(1)["weights"], before["weights"])
+    assert ppo.rollout._side.isfinite().all()
+
+
 def test_every_field_of_a_shape_tells_states_apart() -> None:
     shape = Shape(state_dim=4, action_dim=4, discrete=True)
-    changes: dict[str, Any] = {"discrete": False, "action_dims": (2, 2)}
+    changes: dict[str, dict[str, Any]] = {
+        "discrete": {"discrete": False}, "action_dims": {"action_dims": (2, 2)}, "masked": {"masked": True},
+        "autoregressive": {"action_dims": (2, 2), "autoregressive": True}, "crewed": {"crewed": True},
+    }  # fmt: skip
     codes = [PPO(replace(shape, slots=1))._shape_code().tolist()]
     for field in fields(Shape):
         if field.name not in {"slots", "algorithm"}:  # a member doesn't depend on those
-            change = {field.name: changes.get(field.name, getattr(shape, field.name) * 2 or 1)}
+            change = changes.get(field.name) or {field.name: getattr(shape, field.name) * 2 or 1}
             codes.append(PPO(replace(shape, slots=1, **change))._shape_code().tolist())
     assert len(set(map(tuple, codes))) == len(codes)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
+from agents.acting import Actors
 from agents.ppo import PPO, PPOParams, Shape
-from tests.agents.toy_env import ChoiceEnv, ToyEnv
+from tests.agents.toy_env import ChoiceEnv, MaskedEnv, ToyEnv
 
 
 def test_defaults_learn_the_toy_task() -> None:
@@ -57,10 +56,24 @@ def test_defaults_learn_to_choose() -> None:
     assert not history[-1].std.any()
 
 
-def trial(env: ToyEnv, act: Callable[[Tensor], Tensor]) -> Tensor:
+def test_it_learns_two_choices_of_which_some_are_illegal() -> None:
+    """The best of the legal ones gives 0.82."""
+    env = MaskedEnv(1, 16, max_step=20)
+    ppo = PPO(Shape.for_env(env, net_width=32, horizon=32, minibatch=128, autoregressive=True))
+    params = PPOParams(learning_rate=3e-3, entropy_coef=0.005)
+    ppo.add_member(0, params, 0, 6, env.state_avg, env.state_std)
+    ppo.begin(env.reset([1]))
+    start = trial(env, ppo.act_fn())
+    ppo.train(env, 6)
+    learned = trial(env, ppo.act_fn())
+    assert float(start) < 0.2
+    assert float(learned) > 0.7
+
+
+def trial(env: ToyEnv, act: Actors) -> Tensor:
     """(members,) mean reward of 60 steps."""
     obs, total = env.reset(77), torch.zeros(env.num_envs)
     for _ in range(60):
-        step = env.step(act(obs))
+        step = env.step(act(obs, env.action_mask))
         obs, total = step.obs, total + step.reward
     return total.view(env.num_members, -1).mean(1) / 60

@@ -21,7 +21,7 @@ from envs.errors import InputError
 from envs.streams import Streams
 from envs.vec_env import Step
 from tests.agents.helpers import assert_same, shape_for, start
-from tests.agents.toy_env import ChoiceEnv, ChoicesEnv, Rematching, ToyEnv
+from tests.agents.toy_env import ChoiceEnv, ChoicesEnv, MaskedEnv, Rematching, ToyEnv
 
 
 @pytest.fixture(params=[torch.float64, torch.float32], ids=["float64", "float32"])
@@ -58,13 +58,26 @@ class RecordingChoices(Recording, ChoicesEnv):
     """That with several choices."""
 
 
+class RecordingMasked(Recording, MaskedEnv):
+    """And with illegal ones."""
+
+
 class SeveralChoices(ActorDiscretePPO):  # type: ignore[misc]  # ElegantRL is untyped
-    """ElegantRL's discrete actor, its outputs read as the logits of several choices."""
+    """ElegantRL's discrete actor, its outputs read as the logits of several choices; and, where `chained`, the second's
+    added to by the first, and illegal ones left out.
+    """
 
     def get_logprob_entropy(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.net(self.state_norm(state)).split(ChoicesEnv.action_dims, -1)
-        choices = [torch.distributions.Categorical(logits=part) for part in logits]
-        log_probs = [choice.log_prob(index) for choice, index in zip(choices, action.unbind(-1), strict=True)]
+        """action: (rows, 2), or (rows, 2 + action_dim) with the masks."""
+        first, second = self.net(self.state_norm(state)).split(ChoicesEnv.action_dims, -1)
+        if hasattr(self, "chain"):
+            second = second + self.chain["1"](torch.nn.functional.one_hot(action[:, 0].long(), 3).to(second.dtype))
+            masks = action[:, 2:].bool().split(ChoicesEnv.action_dims, -1)
+            first, second = (
+                torch.where(mask, logits, -1e20) for mask, logits in zip(masks, (first, second), strict=True)
+            )
+        choices = [torch.distributions.Categorical(logits=logits) for logits in (first, second)]
+        log_probs = [choice.log_prob(index) for choice, index in zip(choices, action.unbind(-1), strict=False)]
         return sum(log_probs), sum(choice.entropy() for choice in choices)
 
 
@@ -80,6 +93,10 @@ def elegant_agent(ppo: PPO, slot: int, params: PPOParams) -> AgentPPO:
     agent.ratio_clip, agent.lambda_entropy = params.clip, params.entropy_coef
     if shape.action_dims:
         agent.act.__class__ = SeveralChoices
+    if shape.autoregressive:
+        chain = torch.nn.Linear(3, 5, bias=False)
+        agent.act.chain = torch.nn.ModuleDict({"1": chain})
+        agent.act_optimizer.param_groups[0]["params"].append(chain.weight)
     for module, state in zip((agent.act, agent.cri), ppo.export_member(slot), strict=True):
         module.load_state_dict({name: tensor for name, tensor in state.items() if name != "action_dims"})
     for optimizer in (agent.act_optimizer, agent.cri_optimizer):
@@ -88,7 +105,7 @@ def elegant_agent(ppo: PPO, slot: int, params: PPOParams) -> AgentPPO:
 
 
 @pytest.mark.parametrize("max_grad_norm", [0.05, 3.0])
-@pytest.mark.parametrize("kind", [Recording, RecordingChoice, RecordingChoices])
+@pytest.mark.parametrize("kind", [Recording, RecordingChoice, RecordingChoices, RecordingMasked])
 def test_whole_update_equals_elegantrl(dtype: torch.dtype, kind: type[Recording], max_grad_norm: float) -> None:
     """Six minibatches through ElegantRL's modules, criterion, AdamW and clip give the member's weights and moments."""
     members, envs = 3, 4
@@ -117,6 +134,8 @@ def test_whole_update_equals_elegantrl(dtype: torch.dtype, kind: type[Recording]
         states = seen[:, rows].reshape(-1, shape.state_dim)
         side = ppo.rollout._side[slot, :-1].flatten(0, 1)
         actions, (old, advantages, returns) = side[:, :-3], side[:, -3:].unbind(1)
+        if shape.masked:
+            actions = torch.cat((actions, ppo.rollout._all.flags[slot, :-1].flatten(0, 1).to(actions.dtype)), 1)
         with torch.no_grad():
             log_prob, entropy = agent.act.get_logprob_entropy(states, actions)
         tight = {"rtol": 1e-10, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-5}
@@ -227,7 +246,7 @@ class NoHostReads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, Rematching])
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, Rematching, MaskedEnv])
 def test_neither_rollout_nor_update_reads_a_value_on_the_host(kind: type[ToyEnv]) -> None:
     env = kind(3, 4)
     ppo = start(env, {0: 0, 1: 1, 2: 2})  # with and without target-KL and weight decay

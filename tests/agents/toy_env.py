@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from envs.mask_faults import MaskLatch
 from envs.streams import Streams, derive_seed
 from envs.vec_env import Step, VecEnv
 
@@ -171,3 +172,49 @@ class Rematching(ChoicesEnv):
 
     def observe(self, out: Tensor | None = None) -> Tensor:
         return self._observe() if out is None else out.copy_(self._observe())
+
+
+class MaskedEnv(ChoicesEnv):
+    """The same with illegal choices: which ones depends on the episode's age, for the second number on the first, too.
+    In `empty`, if set, a row is left without a second choice.
+    """
+
+    masked = True
+
+    def __init__(self, members: int, envs_per_member: int, **settings: Any) -> None:
+        super().__init__(members, envs_per_member, **settings)
+        self.empty: int | None = None
+        self._latch = MaskLatch(self.num_envs, envs_per_member, ("player", "age"), self.device)
+
+    def legal(self, chosen: Tensor) -> Tensor:
+        """What `action_mask` returns."""
+        age = self._age.long().unsqueeze(1)
+        if chosen.shape[1] == 0:
+            return torch.arange(3) != age % 3
+        mask = (torch.arange(5) + chosen + age) % 3 != 0
+        if self.empty is not None:
+            mask[self.empty] = False
+        return mask
+
+    def action_mask(self, chosen: Tensor) -> Tensor:
+        assert chosen.dtype == torch.int64
+        assert chosen.shape[0] == self.num_envs
+        mask = self.legal(chosen)
+        player = (torch.arange(self.num_envs) % 2).double()
+        self._latch.look(mask, chosen.shape[1], torch.stack((player, self._age.double()), 1))
+        return mask
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        for choice in range(2):
+            legal = self.legal(action[:, :choice]).gather(1, action[:, choice : choice + 1])
+            if self.empty is None or choice == 0:
+                self._faults |= ~legal[:, 0]
+        self._latch.advance()
+        return super().step(action, out)
+
+    def faults(self) -> Tensor:
+        return self._faults | self._latch.latched()
+
+    def check(self) -> None:
+        self._latch.check()
+        super().check()
