@@ -14,6 +14,7 @@ from optimize.study import StudyHandle
 
 KEPT = (
     "sweepd:fold_scores",
+    "sweepd:seed_scores",
     "sweepd:path_scores",
     "sweepd:metrics",
     "sweepd:env_params",

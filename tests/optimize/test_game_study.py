@@ -1,0 +1,193 @@
+"""Studies on games: seeds as members, the same engine and the same promises as on markets, and words of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from optuna.trial import TrialState
+
+from agents.policy import load_members
+from envs.errors import InputError
+from envs.games.play import interquartile_mean, interval
+from optimize.freeze import choose_slots
+from optimize.game_experiment import GameEvaluation, GameExperiment
+from optimize.request import Request, check_request
+from optimize.search_space import SearchSpace, Settings, Subject, load_space
+from optimize.spec import GameSpec, StudySpec
+from optimize.study import Plan
+from optimize.trial_batch import Interrupted, Trainer, Training
+from tests.optimize.conftest import Running
+from tests.optimize.study_files import open_handle
+
+SHAPE = {"net_width": 8, "net_depth": 1, "minibatch": 32, "epochs": 2}
+TRADING = re.compile(
+    r"\b(folds?|sharpe|drawdown|trad(e|es|ing)|market|equity|equal weight|bars?|hold-out|ticker|cash|portfolio)\b", re.I
+)
+
+
+def make_spec(environment: str = "cartpole", **changes: Any) -> GameSpec:
+    subject = Subject(environment)
+    settings: dict[str, Any] = {
+        "environment": environment, "algorithm": "ppo", "env": {}, "budget": 512, "rungs": 2, "num_envs": 8,
+        "horizon": 16, "slots": 4, "trials_per_batch": 3, "objective": "return", "sampler": "tpe", "pruner": "none",
+        "seed": 0, "space": SearchSpace("none", 1, {t: {} for t in subject.tables}, subject).to_dict(), "threads": 1,
+        "seeds": 2, "episodes": 4,
+    }  # fmt: skip
+    return GameSpec(**settings | changes)
+
+
+def make_experiment(environment: str = "cartpole", **changes: Any) -> GameExperiment:
+    return GameExperiment(make_spec(environment, **changes), torch.device("cpu"))
+
+
+def plan(number: int, **env: Any) -> Plan:
+    return Plan(number, number, {}, Settings(dict(SHAPE), {"learning_rate": 1e-3 * (number + 1)}, env), 1000 + number)
+
+
+def to_the_end(trainer: Trainer, trainings: list[Training]) -> dict[int, Any]:
+    """Train all rungs; what each trial came to, as bytes."""
+    for rung in range(1, trainer.spec.rungs + 1):
+        trainer.advance(trainings, lambda _, r=rung: r)  # type: ignore[misc]  # mypy infers no type for r
+    numbers = {}
+    for training, evaluation in zip(trainings, trainer.evaluate(trainings), strict=True):
+        assert isinstance(evaluation, GameEvaluation)
+        weights = [{k: v.numpy().tobytes() for k, v in actor.items()} for actor in trainer.actors(training)]
+        numbers[training.plan.number] = (evaluation.scores, evaluation.episodes.returns.tobytes(), weights)
+    return numbers
+
+
+GAMES = {"cartpole": {}, "bucket-brigade": {"env": {"scenario": "v2_minimal", "max_nights": 12}}}
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_a_trial_is_the_same_alone_in_company_and_after_a_stop(game: str) -> None:
+    experiment = make_experiment(game, **GAMES[game])
+    together = Trainer(experiment)
+    in_company = to_the_end(together, [together.start(plan(n)) for n in range(3)])
+    alone = Trainer(experiment)
+    assert to_the_end(alone, [alone.start(plan(1))])[1] == in_company[1]
+    assert in_company[0] != in_company[1]
+    asked = iter([False, True])
+    stopping = Trainer(experiment, stop=lambda: next(asked, False))
+    torn = stopping.start(plan(2))
+    with pytest.raises(Interrupted):
+        stopping.advance([torn], lambda _: 1)
+    assert 0 < torn.members[0].rollouts < experiment.spec.rollouts
+    going_on = Trainer(experiment)
+    resumed = going_on.start(plan(2))
+    resumed.members = torn.members
+    assert to_the_end(going_on, [resumed])[2] == in_company[2]
+
+
+def test_members_of_a_game_of_several_players_learn_by_playing_with_each_other() -> None:
+    experiment = make_experiment("bucket-brigade", **GAMES["bucket-brigade"])
+    assert (experiment.seats, experiment.together) == (4, 2)
+    trainer = Trainer(experiment)
+    usual = to_the_end(trainer, [trainer.start(plan(0))])[0][2]
+    one = make_experiment("bucket-brigade", seeds=1, slots=2, **GAMES["bucket-brigade"])
+    assert one.together == 1
+    trainer = Trainer(one)
+    assert to_the_end(trainer, [trainer.start(plan(0))])[0][2][0] != usual[0]
+    with pytest.raises(InputError, match="--slots 3 is not a multiple of the 2 members"):
+        make_experiment("bucket-brigade", slots=3, **GAMES["bucket-brigade"])
+    assert choose_slots(24, torch.device("cpu"), together=True) == 24
+
+
+def test_the_games_own_parameters_reach_training_and_judging() -> None:
+    experiment = make_experiment()
+    trainer = Trainer(experiment)
+    numbers = to_the_end(trainer, [trainer.start(plan(0)), trainer.start(plan(0, length=1.5))])
+    assert len(numbers) == 1  # both are called 0: the second one's numbers are kept
+    assert numbers[0] != to_the_end(trainer, [trainer.start(plan(0))])[0]
+
+
+def test_the_objective_is_the_interquartile_mean_over_seeds_of_the_mean_return() -> None:
+    rng = np.random.default_rng(1)
+    for runs in (1, 2, 3, 4, 7, 10):
+        scores = rng.normal(size=runs)
+        cut = runs // 4
+        assert interquartile_mean(scores) == pytest.approx(np.mean(sorted(scores)[cut : runs - cut]))
+    low, high = interval(rng.normal(10.0, 1.0, 200))
+    assert low < 10.0 < high < low + 0.6
+    experiment = make_experiment()
+    trainer = Trainer(experiment)
+    training = trainer.start(plan(0))
+    trainer.advance([training], lambda _: 1)
+    evaluation = trainer.evaluate([training])[0]
+    assert isinstance(evaluation, GameEvaluation)
+    assert evaluation.episodes.returns.shape == (2, 4)
+    assert evaluation.scores == tuple(evaluation.episodes.returns.mean(1))
+    assert evaluation.value == pytest.approx(np.mean(evaluation.scores))
+    assert (evaluation.episodes.returns == evaluation.episodes.lengths).all()  # CartPole pays 1 a step
+
+
+def test_a_study_of_a_game_is_searched_and_speaks_of_games_alone(tmp_path: Path) -> None:
+    words = [
+        "train", "--env", "cartpole", "--n-trials", "2", "--budget", "256", "--rungs", "2", "--n-envs", "8",
+        "--horizon", "16", "--seeds", "2", "--episodes", "4", "--threads", "1", "--gpu", "cpu", "--study-name", "s",
+    ]  # fmt: skip
+    out = Running([*words, "--pruner", "none"], tmp_path, tmp_path / "out.txt").finish()
+    assert "return, interquartile mean over seeds" in out
+    found = TRADING.search(out.replace("no trial saw", ""))
+    assert found is None, found
+    handle = open_handle(tmp_path)
+    assert isinstance(handle.spec, GameSpec)
+    assert StudySpec.from_json(handle.spec.to_json()) == handle.spec
+    first, second = handle.trials()
+    assert first.state == second.state == TrialState.COMPLETE
+    assert {name: first.params[name] for name in handle.space.start} == handle.space.start  # the defaults come first
+    assert first.params["learning_rate"] == 1e-3
+    folder = handle.trial_dir(0)
+    assert len(load_members(folder / "members.safetensors")) == 2
+    frame = pd.read_parquet(folder / "episodes.parquet")
+    assert list(frame.columns) == ["seed", "episode", "return", "length"]
+    assert frame.groupby("seed")["return"].mean().tolist() == first.user_attrs["sweepd:seed_scores"]
+    assert first.user_attrs["sweepd:metrics"]["iqm"] == first.value
+    assert (folder / "returns.png").read_bytes().startswith(b"\x89PNG")
+    assert len([k for k in first.system_attrs if k.startswith("artifacts:")]) == 2
+    status = Running(["status", "--json"], tmp_path, tmp_path / "status.txt").finish()
+    assert json.loads(status)[0]["gate"] is None
+    refused = Running([*words, "--algo", "ppo", "--seeds", "3"], tmp_path, tmp_path / "refused.txt").finish(2)
+    assert "seeds = 2" in refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"environment": "tetris"}, "--env 'tetris' is not known; choose one of crypto, cartpole"),
+        ({"environment": "gym:NoSuch-v9"}, "--env gym:NoSuch-v9"),
+        ({"environment": "cartpole", "given": {"fee"}}, "--fee is for --env crypto"),
+        ({"given": {"seeds"}}, "--seeds is for games"),
+        ({"environment": "cartpole", "objective": "sharpe"}, "--objective 'sharpe' is not known; choose return"),
+        ({"environment": "cartpole", "algorithm": "a3c"}, "--algo 'a3c' is not known"),
+        ({"environment": "cartpole", "env": {"scenario": "easy"}}, "--scenario 'easy' is not known"),
+        ({"environment": "bucket-brigade", "env": {"scenario": "eazy"}}, "--scenario 'eazy' is not known; there are"),
+        ({"environment": "cartpole", "env": {"wheels": 3}}, "--env-param"),
+        ({"environment": "cartpole", "env": {"length": -1.0}}, "length is -1.0"),
+        ({"environment": "cartpole", "seeds": 0}, "--seeds 0 must be at least 1"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+    changes = {"objective": "return" if "environment" in changes else "excess-sharpe", **changes}
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        check_request(Request(**changes))
+
+
+def test_spaces_of_games_know_where_to_begin() -> None:
+    space = load_space("game", Subject("cartpole"))
+    space.validate(space.start)
+    resolved = space.resolve(space.start)
+    assert resolved.learner["gamma"] == pytest.approx(0.99)
+    assert SearchSpace.from_dict(space.to_dict(), Subject("cartpole")) == space
+    assert load_space("wide").start == {}
+    described = space.to_dict()
+    described["ppo"]["clip"]["start"] = 0.9
+    with pytest.raises(InputError, match=r"clip start = 0.9 lies outside 0.1 … 0.3"):
+        SearchSpace.from_dict(described, Subject("cartpole"))
