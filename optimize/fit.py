@@ -8,7 +8,7 @@ person chose both, the combination is refused with its valid neighbours.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from envs.errors import InputError
 from optimize.search_space import Dimension, SearchSpace
@@ -51,7 +51,7 @@ def fewest_envs(budget: int, horizon: int, sizes: Sequence[int]) -> int:
     """From where on every minibatch fits into a rollout, as far as the bound allows: fewer would be a smaller search,
     not only a slower one.
     """
-    return min(most_envs(budget, horizon, sizes), max(env_unit(sizes, horizon), -(-max(sizes) // horizon)))
+    return min(most_envs(budget, horizon, sizes), max(env_unit(sizes, horizon), -(-max(sizes, default=1) // horizon)))
 
 
 def fit_budget(budget: int, rungs: int, num_envs: int, horizon: int, *, fixed: bool) -> tuple[int, str]:
@@ -75,6 +75,13 @@ def fit_budget(budget: int, rungs: int, num_envs: int, horizon: int, *, fixed: b
     }  # fmt: skip
     smaller = " or ".join(f"{flag} {most}" for flag, most in others.items() if most >= 1)
     raise InputError(f"{short}; give at least --budget {least}" + (f", or at most {smaller}" if smaller else ""))
+
+
+def fit_shape(shape: Mapping[str, int], transitions: int) -> dict[str, int]:
+    """Shape parameters with a minibatch that divides a rollout, where it is one that has to: in epochs over it."""
+    if "epochs" not in shape:
+        return dict(shape)
+    return {**shape, "minibatch": fit_minibatch(shape["minibatch"], transitions)}
 
 
 def fit_space(space: SearchSpace, transitions: int) -> tuple[SearchSpace, str]:

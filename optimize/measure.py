@@ -12,7 +12,7 @@ from envs.sizing import Measurement, available_memory, choose_num_envs, cpu_coun
 from envs.vec_env import VecEnv
 from optimize.chunks import Chunks
 from optimize.experiment import Experiment
-from optimize.fit import UPDATES_PER_FOLD, fewest_envs, fit_minibatch, most_envs
+from optimize.fit import UPDATES_PER_FOLD, fewest_envs, fit_shape, most_envs
 from optimize.search_space import SearchSpace, Settings
 
 GAIN = 1.1  # what is not faster by this factor is not worth more threads or envs
@@ -41,8 +41,7 @@ def full_program(
     """A program full of members, begun, with the minibatch fitted to the rollout."""
     spec = experiment.spec
     env = experiment.training_env(slots, num_envs)
-    minibatch = fit_minibatch(shape["minibatch"], num_envs * spec.horizon)
-    settings = Settings({**shape, "minibatch": minibatch}, {}, {})
+    settings = Settings(fit_shape(shape, num_envs * spec.horizon), {}, {})
     learner = experiment.algorithm.learner(experiment.shape(settings, env, slots), experiment.device)
     avg, std = experiment.normaliser(0, settings)
     for slot in range(slots):

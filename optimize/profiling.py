@@ -13,7 +13,7 @@ from typing import Any
 
 from optimize.checkpoint import Checkpoint, write_checkpoint
 from optimize.experiment import Experiment
-from optimize.fit import fit_minibatch
+from optimize.fit import fit_shape
 from optimize.measure import synchronise, typical_shape
 from optimize.search_space import Settings
 from optimize.storage import open_storage, storage_url
@@ -77,8 +77,7 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
     seconds: about how long the training part lasts.
     """
     spec = experiment.spec
-    shape = typical_shape(spec.search_space)
-    shape["minibatch"] = fit_minibatch(shape["minibatch"], spec.transitions)
+    shape = fit_shape(typical_shape(spec.search_space), spec.transitions)
     plans = [Plan(n, n, {}, Settings(dict(shape), {}, {}), n) for n in range(spec.trials_per_batch)]
     phases = Phases()
     trainer = Trainer(experiment)

@@ -258,7 +258,9 @@ class SearchSpace:
 
     @property
     def minibatches(self) -> tuple[int, ...]:
-        """Every minibatch that a trial may have."""
+        """Every minibatch that a trial may have, and that must divide a rollout: none where transitions are replayed."""
+        if "epochs" not in self.subject.learner.shape:
+            return ()
         default = self.subject.learner.shape["minibatch"]
         dimension = self.tables["shape"].get("minibatch", Dimension("minibatch", value=default))
         return tuple(int(v) for v in (dimension.choices or (dimension.value,)) if v is not None)
