@@ -1,8 +1,14 @@
-"""The arrays that environments write into, side by side in one block of memory that processes can share."""
+"""The arrays that environments write into, side by side in one block of memory that processes share.
+
+The block has no name anywhere: it lives as long as some process holds it, and is gone when the last one is, however
+that ended.
+"""
 
 from __future__ import annotations
 
 import mmap
+import os
+import tempfile
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -12,7 +18,8 @@ from numpy.typing import NDArray
 from envs.external.actions import ActionLayout
 from envs.external.observations import ObservationLayout
 
-_LINE = 64  # bytes: no two arrays share a line of the processor's cache
+LINE = 64  # bytes: no two arrays, and no two processes' words, share a line of the processor's cache
+WORDS = 3 * LINE // 4  # 32-bit words per worker (`envs.external.handoff`)
 
 
 @dataclass(frozen=True)
@@ -37,30 +44,44 @@ class Buffers:
         return replace(self, **{field.name: getattr(self, field.name)[first:last] for field in fields(self)})
 
 
-def plan(rows: int, observations: ObservationLayout, actions: ActionLayout) -> tuple[dict[str, Any], int]:
-    """Where each array lies, as (offset, shape, dtype) by name, and how many bytes they take together."""
-    kinds: dict[str, tuple[tuple[int, ...], Any]] = {
-        "obs": ((rows,), observations.dtype),
-        "final": ((rows,), observations.dtype),
-        "action": ((rows, actions.width), actions.dtype),
-        "reward": ((rows,), np.dtype(np.float32)),
-        **{name: ((rows,), np.dtype(np.bool_)) for name in ("terminated", "truncated", "present")},
-    }
-    places, offset = {}, 0
-    for name, (shape, dtype) in kinds.items():
-        places[name] = (offset, shape, dtype)
-        offset += -(-int(np.prod(shape)) * dtype.itemsize // _LINE) * _LINE
-    return places, max(offset, _LINE)
+class Memory:
+    """A block with the words of `workers` workers and the buffers of `rows` rows.
 
+    handle: the file descriptor that other processes open it by; None makes a new one. words: int32.
+    """
 
-def lay(
-    memory: mmap.mmap, rows: int, observations: ObservationLayout, actions: ActionLayout, start: int = 0
-) -> Buffers:
-    """The arrays in a block of memory, from byte `start` on."""
-    places, _ = plan(rows, observations, actions)
-    return Buffers(
-        **{
-            name: np.ndarray(shape, dtype, buffer=memory, offset=start + offset)
-            for name, (offset, shape, dtype) in places.items()
+    def __init__(
+        self, rows: int, observations: ObservationLayout, actions: ActionLayout, workers: int, handle: int | None = None
+    ) -> None:
+        kinds: dict[str, tuple[tuple[int, ...], Any]] = {
+            "obs": ((rows,), observations.dtype),
+            "final": ((rows,), observations.dtype),
+            "action": ((rows, actions.width), actions.dtype),
+            "reward": ((rows,), np.dtype(np.float32)),
+            **{name: ((rows,), np.dtype(np.bool_)) for name in ("terminated", "truncated", "present")},
         }
-    )
+        places, offset = {}, workers * WORDS * 4
+        for name, (shape, dtype) in kinds.items():
+            places[name] = offset
+            offset += -(-int(np.prod(shape)) * dtype.itemsize // LINE) * LINE
+        self.handle = _nameless(offset) if handle is None else handle
+        block = mmap.mmap(self.handle, offset)
+        self.words = memoryview(block)[: workers * WORDS * 4].cast("i")
+        self.buffers = Buffers(
+            **{name: np.ndarray(*kinds[name], buffer=block, offset=place) for name, place in places.items()}
+        )
+
+    def worker_words(self, worker: int) -> memoryview:
+        """That worker's own."""
+        return self.words[worker * WORDS : (worker + 1) * WORDS]
+
+
+def _nameless(size: int) -> int:
+    """A file in memory, or one on disk whose name is gone already."""
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("sweepd-envs")
+    else:
+        with tempfile.TemporaryFile() as file:
+            handle = os.dup(file.fileno())
+    os.ftruncate(handle, size)
+    return handle

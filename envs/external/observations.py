@@ -64,6 +64,7 @@ class ObservationLayout:
     """
 
     def __init__(self, space: spaces.Space[Any]) -> None:
+        self.space = space
         found = list(_leaves(space, ()))
         if not found:
             raise InputError(f"the observation space {space} is empty; there is nothing to learn from")

@@ -1,14 +1,18 @@
-"""Where environments come from: makers of one environment, small enough to be sent to another process."""
+"""Where environments come from: a Gymnasium id, or a function that makes one. Small enough to be sent to a process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import gymnasium
+from gymnasium.vector import VectorEnv
 
 from envs.errors import InputError
+
+SINGLE, PARALLEL, VECTOR, BUFFERED = "gymnasium.Env", "parallel", "gymnasium.vector.VectorEnv", "buffered"
 
 
 class Made(NamedTuple):
@@ -20,31 +24,108 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class GymSource:
-    """A Gymnasium id (`CartPole-v1`, or `module:Name-v0`) and the arguments that all its copies are made with."""
+    """A Gymnasium id (`CartPole-v1`, or `module:Name-v0`) and the arguments that all its copies are made with.
+
+    batched: how many copies at once its own vector environment is asked for (`gymnasium.make_vec`); 0: one at a time.
+    """
 
     env_id: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    batched: int = 0
 
     @property
     def name(self) -> str:
         return f"gym:{self.env_id}"
 
     def make(self, own: Mapping[str, Any]) -> Made:
-        """One environment; own: further arguments, before the common ones. Raises InputError where it cannot be made.
-
-        Gymnasium's wrappers that only check or count are left out where that changes nothing: whoever steps the
-        environment resets it in time and counts for itself.
-        """
+        """One environment; own: arguments that go before the common ones. Raises InputError where it cannot be made."""
         kwargs = {**self.kwargs, **own}
         try:
-            spec = gymnasium.spec(self.env_id)
-            limit = kwargs.pop("max_episode_steps", None) or spec.max_episode_steps
-            if spec.additional_wrappers:  # the limit counts steps inside of these
-                return Made(gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **kwargs), None)
-            env = gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **kwargs)
+            return self._vector(kwargs) if self.batched else self._single(kwargs)
         except Exception as error:
             said = f" with {kwargs}" if kwargs else ""
             raise InputError(f"{self.name}{said} cannot be made: {type(error).__name__}: {error}") from error
-        if type(env) is gymnasium.wrappers.OrderEnforcing:
-            env = env.env
-        return Made(env, limit)
+
+    def _vector(self, kwargs: dict[str, Any]) -> Made:
+        mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
+        return Made(gymnasium.make_vec(self.env_id, self.batched, vectorization_mode=mode, **kwargs), None)
+
+    def _single(self, kwargs: dict[str, Any]) -> Made:
+        """Gymnasium's wrappers that only check or count are left out where that changes nothing: whoever steps the
+        environment resets it in time and counts for itself.
+        """
+        spec = gymnasium.spec(self.env_id)
+        limit = kwargs.pop("max_episode_steps", None) or spec.max_episode_steps
+        if spec.additional_wrappers:  # the limit counts steps inside of these
+            return Made(gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **kwargs), None)
+        env = gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **kwargs)
+        return Made(env.env if type(env) is gymnasium.wrappers.OrderEnforcing else env, limit)
+
+
+@dataclass(frozen=True)
+class FactorySource:
+    """A function (or class) that makes one environment of any kind that `describe` knows.
+
+    It must be importable (defined at the top level of a module) for other processes to call it.
+    """
+
+    factory: Callable[..., Any]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        plain = self.factory.func if isinstance(self.factory, functools.partial) else self.factory
+        return f"{plain.__module__}.{getattr(plain, '__qualname__', type(plain).__qualname__)}"
+
+    def make(self, own: Mapping[str, Any]) -> Made:
+        """One environment; own: arguments that go before the common ones. Raises whatever the function raises."""
+        return Made(self.factory(**{**self.kwargs, **own}), None)
+
+
+Source = GymSource | FactorySource
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an environment is. rows: agents that it always has room for, each a row. limit: see `Made`."""
+
+    kind: str
+    observation: gymnasium.spaces.Space[Any]
+    action: gymnasium.spaces.Space[Any]
+    rows: int
+    limit: int | None
+
+
+def describe(source: Source, own: Mapping[str, Any]) -> Description:
+    """Make one and look. Raises InputError where it is of no known kind, or its agents' spaces differ."""
+    env, limit = source.make(own)
+    try:
+        if isinstance(env, gymnasium.Env):
+            return Description(SINGLE, env.observation_space, env.action_space, 1, limit)
+        if isinstance(env, VectorEnv):
+            return Description(VECTOR, env.single_observation_space, env.single_action_space, env.num_envs, limit)
+        if hasattr(env, "possible_agents"):
+            observation, action = _common(source, env)
+            return Description(PARALLEL, observation, action, len(env.possible_agents), limit)
+        if hasattr(env, "single_observation_space") and hasattr(env, "num_agents"):
+            return Description(
+                BUFFERED, env.single_observation_space, env.single_action_space, int(env.num_agents), limit
+            )
+    finally:
+        env.close()
+    raise InputError(
+        f"{source.name} made a {type(env).__name__}; it must be a gymnasium.Env, a gymnasium.vector.VectorEnv, a "
+        "PettingZoo parallel environment, or have single_observation_space and num_agents as PufferLib's"
+    )
+
+
+def _common(source: Source, env: Any) -> tuple[gymnasium.spaces.Space[Any], gymnasium.spaces.Space[Any]]:
+    first, *others = env.possible_agents
+    observation, action = env.observation_space(first), env.action_space(first)
+    for agent in others:
+        if env.observation_space(agent) != observation or env.action_space(agent) != action:
+            raise InputError(
+                f"{source.name}: agents {first!r} and {agent!r} have different spaces; pad them to one "
+                "(supersuit.pad_observations_v0, pad_action_space_v0)"
+            )
+    return observation, action

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,9 @@ from torch import Tensor
 from envs.errors import InputError
 from envs.external.action_check import ActionCheck
 from envs.external.actions import ActionLayout
+from envs.external.hosted import HostedEnvs, Layout
 from envs.external.observations import ObservationLayout
-from envs.external.serial import SerialEnvs
-from envs.external.sources import GymSource
+from envs.external.sources import SINGLE, FactorySource, GymSource, Source, describe
 from envs.streams import Streams, member_seeds
 from envs.vec_env import Step, VecEnv
 
@@ -35,21 +35,26 @@ class ExternalVecEnv(VecEnv):
 
     def __init__(
         self,
-        source: str | GymSource,
+        source: str | Source | Callable[..., Any],
         members: int | Sequence[Mapping[str, Any]],
         envs_per_member: int,
         *,
         device: torch.device | str = "cpu",
         debug: bool = False,
+        layout: Layout | None = None,
+        patience: float = 20.0,
+        restarts: int = 0,
         **kwargs: Any,
     ) -> None:
         """Call `reset` before the first step.
 
-        source: a Gymnasium id, with or without `gym:` before it. members: how many, or each one's own arguments of
-        `gymnasium.make`. kwargs: the arguments that all have. debug: check for illegal actions after every step.
-        Raises InputError where it cannot be made, or its spaces are not such as can be learned in.
+        source: a Gymnasium id, with or without `gym:` before it; or what makes one environment (`sources.describe`
+        says of which kinds). members: how many, or each one's own arguments for making it. kwargs: the arguments that
+        all have. debug: check for illegal actions after every step. layout: who steps what; None: all in this process.
+        patience, restarts: see `HostedEnvs`. Raises InputError where it cannot be made, or its spaces are not such as
+        can be learned in.
         """
-        self._source = source if isinstance(source, GymSource) else GymSource(source.removeprefix("gym:"), kwargs)
+        self._source = _source(source, kwargs)
         own = [{}] * members if isinstance(members, int) else [dict(params) for params in members]
         if not own or envs_per_member < 1:
             raise InputError(
@@ -59,18 +64,30 @@ class ExternalVecEnv(VecEnv):
         self.device, self.debug = torch.device(device), debug
         self.num_members, self.envs_per_member = len(own), envs_per_member
         self.num_envs = len(own) * envs_per_member
-        env, limit = self._source.make(own[0])
-        self._observations, self._actions = ObservationLayout(env.observation_space), ActionLayout(env.action_space)
-        env.close()
-        self.max_step = limit or ENDLESS
+        self._what = what = describe(self._source, own[0])
+        if envs_per_member % what.rows:
+            fitting = sorted(
+                {max(what.rows, envs_per_member // what.rows * what.rows), -(-envs_per_member // what.rows) * what.rows}
+            )
+            raise InputError(
+                f"{envs_per_member} rows per member are not a multiple of the {what.rows} that one {self._source.name} "
+                f"has; {' or '.join(map(str, fitting))} would be"
+            )
+        self._observations, self._actions = ObservationLayout(what.observation), ActionLayout(what.action)
+        self.max_step = what.limit or ENDLESS
+        self.crewed = what.kind != SINGLE
         self.state_dim, self.image_shape = self._observations.size, self._observations.image_shape
         self.if_discrete = self._actions.discrete
         self.action_dim = sum(self._actions.choices) if self.if_discrete else self._actions.width
         self.action_dims = self._actions.choices if self.if_discrete and not self._actions.single else ()
 
         self._params: list[Mapping[str, Any]] = list(own)
-        every = [params for params in own for _ in range(envs_per_member)]
-        self._envs = SerialEnvs(self._source, every, self._observations, self._actions)
+        self._per_member = envs_per_member // what.rows  # environments
+        every = [params for params in own for _ in range(self._per_member)]
+        self._envs = HostedEnvs(
+            self._source, every, what, self._observations, self._actions, layout or Layout(len(every)),
+            patience=patience, restarts=restarts,
+        )  # fmt: skip
         buffers = self._envs.buffers
         self._action_shape = (self.num_envs,) if self._actions.single else (self.num_envs, self._actions.width)
         # What lies in the buffers, as tensors.
@@ -78,7 +95,9 @@ class ExternalVecEnv(VecEnv):
             torch.from_numpy(rows.view(np.uint8).reshape(self.num_envs, -1)) for rows in (buffers.obs, buffers.final)
         )
         self._reward = torch.from_numpy(buffers.reward)
-        self._terminated, self._truncated = map(torch.from_numpy, (buffers.terminated, buffers.truncated))
+        self._terminated, self._truncated, self._present = map(
+            torch.from_numpy, (buffers.terminated, buffers.truncated, buffers.present)
+        )
         self._streams = Streams(self.num_members)
         self._check = ActionCheck(self.num_envs, envs_per_member, self._actions.low, self._actions.high)
         self._seeds: list[list[int]] = [[] for _ in own]
@@ -90,7 +109,7 @@ class ExternalVecEnv(VecEnv):
         """
         params = dict(params or {})
         if params != self._params[member]:
-            self._envs.make(self._rows(member), params)
+            self._envs.make(self._own_envs(member), params)
             self._params[member] = params
 
     def member_params(self, member: int) -> Mapping[str, Any]:
@@ -98,7 +117,7 @@ class ExternalVecEnv(VecEnv):
         return self._params[member]
 
     def last_seeds(self, member: int) -> list[int]:
-        """The seeds that the member's rows were last reset with; their later episodes follow from these."""
+        """The seeds that the member's environments were last reset with; their later episodes follow from these."""
         return self._seeds[member]
 
     def reset(self, seed: int | Sequence[int | None] | None = None) -> Tensor:
@@ -136,6 +155,10 @@ class ExternalVecEnv(VecEnv):
         """(num_envs, state_dim): what every row sees now. Changes nothing."""
         return self._unpacked(self._obs, out)
 
+    def present(self) -> Tensor:
+        """See `VecEnv.present`."""
+        return self._own(self._present) if self.crewed else super().present()
+
     def final_obs(self) -> Tensor:
         """See `VecEnv.final_obs`."""
         return self._unpacked(self._final, None)
@@ -160,6 +183,11 @@ class ExternalVecEnv(VecEnv):
         self._begin(member)
         self._check.set_state(slice(rows.start, rows.stop), state)
 
+    @property
+    def pids(self) -> list[int]:
+        """The workers' process ids."""
+        return self._envs.pids
+
     def close(self) -> None:
         """Close the environments."""
         self._envs.close()
@@ -167,13 +195,16 @@ class ExternalVecEnv(VecEnv):
     def _rows(self, member: int) -> range:
         return range(member * self.envs_per_member, (member + 1) * self.envs_per_member)
 
+    def _own_envs(self, member: int) -> range:
+        return range(member * self._per_member, (member + 1) * self._per_member)
+
     def _begin(self, member: int) -> None:
         """New episodes with the next seeds of the member's stream."""
         self._started = True
         if self._streams.seeded(member):
-            uniform = self._streams.member_uniform(member, self.envs_per_member)
+            uniform = self._streams.member_uniform(member, self._per_member)
             self._seeds[member] = uniform.mul_(2.0**31).long().tolist()  # environments in C take 31 bits
-            self._envs.reset(self._rows(member), self._seeds[member])
+            self._envs.reset(self._own_envs(member), self._seeds[member])
 
     def _unpacked(self, raw: Tensor, out: Tensor | None) -> Tensor:
         values = self._observations.unpack(raw.to(self.device, non_blocking=True))
@@ -182,3 +213,11 @@ class ExternalVecEnv(VecEnv):
     def _own(self, buffer: Tensor) -> Tensor:
         """The buffer's content as the caller's own tensor."""
         return buffer.to(self.device, copy=True)
+
+
+def _source(source: str | Source | Callable[..., Any], kwargs: dict[str, Any]) -> Source:
+    if isinstance(source, str):
+        return GymSource(source.removeprefix("gym:"), kwargs)
+    if isinstance(source, GymSource | FactorySource):
+        return source
+    return FactorySource(source, kwargs)

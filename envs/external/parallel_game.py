@@ -1,0 +1,59 @@
+"""A PettingZoo parallel environment: a row per possible agent, those who are not there masked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envs.external.actions import ActionLayout
+from envs.external.buffers import Buffers
+from envs.external.observations import ObservationLayout
+
+
+class ParallelGame:
+    """See `Game`. An agent who has left shows zeros, and is absent until the game's next episode; that begins once all
+    have left.
+    """
+
+    def __init__(self, env: Any, buffers: Buffers, observations: ObservationLayout, actions: ActionLayout) -> None:
+        self._env, self._buffers, self._actions = env, buffers, actions
+        self._seen = observations.writer(buffers.obs)
+        self._rows = {agent: row for row, agent in enumerate(env.possible_agents)}
+
+    def reset(self, seed: int | None) -> None:
+        observations, _ = self._env.reset(seed=seed)
+        self._show(observations)
+
+    def step(self) -> None:
+        buffers, rows = self._buffers, self._rows
+        buffers.reward[:], buffers.terminated[:], buffers.truncated[:] = 0.0, False, False
+        decoded = self._actions.decode(buffers.action)
+        acting = list(self._env.agents)
+        observations, rewards, terminated, truncated, _ = self._env.step(
+            {agent: decoded[rows[agent]] for agent in acting}
+        )
+        self._show(observations)
+        for agent in acting:
+            row = rows[agent]
+            buffers.reward[row] = rewards[agent]
+            buffers.terminated[row], buffers.truncated[row] = terminated[agent], truncated[agent]
+            if terminated[agent] or truncated[agent]:
+                buffers.final[row] = buffers.obs[row]
+                buffers.obs[row : row + 1].view("u1")[:] = 0
+        there = {rows[agent] for agent in self._env.agents}
+        for row in range(len(rows)):
+            buffers.present[row] = row in there
+        if not there:
+            self.reset(None)
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _show(self, observations: dict[Any, Any]) -> None:
+        """What those see who see anything."""
+        buffers = self._buffers
+        buffers.obs.view("u1")[:] = 0
+        buffers.present[:] = False
+        for agent, observation in observations.items():
+            row = self._rows[agent]
+            self._seen.one(row, observation)
+            buffers.present[row] = True

@@ -1,0 +1,184 @@
+"""Small environments of every kind that the tests host, some of them with faults."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Counter(gymnasium.Env[Any, Any]):
+    """Counts its steps; the observation is the count, a random number of the episode, and the action before.
+
+    length: of an episode. trouble: what happens at a step (`at`) of it: "raise", "hang", "hang in C", "die", "crash",
+    "slow"; only in the process that made `flag`, if given: so that it happens once.
+    """
+
+    def __init__(self, length: int = 5, trouble: str = "", at: int = 3, flag: str = "") -> None:
+        self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        self.action_space = spaces.Discrete(4)
+        self._length, self._trouble, self._at, self._flag = length, trouble, at, flag
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self._count, self._luck = 0, float(self.np_random.random())
+        return self._observe(0), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._count += 1
+        if self._trouble and self._count == self._at and self._due():
+            misbehave(self._trouble)
+        return self._observe(action), float(self._count), self._count >= self._length, False, {}
+
+    def _due(self) -> bool:
+        if not self._flag:
+            return True
+        try:
+            os.unlink(self._flag)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _observe(self, action: int) -> np.ndarray:
+        return np.array([self._count, self._luck, action], dtype=np.float32)
+
+
+def misbehave(how: str) -> None:
+    """What environments do when they fail."""
+    if how == "raise":
+        raise ValueError("the cart has left the rails")
+    if how == "hang":
+        while True:
+            time.sleep(0.01)
+    if how == "hang in C":
+        ctypes.PyDLL(None).sleep(60)  # without letting go of the interpreter
+    if how == "die":
+        os._exit(3)
+    if how == "crash":
+        ctypes.string_at(0)
+    if how == "slow":
+        time.sleep(0.05)
+
+
+class Everything(gymnasium.Env[Any, Any]):
+    """Spaces within spaces, in both directions: the reward says how the action arrived."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Dict(
+            place=spaces.Box(-1.0, 1.0, (3,), np.float64),
+            kind=spaces.Tuple((spaces.Discrete(4, start=2), spaces.MultiBinary(3))),
+            board=spaces.Box(0, 255, (2, 2), np.uint8),
+            cards=spaces.MultiDiscrete([2, 3]),
+        )
+        self.action_space = spaces.Dict(
+            gear=spaces.Discrete(3, start=-1),
+            lamps=spaces.MultiBinary(2),
+            way=spaces.Tuple((spaces.MultiDiscrete([4, 5]),)),
+        )
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        reward = 1000 * action["gear"] + 100 * action["lamps"].sum() + action["way"][0] @ [10, 1]
+        return self.observation_space.sample(), float(reward), False, False, {}
+
+
+class Tag:
+    """A parallel environment as PettingZoo defines them, of up to three agents: agent i leaves after `2 + i` steps, the
+    last one by truncation.
+    """
+
+    possible_agents = ("ann", "bob", "cid")
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:  # noqa: ARG002
+        return spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:  # noqa: ARG002
+        return spaces.Box(-2.0, 2.0, (1,), np.float32)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:  # noqa: ARG002
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        self._count, self._luck, self.agents = 0, float(self._rng.random()), list(self.possible_agents)
+        return self._observe(), {}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        assert list(actions) == self.agents
+        self._count += 1
+        seen = self._observe()
+        rewards = {agent: float(actions[agent][0]) for agent in self.agents}
+        over = {agent: self._count >= 2 + self.possible_agents.index(agent) for agent in self.agents}
+        terminated = {agent: over[agent] and agent != "cid" for agent in self.agents}
+        truncated = {agent: over[agent] and agent == "cid" for agent in self.agents}
+        self.agents = [agent for agent in self.agents if not over[agent]]
+        return seen, rewards, terminated, truncated, {}
+
+    def close(self) -> None:
+        pass
+
+    def _observe(self) -> dict[str, np.ndarray]:
+        return {agent: np.array([self._count, self._luck], np.float32) for agent in self.agents}
+
+
+class Buffered:
+    """A PufferLib-style environment of two agents: it writes into the arrays it is given, and resets itself."""
+
+    single_observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    single_action_space = spaces.Discrete(3)
+    num_agents = 2
+
+    def __init__(self, buf: dict[str, np.ndarray] | None = None, length: int = 4) -> None:
+        self._length = length
+        if buf is None:
+            buf = {"observations": np.zeros((2, 2), np.float32)}
+        self.observations = buf["observations"]
+        self.rewards, self.terminals, self.truncations = (
+            buf.get(name) for name in ("rewards", "terminals", "truncations")
+        )
+
+    def reset(self, seed: int | None = None) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._begin()
+
+    def step(self, actions: np.ndarray) -> None:
+        assert actions.dtype == np.int32
+        self._count += 1
+        self.rewards[:] = actions
+        self.terminals[:], self.truncations[:] = False, self._count >= self._length
+        self.observations[:, 0] = self._count
+        if self._count >= self._length:
+            self._begin()
+
+    def close(self) -> None:
+        pass
+
+    def _begin(self) -> None:
+        self._count = 0
+        self.observations[:, 0], self.observations[:, 1] = 0.0, self._rng.random(2)
+
+
+class Pixels(gymnasium.Env[Any, Any]):
+    """Pictures: the red channel is the count, the others are still."""
+
+    observation_space = spaces.Box(0, 255, (40, 48, 3), np.uint8)
+    action_space = spaces.Box(np.array([-1.0, 0.0]), np.array([3.0, 10.0]), dtype=np.float64)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self._picture = np.zeros((40, 48, 3), np.uint8)
+        self._picture[..., 2] = np.arange(48)
+        return self._picture, {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._picture[..., 0] += 1
+        return self._picture, float(action[0] + 100.0 * action[1]), False, False, {}

@@ -1,0 +1,258 @@
+"""Workers: the same numbers as in one process, and what becomes of them when something fails."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from envs.errors import InputError, RunError
+from envs.external.hosted import Layout, split
+from envs.external.vec_env import ExternalVecEnv
+from tests.envs.external.samples import Buffered, Counter, Everything, Tag
+from tests.envs.external.test_external_env import actions_for
+
+QUICKLY = 8.0  # seconds within which a failure is told, on a busy machine
+
+
+@pytest.mark.parametrize(
+    ("source", "rows", "layout"),
+    [
+        ("CartPole-v1", 3, Layout(2, (1, 3))),
+        ("Pendulum-v1", 3, Layout(0, (6,))),
+        (Everything, 3, Layout(3, (3,))),
+        (Tag, 3, Layout(1, (1,))),
+        (Buffered, 4, Layout(1, (3,))),
+    ],
+    ids=str,
+)
+def test_workers_give_the_same_numbers_to_the_bit(source: Any, rows: int, layout: Layout) -> None:
+    alone, shared = ExternalVecEnv(source, 2, rows), ExternalVecEnv(source, 2, rows, layout=layout)
+    assert torch.equal(alone.reset(4), shared.reset(4))
+    generator = torch.Generator().manual_seed(0)
+    for step in range(40):
+        action = actions_for(alone, generator)
+        for one, other in zip(alone.step(action), shared.step(action), strict=True):
+            assert torch.equal(one, other)
+        assert torch.equal(alone.final_obs(), shared.final_obs())
+        if alone.crewed:
+            assert torch.equal(alone.present(), shared.present())
+        if step == 20:
+            for env in (alone, shared):
+                env.set_member(1, env.get_member(0))
+            assert torch.equal(alone.observe(), shared.observe())
+    shared.close()
+
+
+def test_arguments_and_idle_slots_reach_workers() -> None:
+    alone, shared = (
+        ExternalVecEnv("Pendulum-v1", [{}, {"g": 2.0}], 2, layout=layout) for layout in (None, Layout(1, (3,)))
+    )
+    for env in (alone, shared):
+        env.configure_member(0, {"g": 3.0})
+        env.reset([None, 3])
+    for _ in range(3):
+        assert torch.equal(alone.step(torch.ones(4, 1)).obs, shared.step(torch.ones(4, 1)).obs)
+    assert not shared.observe()[:2].any()
+    shared.close()
+
+
+def test_shares_are_even_and_this_process_has_the_smallest() -> None:
+    assert split(7, 2, here=True) == Layout(2, (2, 3))
+    assert split(7, 2, here=False) == Layout(0, (3, 4))
+    assert split(2, 3, here=True) == Layout(0, (1, 1))
+    assert split(5, 0, here=True) == Layout(5)
+
+
+def failing(trouble: str, layout: Layout, **more: Any) -> tuple[str, float]:
+    """What is said when the last of three environments fails, and how long that took."""
+    env = ExternalVecEnv(Counter, [{}, {}, {"trouble": trouble}], 1, layout=layout, **more)
+    env.reset(0)
+    pids = env.pids
+    began = time.monotonic()
+    for _ in range(2):
+        env.step(torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(RunError) as error:
+        env.step(torch.zeros(3, dtype=torch.int64))
+    taken = time.monotonic() - began
+    gone(pids)
+    return str(error.value), taken
+
+
+def gone(pids: list[int]) -> None:
+    """Wait until these processes are no more."""
+    deadline = time.monotonic() + QUICKLY
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+        assert time.monotonic() < deadline, "workers live on"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("layout", [Layout(3), Layout(1, (2,)), Layout(0, (1, 2))], ids=str)
+def test_an_environment_that_raises_is_named_with_its_traceback(layout: Layout) -> None:
+    said, taken = failing("raise", layout)
+    assert "environment 2 raised" in said
+    assert "the cart has left the rails" in said
+    assert "in misbehave" in said
+    assert taken < QUICKLY
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said"), [("die", "exit code 3"), ("crash", "SIGSEGV"), ("hang", "0.5 s"), ("hang in C", "0.5 s")]
+)
+def test_a_worker_that_dies_or_hangs_is_named_with_where_it_was(trouble: str, said: str) -> None:
+    text, taken = failing(trouble, Layout(1, (2,)), patience=0.5)
+    assert "environments 1 to 2" in text
+    assert said in text
+    if trouble != "die":
+        assert "in misbehave" in text
+    assert taken < QUICKLY
+
+
+@pytest.mark.parametrize("trouble", ["raise", "die", "hang"])
+@pytest.mark.parametrize("layout", [Layout(1, (2,)), Layout(3)], ids=str)
+def test_what_failed_is_made_anew_if_so_wished(
+    trouble: str, layout: Layout, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if trouble != "raise" and not layout.workers:
+        pytest.skip("this process would die")
+    flag = tmp_path / "once"
+    flag.touch()
+    own = [{}, {}, {"trouble": trouble, "flag": str(flag)}]
+    env = ExternalVecEnv(Counter, own, 1, layout=layout, patience=0.5, restarts=1)
+    env.reset(0)
+    for _ in range(2):
+        env.step(torch.zeros(3, dtype=torch.int64))
+    made = env.step(torch.zeros(3, dtype=torch.int64))
+    first = layout.here if layout.workers else 0
+    assert made.truncated.tolist() == [row >= first for row in range(3)]
+    assert made.obs[first:, 0].tolist() == [0.0] * (3 - first)  # new episodes
+    assert made.obs[:first, 0].tolist() == [3.0] * first
+    assert env.final_obs()[2, 0] == 2.0
+    assert "made anew; 0 more times" in caplog.text
+    assert env.step(torch.zeros(3, dtype=torch.int64)).obs[2, 0] == 1.0
+    env.close()
+
+
+def test_a_worker_killed_from_outside_is_noticed() -> None:
+    env = ExternalVecEnv("CartPole-v1", 1, 4, layout=Layout(2, (1, 1)))
+    env.reset(0)
+    os.kill(env.pids[1], signal.SIGKILL)
+    with pytest.raises(RunError, match="SIGKILL"):
+        env.step(torch.zeros(4, dtype=torch.int64))
+    gone(env.pids)
+
+
+def test_what_cannot_be_sent_to_a_worker_is_refused() -> None:
+    with pytest.raises(InputError, match="top level of a module"):
+        ExternalVecEnv(lambda: Counter(), 1, 2, layout=Layout(1, (1,)))
+
+
+def test_one_that_cannot_be_made_in_a_worker_is_named() -> None:
+    with pytest.raises(RunError, match="cannot be made here"):
+        ExternalVecEnv(functools.partial(only_in, os.getpid()), 1, 2, layout=Layout(1, (1,)))
+
+
+def only_in(pid: int) -> Counter:
+    if os.getpid() != pid:
+        raise OSError("cannot be made here")
+    return Counter()
+
+
+DRIVER = """
+    import sys, torch
+    from envs.external.hosted import Layout
+    from envs.external.vec_env import ExternalVecEnv
+    from tests.envs.external.samples import Counter
+    env = ExternalVecEnv(Counter, [{}, {"length": 9}, TROUBLE], 1, layout=Layout(1, (1, 1)), patience=1e6)
+    env.reset(0)
+    print(*env.pids, flush=True)
+    while True:
+        env.step(torch.zeros(3, dtype=torch.int64))
+"""
+
+
+@pytest.mark.parametrize("trouble", ["", "hang", "hang in C"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_workers_leave_with_their_driver(how: signal.Signals, trouble: str) -> None:
+    """Whatever they are doing, and however it ends; and nothing is left in shared memory."""
+    if trouble and how != signal.SIGKILL:
+        pytest.skip("once is enough")
+    before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    program = textwrap.dedent(DRIVER).replace("TROUBLE", repr({"trouble": trouble} if trouble else {}))
+    driver = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert driver.stdout is not None
+    pids = [int(pid) for pid in driver.stdout.readline().split()]
+    assert len(pids) == 2
+    time.sleep(0.2)
+    driver.send_signal(how)
+    driver.wait(QUICKLY)
+    gone(pids)
+    if before:
+        left = {name for name in set(os.listdir("/dev/shm")) - before if "sweepd" in name}
+        assert not left
+
+
+def test_workers_sleep_while_nothing_is_asked_of_them() -> None:
+    env = ExternalVecEnv("CartPole-v1", 1, 2, layout=Layout(1, (1,)))
+    env.reset(0)
+    worker = psutil.Process(env.pids[0])
+    used = sum(worker.cpu_times()[:2])
+    time.sleep(1.0)
+    assert sum(worker.cpu_times()[:2]) - used < 0.1
+    env.close()
+
+
+SCRIPT = """
+    import torch
+    from envs.external.hosted import Layout
+    from envs.external.vec_env import ExternalVecEnv
+    from tests.envs.external.samples import Counter
+
+    class Mine(Counter):
+        pass
+
+    GUARD
+    env = ExternalVecEnv(Mine, 1, 2, layout=Layout(1, (1,)))
+    env.reset(0)
+    print(env.step(torch.zeros(2, dtype=torch.int64)).obs[:, 0].tolist())
+"""
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_scripts_may_define_environments_themselves(guarded: bool, tmp_path: Path) -> None:
+    head, tail = textwrap.dedent(SCRIPT).split("GUARD")
+    if guarded:
+        tail = "if __name__ == '__main__':" + textwrap.indent(tail, "    ")
+    path = tmp_path / "script.py"
+    path.write_text(head + tail)
+    made = subprocess.run(
+        [sys.executable, path],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    if guarded:
+        assert made.stdout == "[1.0, 1.0]\n", made.stderr
+    else:
+        assert "needs an `if __name__ == '__main__':`" in made.stderr
+
+
+def test_it_is_over_when_closed() -> None:
+    env = ExternalVecEnv("CartPole-v1", 1, 2, layout=Layout(1, (1,)))
+    pids = env.pids
+    env.close()
+    env.close()
+    gone(pids)
