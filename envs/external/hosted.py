@@ -12,15 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from envs.errors import InputError, RunError
 from envs.external.actions import ActionLayout
 from envs.external.buffers import Memory
 from envs.external.driver import Worker, WorkerFailure, unsendable
 from envs.external.observations import ObservationLayout
 from envs.external.share import EnvFailure, Share, make_share
-from envs.external.sources import Description, Source
+from envs.external.sources import Description, Source, describe
 from envs.external.worker import Setup
-from envs.streams import derive_seed
 
 SPIN = 200e-6  # seconds that driver and workers look for each other's word before they sleep
 
@@ -51,36 +52,43 @@ def split(envs: int, workers: int, here: bool) -> Layout:
 
 
 class HostedEnvs:
-    """`len(own)` environments of one source; `buffers` has what their rows saw last, and takes their actions."""
+    """`len(own)` environments of one source; `buffers` has what their rows saw last, and takes their actions.
+
+    observations, actions: how these are laid out in the buffers.
+    """
 
     def __init__(
         self,
         source: Source,
         own: Sequence[Mapping[str, Any]],
-        description: Description,
-        observations: ObservationLayout,
-        actions: ActionLayout,
-        layout: Layout,
+        layout: Layout | None = None,
         *,
+        description: Description | None = None,
         patience: float = 20.0,
         restarts: int = 0,
         spin: float = SPIN,
     ) -> None:
-        """own: each environment's own arguments. patience: seconds after which a worker that isn't done with a step
-        counts as hung. restarts: how often, in all, a share whose environment raised, or whose worker died or hung, is
-        made anew; its rows then show a truncated episode and a new one. Raises RunError with what happened where that
-        is exceeded, InputError where the source cannot be sent to workers.
+        """own: each environment's own arguments. layout: who steps what; None: all in this process. description: what
+        `describe` says of the source, where that is known. patience: seconds after which a worker that isn't done with
+        a step counts as hung. restarts: how often, in all, a share whose environment raised, or whose worker died or
+        hung, is made anew; its rows then show a truncated episode and a new one. spin: see `SPIN`.
+
+        Raises RunError with what happened where that is exceeded, InputError where the source cannot be sent to
+        workers or has spaces that cannot be learned in.
         """
+        layout = layout or Layout(len(own))
         if layout.total != len(own):
             raise ValueError(f"the layout has {layout.total} environments, and there are {len(own)}")
+        description = description or describe(source, own[0])
         reason = unsendable(source, own) if layout.workers else ""
         if reason:
             raise InputError(f"{source.name} cannot be stepped in workers: {reason}")
         self._source, self._own, self._kind, self._rows = source, list(own), description.kind, description.rows
-        self._observations, self._actions = observations, actions
+        self.observations = ObservationLayout(description.observation)
+        self.actions = ActionLayout(description.action)
         self._patience, self._restarts, self._spin = patience, restarts, spin
         self._seeds: list[int | None] = [None] * len(own)
-        self._memory = Memory(len(own) * self._rows, observations, actions, len(layout.workers))
+        self._memory = Memory(len(own) * self._rows, self.observations, self.actions, len(layout.workers))
         self.layout, self.buffers = layout, self._memory.buffers
         self._firsts = [layout.here + sum(layout.workers[:index]) for index in range(len(layout.workers))]
         self._workers: list[Worker] = []
@@ -138,13 +146,13 @@ class HostedEnvs:
         """This process's."""
         own = self._own[: self.layout.here]
         rows = self.buffers.part(0, len(own) * self._rows)
-        return make_share(self._source, own, rows, self._observations, self._actions, self._kind, self._rows)
+        return make_share(self._source, own, rows, self.observations, self.actions, self._kind, self._rows)
 
     def _start(self, index: int) -> Worker:
         first = self._firsts[index]
         own = tuple(self._own[first : first + self.layout.workers[index]])
         setup = Setup(
-            self._source, own, self._observations, self._actions, self._kind, self._rows, first, len(self._own),
+            self._source, own, self.observations, self.actions, self._kind, self._rows, first, len(self._own),
             len(self.layout.workers), index, self._spin,
         )  # fmt: skip
         return Worker(setup, self._memory)
@@ -196,7 +204,7 @@ class HostedEnvs:
         except (EnvFailure, WorkerFailure) as again:
             self.close()
             raise self._error(again) from None
-        self.reset(live, [derive_seed("restart", self._seeds[env] or 0) >> 32 for env in live])
+        self.reset(live, [_following(self._seeds[env]) for env in live])
         buffers = self.buffers
         buffers.final[rows] = last
         buffers.reward[rows], buffers.terminated[rows] = 0.0, False
@@ -208,6 +216,11 @@ class HostedEnvs:
         if isinstance(failure, EnvFailure):
             text = f"environment {failure.env} raised:\n{failure.text.rstrip()}"
         return RunError(f"{self._source.name}: {text}")
+
+
+def _following(seed: int | None) -> int:
+    """Another seed, the same one whenever it is asked for."""
+    return int(np.random.SeedSequence((seed or 0, 1)).generate_state(1)[0] >> 1)
 
 
 def _close(workers: list[Worker]) -> None:

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from envs.errors import InputError
 from envs.external.action_check import ActionCheck
-from envs.external.actions import ActionLayout
 from envs.external.hosted import HostedEnvs, Layout
-from envs.external.observations import ObservationLayout
 from envs.external.sources import SINGLE, FactorySource, GymSource, Source, describe
 from envs.streams import Streams, member_seeds
 from envs.vec_env import Step, VecEnv
@@ -73,7 +71,10 @@ class ExternalVecEnv(VecEnv):
                 f"{envs_per_member} rows per member are not a multiple of the {what.rows} that one {self._source.name} "
                 f"has; {' or '.join(map(str, fitting))} would be"
             )
-        self._observations, self._actions = ObservationLayout(what.observation), ActionLayout(what.action)
+        self._per_member = envs_per_member // what.rows  # environments
+        every = [params for params in own for _ in range(self._per_member)]
+        self._envs = HostedEnvs(self._source, every, layout, description=what, patience=patience, restarts=restarts)
+        self._observations, self._actions = self._envs.observations, self._envs.actions
         self.max_step = what.limit or ENDLESS
         self.crewed = what.kind != SINGLE
         self.state_dim, self.image_shape = self._observations.size, self._observations.image_shape
@@ -82,12 +83,6 @@ class ExternalVecEnv(VecEnv):
         self.action_dims = self._actions.choices if self.if_discrete and not self._actions.single else ()
 
         self._params: list[Mapping[str, Any]] = list(own)
-        self._per_member = envs_per_member // what.rows  # environments
-        every = [params for params in own for _ in range(self._per_member)]
-        self._envs = HostedEnvs(
-            self._source, every, what, self._observations, self._actions, layout or Layout(len(every)),
-            patience=patience, restarts=restarts,
-        )  # fmt: skip
         buffers = self._envs.buffers
         self._action_shape = (self.num_envs,) if self._actions.single else (self.num_envs, self._actions.width)
         # What lies in the buffers, as tensors.

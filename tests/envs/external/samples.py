@@ -65,6 +65,13 @@ def misbehave(how: str) -> None:
         time.sleep(0.05)
 
 
+def only_in(pid: int) -> Counter:
+    """One that other processes cannot make."""
+    if os.getpid() != pid:
+        raise OSError("cannot be made here")
+    return Counter()
+
+
 class Everything(gymnasium.Env[Any, Any]):
     """Spaces within spaces, in both directions: the reward says how the action arrived."""
 

@@ -19,7 +19,7 @@ import torch
 from envs.errors import InputError, RunError
 from envs.external.hosted import Layout, split
 from envs.external.vec_env import ExternalVecEnv
-from tests.envs.external.samples import Buffered, Counter, Everything, Tag
+from tests.envs.external.samples import Buffered, Counter, Everything, Tag, only_in
 from tests.envs.external.test_external_env import actions_for
 
 QUICKLY = 8.0  # seconds within which a failure is told, on a busy machine
@@ -162,46 +162,34 @@ def test_one_that_cannot_be_made_in_a_worker_is_named() -> None:
         ExternalVecEnv(functools.partial(only_in, os.getpid()), 1, 2, layout=Layout(1, (1,)))
 
 
-def only_in(pid: int) -> Counter:
-    if os.getpid() != pid:
-        raise OSError("cannot be made here")
-    return Counter()
-
-
 DRIVER = """
-    import sys, torch
-    from envs.external.hosted import Layout
-    from envs.external.vec_env import ExternalVecEnv
+    from envs.external.hosted import HostedEnvs, Layout
+    from envs.external.sources import FactorySource
     from tests.envs.external.samples import Counter
-    env = ExternalVecEnv(Counter, [{}, {"length": 9}, TROUBLE], 1, layout=Layout(1, (1, 1)), patience=1e6)
-    env.reset(0)
-    print(*env.pids, flush=True)
+    envs = HostedEnvs(FactorySource(Counter), [{}, {"length": 9}, TROUBLE], Layout(1, (1, 1)), patience=1e6)
+    envs.reset(range(3), range(3))
+    print(*envs.pids, flush=True)
     while True:
-        env.step(torch.zeros(3, dtype=torch.int64))
+        envs.step()
 """
 
 
-@pytest.mark.parametrize("trouble", ["", "hang", "hang in C"])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("how", "trouble"), [(signal.SIGKILL, "hang in C"), (signal.SIGKILL, ""), (signal.SIGINT, "")])
 def test_workers_leave_with_their_driver(how: signal.Signals, trouble: str) -> None:
     """Whatever they are doing, and however it ends; and nothing is left in shared memory."""
-    if trouble and how != signal.SIGKILL:
-        pytest.skip("once is enough")
-    before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    shared = Path("/dev/shm")
+    before = set(shared.iterdir()) if shared.is_dir() else set()
     program = textwrap.dedent(DRIVER).replace("TROUBLE", repr({"trouble": trouble} if trouble else {}))
-    driver = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert driver.stdout is not None
-    pids = [int(pid) for pid in driver.stdout.readline().split()]
-    assert len(pids) == 2
-    time.sleep(0.2)
-    driver.send_signal(how)
-    driver.wait(QUICKLY)
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as driver:
+        assert driver.stdout is not None
+        pids = [int(pid) for pid in driver.stdout.readline().split()]
+        assert len(pids) == 2
+        time.sleep(0.1)
+        driver.send_signal(how)
     gone(pids)
     if before:
-        left = {name for name in set(os.listdir("/dev/shm")) - before if "sweepd" in name}
-        assert not left
+        assert not [path for path in set(shared.iterdir()) - before if "sweepd" in path.name]
 
 
 def test_workers_sleep_while_nothing_is_asked_of_them() -> None:
@@ -215,18 +203,18 @@ def test_workers_sleep_while_nothing_is_asked_of_them() -> None:
 
 
 SCRIPT = """
-    import torch
-    from envs.external.hosted import Layout
-    from envs.external.vec_env import ExternalVecEnv
+    from envs.external.hosted import HostedEnvs, Layout
+    from envs.external.sources import FactorySource
     from tests.envs.external.samples import Counter
 
     class Mine(Counter):
         pass
 
     GUARD
-    env = ExternalVecEnv(Mine, 1, 2, layout=Layout(1, (1,)))
-    env.reset(0)
-    print(env.step(torch.zeros(2, dtype=torch.int64)).obs[:, 0].tolist())
+    envs = HostedEnvs(FactorySource(Mine), [{}] * 2, Layout(1, (1,)))
+    envs.reset(range(2), range(2))
+    envs.step()
+    print(envs.buffers.reward.tolist())
 """
 
 
