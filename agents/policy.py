@@ -1,20 +1,22 @@
 """The frozen policy: the one canonical way to act, and the file its members live in.
 
 Hold-out scoring, back-test, verification and paper trading all call `FrozenPolicy.act`: on the CPU, in float64, one
-observation at a time. The action is the mean over the members of tanh(actor), each through its own normaliser, rounded
-to 1e-6, so that it doesn't hang on the last bits of a product. Where actions are discrete, it is the first choice whose
-mean probability over the members, rounded likewise, is the highest.
+observation at a time. Where actions are numbers, the action is the mean over the members of tanh(actor), each through
+its own normaliser, rounded to 1e-6, so that it doesn't hang on the last bits of a product. Where it is a choice, or
+several one after the other, each member gives every option a share, and it is the first option whose mean share,
+rounded likewise, is the highest among those that are legal. A policy's shares are its probabilities; those of a network
+of values, which members may count in other units, the softmax of the values less their mean, divided by their
+deviation.
 
-A member is the `state_dict` of ElegantRL's `ActorPPO`: `net.0.weight` (out, in), `net.0.bias`, `net.2.weight`, …,
-`action_std_log` (1, action_dim), `state_avg` and `state_std` (state_dim,), all float32. That of `ActorDiscretePPO` is
-without `action_std_log`, and that is how the two are told apart.
+What a member is: `agents.policy_members`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -24,102 +26,52 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from agents.policy_members import Member, check_members, kind_of, layers_of, sizes_of
 from envs.errors import InputError, RunError
 from envs.files import write_atomic
 
+__all__ = ["DECIMALS", "FrozenPolicy", "Member", "check_members", "load_members", "save_members"]
+
 DECIMALS = 6
+LOG_STD = (-16.0, 2.0)  # between which ElegantRL's `ActorSAC` clamps
+Legal = Callable[[Tensor], Tensor]
+Rows = TypeVar("Rows", Tensor, NDArray[np.float32])
 _KEY = re.compile(r"m(\d{3})\.(.+)")
-
-Member = Mapping[str, Tensor]
-
-
-def _layers(member: Member) -> list[str]:
-    """The names of a member's layers from input to output ("net.0", "net.2", …)."""
-    return [f"net.{index}" for index in range(0, 2 * sum(name.endswith(".weight") for name in member), 2)]
-
-
-def _discrete(member: Member) -> bool:
-    return "action_std_log" not in member
-
-
-def _fault(member: Member) -> str | None:
-    """What keeps a dict of tensors from being an actor, as the end of a sentence; None where nothing does."""
-    layers = _layers(member)
-    wanted = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
-    wanted |= {"state_avg", "state_std"} | (set() if _discrete(member) else {"action_std_log"})
-    if len(layers) < 1 or set(member) != wanted:
-        missing, extra = sorted(wanted - set(member)), sorted(set(member) - wanted)
-        return f"lacks {missing} and has {extra} too many" if layers else "has no layer"
-    for name, tensor in member.items():
-        if tensor.dtype != torch.float32:
-            return f"has {name} as {tensor.dtype}, not float32"
-        if not bool(torch.isfinite(tensor).all()):
-            return f"has values in {name} that are not finite"
-    rows = member["state_avg"].numel()
-    shapes: dict[str, tuple[int, ...]] = {"state_avg": (rows,), "state_std": (rows,)}
-    for layer in layers:
-        weight = member[f"{layer}.weight"]
-        columns = weight.shape[0] if weight.dim() == 2 else 0
-        shapes |= {f"{layer}.weight": (columns, rows), f"{layer}.bias": (columns,)}
-        rows = columns
-    if not _discrete(member):
-        shapes["action_std_log"] = (1, rows)
-    for name, shape in shapes.items():
-        if tuple(member[name].shape) != shape or 0 in shape:
-            return f"has {name} of shape {tuple(member[name].shape)}, where {shape} fits the rest"
-    if not bool((member["state_std"] > 0).all()):
-        return "has values in state_std that are not above zero"
-    return None
-
-
-def check_members(members: Sequence[Member], source: str = "the policy") -> tuple[int, int]:
-    """(state_dim, action_dim) of members that fit together. Raises InputError naming `source`, the member and what is
-    wrong.
-    """
-    if not members:
-        raise InputError(f"{source} has no members.")
-    dims: tuple[int, int] | None = None
-    for index, member in enumerate(members):
-        fault = _fault(member)
-        if fault is not None:
-            raise InputError(f"{source}: member {index} {fault}.")
-        if _discrete(member) != _discrete(members[0]):
-            raise InputError(f"{source}: some members choose among actions, and some give numbers.")
-        own = (member["state_avg"].numel(), member[f"{_layers(member)[-1]}.bias"].numel())
-        if dims is not None and own != dims:
-            first = f"member 0 maps {dims[0]} to {dims[1]}"
-            raise InputError(f"{source}: member {index} maps {own[0]} inputs to {own[1]} actions, but {first}.")
-        dims = own
-    assert dims is not None
-    return dims
 
 
 class FrozenPolicy:
-    """An ensemble of actors that no longer learn. Equal members give the same actions wherever it runs, to 1e-6."""
+    """An ensemble of actors that no longer learn. Equal members give the same actions wherever it runs, to 1e-6.
+
+    discrete: whether actions are choices; sizes: the options of each, () where actions are numbers; action_dim: the
+    numbers of an action, or the options of all choices together.
+    """
 
     def __init__(self, members: Sequence[Member]) -> None:
-        """Raises InputError where the members are no actors, or don't fit together. They may differ in width and
-        depth.
+        """Raises InputError where the members are no actors, or don't fit together. They may differ in width, depth
+        and kind.
         """
         self.state_dim, self.action_dim = check_members(members)
-        self.discrete = _discrete(members[0])
+        self.discrete, self.sizes = kind_of(members[0]).discrete, sizes_of(members[0])
         self.size = len(members)
         self._avg, self._std = ([_float64(member[name]) for member in members] for name in ("state_avg", "state_std"))
         self._layers = [
-            [(_float64(member[f"{layer}.weight"]), _float64(member[f"{layer}.bias"])) for layer in _layers(member)]
+            [(_float64(member[f"{name}.weight"]), _float64(member[f"{name}.bias"]), relu)
+             for name, relu in layers_of(member)]
             for member in members
-        ]
+        ]  # fmt: skip
+        self._batched = [_Batched(member) for member in members]
 
     @classmethod
     def load(cls, path: Path) -> FrozenPolicy:
         """A policy from a file of `save_members`. Raises InputError as `load_members` does."""
         return cls(load_members(path))
 
-    def act(self, obs: NDArray[np.float32]) -> NDArray[np.float64]:
+    def act(self, obs: NDArray[np.float32], legal: Legal | None = None) -> NDArray[np.float64]:
         """The deterministic action, (action_dim,) float64 in [-1, 1] in steps of 1e-6, for one (state_dim,)
-        observation; (1,), the index of one of action_dim choices, where actions are discrete.
+        observation; the index of each choice, (choices,), where actions are discrete.
 
-        Raises RunError where the observation has another shape or a value that is not finite.
+        legal: as `act_batch`, of one row. Raises RunError where the observation has another shape or a value that is
+        not finite.
         """
         row = np.asarray(obs, dtype=np.float32)
         if row.shape != (self.state_dim,):
@@ -127,23 +79,117 @@ class FrozenPolicy:
         if not np.isfinite(row).all():
             column = int(np.flatnonzero(~np.isfinite(row))[0])
             raise RunError(f"The observation's column {column} is {row[column]}, which is not finite.")
+        if self.discrete:
+            return self.act_batch(row[None], legal=legal).reshape(-1).astype(np.float64)
         state = row.astype(np.float64)
         total = np.zeros(self.action_dim)
         for avg, std, layers in zip(self._avg, self._std, self._layers, strict=True):
             hidden = (state - avg) / std
-            for weight, bias in layers[:-1]:
-                hidden = np.maximum(weight @ hidden + bias, 0.0)
-            weight, bias = layers[-1]
-            output = weight @ hidden + bias
-            total += _softmax(output) if self.discrete else np.tanh(output)
+            for weight, bias, relu in layers:
+                hidden = weight @ hidden + bias
+                if relu:
+                    hidden = np.maximum(hidden, 0.0)
+            total += np.tanh(hidden[: self.action_dim])
         mean: NDArray[np.float64] = np.round(total / self.size, DECIMALS) + 0.0  # + 0.0: a negative zero is a zero
-        return np.array([mean.argmax()], dtype=np.float64) if self.discrete else mean
+        return mean
+
+    @torch.no_grad()
+    def act_batch(
+        self, states: Rows, deterministic: bool = True, generator: torch.Generator | None = None,
+        legal: Legal | None = None,
+    ) -> Rows:  # fmt: skip
+        """Actions for (rows, state_dim) observations: (rows, action_dim) float64; (rows,) int64 of one choice, (rows,
+        choices) int64 of several. An array for an array, a tensor for a tensor, on its device.
+
+        It computes in float64 as `act` does, and its last bits depend on the number of rows; so an action that is not
+        rounded alike differs by 1e-6, a choice only where two are equally good to 1e-6. deterministic: False samples:
+        numbers, the members with the same noise, from their Gaussians; choices from the mean shares. generator: on the
+        device of the states; None: torch's own. legal: for choices of which some are illegal, from those made so far,
+        (rows, k) int64, to (rows, options of choice k) bool, such as `VecEnv.action_mask`. What is not finite gives
+        actions without meaning.
+        """
+        given = torch.as_tensor(states)
+        if given.dim() != 2 or given.shape[1] != self.state_dim:
+            raise RunError(f"The policy reads states of shape (rows, {self.state_dim}), and got {tuple(given.shape)}.")
+        outputs = [member.outputs(given) for member in self._batched]
+        if self.discrete:
+            actions = self._choose(outputs, deterministic, generator, legal)
+        else:
+            noise = torch.zeros(given.shape[0], self.action_dim, dtype=torch.float64, device=given.device)
+            if not deterministic:
+                noise.normal_(generator=generator)
+            every = [member.numbers(output, noise) for member, output in zip(self._batched, outputs, strict=True)]
+            actions = torch.round(torch.stack(every).sum(0) / self.size, decimals=DECIMALS) + 0.0
+        return actions.cpu().numpy() if isinstance(states, np.ndarray) else actions
+
+    def _choose(
+        self, outputs: Sequence[Tensor], deterministic: bool, generator: torch.Generator | None, legal: Legal | None
+    ) -> Tensor:
+        """One choice after the other: (rows,) int64, or (rows, choices) where there are several."""
+        chosen = torch.zeros(outputs[0].shape[0], 0, dtype=torch.int64, device=outputs[0].device)
+        for choice in range(len(self.sizes)):
+            mask = None if legal is None else legal(chosen)
+            shares = [
+                member.shares(output, choice, chosen, mask)
+                for member, output in zip(self._batched, outputs, strict=True)
+            ]
+            mean = torch.round(torch.stack(shares).mean(0), decimals=DECIMALS)
+            if deterministic:
+                mean = mean if mask is None else torch.where(mask, mean, -1.0)
+                option = mean.argmax(-1, keepdim=True)
+            else:
+                option = torch.multinomial(mean.nan_to_num(nan=1.0), 1, generator=generator)
+            chosen = torch.cat((chosen, option), -1)
+        return chosen[:, 0] if len(self.sizes) == 1 and not self._batched[0].several else chosen
 
 
-def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    weights = np.exp(logits - logits.max())
-    shares: NDArray[np.float64] = weights / weights.sum()
-    return shares
+class _Batched:
+    """One member on rows of states, float64, on whichever device they are."""
+
+    def __init__(self, member: Member) -> None:
+        self.gives, self.sizes, self.several = kind_of(member).gives, sizes_of(member), "action_dims" in member
+        self._plan = layers_of(member)
+        own = {name: tensor.detach().cpu().double() for name, tensor in member.items()}
+        self._tensors = {torch.device("cpu"): own}
+
+    def on(self, device: torch.device) -> dict[str, Tensor]:
+        """The member's tensors there."""
+        if device not in self._tensors:
+            own = self._tensors[torch.device("cpu")]
+            self._tensors[device] = {name: tensor.to(device) for name, tensor in own.items()}
+        return self._tensors[device]
+
+    def outputs(self, states: Tensor) -> Tensor:
+        """What the last layer gives, (rows, outputs)."""
+        own = self.on(states.device)
+        hidden = (states.double() - own["state_avg"]) / own["state_std"]
+        for name, relu in self._plan:
+            hidden = torch.addmm(own[f"{name}.bias"], hidden, own[f"{name}.weight"].mT)
+            hidden = hidden.relu_() if relu else hidden
+        return hidden
+
+    def numbers(self, output: Tensor, noise: Tensor) -> Tensor:
+        """Actions (rows, action_dim) in [-1, 1]; without noise, the most likely before tanh."""
+        if self.gives == "means":
+            mean, log_std = output, self.on(output.device)["action_std_log"]
+        else:
+            mean, log_std = output.chunk(2, -1)
+            log_std = log_std.clamp(*LOG_STD)
+        return torch.addcmul(mean, log_std.exp(), noise).tanh().nan_to_num(nan=0.0)
+
+    def shares(self, output: Tensor, choice: int, chosen: Tensor, mask: Tensor | None) -> Tensor:
+        """(rows, options) of one choice, after those before it, (rows, choice) int64. They sum to 1."""
+        logits = torch.split(output, list(self.sizes), -1)[choice]
+        chain = self.on(output.device).get(f"chain.{choice}.weight")
+        if chain is not None:
+            sizes = self.sizes[:choice]
+            starts = torch.tensor([sum(sizes[:index]) for index in range(choice)], device=output.device)
+            logits = logits + chain.mT[chosen + starts].sum(1)
+        logits = logits.nan_to_num(nan=0.0)
+        if self.gives == "values":
+            deviation = logits.std(-1, keepdim=True, correction=0)
+            logits = (logits - logits.mean(-1, keepdim=True)) / torch.where(deviation > 0, deviation, 1.0)
+        return torch.softmax(logits if mask is None else logits.masked_fill(~mask, -torch.inf), -1)
 
 
 def _float64(tensor: Tensor) -> NDArray[np.float64]:
