@@ -237,8 +237,8 @@ def test_scaled_observations_say_the_same(houses: int, agents: int) -> None:
 
 # ---- scenarios and parameters ---------------------------------------------------------------------------------------
 
-SHAPED = dict(team_welfare_kind="team_welfare_closed_form", team_welfare_lambda=0.5)
-CONTINUOUS = dict(extinguish_mode="continuous", suppression_per_worker=0.5)
+SHAPED = {"team_welfare_kind": "team_welfare_closed_form", "team_welfare_lambda": 0.5}
+CONTINUOUS = {"extinguish_mode": "continuous", "suppression_per_worker": 0.5}
 # Another value for each parameter, and the world in which it matters.
 OTHER: dict[str, tuple[Any, dict[str, Any]]] = {
     "prob_fire_spreads_to_neighbor": (0.9, CONTINUOUS), "prob_solo_agent_extinguishes_fire": (0.9, {}),
