@@ -276,10 +276,9 @@ class PPO:
             updates += running
         log_std = self.population.weights.log_std
         return RolloutStats(
-            reward=self.rollout.rewards.mean((1, 2)),
-            **self._minibatch_stats(*losses),
+            reward=self.rollout.mean_reward(),
+            **self._minibatch_stats(*losses, distribution),
             explained_variance=explained,
-            entropy=distribution.entropy().mean(-1),
             std=log_std.exp().sum((1, 2)) / shape.action_dim,
             updates=updates,
         )
@@ -301,17 +300,27 @@ class PPO:
         distribution = self._distribution(self.shape, acts.output, weights, batch.masks)
         old_log_prob, advantage, returns = batch.side[..., -3:].unbind(-1)
         log_ratio = distribution.log_prob(batch.actions).sub_(old_log_prob)
+        d_entropy, pull, learned = terms.d_entropy, terms.pull, batch.learned
+        if learned is not None:
+            # Others count as what changes nothing: no advantage, an unchanged probability, no error.
+            log_ratio = torch.where(learned, log_ratio, 0.0)
+            share = self._share(learned)
+            advantage, pull = advantage * share, pull * share
+            d_entropy = torch.where(learned, d_entropy * share, 0.0)
+            running = running & learned.any(-1)
         ratio = log_ratio.exp()
         if stop_early:
-            running = running & ~((ratio - 1.0 - log_ratio).mean(-1) > terms.target_kl)
+            running = running & ~(self._mean(ratio - 1.0 - log_ratio) > terms.target_kl)
         plain = advantage * ratio
         clipped = torch.clamp(ratio, terms.low, terms.high).mul_(advantage)
         d_log_prob = torch.where(plain <= clipped, plain, 0.0).mul_(-1.0 / self.shape.minibatch)
-        d_output = distribution.backward(d_log_prob, terms.d_entropy, grads)
+        d_output = distribution.backward(d_log_prob, d_entropy, grads)
 
         # The critic minimises value_coef * smooth L1 of (value - return), whose derivative is the error clipped to 1.
         error = self.rollout.value(acts.value) - returns
-        d_value = error.clamp(-1.0, 1.0).mul_(terms.pull)
+        if learned is not None:
+            error = torch.where(learned, error, 0.0)
+        d_value = error.clamp(-1.0, 1.0).mul_(pull)
 
         self._backward(weights, batch.obs, acts, d_output, d_value.unsqueeze(-1), grads)
         norms = self.optimizer.norms(grads)
@@ -322,16 +331,30 @@ class PPO:
         weights.log_std.clamp_(max=0.0)
         return running, distribution, (log_ratio, error, norms)
 
-    def _minibatch_stats(self, log_ratio: Tensor, error: Tensor, norms: Tensor) -> dict[str, Tensor]:
+    def _minibatch_stats(
+        self, log_ratio: Tensor, error: Tensor, norms: Tensor, distribution: Distribution
+    ) -> dict[str, Tensor]:
         ratio = log_ratio.exp()
         size = error.abs()
         return {
-            "value_loss": torch.where(size < 1.0, 0.5 * size * size, size - 0.5).mean(-1),
-            "approx_kl": (ratio - 1.0 - log_ratio).mean(-1),
-            "clip_fraction": ((ratio - 1.0).abs() > self._numbers["clip"]).float().mean(-1),
+            "value_loss": self._mean(torch.where(size < 1.0, 0.5 * size * size, size - 0.5)),
+            "approx_kl": self._mean(ratio - 1.0 - log_ratio),
+            "clip_fraction": self._mean(((ratio - 1.0).abs() > self._numbers["clip"]).float()),
             "actor_norm": norms[0],
             "critic_norm": norms[1],
+            "entropy": self._mean(distribution.entropy()),
         }
+
+    def _mean(self, numbers: Tensor) -> Tensor:
+        """(G,): over the last minibatch, of (G, rows) numbers, or (G, 1) where they are the same for all rows."""
+        learned = self._batch.learned
+        if learned is None:
+            return numbers.mean(-1)
+        return torch.where(learned, numbers, 0.0).mean(-1) * self._share(learned)[:, 0]
+
+    def _share(self, learned: Tensor) -> Tensor:
+        """(G, 1): how often the rows (G, minibatch) of which something is to be learned fill the minibatch."""
+        return self.shape.minibatch / learned.sum(-1, keepdim=True).clamp_min(1)
 
     def _state(self, slot: int) -> dict[str, Tensor]:
         """The tensors that are a member's, as views."""

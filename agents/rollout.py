@@ -117,12 +117,16 @@ class Rollout:
             _, reward, terminated, truncated = env.step(action, out=self.obs)
             self._see(env, step + 1)
             self.rewards[:, step] = reward.view(slots, envs)
+            if shape.crewed:
+                self.rewards[:, step].masked_fill_(~self._present[:, step], 0.0)
             self._terminated[:, step] = terminated.view(slots, envs)
             self._truncated[:, step] = truncated.view(slots, envs)
             if step + 1 - noted == env.bootstrap_interval or step + 1 == steps:
                 # Within an interval a row is truncated at most once, so its final observation is still there.
                 self._normalise(env.final_obs(), self._final)
                 ends = self._truncated[:, noted : step + 1] & ~self._terminated[:, noted : step + 1]
+                if shape.crewed:
+                    ends &= self._present[:, noted : step + 1]
                 value = self._value_of(self._final, acting).unsqueeze(1)
                 self._final_values[:, noted : step + 1] = torch.where(ends, value, 0.0)
                 noted = step + 1
@@ -146,6 +150,8 @@ class Rollout:
 
         gamma, gae_lambda = gamma.unsqueeze(-1), gae_lambda.unsqueeze(-1)
         done = self._terminated | self._truncated
+        if shape.crewed:
+            return self._estimate_of_crews(gamma, gae_lambda, done)
         following = torch.where(done, self._final_values, self._values[:, 1:])
         errors = self.rewards + gamma * following - self._values[:, :steps]
         carry = torch.where(done, 0.0, gamma * gae_lambda)
@@ -159,6 +165,39 @@ class Rollout:
         side[..., -2] = (flat - flat.mean(1, keepdim=True)) / (flat.std(1, keepdim=True) + 1e-4)
         side[..., -1] = returns
         return 1.0 - flat.var(1) / (returns.var(1) + 1e-12)
+
+    def _estimate_of_crews(self, gamma: Tensor, gae_lambda: Tensor, done: Tensor) -> Tensor:
+        """The same where agents come and go: a row's agent goes on where it acts next (or where the episode ends), and
+        steps at which it is absent don't exist: their rewards are nobody's. An action with neither in the rollout
+        teaches nothing, since nobody knows yet what it was good for.
+        """
+        slots, samples = self.shape.slots, self.shape.samples
+        taken, learned = self._taken(), self._all.flags[..., -1]
+        value, known = self._values[:, -1], self._present[:, -1]
+        ahead = torch.zeros_like(value)  # the advantage of the agent's next action
+        for step in range(self.shape.horizon - 1, -1, -1):
+            here, end, final = self._present[:, step], done[:, step], self._final_values[:, step]
+            value, ahead, known = torch.where(end, final, value), torch.where(end, 0.0, ahead), end | known
+            error = self.rewards[:, step] + gamma[:, 0] * value - self._values[:, step]
+            advantage = torch.where(known, error + gamma[:, 0] * gae_lambda[:, 0] * ahead, 0.0)
+            learned[:, step] = here & known
+            self._advantages[:, step] = torch.where(here, advantage, 0.0)
+            value, ahead = torch.where(here, self._values[:, step], value), torch.where(here, advantage, ahead)
+            known = here | known
+        counts = taken.flags[..., -1]
+        flat, values = self._advantages.view(slots, -1)[:, :samples], self._values.view(slots, -1)[:, :samples]
+        returns = torch.where(counts, flat + values, 0.0)
+        variance = _variance(flat, counts)
+        centred = (flat - _mean(flat, counts)) / (variance.sqrt() + 1e-4)
+        taken.side[..., -2] = torch.where(counts, centred, 0.0)
+        taken.side[..., -1] = returns
+        return (1.0 - variance / (_variance(returns, counts) + 1e-12))[:, 0]
+
+    def mean_reward(self) -> Tensor:
+        """(G,): per step, of agents that were there."""
+        if not self.shape.crewed:
+            return self.rewards.mean((1, 2))
+        return _mean(self.rewards.flatten(1), self._present[:, :-1].flatten(1))[:, 0]
 
     def batches(self, order: Tensor) -> Tensor:
         """Which transitions each gradient step takes: (steps, G * minibatch) for `gather`, from (G, epochs, samples)
@@ -211,3 +250,14 @@ class Rollout:
         """(G * num_envs, obs_dim) observations into (G, num_envs, obs_dim) `out`."""
         torch.sub(obs.view(out.shape), self.population.state_avg, out=out)
         out.div_(self.population.state_std)
+
+
+def _mean(numbers: Tensor, counted: Tensor) -> Tensor:
+    """(G, 1): the mean of those of (G, n) numbers that count; 0 where none does."""
+    return torch.where(counted, numbers, 0.0).sum(1, keepdim=True) / counted.sum(1, keepdim=True).clamp_min_(1)
+
+
+def _variance(numbers: Tensor, counted: Tensor) -> Tensor:
+    """(G, 1): their unbiased variance; 0 where fewer than two count."""
+    squares = (numbers - _mean(numbers, counted)).square()
+    return torch.where(counted, squares, 0.0).sum(1, keepdim=True) / (counted.sum(1, keepdim=True) - 1).clamp_min_(1)

@@ -15,7 +15,7 @@ from agents.ppo import PPO, PPOParams
 from agents.shape import Shape
 from envs.errors import InputError, RunError
 from tests.agents.helpers import assert_same, shape_for, start
-from tests.agents.toy_env import ChoiceEnv, MaskedEnv, Rematching, ToyEnv
+from tests.agents.toy_env import ChoiceEnv, CrewedEnv, MaskedEnv, Rematching, ToyEnv
 
 SLOTS = 5
 ROLLOUTS = 4
@@ -43,7 +43,7 @@ CASES = [(0, 16, 16, 1), (1, 16, 16, 1), (2, 16, 16, 1), (0, 64, 48, 1), (1, 64,
     ("kind", "member", "width", "minibatch", "threads"),
     [
         *((kind, *case) for kind in (ToyEnv, ChoiceEnv) for case in CASES),
-        *((kind, *CASES[1]) for kind in (Rematching, MaskedEnv)),
+        *((kind, *CASES[1]) for kind in (Rematching, MaskedEnv, CrewedEnv)),
     ],
 )
 def test_alone_in_company_and_in_another_slot(

@@ -218,3 +218,35 @@ class MaskedEnv(ChoicesEnv):
     def check(self) -> None:
         self._latch.check()
         super().check()
+
+
+class CrewedEnv(ToyEnv):
+    """The same with agents that come and go, by the episode's age and the row, unless they `stay`; `garbage` is what
+    rows without one see and are paid.
+    """
+
+    crewed = True
+
+    def __init__(self, members: int, envs_per_member: int, **settings: Any) -> None:
+        super().__init__(members, envs_per_member, **settings)
+        self.garbage, self.stay = 0.0, False
+        self._row = torch.arange(self.num_envs) % envs_per_member
+        self._acting: Tensor | None = None
+
+    def present(self) -> Tensor:
+        return (self._row * 2 + self._age) % 5 < 3 if not self.stay else torch.ones(self.num_envs, dtype=torch.bool)
+
+    def _observe(self) -> Tensor:
+        here = self.present() if self._acting is None else self._acting
+        return torch.where(here.unsqueeze(1), super()._observe(), self.garbage)
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        self._acting = here = self.present()  # who acts sees the end of the episode, if that is it
+        step = super().step(torch.where(here.view(-1, *(1 for _ in action.shape[1:])), action, 0), out)
+        self._acting = None
+        obs = self._observe() if out is None else out.copy_(self._observe())
+        return step._replace(obs=obs, reward=torch.where(here, step.reward, self.garbage))
+
+
+class CrewedChoices(CrewedEnv, ChoicesEnv):
+    """That with several choices."""

@@ -1,0 +1,96 @@
+"""Environments whose agents come and go: an absent one teaches nothing, and a present one all that it would alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from agents.ppo import PPO
+from tests.agents.helpers import assert_same, start
+from tests.agents.toy_env import ChoicesEnv, CrewedChoices, CrewedEnv, ToyEnv
+
+
+def trained(kind: type[ToyEnv], *, garbage: float = 0.0, stay: bool = False) -> tuple[PPO, dict[str, torch.Tensor]]:
+    env = kind(3, 4, cliff=0.9)
+    if isinstance(env, CrewedEnv):
+        env.garbage, env.stay = garbage, stay
+    ppo = start(env, {0: 0, 1: 1, 2: 2})  # with target-KL and without
+    stats = ppo.train(env, 3)[-1]
+    return ppo, stats._asdict()
+
+
+@pytest.mark.parametrize("kind", [CrewedEnv, CrewedChoices])
+@pytest.mark.parametrize("garbage", [1e6, torch.nan])
+def test_what_absent_agents_see_and_are_paid_changes_nothing(kind: type[CrewedEnv], garbage: float) -> None:
+    clean, clean_stats = trained(kind)
+    dirty, dirty_stats = trained(kind, garbage=garbage)
+    for slot in range(3):
+        one, other = clean.get_member(slot), dirty.get_member(slot)
+        assert not torch.equal(one.pop("obs"), other.pop("obs"))
+        assert_same(one, other)
+    assert dirty.diverged == [False] * 3
+    assert_same(clean_stats, dirty_stats)
+
+
+@pytest.mark.parametrize(("plain", "crewed"), [(ToyEnv, CrewedEnv), (ChoicesEnv, CrewedChoices)])
+def test_a_full_crew_learns_what_it_learns_without_one(plain: type[ToyEnv], crewed: type[CrewedEnv]) -> None:
+    one, one_stats = trained(plain)
+    other, other_stats = trained(crewed, stay=True)
+    torch.testing.assert_close(one_stats, other_stats, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(one.population.flat, other.population.flat, rtol=1e-3, atol=1e-4)
+
+
+def test_advantages_run_over_an_agents_own_actions() -> None:
+    """Against loops over one row's own actions, in plain numbers."""
+    env = CrewedEnv(2, 4, cliff=0.9)
+    ppo = start(env, {0: 0, 1: 3}, horizon=23, minibatch=11)
+    rollout = ppo.rollout
+    rollout.collect(env, ppo.streams)
+    rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
+    ends_alone = trailing = 0
+    for member in range(2):
+        gamma, lam = (float(ppo._numbers[name][member]) for name in ("gamma", "gae_lambda"))
+        advantages, returns = torch.full((23, 4), torch.nan), torch.full((23, 4), torch.nan)
+        for row in range(4):
+            present = rollout._present[member, :, row].tolist()
+            done = (rollout._terminated | rollout._truncated)[member, :, row].tolist()
+            value, final = rollout._values[member, :, row].tolist(), rollout._final_values[member, :, row].tolist()
+            advantage = 0.0
+            for step in reversed([step for step in range(23) if present[step]]):
+                after = next((later for later in range(step + 1, 24) if present[later]), None)
+                end = next((at for at in range(step, min(after or 23, 23)) if done[at]), None)
+                if end is not None:
+                    ends_alone += end > step
+                    following, advantage = final[end], 0.0  # of an end that it didn't see, the value is 0
+                    assert end == step or following == 0.0
+                elif after is None:
+                    trailing += 1
+                    advantage = 0.0
+                    continue
+                else:
+                    following = value[after]
+                reward = float(rollout.rewards[member, step, row])
+                advantage = reward + gamma * following - value[step] + gamma * lam * advantage
+                advantages[step, row], returns[step, row] = advantage, advantage + value[step]
+        counts = advantages.isfinite()
+        learned = rollout._all.flags[member, :-1, :, -1]
+        assert torch.equal(counts, learned)
+        side = rollout._side[member, :-1]
+        torch.testing.assert_close(side[..., -1][counts], returns[counts])
+        normal = (advantages[counts] - advantages[counts].mean()) / (advantages[counts].std() + 1e-4)
+        torch.testing.assert_close(side[..., -2][counts], normal, rtol=1e-4, atol=1e-5)
+        assert not side[..., -2:][~counts].any()
+    assert ends_alone > 0
+    assert trailing > 0
+
+
+def test_a_minibatch_of_nobody_changes_nothing() -> None:
+    env = CrewedEnv(1, 4)
+    ppo = start(env, {0: 0})
+    ppo.train(env, 1)
+    before = ppo.get_member(0)
+    env.present = lambda: torch.zeros(4, dtype=torch.bool)  # type: ignore[method-assign]
+    stats = ppo.train(env, 1)[0]
+    for name in ("weights", "adam_m", "adam_step"):
+        assert torch.equal(before[name], ppo.get_member(0)[name])
+    assert [float(stats.updates), float(stats.entropy), float(stats.reward)] == [0.0, 0.0, 0.0]
