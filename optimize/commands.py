@@ -47,7 +47,11 @@ def _config(context: typer.Context, path: Path | None) -> Path | None:
             )
         if isinstance(value, dict):
             raise InputError(f"--config {path}: [{key}] is a table; every key must be a flag with a value")
-    lists = {key: ",".join(map(str, value)) if isinstance(value, list) else value for key, value in entries.items()}
+    several = {parameter.name for parameter in context.command.params if getattr(parameter, "multiple", False)}
+    lists = {
+        key: ",".join(map(str, value)) if isinstance(value, list) and key not in several else value
+        for key, value in entries.items()
+    }
     context.default_map = {**(context.default_map or {}), **lists}
     return path
 

@@ -143,7 +143,8 @@ def test_every_flag_may_stand_in_a_config_file_and_the_command_line_wins(
     }  # fmt: skip
     special = {"n_envs": 8, "data_dir": "bars", "runs_dir": "elsewhere", "storage": "s.db", "study_name": "t",
                "tickers": ["A/B", "C/D"], "gpu": 1, "threads": 2, "slots": 3, "trials_per_batch": 4,
-               "log_file": "w.log", "metrics_port": 9100, "max_memory": 3.5}  # fmt: skip
+               "log_file": "w.log", "metrics_port": 9100, "max_memory": 3.5, "search_space": "large",
+               "objective": "sharpe", "horizon": 32, "scenario": "easy", "env_param": ["a=1", "b=2"]}  # fmt: skip
     wanted = {n: special[n] if n in special else other[type(v)](v) for n, v in defaults.items()}
     lines = [f"{name.replace('_', '-')} = {json.dumps(value)}" for name, value in wanted.items()]
     (market / "c.toml").write_text("\n".join(lines))
