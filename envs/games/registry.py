@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -13,9 +13,12 @@ from torch import Tensor
 from envs.errors import InputError
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.bucket_brigade import BucketBrigade
+from envs.games.bucket_observation import BucketObservation
+from envs.games.bucket_players import PLAYERS, Brigade
 from envs.games.bucket_scenarios import SCENARIOS, BucketParams
 from envs.games.bucket_scenarios import scenario as scenario_params
 from envs.games.cartpole import CartPole, CartPoleParams
+from envs.streams import derive_seed
 from envs.vec_env import Step
 
 
@@ -64,7 +67,9 @@ class MakeGame(Protocol):
 @dataclass(frozen=True)
 class Game:
     """One game. params: makes the dataclass of its parameters. seats: players with these parameters, each of them a row
-    of the environment. scenarios: names that stand for a set of parameters. solved: the mean return from which on it counts as solved, where people agree on one.
+    of the environment. scenarios: names that stand for a set of parameters. solved: the mean return from which on it
+    counts as solved, where people agree on one. players: makes baseline players, by name, from parameters and a seed of
+    their chance: each from observations of any rows to actions.
     """
 
     name: str
@@ -73,6 +78,7 @@ class Game:
     seats: Callable[[Any], int] = lambda _: 1
     scenarios: tuple[str, ...] = ()
     solved: float | None = None
+    players: Callable[[Any, int], Mapping[str, Callable[[Tensor], Tensor]]] = lambda _params, _seed: {}
 
 
 def _cartpole(params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str) -> GameEnv:  # noqa: ARG001
@@ -83,11 +89,14 @@ def _bucket_params(scenario: str = "default", **changes: Any) -> BucketParams:
     return scenario_params(scenario, **changes)
 
 
-def _bucket_brigade(
-    params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str
-) -> GameEnv:
+def _bucket_brigade(params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str) -> GameEnv:
     rows = num_envs * params[0].num_agents
     return cast(GameEnv, BucketBrigade(list(params), rows, together=together, device=device))
+
+
+def _bucket_players(params: BucketParams, seed: int) -> dict[str, Callable[[Tensor], Tensor]]:
+    seen = BucketObservation(params.num_houses, params.num_agents, 1, scaled=True, device=torch.device("cpu"))
+    return {name: Brigade(player, seen, derive_seed(seed, name)) for name, player in PLAYERS.items()}
 
 
 GAMES = {
@@ -98,6 +107,7 @@ GAMES = {
         _bucket_brigade,
         seats=lambda params: params.num_agents,
         scenarios=tuple(SCENARIOS),
+        players=_bucket_players,
     ),
 }
 
