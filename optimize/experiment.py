@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agents.algorithms import get_algorithm
 from agents.learner import Act, StateDict
-from agents.networks import Shape
+from agents.shape import Shape, env_fields
 from envs.vec_env import VecEnv
 from optimize.search_space import Settings
 from optimize.spec import StudySpec
@@ -80,18 +80,8 @@ class Experiment(ABC):
 
     def shape(self, settings: Settings, env: VecEnv, slots: int) -> Shape:
         """The program's shape for a trial's shape parameters on this environment."""
-        return Shape(
-            state_dim=env.state_dim,
-            action_dim=env.action_dim,
-            privileged_dim=env.privileged_dim,
-            discrete=env.if_discrete,
-            action_dims=env.action_dims,
-            algorithm=self.spec.algorithm,
-            slots=slots,
-            num_envs=env.envs_per_member,
-            horizon=self.spec.horizon,
-            **settings.shape,
-        )
+        own = {**env_fields(env), "slots": slots}
+        return Shape(**own, algorithm=self.spec.algorithm, horizon=self.spec.horizon, **settings.shape)
 
     @abstractmethod
     def evaluate(

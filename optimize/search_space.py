@@ -222,9 +222,9 @@ class SearchSpace:
             params.update(dimension.suggest(trial))
         return params
 
-    def shape_of(self, params: Mapping[str, Scalar]) -> dict[str, int]:
+    def shape_of(self, params: Mapping[str, Scalar]) -> dict[str, Any]:
         """The shape parameters of a trial, fixed ones and defaults included."""
-        chosen = {name: int(dimension.resolve(params)) for name, dimension in self.tables["shape"].items()}
+        chosen = {name: dimension.resolve(params) for name, dimension in self.tables["shape"].items()}
         return {**self.subject.learner.shape, **chosen}
 
     def resolve(self, params: Mapping[str, Scalar]) -> Settings:
