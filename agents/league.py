@@ -70,7 +70,7 @@ class Matches:
     @property
     def payoffs(self) -> Floats:
         """(P, P): the restricted game."""
-        return self.own.mean(-1)
+        return np.asarray(self.own.mean(-1))
 
 
 def play_matches(game: Game, params: Any, players: Sequence[Players], games: int, seed: int) -> Matches:
@@ -96,7 +96,7 @@ def play_matches(game: Game, params: Any, players: Sequence[Players], games: int
     sizes = [len(group.names) * games * seats * count for group in groups]
 
     def act(obs: Tensor) -> Tensor:
-        parts = obs[order].split(sizes)
+        parts = torch.split(obs[order], sizes)
         made = torch.cat([group.act(part) for group, part in zip(groups, parts, strict=True)])
         actions = torch.empty_like(made)
         actions[order] = made
