@@ -10,23 +10,10 @@ from envs.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffPolicyParams:
-    """What both have. The numbers of one member; they may differ between the members of a program.
-
-    learning_rate: Adam's; gamma: discount per step; soft_update_tau: share by which the target network moves towards
-    the learned one after every gradient step; reward_scale: rewards are multiplied by it; max_grad_norm: of each
-    network; adam_eps, weight_decay: AdamW's (ElegantRL's own decay is 0.01); warmup: transitions with random actions
-    before learning begins.
+class Numbers:
+    """A dataclass of numbers that checks their ranges: those named in `_above_zero`, `_shares` (of 0 … 1) and `_any`;
+    all others are at least 0.
     """
-
-    learning_rate: float = 1e-3
-    gamma: float = 0.99
-    soft_update_tau: float = 5e-3
-    reward_scale: float = 1.0
-    max_grad_norm: float = 3.0
-    adam_eps: float = 1e-8
-    weight_decay: float = 0.0
-    warmup: int = 1_000
 
     _above_zero: ClassVar[tuple[str, ...]] = ("learning_rate", "reward_scale", "max_grad_norm", "adam_eps")
     _shares: ClassVar[tuple[str, ...]] = ("gamma", "soft_update_tau")
@@ -45,8 +32,28 @@ class OffPolicyParams:
                 right, bound = value >= 0, "at least 0"
             if not (right and math.isfinite(value)):
                 raise InputError(f"{field.name} must be {bound}, not {value}.")
-        if self.warmup != int(self.warmup):
-            raise InputError(f"warmup must be a whole number, not {self.warmup}.")
+            if field.type == "int" and value != int(value):
+                raise InputError(f"{field.name} must be a whole number, not {value}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyParams(Numbers):
+    """What both have. The numbers of one member; they may differ between the members of a program.
+
+    learning_rate: Adam's; gamma: discount per step; soft_update_tau: share by which the target network moves towards
+    the learned one after every gradient step; reward_scale: rewards are multiplied by it; max_grad_norm: of each
+    network; adam_eps, weight_decay: AdamW's (ElegantRL's own decay is 0.01); warmup: transitions with random actions
+    before learning begins.
+    """
+
+    learning_rate: float = 1e-3
+    gamma: float = 0.99
+    soft_update_tau: float = 5e-3
+    reward_scale: float = 1.0
+    max_grad_norm: float = 3.0
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.0
+    warmup: int = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
