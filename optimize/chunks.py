@@ -10,8 +10,6 @@ was found because memory ran out counts for a day, since something else may have
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,20 +19,13 @@ from typing import Any
 import psutil
 import torch
 
-from envs.files import write_atomic
+from envs.remembered import MachineFile, cache_dir
 from envs.sizing import cpu_count, out_of_memory, processor_name
 from optimize.spec import code_version
 
-FORMAT = 1
 GAIN = 1.1  # fewer members at once must be faster by this factor to be worth it
 SHORTAGE_LASTS = 86_400.0
 MEASURED, SHORTAGE = "measured", "out of memory"
-
-
-def cache_dir() -> Path:
-    """Where sweepd remembers what it measured: $SWEEPD_CACHE_DIR, else sweepd in $XDG_CACHE_HOME or ~/.cache."""
-    own = os.environ.get("SWEEPD_CACHE_DIR")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sweepd"
 
 
 def machine_key(device: torch.device) -> str:
@@ -62,14 +53,15 @@ class Chunk:
 
 
 class ChunkFile:
-    """The file. One that cannot be read counts as empty, one that cannot be written is not: nothing depends on it."""
+    """The file."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = path or cache_dir() / "chunks.json"
+        self._file = MachineFile(path or cache_dir() / "chunks.json")
+        self.path = self._file.path
 
     def get(self, machine: str, shape: str) -> Chunk | None:
         """What is remembered, unless it is too old."""
-        entry = self._read().get(machine, {}).get(shape, {})
+        entry = self._file.get(machine, shape)
         try:
             chunk = Chunk(int(entry["size"]), str(entry["why"]), float(entry["at"]), dict(entry["speeds"]))
         except (TypeError, KeyError, ValueError):
@@ -79,20 +71,7 @@ class ChunkFile:
 
     def put(self, machine: str, shape: str, chunk: Chunk) -> None:
         """Remember."""
-        machines = self._read()
-        machines.setdefault(machine, {})[shape] = vars(chunk)
-        try:
-            write_atomic(self.path, json.dumps({"format": FORMAT, "machines": machines}, indent=1) + "\n")
-        except OSError:
-            return
-
-    def _read(self) -> dict[str, dict[str, Any]]:
-        try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
-            machines = content["machines"] if content["format"] == FORMAT else {}
-            return {str(machine): dict(shapes) for machine, shapes in machines.items()}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return {}
+        self._file.put(machine, shape, vars(chunk))
 
 
 class Chunks:

@@ -16,7 +16,7 @@ from typing import Self
 
 import torch
 
-from optimize.chunks import cache_dir
+from envs.remembered import cache_dir
 
 SUFFIX = ".lock"
 

@@ -13,9 +13,10 @@ import torch
 from optuna.trial import TrialState
 
 from agents.ppo import PPO
+from envs.remembered import cache_dir
 from envs.sizing import out_of_memory
 from optimize import chunks as chunks_module
-from optimize.chunks import MEASURED, SHORTAGE, Chunk, ChunkFile, Chunks, cache_dir, machine_key
+from optimize.chunks import MEASURED, SHORTAGE, Chunk, ChunkFile, Chunks, machine_key
 from optimize.storage import open_storage, storage_url
 from optimize.study import StudyHandle
 from tests.optimize.conftest import Sweepd
