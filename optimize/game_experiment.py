@@ -18,7 +18,7 @@ from agents.learner import Act, StateDict
 from agents.policy import save_members
 from envs.errors import InputError
 from envs.files import write_atomic
-from envs.games.play import Episodes, interquartile_mean, interval, play_episodes
+from envs.games.play import Episodes, interquartile_mean, interval, play_episodes, random_actions
 from envs.games.registry import GameEnv, get_game
 from envs.streams import derive_seed
 from envs.vec_env import VecEnv
@@ -177,15 +177,6 @@ def _scale(env: GameEnv, seed: int) -> tuple[Tensor, Tensor]:
     rows = torch.cat(seen).double()
     mean, deviation = rows.mean(0).float(), rows.std(0).float()
     return torch.where(deviation > 1.0, mean, zeros), torch.maximum(deviation, ones)
-
-
-def random_actions(env: GameEnv, generator: torch.Generator) -> Tensor:
-    """Uniform over what the environment takes."""
-    if not env.if_discrete:
-        return torch.rand(env.num_envs, env.action_dim, generator=generator) * 2.0 - 1.0
-    if not env.action_dims:
-        return torch.randint(0, env.action_dim, (env.num_envs,), generator=generator)
-    return torch.stack([torch.randint(0, n, (env.num_envs,), generator=generator) for n in env.action_dims], 1)
 
 
 def episode_frame(episodes: Episodes) -> pd.DataFrame:

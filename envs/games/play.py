@@ -63,6 +63,15 @@ def play_episodes(
     return Episodes(returns.cpu().numpy(), lengths.cpu().numpy())
 
 
+def random_actions(env: GameEnv, generator: torch.Generator) -> Tensor:
+    """Uniform over what the environment takes."""
+    if not env.if_discrete:
+        return torch.rand(env.num_envs, env.action_dim, generator=generator) * 2.0 - 1.0
+    if not env.action_dims:
+        return torch.randint(0, env.action_dim, (env.num_envs,), generator=generator)
+    return torch.stack([torch.randint(0, n, (env.num_envs,), generator=generator) for n in env.action_dims], 1)
+
+
 def interquartile_mean(scores: Floats) -> Floats:
     """(…) from (…, runs): the mean of the middle half of the runs, a quarter left out on either side (rounded down).
 
