@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 
+from agents.d3qn import D3QN, D3QNParams, D3QNStats
+from agents.elegant_agents import KINDS, PREFIX, ElegantAgents, ElegantStats, Kind, kind_of
 from agents.learner import Learner
 from agents.networks import Shape
 from agents.ppo import PPO
 from agents.ppo_params import PPOParams
+from agents.sac import SAC, SACParams, SACStats
 from envs.errors import InputError
 
 
@@ -40,15 +43,43 @@ class Algorithm:
         return self.name.partition(":")[0]
 
 
+def _curves(stats: type[Any]) -> tuple[str, ...]:
+    """All figures but the number of gradient steps, which is known."""
+    return tuple(name for name in stats._fields if name != "updates")
+
+
+def _elegant(name: str, kind: Kind) -> Algorithm:
+    discrete, continuous = kind.discrete is not None, kind.continuous is not None
+    if kind.replays:
+        shape, horizon, num_envs = OFF_POLICY_SHAPE, 16, 4
+    else:
+        shape, horizon, num_envs = ON_POLICY_SHAPE, 64, None
+    return Algorithm(
+        name, ElegantAgents, shape, kind.params, _curves(ElegantStats), discrete=discrete, continuous=continuous,
+        horizon=horizon, num_envs=num_envs,
+    )  # fmt: skip
+
+
 PPO_CURVES = ("reward", "value_loss", "approx_kl", "clip_fraction", "explained_variance", "entropy", "std")
 ON_POLICY_SHAPE = {"net_width": 64, "net_depth": 2, "minibatch": 512, "epochs": 8}
+OFF_POLICY_SHAPE = {"net_width": 64, "net_depth": 2, "minibatch": 128, "updates": 32, "buffer": 65_536}
 ALGORITHMS = {
     "ppo": Algorithm("ppo", PPO, ON_POLICY_SHAPE, PPOParams, PPO_CURVES, discrete=True, continuous=True),
-}
+    "sac": Algorithm(
+        "sac", SAC, OFF_POLICY_SHAPE, SACParams, _curves(SACStats), discrete=False, continuous=True,
+        horizon=16, num_envs=4,
+    ),
+    "d3qn": Algorithm(
+        "d3qn", D3QN, OFF_POLICY_SHAPE, D3QNParams, _curves(D3QNStats), discrete=True, continuous=False,
+        horizon=16, num_envs=4,
+    ),
+} | {PREFIX + name: _elegant(PREFIX + name, kind) for name, kind in KINDS.items()}  # fmt: skip
 
 
 def get_algorithm(name: str) -> Algorithm:
     """Raises InputError for a name that is not known."""
+    if name.startswith(PREFIX):
+        kind_of(name)
     if name not in ALGORITHMS:
         raise InputError(f"--algo {name!r} is not known; choose one of {', '.join(ALGORITHMS)}")
     return ALGORITHMS[name]

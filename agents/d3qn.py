@@ -18,10 +18,10 @@ from elegantrl.agents.net import QNetTwinDuel
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
-from agents.networks import Shape
 from agents.off_policy import Figures, OffPolicy
 from agents.off_policy_params import D3QNParams
 from agents.replay import Batch
+from agents.shape import Shape
 from agents.stacked import Stack, StateDict
 
 __all__ = ["D3QN", "D3QNParams", "D3QNStats"]

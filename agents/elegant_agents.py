@@ -35,9 +35,9 @@ from elegantrl.train.replay_buffer import ReplayBuffer
 from torch import Tensor, nn
 
 from agents.learner import Act, StateDict
-from agents.networks import Shape
 from agents.off_policy_params import Numbers, OffPolicyParams, SACParams
 from agents.program import Member, Program
+from agents.shape import Shape
 from envs.errors import InputError
 from envs.streams import Streams
 from envs.vec_env import VecEnv

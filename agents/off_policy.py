@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from agents.learner import Act
-from agents.networks import Shape
 from agents.optimizer import FlatAdam
 from agents.program import Member, Program
 from agents.replay import Batch, Replay
+from agents.shape import Shape
 from agents.stacked import Stack
 from envs.errors import InputError
 from envs.vec_env import VecEnv

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agents.networks import Shape
+from agents.shape import Shape
 from envs.errors import InputError
 from envs.streams import Streams, derive_seed
 from envs.vec_env import VecEnv

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
 from agents.distributions import HALF_LOG_2PI
-from agents.networks import Shape
 from agents.off_policy import Figures, OffPolicy
 from agents.off_policy_params import SACParams
 from agents.optimizer import FlatAdam
 from agents.replay import Batch
+from agents.shape import Shape
 from agents.stacked import Stack, StateDict
 
 __all__ = ["SAC", "SACParams", "SACStats"]

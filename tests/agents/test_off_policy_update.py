@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from agents.d3qn import D3QN, D3QNParams
-from agents.networks import Shape
 from agents.off_policy import OffPolicy
 from agents.off_policy_params import OffPolicyParams
 from agents.replay import Batch
 from agents.sac import SAC, SACParams
+from agents.shape import Shape
 from tests.agents.helpers import assert_same
 from tests.agents.off_policy_helpers import started, train_with
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
