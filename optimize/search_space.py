@@ -258,7 +258,7 @@ class SearchSpace:
 
     @property
     def minibatches(self) -> tuple[int, ...]:
-        """Every minibatch that a trial may have, and that must divide a rollout: none where transitions are replayed."""
+        """Every minibatch that a trial may have and that must divide a rollout: none where there is replay."""
         if "epochs" not in self.subject.learner.shape:
             return ()
         default = self.subject.learner.shape["minibatch"]

@@ -13,6 +13,7 @@ import pytest
 import torch
 from optuna.trial import TrialState
 
+from agents.algorithms import ALGORITHMS, get_algorithm
 from agents.policy import load_members
 from envs.errors import InputError
 from envs.games.play import interquartile_mean, interval
@@ -84,6 +85,28 @@ def test_a_trial_is_the_same_alone_in_company_and_after_a_stop(game: str) -> Non
     resumed = going_on.start(plan(2))
     resumed.members = torn.members
     assert to_the_end(going_on, [resumed])[2] == in_company[2]
+
+
+@pytest.mark.parametrize(
+    ("game", "algorithm"), [("cartpole", "d3qn"), ("gym:Pendulum-v1", "sac"), ("cartpole", "elegantrl:a2c")]
+)
+def test_other_algorithms_are_searched_in_the_same_way(game: str, algorithm: str, tmp_path: Path) -> None:
+    subject = Subject(game, algorithm)
+    space = SearchSpace("none", 1, {table: {} for table in subject.tables}, subject)
+    experiment = make_experiment(game, algorithm=algorithm, space=space.to_dict(), budget=256, episodes=2)
+    shape = {**subject.learner.shape, "net_width": 8, "minibatch": 32}
+    trainer = Trainer(experiment)
+    trials = [Plan(n, n, {}, Settings(dict(shape), {"learning_rate": 1e-3 * (n + 1)}, {}), n) for n in range(2)]
+    in_company = to_the_end(trainer, [trainer.start(one) for one in trials])
+    alone = Trainer(experiment)
+    assert to_the_end(alone, [alone.start(trials[1])])[1] == in_company[1]
+    assert in_company[0][2] != in_company[1][2]
+    training = trainer.start(trials[0])
+    trainer.advance([training], lambda _: 1)
+    evaluation = trainer.evaluate([training])[0]
+    assert isinstance(evaluation, GameEvaluation)
+    experiment.write(tmp_path, trainer.actors(training), evaluation)
+    assert len(load_members(tmp_path / "members.safetensors")) == 2
 
 
 def test_members_of_a_game_of_several_players_learn_by_playing_with_each_other() -> None:
@@ -180,9 +203,18 @@ def test_what_cannot_be_is_refused_in_a_sentence(changes: dict[str, Any], senten
         check_request(Request(**changes))
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_has_a_space_that_begins_at_its_defaults(algorithm: str) -> None:
+    learner = get_algorithm(algorithm)
+    space = load_space("game", Subject("cartpole" if learner.discrete else "gym:Pendulum-v1", algorithm))
+    space.validate(space.start)
+    resolved = space.resolve(space.start)
+    learner.params(**resolved.learner)
+    assert resolved.shape == dict(learner.shape)
+
+
 def test_spaces_of_games_know_where_to_begin() -> None:
     space = load_space("game", Subject("cartpole"))
-    space.validate(space.start)
     resolved = space.resolve(space.start)
     assert resolved.learner["gamma"] == pytest.approx(0.99)
     assert SearchSpace.from_dict(space.to_dict(), Subject("cartpole")) == space
