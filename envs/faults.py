@@ -67,8 +67,8 @@ class FaultLatch:
 class ChoiceLatch:
     """Remembers for every row the first step whose action was none of the choices 0 … `choices` - 1, and that action.
 
-    choices: one number; or several, where an action consists of several choices ((rows, choices) instead of (rows,)).
-    It keeps the actions of a few steps and looks at them together.
+    choices: one number; or several, where an action consists of several choices ((rows, choices) instead of (rows,)),
+    each at most 250. It keeps the actions of a few steps and looks at them together.
     """
 
     _TOGETHER = 16
@@ -78,11 +78,13 @@ class ChoiceLatch:
         self._several = not isinstance(choices, int)
         self._choices = (choices,) if isinstance(choices, int) else tuple(choices)
         shape = (rows, len(self._choices)) if self._several else (rows,)
-        # float64 holds what a discrete action can be, and is what environments compute with.
-        self._recent = torch.zeros(self._TOGETHER, *shape, dtype=torch.float64, device=device)
+        # float64 holds what a discrete action can be, and is what environments compute with. Several choices are kept
+        # in bytes: they are many.
+        kind = torch.uint8 if self._several else torch.float64
+        self._recent = torch.zeros(self._TOGETHER, *shape, dtype=kind, device=device)
         self._places = self._recent.unbind(0)
-        most = torch.tensor(self._choices, dtype=torch.float64, device=device) - 1.0
-        self._most = most if self._several else most[0]
+        # For every row, since comparing a few numbers at a time is slow.
+        self._most = (torch.tensor(self._choices, device=device) - 1).to(kind).expand(rows, -1).reshape(shape)
         to_go = torch.arange(self._TOGETHER, 0, -1, dtype=torch.uint8, device=device)
         self._to_go = to_go.view(-1, *(1 for _ in shape))
         self._noted = 0  # of `recent`
@@ -92,12 +94,14 @@ class ChoiceLatch:
         self._illegal = torch.zeros(shape, dtype=torch.float64, device=device)
 
     def note(self, action: Tensor) -> Tensor:
-        """One step's actions, int64; returns them as float64, good until the next steps' are noted."""
+        """One step's actions, int64; returns them as float64, or several choices as uint8 (what lies outside of
+        0 … 254 as 255 or 254), good until the next steps' are noted.
+        """
         if self._noted == self._TOGETHER:
             self._look()
         place = self._places[self._noted]
         self._noted += 1
-        return place.copy_(action)
+        return place.copy_(action.clamp(-1, 254) if self._several else action)
 
     def clear(self, rows: slice) -> None:
         """Forget the faults of these rows."""
@@ -119,9 +123,10 @@ class ChoiceLatch:
             return
         row, choice = divmod(int(at), len(self._choices))
         which = f" for choice {choice}" if self._several else ""
+        named, most = self._named(float(self._illegal.flatten()[at])), self._choices[choice] - 1
         raise RunError(
             f"row {row} (member {row // self._rows_per_member}) got an illegal action in step {int(legal) + 1}{which}: "
-            f"{int(self._illegal.flatten()[at])}; actions must be whole numbers from 0 to {self._choices[choice] - 1}"
+            f"{named}; actions must be whole numbers from 0 to {most}"
         )
 
     def state(self, rows: slice) -> dict[str, Tensor]:
@@ -135,16 +140,22 @@ class ChoiceLatch:
         self._legal_steps[rows] = self._steps - state["fault_age"].to(self._legal_steps.device)
         self._illegal[rows] = state["fault_action"].to(self._illegal.device)
 
+    def _named(self, action: float) -> str:
+        if self._several and action >= 254:
+            return "254 or more" if action == 254 else "less than 0"
+        return str(int(action))
+
     def _look(self) -> None:
         """Look at the actions noted since the last time."""
         recent = self._recent[: self._noted]
         if len(recent):
             # From the first illegal one on, how many there are; bytes are quickest to search.
-            illegal = recent.ne(torch.minimum(recent.clamp_min(0.0), self._most)).view(torch.uint8)
+            outside = recent > self._most if self._several else recent.ne(recent.clamp(0, self._choices[0] - 1))
+            illegal = outside.view(torch.uint8)
             left = illegal.mul_(self._to_go[-self._noted :]).amax(0).to(torch.int64)
             found = (left > 0) & self._legal_steps.isinf()
             first = (self._noted - left).clamp_max_(self._noted - 1)
-            torch.where(found, recent.gather(0, first.unsqueeze(0))[0], self._illegal, out=self._illegal)
+            torch.where(found, recent.gather(0, first.unsqueeze(0))[0].double(), self._illegal, out=self._illegal)
             torch.where(found, self._steps + first.double(), self._legal_steps, out=self._legal_steps)
         self._steps += self._noted
         self._noted = 0

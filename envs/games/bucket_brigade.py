@@ -79,11 +79,11 @@ class BucketBrigade(VecEnv):
         self.state_dim = self.seen.size
         self._final_houses, self._final_acts = self.games.houses.clone(), self.games.acts.clone()
         self._scale = torch.ones(self.num_games, dtype=torch.float64, device=self.device)
-        self._most = torch.tensor(self.action_dims, device=self.device) - 1
 
         # A seat's number is game * agents + agent. Which seat every row has, and the other way round.
         self._seat_of = torch.arange(rows, device=self.device)
-        self._row_of, self._game_of = self._seat_of.clone(), self._seat_of // agents
+        self._row_of = self._seat_of.clone()
+        self._game_of, self._agent_of = self._seat_of // agents, self._seat_of % agents
         self._dealers = Streams(members // together)
 
         self._luck = LuckAhead(every, self.games_per_member, self.device)
@@ -150,9 +150,9 @@ class BucketBrigade(VecEnv):
             raise ValueError(f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, 3)}")
         if not self._started:
             raise RuntimeError("step was called before reset")
-        self._faults.note(action)
+        noted = self._faults.note(action)
         luck, starts = self._luck.next()
-        night = self.games.play(self._acts(action), luck)
+        night = self.games.play(self._acts(noted), luck)
 
         done = night.terminated | night.truncated
         blend_(self._final_houses, self.games.houses, done)
@@ -161,7 +161,8 @@ class BucketBrigade(VecEnv):
         reward = night.rewards.div_(self._scale).t().float().reshape(-1)
         if self.rematches:
             reward = reward[self._seat_of]
-        terminated, truncated = night.terminated[self._game_of], night.truncated[self._game_of]
+        terminated = night.terminated.index_select(0, self._game_of)
+        truncated = night.truncated.index_select(0, self._game_of)
         obs = self.observe(out)
         if self.debug:
             self.check()
@@ -223,23 +224,18 @@ class BucketBrigade(VecEnv):
 
     # ---- rows and seats ------------------------------------------------------------------------------------------
 
-    def _acts(self, action: Tensor) -> Tensor:
+    def _acts(self, noted: Tensor) -> Tensor:
         """(N, 3, E) uint8, legal, of the rows' (num_envs, 3) actions."""
         if self.rematches:
-            action = action[self._row_of]
-        legal = torch.minimum(action.clamp_min(0), self._most).to(torch.uint8)
-        return legal.view(self.num_games, -1).t().reshape(self.num_agents, 3, self.num_games)
+            noted = noted[self._row_of]
+        acts = noted.view(self.num_games, -1).t().reshape(self.num_agents, 3, self.num_games)
+        for choice, options in enumerate(self.action_dims):
+            acts[:, choice].clamp_max_(options - 1)
+        return acts
 
     def _show(self, houses: Tensor, acts: Tensor, out: Tensor | None) -> Tensor:
-        shared = self.seen.of(houses, acts)
         obs = torch.empty(self.num_envs, self.state_dim, device=self.device) if out is None else out
-        if self.rematches:
-            obs[:, : self.seen.shared] = shared[self._game_of]
-            obs[:, self.seen.shared :] = self.seen.identity[self._seat_of % self.num_agents]
-        else:
-            seats = obs.view(self.num_games, self.num_agents, -1)
-            seats[..., : self.seen.shared] = shared.unsqueeze(1)
-            seats[..., self.seen.shared :] = self.seen.identity
+        self.seen.show(houses, acts, obs, self._game_of, self._agent_of if self.rematches else None)
         return obs
 
     def _rematch(self) -> None:
@@ -254,6 +250,6 @@ class BucketBrigade(VecEnv):
     def _deal(self, rows: slice, seats: Tensor) -> None:
         """Give these rows these seats."""
         self._seat_of[rows] = seats
-        self._game_of[rows] = seats // self.num_agents
+        self._game_of[rows], self._agent_of[rows] = seats // self.num_agents, seats % self.num_agents
         self.reward_unit = self._scale[self._game_of]
         self._row_of[seats] = torch.arange(rows.start, rows.stop, device=self.device)

@@ -15,6 +15,7 @@ from envs.games.bucket_scenarios import BucketParams
 from envs.streams import Streams
 
 _AHEAD = 64  # nights for which a member's luck is drawn where nobody called `draw`
+_CACHED = 2**16  # numbers that are drawn and looked at before the next ones: so many stay in a processor's cache
 
 
 class LuckAhead:
@@ -131,15 +132,14 @@ class LuckAhead:
     def _draw(self, member: int, nights: int) -> None:
         self._make_room(nights)
         params, games = self._params[member], self._share(member)
-        houses, every = self._houses, self._per_member
-        ignite = self._uniform(member, nights, houses, every)
-        if params.continuous:
-            luck = luck_of(params, ignite, None, self._uniform(member, nights, houses, 2, every))
-        else:
-            luck = luck_of(params, ignite, self._uniform(member, nights, houses, every), None)
-        self._needed[:nights, :, games], self._ignites[:nights, :, games] = luck.needed, luck.ignites
-        if self._spreads is not None:
-            self._spreads[:nights, ..., games] = False if luck.spreads is None else luck.spreads
+        together = max(1, _CACHED // (self._houses * self._per_member))
+        for first in range(0, nights, together):
+            some = slice(first, min(first + together, nights))
+            uniform = self._uniform(member, some.stop - first, self._houses, self._per_member)
+            luck = self._luck_of(params, uniform)
+            self._needed[some, :, games], self._ignites[some, :, games] = luck.needed, luck.ignites
+            if self._spreads is not None:
+                self._spreads[some, ..., games] = False if luck.spreads is None else luck.spreads
         # A row's games end at least `shortest_game` nights apart, so in that many nights it begins one game at most.
         rounds = -(-nights // params.shortest_game)
         starts = self._new_starts(member, rounds)
@@ -155,3 +155,19 @@ class LuckAhead:
 
     def _uniform(self, member: int, *shape: int) -> Tensor:
         return self._streams.member_uniform(member, *shape, dtype=torch.float32).to(self._device)
+
+    def _luck_of(self, params: BucketParams, uniform: Tensor) -> Luck:
+        """By one number per house and night, (nights, H, games): chance is what takes longest."""
+        rest = _rest(uniform, params.prob_house_catches_fire)
+        if not params.continuous:
+            return luck_of(params, uniform, rest, None)
+        return luck_of(params, uniform, None, torch.stack([rest, _rest(rest, params.prob_fire_spreads_to_neighbor)], 2))
+
+
+def _rest(uniform: Tensor, chance: float) -> Tensor:
+    """Uniform numbers in [0, 1) again, that don't say whether `uniform` is below `chance`: how far each is from one end
+    of its part to the other.
+    """
+    below = uniform < chance
+    rest = torch.where(below, uniform * (1.0 / (chance or 1.0)), (uniform - chance) * (1.0 / ((1.0 - chance) or 1.0)))
+    return rest.clamp_max_(1.0 - 2.0**-24)  # which rounding may pass

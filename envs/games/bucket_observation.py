@@ -34,8 +34,7 @@ class BucketObservation:
         self._seen = 3 * num_houses + num_agents * (num_houses + 2) if scaled else num_houses + 4 * num_agents
         self.shared = self._seen + SCENARIO_SIZE
         self.size = self.shared + num_agents
-        self._table = torch.zeros(games, self.shared, device=device)
-        self.identity = torch.eye(num_agents, device=device)
+        self._table = torch.zeros(games, self.size, device=device)
         if scaled:
             self._together = next(k for k in range(_MOST_TOGETHER, 0, -1) if num_houses % k == 0)
             # Rows of ready numbers: looking one up is faster than to write it out number by number.
@@ -59,26 +58,40 @@ class BucketObservation:
             numbers[3:9] /= params.reward_scale
             numbers[10] /= params.max_nights
             numbers[11] /= 10.0
-        self._table[games, self._seen :] = numbers.to(self._table)
+        self._table[games, self._seen : self.shared] = numbers.to(self._table)
 
-    def of(self, houses: Tensor, acts: Tensor) -> Tensor:
-        """(E, shared) float32, good until the next call. houses: (H, E), acts: (N, 3, E) uint8."""
-        games = houses.shape[-1]
+    def show(self, houses: Tensor, acts: Tensor, out: Tensor, game_of: Tensor, agent_of: Tensor | None) -> None:
+        """Write the observations of rows into out (rows, size).
+
+        houses: (H, E), acts: (N, 3, E) uint8. game_of, agent_of: (rows,) int64, whose each row is; agent_of None: they
+        come in order, agent by agent.
+        """
+        self._look(houses, acts)
+        if agent_of is None:
+            seats = out.view(-1, self.num_agents, self.size)
+            seats.copy_(self._table.unsqueeze(1))
+            seats[..., self.shared :].diagonal(dim1=1, dim2=2).fill_(1.0)
+        else:
+            torch.index_select(self._table, 0, game_of, out=out)
+            out[:, self.shared :].scatter_(1, agent_of.unsqueeze(1), 1.0)
+
+    def _look(self, houses: Tensor, acts: Tensor) -> None:
+        """Write what all agents of a game see into the table."""
+        games, table = houses.shape[-1], self._table
         if not self.scaled:
             parts = torch.cat([houses, acts.flatten(0, 1)]).index_select(0, self._order)
-            self._table[:, : self._seen].copy_(parts.t())
-            return self._table
+            table[:, : self._seen] = parts.t()
+            return
         groups = houses.view(-1, self._together, games)
         pattern = groups[:, 0]
         for house in range(1, self._together):
             pattern = pattern * 3 + groups[:, house]
-        shown = self._houses.index_select(0, pattern.t().flatten().to(torch.int32))
-        self._table[:, : 3 * self.num_houses] = shown.view(games, -1)
-        act = acts.to(torch.int32)
-        act = act[:, HOUSE].mul_(4).add_(act[:, MODE], alpha=2).add_(act[:, SIGNAL])
-        shown = self._acts.index_select(0, act.t().flatten())
-        self._table[:, 3 * self.num_houses : self._seen] = shown.view(games, -1)
-        return self._table
+        shown = self._houses.index_select(0, pattern.t().to(torch.int64).flatten())
+        table[:, : 3 * self.num_houses] = shown.view(games, -1)
+        act = acts if len(self._acts) <= 256 else acts.to(torch.int16)
+        act = (act[:, HOUSE] * 4).add_(act[:, MODE], alpha=2).add_(act[:, SIGNAL])
+        shown = self._acts.index_select(0, act.t().to(torch.int64).flatten())
+        table[:, 3 * self.num_houses : self._seen] = shown.view(games, -1)
 
     def houses_in(self, obs: Tensor) -> Tensor:
         """(rows, H) int64: the houses' states that observations (rows, size) show."""

@@ -47,7 +47,8 @@ def workers_needed(params: BucketParams, uniform: Tensor) -> Tensor:
     """
     needed = torch.ones_like(uniform, dtype=torch.uint8)
     for workers in range(1, params.num_agents + 1):
-        needed += uniform >= 1.0 - (1.0 - params.prob_solo_agent_extinguishes_fire) ** workers
+        failed = uniform >= 1.0 - (1.0 - params.prob_solo_agent_extinguishes_fire) ** workers
+        needed += failed.view(torch.uint8)
     return needed
 
 

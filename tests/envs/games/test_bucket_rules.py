@@ -92,7 +92,9 @@ def test_recorded_games_come_out_the_same() -> None:
                 spreads[:nights, ..., one] = luck.spreads
         states, rewards, ends = [], [], []
         for night in range(longest + 1):
-            shown = seen.of(games.houses, games.acts).t().clone()
+            rows = torch.empty(count * agents, seen.size)
+            seen.show(games.houses, games.acts, rows, torch.arange(count * agents) // agents, None)
+            shown = rows[::agents, : seen.shared].t()  # which all of a game's agents see alike
             states.append((games.houses.clone(), games.progress.clone(), shown))
             if night < longest:
                 luck = Luck(needed[night], ignites[night], spreads[night])
