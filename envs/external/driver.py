@@ -15,11 +15,13 @@ from multiprocessing import Pipe, spawn
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
+import numpy as np
+
 from envs.external.buffers import Memory
 from envs.external.handoff import CALL, FAILED, IDLE, STEP, GoneError, Side
 from envs.external.share import EnvFailure
 from envs.external.sources import FactorySource, Source
-from envs.external.worker import Setup
+from envs.external.worker import ASKED, CALLED, Setup
 
 IN_WORKER = "SWEEPD_ENV_WORKER"  # set in workers' environment
 START_WITHIN = 120.0  # seconds to import and make environments
@@ -73,7 +75,7 @@ class Worker:
         for handle in (theirs, talk):
             handle.close()
         os.close(life)
-        self._wake = ours
+        self.wake = ours
         self._side = Side(memory.worker_words(setup.index), ours, setup.spin, driver=True)
         memory.worker_words(setup.index)[0] = self._told = IDLE
         with contextlib.suppress(OSError):  # that it is gone is seen in `ready`
@@ -88,10 +90,10 @@ class Worker:
         """Wait until its environments are made."""
         try:
             if not self._talk.poll(START_WITHIN):
-                self._hung(START_WITHIN)
+                self.hung(START_WITHIN)
             failure = self._talk.recv()
         except (EOFError, OSError):
-            self._died()
+            self.died()
         if failure is not None:
             self._raised(failure)
 
@@ -101,21 +103,31 @@ class Worker:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Have it call that method of its share; `finish` waits for that."""
-        try:
+        self.post(name, *arguments)
+        self._tell(CALL)
+
+    def post(self, name: str, *arguments: Any) -> None:
+        """The call alone, for a worker that steps one by one, and is told of it through `send`."""
+        with contextlib.suppress(OSError):  # that it is dead is found when its answer is waited for
             self._talk.send((name, *arguments))
-        except OSError:
-            return  # `finish` will find it dead
+
+    def send(self, data: bytes) -> None:
+        """Through the socket of a worker that steps one by one."""
+        try:
+            self.wake.setblocking(True)
+            with contextlib.suppress(OSError):
+                self.wake.sendall(data)
         finally:
-            self._tell(CALL)
+            self.wake.setblocking(False)
 
     def finish(self, patience: float) -> None:
         """Wait for what it was told to do, at most so many seconds."""
         try:
             done = self._side.wait_while(self._told, patience)
         except GoneError:
-            self._died()
+            self.died()
         if not done:
-            self._hung(patience)
+            self.hung(patience)
         if self._side.word == FAILED:
             self._raised(self._talk.recv())
 
@@ -126,7 +138,11 @@ class Worker:
     def close(self) -> None:
         """Have it close its environments and leave; end it where it doesn't."""
         if self._process.poll() is None:
-            self.call("close")
+            if self.setup.one_by_one:
+                self.post("close")
+                self.send(np.asarray(CALLED, ASKED).tobytes())
+            else:
+                self.call("close")
             try:
                 self._process.wait(_LEAVE_WITHIN)
             except subprocess.TimeoutExpired:
@@ -136,7 +152,7 @@ class Worker:
     def _release(self) -> None:
         self._process.wait()
         self._talk.close()
-        self._wake.close()
+        self.wake.close()
         self._report.close()
         if self._life >= 0:
             os.close(self._life)
@@ -151,7 +167,11 @@ class Worker:
         self._release()
         raise WorkerFailure(f"environment {self.setup.first + failure.env} raised:\n{failure.text.rstrip()}")
 
-    def _died(self) -> NoReturn:
+    def died(self) -> NoReturn:
+        """Say how it ended: to be called when its socket has."""
+        with contextlib.suppress(EOFError, OSError):
+            if self._talk.poll():
+                self._raised(self._talk.recv())
         try:
             code = self._process.wait(_LEAVE_WITHIN)
         except subprocess.TimeoutExpired:
@@ -163,7 +183,8 @@ class Worker:
         self._release()
         raise WorkerFailure(f"{who} {how}" + (f":\n{where}" if where else ""))
 
-    def _hung(self, patience: float) -> NoReturn:
+    def hung(self, patience: float) -> NoReturn:
+        """Say where it is, and end it."""
         self._process.send_signal(signal.SIGUSR1)
         deadline = time.monotonic() + _LEAVE_WITHIN
         while not self._reported() and time.monotonic() < deadline:
@@ -178,3 +199,9 @@ class Worker:
     def _reported(self) -> str:
         size = os.fstat(self._report.fileno()).st_size
         return os.pread(self._report.fileno(), size, 0).decode(errors="replace").rstrip()
+
+
+def close_all(workers: list[Worker]) -> None:
+    """Close them."""
+    for worker in workers:
+        worker.close()

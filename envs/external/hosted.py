@@ -17,7 +17,7 @@ import numpy as np
 from envs.errors import InputError, RunError
 from envs.external.actions import ActionLayout
 from envs.external.buffers import Memory
-from envs.external.driver import Worker, WorkerFailure, unsendable
+from envs.external.driver import Worker, WorkerFailure, close_all, unsendable
 from envs.external.observations import ObservationLayout
 from envs.external.share import EnvFailure, Share, make_share
 from envs.external.sources import Description, Source, describe
@@ -92,7 +92,7 @@ class HostedEnvs:
         self.layout, self.buffers = layout, self._memory.buffers
         self._firsts = [layout.here + sum(layout.workers[:index]) for index in range(len(layout.workers))]
         self._workers: list[Worker] = []
-        self._leave = weakref.finalize(self, _close, self._workers)
+        self._leave = weakref.finalize(self, close_all, self._workers)
         try:
             for index in range(len(layout.workers)):  # they get ready side by side
                 self._workers.append(self._start(index))
@@ -221,8 +221,3 @@ class HostedEnvs:
 def _following(seed: int | None) -> int:
     """Another seed, the same one whenever it is asked for."""
     return int(np.random.SeedSequence((seed or 0, 1)).generate_state(1)[0] >> 1)
-
-
-def _close(workers: list[Worker]) -> None:
-    for worker in workers:
-        worker.close()

@@ -12,6 +12,7 @@ from torch import Tensor
 from envs.errors import InputError
 from envs.external.action_check import ActionCheck
 from envs.external.hosted import HostedEnvs, Layout
+from envs.external.layouts import choose_layout
 from envs.external.sources import SINGLE, FactorySource, GymSource, Source, describe
 from envs.streams import Streams, member_seeds
 from envs.vec_env import Step, VecEnv
@@ -48,9 +49,9 @@ class ExternalVecEnv(VecEnv):
 
         source: a Gymnasium id, with or without `gym:` before it; or what makes one environment (`sources.describe`
         says of which kinds). members: how many, or each one's own arguments for making it. kwargs: the arguments that
-        all have. debug: check for illegal actions after every step. layout: who steps what; None: all in this process.
-        patience, restarts: see `HostedEnvs`. Raises InputError where it cannot be made, or its spaces are not such as
-        can be learned in.
+        all have. debug: check for illegal actions after every step. layout: who steps what; None: what was measured
+        to be the fastest here (`layouts.choose_layout`). patience, restarts: see `HostedEnvs`. Raises InputError where
+        it cannot be made, or its spaces are not such as can be learned in.
         """
         self._source = _source(source, kwargs)
         own = [{}] * members if isinstance(members, int) else [dict(params) for params in members]
@@ -73,6 +74,7 @@ class ExternalVecEnv(VecEnv):
             )
         self._per_member = envs_per_member // what.rows  # environments
         every = [params for params in own for _ in range(self._per_member)]
+        layout = layout or choose_layout(self._source, every, what).layout
         self._envs = HostedEnvs(self._source, every, layout, description=what, patience=patience, restarts=restarts)
         self._observations, self._actions = self._envs.observations, self._envs.actions
         self.max_step = what.limit or ENDLESS

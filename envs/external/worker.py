@@ -14,12 +14,16 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from envs.external.actions import ActionLayout
 from envs.external.buffers import Memory
@@ -29,6 +33,12 @@ from envs.external.share import EnvFailure, Share, make_share
 from envs.external.sources import Source
 
 FOREVER = 1e9  # seconds
+# What goes through the socket where environments are stepped one by one: which one (of the share) is to be, and has
+# been at what time (nanoseconds of the system's monotonic clock). The kernel keeps them, and what was written before
+# them, in order.
+ASKED = np.dtype(np.int64)
+DONE = np.dtype([("env", np.int64), ("at", np.int64)])
+CALLED = -1  # instead of an environment: a call of a method of the share
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,8 @@ class Setup:
     """What a worker is told at its start. own: the arguments of each of its environments, which are `first` … of all.
 
     total: environments in all; rows: of each. workers, index: how many workers there are, and which this is. spin:
-    seconds that it looks for work before it sleeps. See `share.make_share` for the others.
+    seconds that it looks for work before it sleeps. one_by_one: whether it is told which to step. See
+    `share.make_share` for the others.
     """
 
     source: Source
@@ -50,6 +61,7 @@ class Setup:
     workers: int
     index: int
     spin: float
+    one_by_one: bool = False
 
 
 def main(arguments: list[str]) -> None:
@@ -88,8 +100,16 @@ def _serve(handle: int, wake: socket.socket, talk: Any) -> None:
     except Exception:
         talk.send(EnvFailure(0, traceback.format_exc()))
         return
-    side = Side(memory.worker_words(setup.index), wake, setup.spin, driver=False)
     talk.send(None)
+    try:
+        if setup.one_by_one:
+            _step_one_by_one(share, wake, talk)
+        _step_all(share, Side(memory.worker_words(setup.index), wake, setup.spin, driver=False), talk)
+    finally:
+        share.close()
+
+
+def _step_all(share: Share, side: Side, talk: Any) -> None:
     try:
         while True:
             side.wait_while(IDLE, FOREVER)
@@ -101,8 +121,29 @@ def _serve(handle: int, wake: socket.socket, talk: Any) -> None:
     except EnvFailure as failure:
         talk.send(failure)
         side.tell(FAILED)
-    finally:
-        share.close()
+        raise GoneError from None
+
+
+def _step_one_by_one(share: Share, wake: socket.socket, talk: Any) -> None:
+    rest = b""
+    try:
+        while data := wake.recv(1 << 16):
+            asked, rest = records(rest + data, ASKED)
+            for env in asked.tolist():
+                if env == CALLED:
+                    call(share, talk)
+                else:
+                    share.step_one(env)
+                wake.sendall(np.array((env, time.monotonic_ns()), DONE).tobytes())
+    except EnvFailure as failure:
+        talk.send(failure)
+    raise GoneError
+
+
+def records(data: bytes, kind: np.dtype[Any]) -> tuple[NDArray[Any], bytes]:
+    """The whole records in these bytes, and what is left of the last one."""
+    whole = len(data) // kind.itemsize * kind.itemsize
+    return np.frombuffer(data[:whole], kind), data[whole:]
 
 
 def call(share: Share, talk: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 
 class Counter(gymnasium.Env[Any, Any]):
@@ -46,6 +47,11 @@ class Counter(gymnasium.Env[Any, Any]):
 
     def _observe(self, action: int) -> np.ndarray:
         return np.array([self._count, self._luck, action], dtype=np.float32)
+
+
+def counters(mode: AutoresetMode) -> SyncVectorEnv:
+    """Three of them, whose episodes last 2, 3 and 4 steps."""
+    return SyncVectorEnv([lambda length=length: Counter(length) for length in (2, 3, 4)], autoreset_mode=mode)
 
 
 def misbehave(how: str) -> None:
