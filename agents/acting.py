@@ -8,14 +8,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from agents.convolution import pixels
 from agents.distributions import Legal, distribution_of
 from agents.networks import Activations, forward, leaf_views
 from agents.shape import Shape
 
 
 class Actors:
-    """From (G * k, obs_dim or state_dim) observations, for any k, to actions as the environment takes them:
-    (G * k, action_dim), or int64 where they are discrete: (G * k,), or (G * k, choices). Rows are grouped by member.
+    """From (G * k, obs_dim or state_dim) observations (uint8 where they are images), for any k, to actions as the
+    environment takes them: (G * k, action_dim), or int64 where they are discrete: (G * k,), or (G * k, choices). Rows
+    are grouped by member.
 
     shape: its `slots` is the number of members. flat: (2, G, P) weights as `agents.networks.leaf_views` reads them.
     state_avg, state_std: (G, 1, state_dim or obs_dim). Nothing is copied: what is given must not change any more.
@@ -47,5 +49,8 @@ class Actors:
             self._buffers[rows] = Activations(replace(shape, privileged_dim=0), rows, obs.device)
         into = self._buffers[rows]
         state = obs.view(shape.slots, rows, -1)[..., : shape.state_dim]
-        forward(self._weights, (state - self.state_avg).div_(self.state_std), into, critic=False)
+        normalised = (state - self.state_avg).div_(self.state_std)
+        if shape.image_shape is not None:
+            normalised = pixels(state, self.state_avg, self.state_std)
+        forward(self._weights, normalised, into, critic=False)
         return self._distribution(shape, into.output, self._weights).mode(legal)

@@ -19,6 +19,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from agents.convolution import Convolutions, layers
 from agents.shape import Shape
 
 __all__ = ["Activations", "Backward", "Leaves", "Shape", "flat_size", "forward", "leaf_views", "new_gradients"]
@@ -34,7 +35,9 @@ class Leaves:
     layers after it; bias[l] (2G, 1, width): of all hidden layers; actor_out (G, width, action_dim), actor_out_bias (G,
     1, action_dim), critic_out (G, width, 1), critic_out_bias (G, 1, 1); log_std (G, 1, action_dim), without columns
     where actions are discrete; chain[k] (G, sizes of choices 0 … k, size of choice k + 1): what earlier choices add to
-    a later one's logits, where the policy is autoregressive.
+    a later one's logits, where the policy is autoregressive; filters[l] (2G, channels, filter size), filter_bias[l]
+    (2G, 1, channels): of `agents.convolution`, where observations are images, of whose features the first layers read
+    then.
     """
 
     actor_in: Tensor
@@ -47,10 +50,12 @@ class Leaves:
     critic_out_bias: Tensor
     log_std: Tensor
     chain: list[Tensor]
+    filters: list[Tensor]
+    filter_bias: list[Tensor]
 
     def shared(self) -> list[Tensor]:
         """Those with 2 G matrices."""
-        return [*self.hidden, *self.bias]
+        return [*self.hidden, *self.bias, *self.filters, *self.filter_bias]
 
     def actor(self) -> list[Tensor]:
         """Those that only actors have."""
@@ -69,11 +74,15 @@ def _sizes(shape: Shape) -> tuple[list[tuple[int, int]], list[tuple[int, int]], 
     """(rows, columns) of the leaves of `Leaves.shared`, `.actor`, `.critic`, in that order."""
     width, depth = shape.net_width, shape.net_depth
     deviations = 0 if shape.discrete else shape.action_dim
+    convolutions = layers(shape.image_shape)
     shared = [(width, width)] * (depth - 1) + [(1, width)] * depth
-    actor = [(shape.state_dim, width), (width, shape.action_dim), (1, shape.action_dim), (1, deviations)]
+    shared += [(layer.channels, layer.filter_size) for layer in convolutions]
+    shared += [(1, layer.channels) for layer in convolutions]
+    actor_in, critic_in = shape.inputs
+    actor = [(actor_in, width), (width, shape.action_dim), (1, shape.action_dim), (1, deviations)]
     if shape.autoregressive:
         actor += zip(accumulate(shape.choices), shape.choices[1:], strict=False)
-    critic = [(shape.obs_dim, width), (width, 1), (1, 1)]
+    critic = [(critic_in, width), (width, 1), (1, 1)]
     return shared, actor, critic
 
 
@@ -116,12 +125,15 @@ def new_gradients(shape: Shape, device: torch.device) -> Leaves:
 
 
 def _collect(shape: Shape, shared: list[Tensor], actor: list[Tensor], critic: list[Tensor]) -> Leaves:
-    between = shape.net_depth - 1
+    between, depth, convolutions = shape.net_depth - 1, shape.net_depth, len(layers(shape.image_shape))
+    after = between + depth  # the place after the biases
     return Leaves(
         actor_in=actor[0],
         critic_in=critic[0],
         hidden=shared[:between],
-        bias=shared[between:],
+        bias=shared[between:after],
+        filters=shared[after : after + convolutions],
+        filter_bias=shared[after + convolutions : after + 2 * convolutions],
         actor_out=actor[1],
         actor_out_bias=actor[2],
         critic_out=critic[1],
@@ -141,22 +153,36 @@ class Activations:
         self.hidden = [torch.empty(2 * slots, rows, width, device=device) for _ in range(shape.net_depth)]
         self.output = torch.empty(slots, rows, shape.action_dim, device=device)
         self.value = torch.empty(slots, rows, 1, device=device)
+        self.images = None if shape.image_shape is None else Images(shape, rows, device)
+
+
+class Images:
+    """The convolutions of `rows` images per member; features (2G, rows, features): what they made of them."""
+
+    def __init__(self, shape: Shape, rows: int, device: torch.device) -> None:
+        assert shape.image_shape is not None
+        self.layers = Convolutions(shape.image_shape, shape.slots)
+        self.features = torch.empty(2 * shape.slots, rows, shape.inputs[0], device=device)
 
 
 def forward(weights: Leaves, obs: Tensor, into: Activations, *, actor: bool = True, critic: bool = True) -> None:
-    """Run the actors, the critics or both on (G, rows, obs_dim) normalised observations.
+    """Run the actors, the critics or both on (G, rows, obs_dim) normalised observations, or on images as
+    `agents.convolution.pixels` gives them.
 
     Fills `into.output` (what it means: `agents.distributions`) and `into.value` (in the critics' normalised units), and
     `into.hidden` for `Backward`.
     """
     slots = weights.actor_in.shape[0]
     first, last = 0 if actor else slots, 2 * slots if critic else slots
+    if into.images is not None:
+        own = [[leaf[first:last] for leaf in leaves] for leaves in (weights.filters, weights.filter_bias)]
+        into.images.features[first:last] = into.images.layers.forward(own[0], own[1], obs)
+    state, everything = _read(weights, obs, into)
     below = into.hidden[0]
     if actor:
-        state = obs[..., : weights.actor_in.shape[1]]
         torch.baddbmm(weights.bias[0][:slots], state, weights.actor_in, out=below[:slots])
     if critic:
-        torch.baddbmm(weights.bias[0][slots:], obs, weights.critic_in, out=below[slots:])
+        torch.baddbmm(weights.bias[0][slots:], everything, weights.critic_in, out=below[slots:])
     below[first:last].relu_()
     for weight, bias, hidden in zip(weights.hidden, weights.bias[1:], into.hidden[1:], strict=True):
         torch.baddbmm(bias[first:last], below[first:last], weight[first:last], out=hidden[first:last])
@@ -203,5 +229,19 @@ class Backward:
                 torch.bmm(acts.hidden[layer - 1].mT, delta, out=into.hidden[layer - 1])
                 torch.bmm(delta, weights.hidden[layer - 1].mT, out=other)
                 delta, other = other, delta
-        torch.bmm(obs[..., : weights.actor_in.shape[1]].mT, delta[:slots], out=into.actor_in)
-        torch.bmm(obs.mT, delta[slots:], out=into.critic_in)
+        state, everything = _read(weights, obs, acts)
+        torch.bmm(state.mT, delta[:slots], out=into.actor_in)
+        torch.bmm(everything.mT, delta[slots:], out=into.critic_in)
+        if acts.images is not None:
+            d_features = torch.empty_like(acts.images.features)
+            torch.bmm(delta[:slots], weights.actor_in.mT, out=d_features[:slots])
+            torch.bmm(delta[slots:], weights.critic_in.mT, out=d_features[slots:])
+            acts.images.layers.backward(d_features, into.filters, into.filter_bias)
+
+
+def _read(weights: Leaves, obs: Tensor, acts: Activations) -> tuple[Tensor, Tensor]:
+    """What the first layers of actors and critics read."""
+    slots, columns, _ = weights.actor_in.shape
+    if acts.images is not None:
+        return acts.images.features[:slots], acts.images.features[slots:]
+    return obs[..., :columns], obs

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 
 import torch
 from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, CriticPPO
-from torch import Tensor
+from torch import Tensor, nn
 
+from agents.convolution import layers, pixels
 from agents.networks import Leaves, flat_size, leaf_views
 from agents.shape import Shape
 from envs.errors import InputError
@@ -39,25 +41,29 @@ class Population:
         are. Raises InputError where they have another size, or hold what no normaliser can use.
         """
         shape = self.shape
+        actor_in, critic_in = shape.inputs
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            actor = (ActorDiscretePPO if shape.discrete else ActorPPO)(
-                shape.net_dims, shape.state_dim, shape.action_dim
-            )
-            critic = CriticPPO(shape.net_dims, shape.obs_dim, shape.action_dim)
+            actor = (ActorDiscretePPO if shape.discrete else ActorPPO)(shape.net_dims, actor_in, shape.action_dim)
+            critic = CriticPPO(shape.net_dims, critic_in, shape.action_dim)
+            networks = [{**network.state_dict(), **_own_modules(shape).state_dict()} for network in (actor, critic)]
+        if not shape.discrete:
+            actor.action_std_log.data.fill_(min(initial_log_std, 0.0))
         avg, std = _normaliser(shape, state_avg, state_std)
-        with torch.no_grad():
-            if not shape.discrete:
-                actor.action_std_log.fill_(min(initial_log_std, 0.0))
-            actor.state_avg.copy_(avg[: shape.state_dim])
-            actor.state_std.copy_(std[: shape.state_dim])
-            critic.state_avg.copy_(avg)
-            critic.state_std.copy_(std)
-        self.clear(slot)
-        own = {
-            name: part.mT for name, part in _named(self.weights, slot, shape)[0].items() if name.startswith("chain.")
-        }
-        self.import_member(slot, {**actor.state_dict(), **own, **_facts(shape)}, critic.state_dict())
+        for network, columns in zip(networks, (shape.state_dim, shape.obs_dim), strict=True):
+            network |= {"state_avg": avg[:columns], "state_std": std[:columns]}
+        chain = zip(accumulate(shape.choices), shape.choices[1:], strict=False) if shape.autoregressive else ()
+        for choice, (earlier, size) in enumerate(chain, start=1):
+            networks[0][f"chain.{choice}.weight"] = torch.zeros(size, earlier)
+        self.import_member(slot, networks[0] | _facts(shape), networks[1])
+
+    def inputs(self, obs: Tensor) -> Tensor:
+        """What networks take of (G, rows, obs_dim) observations as a rollout keeps them: normalised already, but for
+        images.
+        """
+        if self.shape.image_shape is None:
+            return obs
+        return pixels(obs, self.state_avg, self.state_std)
 
     def clear(self, slot: int) -> None:
         """Make a slot empty."""
@@ -66,11 +72,14 @@ class Population:
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
         """(actor, critic): CPU copies that ElegantRL's `ActorPPO` (or `ActorDiscretePPO`) and `CriticPPO` of this shape
-        load as their `state_dict`. Where an action is made up of several choices, their sizes are beside the actor's
-        weights as `action_dims` (choices,) int64.
+        load as their `state_dict`. What these have not is beside it. Of the actor, where an action is made up of
+        several choices: their sizes, `action_dims` (choices,) int64; and `chain.k.weight` (size of choice k, sizes of
+        those before it), which times the choices made, as ones, adds to choice k's logits. Where observations are
+        images: `conv.0.weight`, `conv.0.bias` …, as torch's Conv2d has them, with ReLU after each, before `net.0`; and
+        of the actor `image_shape` (3,) and `conv_strides`, int64.
         """
         actor, critic = (
-            {name: (part.mT if name.endswith(".weight") else part) for name, part in parts.items()}
+            {name: _turned(name, part) for name, part in parts.items()}
             for parts in _named(self.weights, slot, self.shape)
         )
         actor = {
@@ -95,8 +104,7 @@ class Population:
             if set(given) != wanted:
                 raise InputError(f"The {role}'s tensors should be {sorted(wanted)}, and are {sorted(given)}.")
             for name, part in parts.items():
-                size = part.mT.shape if name.endswith(".weight") else part.shape
-                if given[name].shape != size:
+                if given[name].shape != _turned(name, part).shape:
                     raise InputError(f"The {role}'s {name} is {tuple(given[name].shape)}, which doesn't fit {shape}.")
         for name, fact in _facts(shape).items():
             if not torch.equal(actor[name], fact):
@@ -109,7 +117,7 @@ class Population:
         self.clear(slot)
         for given, parts in zip((actor, critic), stacked, strict=True):
             for name, part in parts.items():
-                part.copy_(given[name].mT if name.endswith(".weight") else given[name])
+                _turned(name, part).copy_(given[name])
         self.state_avg[slot, 0], self.state_std[slot, 0] = avg.to(self.device), std.to(self.device)
         self.value_avg[slot, 0], self.value_std[slot, 0] = critic["value_avg"], critic["value_std"]
 
@@ -124,6 +132,9 @@ def _named(weights: Leaves, slot: int, shape: Shape) -> tuple[StateDict, StateDi
             role[f"net.{2 * layer}.weight"] = matrix[row]
         for layer, bias in enumerate(weights.bias):
             role[f"net.{2 * layer}.bias"] = bias[row, 0]
+        for index, conv in enumerate(layers(shape.image_shape)):
+            filters = weights.filters[index][row].view(conv.channels, conv.channels_in, conv.kernel, conv.kernel)
+            role |= {f"conv.{index}.weight": filters, f"conv.{index}.bias": weights.filter_bias[index][row, 0]}
     top = f"net.{2 * shape.net_depth}"
     actor |= {f"{top}.weight": weights.actor_out[slot], f"{top}.bias": weights.actor_out_bias[slot, 0]}
     actor |= {f"chain.{choice}.weight": leaf[slot] for choice, leaf in enumerate(weights.chain, start=1)}
@@ -133,7 +144,24 @@ def _named(weights: Leaves, slot: int, shape: Shape) -> tuple[StateDict, StateDi
 
 def _facts(shape: Shape) -> StateDict:
     """What an actor's weights don't tell of the shape, as tensors to stand beside them."""
-    return {"action_dims": torch.tensor(shape.action_dims)} if shape.action_dims else {}
+    facts: StateDict = {}
+    if shape.action_dims:
+        facts["action_dims"] = torch.tensor(shape.action_dims)
+    if shape.image_shape is not None:
+        facts["image_shape"] = torch.tensor(shape.image_shape)
+        facts["conv_strides"] = torch.tensor([layer.stride for layer in layers(shape.image_shape)])
+    return facts
+
+
+def _own_modules(shape: Shape) -> nn.Module:
+    """What a network has that ElegantRL's doesn't, freshly initialised by torch."""
+    filters = [nn.Conv2d(layer.channels_in, layer.channels, layer.kernel) for layer in layers(shape.image_shape)]
+    return nn.ModuleDict({"conv": nn.ModuleList(filters)})
+
+
+def _turned(name: str, part: Tensor) -> Tensor:
+    """A leaf as ElegantRL's and torch's modules have it: matrices as (out, in)."""
+    return part.mT if part.dim() == 2 and "weight" in name else part
 
 
 def _copies(tensors: StateDict) -> StateDict:

@@ -294,7 +294,8 @@ class PPO:
         """
         weights, batch, acts, grads = self.population.weights, self._batch, self._learning, self._grads
         self.rollout.gather(rows, batch)
-        forward(weights, batch.obs, acts)
+        obs = self.population.inputs(batch.obs)
+        forward(weights, obs, acts)
 
         # The actor maximises mean(min(A * ratio, A * clipped ratio) + entropy_coef * entropy).
         distribution = self._distribution(self.shape, acts.output, weights, batch.masks)
@@ -322,7 +323,7 @@ class PPO:
             error = torch.where(learned, error, 0.0)
         d_value = error.clamp(-1.0, 1.0).mul_(pull)
 
-        self._backward(weights, batch.obs, acts, d_output, d_value.unsqueeze(-1), grads)
+        self._backward(weights, obs, acts, d_output, d_value.unsqueeze(-1), grads)
         norms = self.optimizer.norms(grads)
         finite = torch.isfinite(norms).all(0)
         self._diverged |= running & ~finite

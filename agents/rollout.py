@@ -20,9 +20,9 @@ from envs.vec_env import VecEnv
 class Transitions:
     """What a gradient step needs of (G, rows) transitions, in as few tensors as can be gathered at once.
 
-    obs (G, rows, obs_dim): normalised; side (G, rows, columns + 3): the action as the distribution keeps it, then its
-    log-probability, normalised advantage and return; flags (G, rows, k) bool: the masks of `masked` shapes, then
-    whether there is something to learn from the transition where shapes are `crewed`.
+    obs (G, rows, obs_dim): normalised, or uint8 where they are images; side (G, rows, columns + 3): the action as the
+    distribution keeps it, then its log-probability, normalised advantage and return; flags (G, rows, k) bool: the masks
+    of `masked` shapes, then whether there is something to learn from the transition where shapes are `crewed`.
     """
 
     shape: Shape
@@ -37,7 +37,7 @@ class Transitions:
         flags = shape.action_dim * shape.masked + shape.crewed
         return cls(
             shape,
-            torch.zeros(*size, shape.obs_dim, device=device),
+            torch.zeros(*size, shape.obs_dim, dtype=_obs_dtype(shape), device=device),
             torch.zeros(*size, columns, device=device),
             torch.zeros(*size, flags, dtype=torch.bool, device=device),
         )
@@ -77,7 +77,7 @@ class Rollout:
         def new(*size: int, dtype: torch.dtype | None = None) -> Tensor:
             return torch.zeros(*size, dtype=dtype, device=device)
 
-        self.obs = new(slots * envs, shape.obs_dim)
+        self.obs = new(slots * envs, shape.obs_dim, dtype=_obs_dtype(shape))
         self.rewards = new(slots, steps, envs)
         self._all = Transitions.empty(shape, (slots, steps + 1, envs), device)
         self._store, self._side = self._all.obs, self._all.side
@@ -89,7 +89,7 @@ class Rollout:
         self._terminated = new(slots, steps, envs, dtype=torch.bool)
         self._truncated = new(slots, steps, envs, dtype=torch.bool)
         self._acting = Activations(shape, envs, device)
-        self._final = new(slots, envs, shape.obs_dim)
+        self._final = new(slots, envs, shape.obs_dim, dtype=_obs_dtype(shape))
         rest = shape.samples % shape.minibatch
         self._rest = Activations(shape, rest, device) if rest else None
         self._first_row = torch.arange(slots, device=device).view(-1, 1, 1) * ((steps + 1) * envs)
@@ -109,7 +109,7 @@ class Rollout:
         self._see(env, 0)
         noted = 0
         for step in range(steps):
-            forward(weights, self._store[:, step], acting, critic=False)
+            forward(weights, self.population.inputs(self._store[:, step]), acting, critic=False)
             self._outputs[:, step] = acting.output
             legal = partial(self._legal, env, step) if shape.masked else None
             distribution(shape, acting.output, weights).sample(noise[step], actions[:, step], legal)
@@ -243,13 +243,20 @@ class Rollout:
         return torch.addcmul(self.population.value_avg, output, self.population.value_std).squeeze(-1)
 
     def _value_of(self, obs: Tensor, into: Activations) -> Tensor:
-        forward(self.population.weights, obs, into, actor=False)
+        forward(self.population.weights, self.population.inputs(obs), into, actor=False)
         return self.value(into.value)
 
     def _normalise(self, obs: Tensor, out: Tensor) -> None:
-        """(G * num_envs, obs_dim) observations into (G, num_envs, obs_dim) `out`."""
+        """(G * num_envs, obs_dim) observations into (G, num_envs, obs_dim) `out`; images stay as they are so long."""
+        if self.shape.image_shape is not None:
+            out.copy_(obs.view(out.shape))
+            return
         torch.sub(obs.view(out.shape), self.population.state_avg, out=out)
         out.div_(self.population.state_std)
+
+
+def _obs_dtype(shape: Shape) -> torch.dtype:
+    return torch.get_default_dtype() if shape.image_shape is None else torch.uint8
 
 
 def _mean(numbers: Tensor, counted: Tensor) -> Tensor:

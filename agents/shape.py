@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
+from agents.convolution import features
 from envs.errors import InputError
 from envs.vec_env import VecEnv
 
@@ -15,12 +17,12 @@ ON_POLICY = ("ppo", "elegantrl:ppo", "elegantrl:a2c")  # the algorithms that lea
 class Shape:
     """What decides the tensor shapes of a program. Two trials share a batch when their shapes are equal.
 
-    state_dim, action_dim, privileged_dim, action_dims, masked, crewed: of the environment; discrete: whether an action
-    is one of action_dim choices rather than action_dim numbers; autoregressive: whether a choice depends on those
-    before it, of the several that make up an action; slots: G, the members that a program holds; net_width, net_depth:
-    hidden layers; num_envs: environments per member; horizon: steps per rollout; minibatch: transitions per member and
-    gradient step; epochs: passes over a rollout (algorithms in `ON_POLICY`); updates: gradient steps per rollout,
-    buffer: transitions that a member keeps for replay (all others).
+    state_dim, action_dim, privileged_dim, action_dims, masked, crewed, image_shape: of the environment; discrete:
+    whether an action is one of action_dim choices rather than action_dim numbers; autoregressive: whether a choice
+    depends on those before it, of the several that make up an action; slots: G, the members that a program holds;
+    net_width, net_depth: hidden layers; num_envs: environments per member; horizon: steps per rollout; minibatch:
+    transitions per member and gradient step; epochs: passes over a rollout (algorithms in `ON_POLICY`); updates:
+    gradient steps per rollout, buffer: transitions that a member keeps for replay (all others).
     """
 
     state_dim: int
@@ -41,6 +43,7 @@ class Shape:
     masked: bool = False
     autoregressive: bool = False
     crewed: bool = False
+    image_shape: tuple[int, int, int] | None = None
 
     @classmethod
     def for_env(cls, env: VecEnv, **others: Any) -> Shape:
@@ -62,6 +65,11 @@ class Shape:
             )
         if self.masked and not self.discrete:
             raise InputError("masked must be false where actions are numbers: only choices can be illegal.")
+        if self.image_shape is not None and (math.prod(self.image_shape), 0) != (self.state_dim, self.privileged_dim):
+            raise InputError(
+                f"image_shape {self.image_shape} needs as large a state_dim and no privileged_dim; they are "
+                f"{self.state_dim} and {self.privileged_dim}."
+            )
         if self.autoregressive and len(self.action_dims) < 2:
             raise InputError(f"autoregressive needs actions of several choices; action_dims is {self.action_dims}.")
         if self.algorithm not in ON_POLICY:
@@ -87,6 +95,13 @@ class Shape:
         return self.state_dim + self.privileged_dim
 
     @property
+    def inputs(self) -> tuple[int, int]:
+        """Columns that the first layers of the actor and of the critic read: of observations, or features of images."""
+        if self.image_shape is None:
+            return self.state_dim, self.obs_dim
+        return features(self.image_shape), features(self.image_shape)
+
+    @property
     def choices(self) -> tuple[int, ...]:
         """The sizes of the choices that make up a discrete action."""
         return self.action_dims or (self.action_dim,)
@@ -109,4 +124,5 @@ def env_fields(env: VecEnv) -> dict[str, Any]:
         "action_dims": tuple(env.action_dims),
         "masked": env.masked,
         "crewed": env.crewed,
+        "image_shape": env.image_shape,
     }

@@ -83,7 +83,8 @@ class VecEnv(ABC):
 
         action: (num_envs, action_dim) float in [-1, 1]; of a discrete environment (num_envs,) int64, each one of 0 …
             action_dim - 1, or (num_envs, choices), each one of 0 … action_dims[choice] - 1.
-        out: a (num_envs, state_dim + privileged_dim) float32 tensor to write the observation into; None: a new one.
+        out: a (num_envs, state_dim + privileged_dim) tensor, float32, or uint8 where observations are images, to write
+            the observation into; None: a new one.
         """
 
     def observe(self, out: Tensor | None = None) -> Tensor:

@@ -15,16 +15,21 @@ from agents.ppo import PPO, PPOParams
 from agents.shape import Shape
 from envs.errors import InputError, RunError
 from tests.agents.helpers import assert_same, shape_for, start
-from tests.agents.toy_env import ChoiceEnv, CrewedEnv, MaskedEnv, Rematching, ToyEnv
+from tests.agents.toy_env import ChoiceEnv, CrewedEnv, ImageEnv, MaskedEnv, Rematching, ToyEnv
 
 SLOTS = 5
 ROLLOUTS = 4
 
 
+def made(kind: type[ToyEnv]) -> ToyEnv:
+    """An environment with columns for the critic alone, where it may have them."""
+    return kind(SLOTS, 4) if kind is ImageEnv else kind(SLOTS, 4, privileged=True)
+
+
 def trained(
     members: dict[int, int], rollouts: int = ROLLOUTS, kind: type[ToyEnv] = ToyEnv, **changes: int
 ) -> tuple[PPO, ToyEnv]:
-    env = kind(SLOTS, 4, privileged=True)
+    env = made(kind)
     ppo = start(env, members, **changes)
     ppo.train(env, rollouts)
     return ppo, env
@@ -43,7 +48,7 @@ CASES = [(0, 16, 16, 1), (1, 16, 16, 1), (2, 16, 16, 1), (0, 64, 48, 1), (1, 64,
     ("kind", "member", "width", "minibatch", "threads"),
     [
         *((kind, *case) for kind in (ToyEnv, ChoiceEnv) for case in CASES),
-        *((kind, *CASES[1]) for kind in (Rematching, MaskedEnv, CrewedEnv)),
+        *((kind, *CASES[1]) for kind in (Rematching, MaskedEnv, CrewedEnv, ImageEnv)),
     ],
 )
 def test_alone_in_company_and_in_another_slot(
@@ -62,7 +67,7 @@ def test_alone_in_company_and_in_another_slot(
         assert_same(env.get_member(1), other_env.get_member(slot))
         for name, value in stats._asdict().items():
             assert torch.equal(value[slot], getattr(alone_stats, name)[1]), name
-        rows = torch.randn(SLOTS, 3, alone.shape.obs_dim)
+        rows = torch.randn(SLOTS, 3, alone.shape.obs_dim).to(alone.rollout.obs.dtype)
         swapped = rows.clone()
         swapped[slot] = rows[1]
         ours = alone.act_fn()(rows.view(-1, alone.shape.obs_dim), some_legal).view(SLOTS, 3, -1)[1]
@@ -77,7 +82,7 @@ def test_saved_and_put_back_anywhere_it_goes_on_exactly(tmp_path: Path, kind: ty
     save_file(half.get_member(1), tmp_path / "member.safetensors")
     save_file(half_env.get_member(1), tmp_path / "rows.safetensors")
 
-    env = kind(SLOTS, 4, privileged=True)
+    env = made(kind)
     ppo = start(env, {0: 8, 2: 9})
     ppo.train(env, 3)
     ppo.set_member(4, load_file(tmp_path / "member.safetensors"))
@@ -104,7 +109,7 @@ def test_saving_changes_nothing() -> None:
 @pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, Rematching, MaskedEnv])
 def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[ToyEnv]) -> None:
     calm, calm_env = trained({0: 1, 3: 2}, 3, kind)
-    env = kind(SLOTS, 4, privileged=True)
+    env = made(kind)
     ppo = start(env, {0: 1, 1: 3, 2: 4, 3: 2})
     env.poison = 1  # member 1's rewards become NaN
     ppo.population.weights.actor_in[2] = torch.nan
@@ -175,6 +180,7 @@ def test_every_field_of_a_shape_tells_states_apart() -> None:
     changes: dict[str, dict[str, Any]] = {
         "discrete": {"discrete": False}, "action_dims": {"action_dims": (2, 2)}, "masked": {"masked": True},
         "autoregressive": {"action_dims": (2, 2), "autoregressive": True}, "crewed": {"crewed": True},
+        "image_shape": {"state_dim": 25, "image_shape": (1, 5, 5)},
     }  # fmt: skip
     codes = [PPO(replace(shape, slots=1))._shape_code().tolist()]
     for field in fields(Shape):

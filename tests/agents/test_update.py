@@ -21,7 +21,7 @@ from envs.errors import InputError
 from envs.streams import Streams
 from envs.vec_env import Step
 from tests.agents.helpers import assert_same, shape_for, start
-from tests.agents.toy_env import ChoiceEnv, ChoicesEnv, CrewedEnv, MaskedEnv, Rematching, ToyEnv
+from tests.agents.toy_env import ChoiceEnv, ChoicesEnv, CrewedEnv, ImageEnv, MaskedEnv, Rematching, ToyEnv
 
 
 @pytest.fixture(params=[torch.float64, torch.float32], ids=["float64", "float32"])
@@ -246,7 +246,7 @@ class NoHostReads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, Rematching, MaskedEnv, CrewedEnv])
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, Rematching, MaskedEnv, CrewedEnv, ImageEnv])
 def test_neither_rollout_nor_update_reads_a_value_on_the_host(kind: type[ToyEnv]) -> None:
     env = kind(3, 4)
     ppo = start(env, {0: 0, 1: 1, 2: 2})  # with and without target-KL and weight decay

@@ -250,3 +250,23 @@ class CrewedEnv(ToyEnv):
 
 class CrewedChoices(CrewedEnv, ChoicesEnv):
     """That with several choices."""
+
+
+class ImageEnv(ChoiceEnv):
+    """The same target as a bright column in a uint8 image, 9 x 10, with the episode's age in a second channel."""
+
+    image_shape = (2, 9, 10)
+
+    def __init__(self, members: int, envs_per_member: int, **settings: Any) -> None:
+        super().__init__(members, envs_per_member, **settings)
+        self.state_dim = 2 * 9 * 10
+        self._final = torch.zeros(self.num_envs, self.state_dim, dtype=torch.uint8)
+        self.state_avg, self.state_std = torch.zeros(self.state_dim), torch.full((self.state_dim,), 255.0)
+
+    def _observe(self) -> Tensor:
+        image = torch.zeros(self.num_envs, *self.image_shape, dtype=torch.uint8)
+        column = ((self._s[:, 0] + 1.0) * 5.0).clamp(0, 9).long()
+        rows = torch.arange(self.num_envs)
+        image[rows, 0, :, column] = 255
+        image[rows, 1, self._age.long().clamp(max=8)] = 100
+        return image.flatten(1)
