@@ -1,0 +1,235 @@
+"""Environments that are not ours, many at a time: our vectorizer against Gymnasium's and PufferLib's, in one run.
+
+CartPole-v1 with random actions at several numbers of environments, by turns; ours as it is laid out by its own
+measurement, and all in one process. Then an environment whose steps take unevenly long (one in twenty is fifty times
+as slow), where the first that are ready can be taken. Environment steps per second; the ratio to the best peer is that
+of the same round, and the medians are over the rounds.
+
+    python scripts/bench/process_vec.py [--sizes 8 64 256] [--rounds 5] [--seconds 0.5] [--save
+    scripts/bench/results/process_vec.json]
+
+PufferLib is compared with where it is installed (`pip install pufferlib`, or pufferlib-core). Gymnasium's
+AsyncVectorEnv, a process per environment, takes part up to --most-processes environments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from machine import machine, machine_line
+from uneven_env import Uneven
+
+from envs.external.first_ready import FirstReadyEnvs
+from envs.external.hosted import HostedEnvs, Layout, split
+from envs.external.layouts import choose_layout
+from envs.external.sources import FactorySource, GymSource, Source
+from envs.files import write_atomic
+from envs.sizing import cpu_count
+
+CARTPOLE = GymSource("CartPole-v1")
+GOALS = {8: 0.97, 64: 1.5, 256: 1.5}  # of the best peer
+UNEVEN_ENVS, UNEVEN_WORKERS = 32, 8
+Stepper = tuple[Callable[[int], None], Callable[[], None], int]  # step number …, close, environments per step
+
+
+def ours(source: Source, envs: int, layout: Layout) -> Stepper:
+    """All together, through the shared buffers."""
+    hosted = HostedEnvs(source, [{}] * envs, layout)
+    hosted.reset(range(envs), range(envs))
+    drawn = np.random.default_rng(0).integers(0, 2, (64, envs, 1))
+
+    def step(number: int) -> None:
+        hosted.buffers.action[:] = drawn[number % 64]
+        hosted.step()
+
+    return step, hosted.close, envs
+
+
+def ours_first_ready(source: Source, envs: int, workers: int, batch: int) -> Stepper:
+    hosted = FirstReadyEnvs(source, [{}] * envs, workers)
+    hosted.reset(range(envs))
+    drawn = np.random.default_rng(0).integers(0, 2, (64, batch, 1))
+    hosted.send(hosted.receive(envs).envs, np.zeros((envs, 1), np.int64))
+
+    def step(number: int) -> None:
+        hosted.send(hosted.receive(batch).envs, drawn[number % 64])
+
+    return step, hosted.close, batch
+
+
+def gymnasiums(kind: Callable[..., Any], make: Callable[[], Any], envs: int) -> Stepper:
+    vector = kind([make] * envs)
+    vector.reset(seed=0)
+    drawn = np.random.default_rng(0).integers(0, 2, (64, envs))
+    return lambda number: vector.step(drawn[number % 64]), vector.close, envs
+
+
+def puffers(backend: str, make: Callable[[], Any], envs: int, batch: int | None = None, **more: Any) -> Stepper:
+    import pufferlib.emulation
+    import pufferlib.vector
+
+    creator = functools.partial(pufferlib.emulation.GymnasiumPufferEnv, env_creator=make)
+    if backend == "Multiprocessing":
+        more |= {"overwork": True, "batch_size": batch or envs}
+    vector = pufferlib.vector.make(creator, backend=getattr(pufferlib.vector, backend), num_envs=envs, **more)
+    vector.async_reset(seed=0)
+    size = batch or envs
+    drawn = np.random.default_rng(0).integers(0, 2, (64, size))
+    vector.recv()
+
+    def step(number: int) -> None:
+        vector.send(drawn[number % 64])
+        vector.recv()
+
+    return step, vector.close, size
+
+
+def rate(stepper: Stepper, seconds: float) -> float:
+    """Environment steps per second over about so long, after a tenth of that."""
+    step, close, envs = stepper
+    try:
+        for part in (seconds / 10, seconds):
+            began = now = time.perf_counter()
+            number = 0
+            while now < began + part:
+                step(number)
+                number, now = number + 1, time.perf_counter()
+        return number * envs / (now - began)
+    finally:
+        close()
+
+
+def compare(steppers: dict[str, Callable[[], Stepper]], rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Each by turns, made anew for every run: some keep processors busy as long as they exist."""
+    rates: dict[str, list[float]] = {name: [] for name in steppers}
+    for _ in range(rounds):
+        for name, make in steppers.items():
+            rates[name].append(rate(make(), seconds))
+    return rates
+
+
+def summary(rates: dict[str, list[float]], mine: str) -> dict[str, Any]:
+    """Medians, and of the rounds' ratios of ours to the best peer and to the others of ours."""
+    peers = [name for name in rates if not name.startswith("sweepd")]
+    best = [max(rates[peer][at] for peer in peers) for at in range(len(rates[mine]))]
+    against = {"best peer": best, **{name: rates[name] for name in rates if name != mine}}
+    return {
+        "steps_per_second": {name: statistics.median(values) for name, values in rates.items()},
+        "runs": rates,
+        "ratio": {
+            name: statistics.median(own / other for own, other in zip(rates[mine], values, strict=True))
+            for name, values in against.items()
+        },
+    }
+
+
+def show(title: str, found: dict[str, Any]) -> None:
+    print(f"\n{title}")
+    for name, speed in found["steps_per_second"].items():
+        runs = found["runs"][name]
+        ratio = f"ours {found['ratio'][name]:6.2f} x" if name in found["ratio"] else ""
+        print(f"  {name:<46} {speed:>10,.0f} steps/s ({min(runs):,.0f} to {max(runs):,.0f})  {ratio}")
+    print(f"  of the best peer: {found['ratio']['best peer']:.2f}", flush=True)
+
+
+def cartpole(envs: int, args: argparse.Namespace, puffer: bool) -> dict[str, Any]:
+    """One size."""
+    make = functools.partial(gymnasium.make, "CartPole-v1")
+    choice = choose_layout(CARTPOLE, [{}] * envs)
+    steppers: dict[str, Callable[[], Stepper]] = {
+        "sweepd": lambda: ours(CARTPOLE, envs, choice.layout),
+        "sweepd, all in one process": lambda: ours(CARTPOLE, envs, Layout(envs)),
+        "Gymnasium SyncVectorEnv": lambda: gymnasiums(SyncVectorEnv, make, envs),
+    }
+    if envs <= args.most_processes:
+        steppers["Gymnasium AsyncVectorEnv"] = lambda: gymnasiums(AsyncVectorEnv, make, envs)
+    if puffer:
+        steppers["PufferLib Serial"] = lambda: puffers("Serial", make, envs)
+        for workers in (1, 2):
+            steppers[f"PufferLib Multiprocessing, {workers} workers"] = functools.partial(
+                puffers, "Multiprocessing", make, envs, num_workers=workers
+            )
+    found = summary(compare(steppers, args.rounds, args.seconds), "sweepd")
+    found |= {"envs": envs, "layout": str(choice.layout), "goal": GOALS.get(envs)}
+    show(f"CartPole-v1, {envs} environments: {choice}", found)
+    return found
+
+
+def uneven(burn: bool, args: argparse.Namespace, puffer: bool) -> dict[str, Any]:
+    """The first ready against lock-step."""
+    envs, batch = UNEVEN_ENVS, UNEVEN_ENVS // 2
+    workers = min(UNEVEN_WORKERS, cpu_count()) if burn else UNEVEN_WORKERS
+    make = functools.partial(Uneven, burn=burn)
+    source = FactorySource(Uneven, {"burn": burn})
+    mine = f"sweepd, the first {batch} ready"
+    steppers: dict[str, Callable[[], Stepper]] = {
+        mine: lambda: ours_first_ready(source, envs, workers, batch),
+        "sweepd, all together": lambda: ours(source, envs, split(envs, workers, here=False)),
+        "Gymnasium AsyncVectorEnv": lambda: gymnasiums(AsyncVectorEnv, make, envs),
+    }
+    if puffer:
+        steppers[f"PufferLib Multiprocessing, first {batch}"] = lambda: puffers(
+            "Multiprocessing", make, envs, batch, num_workers=workers, zero_copy=False, sync_traj=False
+        )
+    found = summary(compare(steppers, args.rounds, args.seconds), mine)
+    found |= {"envs": envs, "workers": workers, "burn": burn}
+    how = "keeping the processor busy" if burn else "waiting"
+    show(f"Uneven steps ({how}), {envs} environments, {workers} workers", found)
+    return found
+
+
+def versions(puffer: bool) -> dict[str, str]:
+    found = {"gymnasium": gymnasium.__version__, "numpy": np.__version__}
+    for name in ("pufferlib", "pufferlib-core") if puffer else ():
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="*", default=[8, 64, 256])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.5, help="about how long each run takes")
+    parser.add_argument("--most-processes", type=int, default=8)
+    parser.add_argument("--parts", nargs="+", choices=["cartpole", "uneven"], default=["cartpole", "uneven"])
+    parser.add_argument("--save", type=Path, help="add the results to this JSON file")
+    args = parser.parse_args(arguments)
+
+    os.environ["SWEEPD_CACHE_DIR"] = tempfile.mkdtemp()  # what is measured here is measured now
+    puffer = importlib.util.find_spec("pufferlib") is not None
+    about = {**machine(), **versions(puffer)}
+    print(machine_line(about))
+    print(f"medians of {args.rounds} runs of {args.seconds:g} s, by turns")
+    if not puffer:
+        print("PufferLib isn't installed (pip install pufferlib): compared with Gymnasium's alone")
+    found: dict[str, Any] = {"machine": about, "rounds": args.rounds, "seconds": args.seconds}
+    if args.save and args.save.exists():
+        found = json.loads(args.save.read_text(encoding="utf-8")) | found
+    if "cartpole" in args.parts:
+        found["cartpole"] = [cartpole(envs, args, puffer) for envs in args.sizes]
+    if "uneven" in args.parts:
+        found["uneven"] = [uneven(burn, args, puffer) for burn in (False, True)]
+    if args.save:
+        write_atomic(args.save, json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

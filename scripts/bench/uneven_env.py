@@ -1,0 +1,37 @@
+"""An environment whose steps take unevenly long, for benchmarks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+
+class Uneven(gymnasium.Env[np.ndarray, int]):
+    """Most steps are quick, and one in twenty, at random, is slow.
+
+    burn: whether a step keeps the processor busy (a simulation) rather than waiting (for another machine).
+    """
+
+    observation_space = Box(-1.0, 1.0, (4,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self, quick: float = 0.0002, slow: float = 0.01, burn: bool = False) -> None:
+        self._quick, self._slow, self._burn = quick, slow, burn
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed, options=options)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:  # noqa: ARG002
+        takes = self._slow if self.np_random.random() < 0.05 else self._quick
+        if self._burn:
+            until = time.perf_counter() + takes
+            while time.perf_counter() < until:
+                pass
+        else:
+            time.sleep(takes)
+        return np.zeros(4, np.float32), 0.0, False, False, {}
