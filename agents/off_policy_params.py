@@ -48,7 +48,7 @@ class OffPolicyParams(Numbers):
 
     learning_rate: float = 1e-3
     gamma: float = 0.99
-    soft_update_tau: float = 5e-3
+    soft_update_tau: float = 0.02
     reward_scale: float = 1.0
     max_grad_norm: float = 3.0
     adam_eps: float = 1e-8

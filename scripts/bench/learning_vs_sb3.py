@@ -1,0 +1,252 @@
+"""Learning curves against Stable-Baselines3 at equal steps: PPO on CartPole, SAC on Pendulum, D3QN (there: DQN) on
+Acrobot, each by Gymnasium's own environment.
+
+Ours: all seeds are the members of one program, with the defaults that a study begins with. SB3: one run per seed, with
+its own defaults but for what its model zoo tunes for that environment (in `TASKS`). After every so many steps the
+policies play ten whole episodes each, without exploring, and their mean return is what is drawn: the median over seeds,
+and the range from worst to best. Steps are those of one seed. Seconds are processor time, evaluation left out: of one
+seed for SB3, of all seeds together for ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import matplotlib
+import numpy as np
+import torch
+from machine import machine, machine_line
+
+from agents.algorithms import get_algorithm
+from agents.shape import Shape
+from envs.external.vec_env import ExternalVecEnv
+from envs.files import write_atomic
+
+EPISODES, LOOKS = 10, 10  # episodes of an evaluation, evaluations of a run
+Curve = list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """goal: a mean return that counts as solved. shape, params: what ours has other than the algorithm's defaults;
+    peer: SB3's class and arguments, peer_envs its parallel environments.
+    """
+
+    env: str
+    algorithm: str
+    steps: int
+    goal: float
+    peer: str
+    peer_args: dict[str, Any]
+    peer_envs: int = 1
+    shape: dict[str, int] = field(default_factory=dict)
+    params: dict[str, float] = field(default_factory=dict)
+
+
+TASKS = {
+    "cartpole": Task(
+        "CartPole-v1", "ppo", 50_000, 475.0, "PPO",
+        {"n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20, "ent_coef": 0.0,
+         "learning_rate": 1e-3},
+        peer_envs=8,
+        shape={"num_envs": 8, "horizon": 32, "minibatch": 256, "epochs": 20},
+        params={"gae_lambda": 0.8, "gamma": 0.98, "entropy_coef": 0.0},
+    ),
+    "pendulum": Task(
+        "Pendulum-v1", "sac", 10_000, -200.0, "SAC", {"learning_rate": 1e-3, "learning_starts": 1_000},
+    ),
+    "acrobot": Task(
+        "Acrobot-v1", "d3qn", 50_000, -100.0, "DQN",
+        {"learning_rate": 6.3e-4, "batch_size": 128, "buffer_size": 50_000, "learning_starts": 0,
+         "target_update_interval": 250, "train_freq": 4, "gradient_steps": -1, "exploration_fraction": 0.12,
+         "exploration_final_eps": 0.1, "policy_kwargs": {"net_arch": [256, 256]}},
+    ),
+}  # fmt: skip
+
+
+def ours(task: Task, seeds: int, steps: int) -> tuple[list[Curve], float]:
+    """A curve per seed, and seconds for all of them."""
+    algorithm = get_algorithm(task.algorithm)
+    sizes = {"num_envs": algorithm.num_envs or 64, "horizon": algorithm.horizon, **algorithm.shape, **task.shape}
+    env, test = ExternalVecEnv(task.env, seeds, sizes["num_envs"]), ExternalVecEnv(task.env, seeds, EPISODES)
+    shape = Shape.for_env(env, algorithm=task.algorithm, **{k: v for k, v in sizes.items() if k != "num_envs"})
+    learner = algorithm.learner(shape, torch.device("cpu"))
+    rollouts = -(-steps // shape.samples)
+    for seed in range(seeds):
+        plain = torch.zeros(env.state_dim), torch.ones(env.state_dim)
+        learner.add_member(seed, algorithm.params(**task.params), seed, rollouts, *plain)
+    learner.begin(env.reset(list(range(seeds))))
+    curves: list[Curve] = [[] for _ in range(seeds)]
+    taken = done = 0.0
+    for look in range(1, LOOKS + 1):
+        start = time.process_time()
+        learner.train(env, round(rollouts * look / LOOKS) - int(done))
+        taken, done = taken + time.process_time() - start, round(rollouts * look / LOOKS)
+        act = learner.act_fn()
+        found = play(test, lambda obs, act=act: act(obs))
+        for curve, score in zip(curves, found, strict=True):
+            curve.append((int(done) * shape.samples, score))
+    env.close()
+    test.close()
+    return curves, taken
+
+
+def play(env: ExternalVecEnv, act: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
+    """Each member's mean return of whole episodes from the same starts."""
+    obs = env.reset([1_000] * env.num_members)
+    returns, running = torch.zeros(env.num_envs), torch.ones(env.num_envs, dtype=torch.bool)
+    while bool(running.any()):
+        step = env.step(act(obs))
+        returns += torch.where(running, step.reward, 0.0)
+        running &= ~(step.terminated | step.truncated)
+        obs = step.obs
+    return [float(mean) for mean in returns.view(env.num_members, -1).mean(1)]
+
+
+def theirs(task: Task, seed: int, steps: int) -> tuple[Curve, float]:
+    """Of one seed."""
+    import stable_baselines3
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+
+    test, curve, looking = gymnasium.make(task.env), [], 0.0
+
+    class Look(BaseCallback):
+        """Evaluates after every so many steps, within one run: its schedules follow the whole run's steps."""
+
+        def _on_step(self) -> bool:
+            nonlocal looking
+            if self.num_timesteps >= steps * (len(curve) + 1) / LOOKS:
+                start = time.process_time()
+                scores = [episode(test, self.model, 1_000 + index) for index in range(EPISODES)]
+                curve.append((self.num_timesteps, statistics.fmean(scores)))
+                looking += time.process_time() - start
+            return True
+
+    kind = getattr(stable_baselines3, task.peer)
+    model = kind("MlpPolicy", make_vec_env(task.env, task.peer_envs, seed=seed), seed=seed, device="cpu",
+                 **task.peer_args)  # fmt: skip
+    start = time.process_time()
+    model.learn(steps, callback=Look())
+    return curve, time.process_time() - start - looking
+
+
+def episode(env: gymnasium.Env[Any, Any], model: Any, seed: int) -> float:
+    """The return of one, without exploring."""
+    obs, _ = env.reset(seed=seed)
+    total, over = 0.0, False
+    while not over:
+        action, _ = model.predict(obs, deterministic=True)
+        obs, reward, terminated, truncated, _ = env.step(action)
+        total, over = total + float(reward), terminated or truncated
+    return total
+
+
+def medians(curves: list[Curve]) -> list[tuple[int, float, float, float]]:
+    """(steps, worst, median, best) over the seeds."""
+    return [
+        (looks[0][0], min(s for _, s in looks), statistics.median(s for _, s in looks), max(s for _, s in looks))
+        for looks in zip(*curves, strict=True)
+    ]
+
+
+def draw(found: dict[str, Any], path: Path) -> None:
+    """One panel per task."""
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, len(found), figsize=(4.2 * len(found), 3.4), squeeze=False)
+    for axis, (name, results) in zip(axes[0], found.items(), strict=True):
+        task = TASKS[name]
+        for side, colour, label in (
+            ("ours", "#1f77b4", f"sweepd {task.algorithm.upper()}"), ("sb3", "#d95f02", f"SB3 {task.peer}"),
+        ):  # fmt: skip
+            if side in results:
+                steps, low, middle, high = np.array(medians(results[side]["curves"])).T
+                axis.plot(steps, middle, color=colour, label=label)
+                axis.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+        axis.axhline(task.goal, color="grey", linewidth=0.8, linestyle=":")
+        axis.set(title=task.env, xlabel="steps of one seed", ylabel="mean return of an episode")
+        axis.legend(loc="lower right", fontsize=8, frameon=False)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", default=list(TASKS), metavar="TASK", help=f"of {', '.join(TASKS)}; all")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--peer-seeds", type=int, help="of SB3, where fewer must do")
+    parser.add_argument("--share", type=float, default=1.0, help="of the steps of each task")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--without-sb3", action="store_true")
+    parser.add_argument("--save", type=Path, help="JSON file")
+    parser.add_argument("--picture", type=Path, help="PNG file")
+    args = parser.parse_args()
+    unknown = sorted(set(args.tasks) - set(TASKS))
+    if unknown:
+        sys.exit(f"{unknown[0]!r} is no task; choose of {', '.join(TASKS)}.")
+    torch.set_num_threads(args.threads)
+    peers = not args.without_sb3
+    if peers:
+        try:
+            import stable_baselines3  # noqa: F401
+        except ImportError:
+            print("Stable-Baselines3 is left out: pip install stable-baselines3 to compare with it.")
+            peers = False
+    on = machine()
+    peer_seeds = args.peer_seeds or args.seeds
+    print(f"{machine_line(on)}; {args.seeds} seeds, {peer_seeds} of SB3\n")
+    found: dict[str, Any] = {}
+    for name in args.tasks:
+        task = TASKS[name]
+        steps = round(task.steps * args.share)
+        curves, taken = ours(task, args.seeds, steps)
+        found[name] = {"task": task.__dict__, "steps": steps, "ours": {"curves": curves, "seconds_all_seeds": taken}}
+        if peers:
+            runs = [theirs(task, seed, steps) for seed in range(peer_seeds)]
+            each = statistics.median(seconds for _, seconds in runs)
+            found[name]["sb3"] = {"curves": [curve for curve, _ in runs], "seconds_per_seed": each}
+        report(name, found[name])
+        if args.save:
+            result = {
+                "machine": on,
+                "seeds": args.seeds,
+                "peer_seeds": peer_seeds,
+                "episodes": EPISODES,
+                "tasks": found,
+            }
+            write_atomic(args.save, (json.dumps(result, indent=1) + "\n").encode())
+        if args.picture:
+            draw(found, args.picture)
+
+
+def report(name: str, results: dict[str, Any]) -> None:
+    """A table: worst, median and best seed, ours and theirs, by steps."""
+    task = TASKS[name]
+    sides = [side for side in ("ours", "sb3") if side in results]
+    titles = {"ours": f"sweepd {task.algorithm}", "sb3": f"SB3 {task.peer}"}
+    print(f"{task.env}, solved at {task.goal:g}: worst, median and best seed")
+    print("    steps   " + "   ".join(f"{titles[side]:<27s}" for side in sides))
+    for rows in zip(*(medians(results[side]["curves"]) for side in sides), strict=True):
+        cells = "   ".join(f"{low:8.1f} {middle:8.1f} {high:8.1f} " for _, low, middle, high in rows)
+        print(f"{rows[0][0]:9,d}   {cells}")
+    line = f"  {results['ours']['seconds_all_seeds']:.0f} s for all seeds"
+    if "sb3" in results:
+        line += f"; SB3 {results['sb3']['seconds_per_seed']:.0f} s per seed"
+    print(line + "\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
