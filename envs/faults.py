@@ -68,7 +68,7 @@ class ChoiceLatch:
     """Remembers for every row the first step whose action was none of the choices 0 … `choices` - 1, and that action.
 
     choices: one number; or several, where an action consists of several choices ((rows, choices) instead of (rows,)),
-    each at most 250. It keeps the actions of a few steps and looks at them together.
+    at most 254 each. It keeps the actions of a few steps and looks at them together.
     """
 
     _TOGETHER = 16

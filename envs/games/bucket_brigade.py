@@ -228,7 +228,8 @@ class BucketBrigade(VecEnv):
         """(N, 3, E) uint8, legal, of the rows' (num_envs, 3) actions."""
         if self.rematches:
             noted = noted[self._row_of]
-        acts = noted.view(self.num_games, -1).t().reshape(self.num_agents, 3, self.num_games)
+        acts = noted.view(self.num_games, -1).t().clone(memory_format=torch.contiguous_format)
+        acts = acts.view(self.num_agents, 3, self.num_games)
         for choice, options in enumerate(self.action_dims):
             acts[:, choice].clamp_max_(options - 1)
         return acts
