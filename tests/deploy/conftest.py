@@ -7,8 +7,16 @@ from pathlib import Path
 import alembic.command
 import pytest
 
+from deploy import constants
+
 # What a registry imports when it first needs it: once here is enough for all processes that are forked from this one.
 PRELOADED = (alembic.command,)
+
+
+@pytest.fixture(autouse=True)
+def short_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constant policies are traded over 300 bars, not thousands, in every promotion of these tests."""
+    monkeypatch.setattr(constants, "MOST_BARS", 300)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -59,8 +59,8 @@ def audit(folder: Path, url: str | None = None, slot: str = SLOT) -> Folded:
 def die_at(registry: Registry, point: int) -> None:
     """Let this process be killed, as by kill -9, when it reaches that point.
 
-    A point is before every system call that changes files, before and after every SQL statement, and before every
-    commit. Points are counted from 1.
+    A point is before every system call that changes files, before every SQL statement that changes something, and
+    before every commit: between two of them nothing changes that would survive. Points are counted from 1.
     """
     reached = 0
 
@@ -80,8 +80,12 @@ def die_at(registry: Registry, point: int) -> None:
     for name in ("mkdir", "chmod", "fsync", "rename", "replace", "rmdir", "unlink"):
         setattr(os, name, guarded(getattr(os, name)))
     engine = registry.database.engine
-    for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
-        sa.event.listen(engine, name, pass_by)
+    sa.event.listen(engine, "commit", pass_by)
+
+    @sa.event.listens_for(engine, "before_cursor_execute")
+    def _before(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if not statement.startswith(("SELECT", "PRAGMA", "BEGIN")):
+            pass_by()
 
 
 def live(folder: str, url: str | None, seed: int, bundles: list[Bundle] | None = None) -> None:

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from deploy.book import EqualWeight
+from deploy.live import arena
 from deploy.live.arena import Benchmark, benchmarks, compare, days_due, look_level
 
 Array = NDArray[np.float64]
@@ -58,6 +59,14 @@ def test_all_looks_together_keep_five_percent() -> None:
     assert sum(look_level(taken) for taken in range(10_000)) == pytest.approx(0.05, rel=1e-3)
 
 
+@pytest.fixture
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four times as many as the level asks for, and not thousands more."""
+    monkeypatch.setattr(arena, "FEWEST_DRAWS", 1_000)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_draws")
 def test_someone_no_better_hardly_ever_gets_the_place() -> None:
     """Two challengers beside a champion, both as good as it, looked at three times each."""
     dethroned, retired, looks = 0, 0, 0
@@ -79,6 +88,7 @@ def test_someone_no_better_hardly_ever_gets_the_place() -> None:
     assert 0.01 < retired / looks < 0.1
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_a_clear_advantage_is_found_and_a_clear_loser_sent_away() -> None:
     better, worse = 0, 0
     for seed in range(20):

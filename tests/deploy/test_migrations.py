@@ -96,11 +96,8 @@ def test_every_revision_is_upgraded_and_keeps_what_it_knew(registry_url: str, tm
     assert [event.kind for event in registry.events()] == ["promoted", "challenger", "challenger", "promoted"]
 
 
-@pytest.mark.parametrize(
-    ("revision", "table"),
-    [(revision, table) for table in APPEND_ONLY for revision in REVISIONS if revision >= SINCE.get(table, "0001")],
-)
-def test_history_is_append_only_in_every_revision(registry_url: str, revision: str, table: str) -> None:
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_history_is_append_only_in_every_revision(registry_url: str, revision: str) -> None:
     engine = _upgrade(registry_url, revision)
     _fill(engine, revision=revision)
     with engine.begin() as connection:
@@ -114,10 +111,13 @@ def test_history_is_append_only_in_every_revision(registry_url: str, revision: s
                 {"s": SLOT},
             )
             connection.execute(sa.text("INSERT INTO trader_events VALUES (1, :s, 'now', 1, 'k', '')"), {"s": SLOT})
-    column = "time = 0" if table == "lane_bars" else "at = 'never'"
-    for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET {column}"):
-        with pytest.raises(sa.exc.DBAPIError, match="append-only"), engine.begin() as connection:
-            connection.execute(sa.text(statement))
+    for table in APPEND_ONLY:
+        if revision < SINCE.get(table, "0001"):
+            continue
+        column = "time = 0" if table == "lane_bars" else "at = 'never'"
+        for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET {column}"):
+            with pytest.raises(sa.exc.DBAPIError, match="append-only"), engine.begin() as connection:
+                connection.execute(sa.text(statement))
 
 
 def test_a_registry_of_before_the_migrations_is_recognised(registry_url: str, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ Array = NDArray[np.float64]
 HOURLY = "1h"
 QUICK = Limits(draws=800)
 SCORED = 1_000
-RECORDS = 40
+RECORDS = 60
+TWO_LOOKS = Limits(draws=400)  # enough for the level of the second look
 
 
 def record(rng: np.random.Generator, bars: int, edge: float, *, rough: float = 1.0) -> tuple[Array, Array]:
@@ -28,14 +29,16 @@ def record(rng: np.random.Generator, bars: int, edge: float, *, rough: float = 1
     return equal + 0.002 * (edge + rough * noise), equal
 
 
-def alarmed(seed: int, edge: float, scored_edge: float, looks: int, *, rough: float = 1.0) -> list[str]:
+def alarmed(
+    seed: int, edge: float, scored_edge: float, looks: int, *, rough: float = 1.0, limits: Limits = QUICK
+) -> list[str]:
     """The verdicts of all looks at one live record."""
     rng = np.random.default_rng(seed)
     scored, scored_equal = record(rng, SCORED, scored_edge)
-    live, equal = record(rng, first_look(HOURLY, QUICK) << (looks - 1), edge, rough=rough)
+    live, equal = record(rng, first_look(HOURLY, limits) << (looks - 1), edge, rough=rough)
     return [
-        watch(live[:end], equal[:end], None, scored, scored_equal, HOURLY, seed=seed, limits=QUICK).verdict
-        for end in (first_look(HOURLY, QUICK) << look for look in range(looks))
+        watch(live[:end], equal[:end], None, scored, scored_equal, HOURLY, seed=seed, limits=limits).verdict
+        for end in (first_look(HOURLY, limits) << look for look in range(looks))
     ]
 
 
@@ -130,7 +133,7 @@ def test_a_long_record_is_thinned_without_changing_its_means() -> None:
 
 @pytest.mark.slow
 def test_false_alarms_stay_under_the_stated_share_over_all_looks() -> None:
-    alarms = ["worse than scored" in alarmed(seed, 0.1, 0.1, looks=3) for seed in range(RECORDS)]
+    alarms = ["worse than scored" in alarmed(seed, 0.1, 0.1, looks=2, limits=TWO_LOOKS) for seed in range(RECORDS)]
     assert np.mean(alarms) <= 0.05 + 2.0 * math.sqrt(0.05 * 0.95 / RECORDS)
 
 

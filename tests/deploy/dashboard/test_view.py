@@ -172,19 +172,19 @@ def test_thinning_keeps_ends_and_extremes_of_every_stretch(values: np.ndarray, m
             assert (inside.min(), inside.max()) == (values[start:stop].min(), values[start:stop].max())
 
 
-def test_months_of_five_minute_bars_are_few_points_with_the_worst_moment_among_them(tmp_path: Path) -> None:
+def test_weeks_of_five_minute_bars_are_few_points_with_the_worst_moment_among_them(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     store = TraderStore(registry.database)
     token = store.take_over("s", broker="sim", feed="f", timeframe="5m")
-    values = 1000.0 + np.cumsum(np.random.default_rng(0).standard_normal(20_000))
-    values[12_345] = 300.0
+    values = 1000.0 + np.cumsum(np.random.default_rng(0).standard_normal(5_000))
+    values[3_456] = 300.0
     lane = Lane("account", "account", None, 0, None, {})
     bars = [LaneBar("account", 300 * bar, None, float(value), 0.0) for bar, value in enumerate(values)]
     store.commit("s", token, Changes(lanes=[lane], bars=bars))
     (curve,) = _view(registry, store, "s").curves
     assert len(curve.time) <= 610
-    assert 300 * 12_345 in curve.time
-    assert max(curve.drawdown) == pytest.approx(1.0 - 300.0 / values[:12_345].max(), abs=1e-6)
+    assert 300 * 3_456 in curve.time
+    assert max(curve.drawdown) == pytest.approx(1.0 - 300.0 / values[:3_456].max(), abs=1e-6)
 
 
 def test_only_new_lines_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import re
 import socket
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import sweepd
 from deploy.live.store import Changes, TraderStore
 from deploy.registry import Registry
 from envs.errors import InputError, RunError
@@ -356,15 +358,22 @@ def _optuna(storage: str) -> Any:
     return optuna_dashboard.wsgi(storage)
 
 
+def _command(words: list[str], out: int) -> None:
+    os.dup2(out, 1)
+    sys.argv, sys.stdout = words, os.fdopen(1, "w")
+    sweepd.main()
+
+
 def test_served_on_the_loopback_until_it_is_ended(made: Made) -> None:
-    """The real command, in a process of its own."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sweepd", "dashboard", "demo-1h", "--port", "0", "--deployments", str(made.folder)],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    """The real command, in a process of its own: a fork, which has imported everything."""
+    words = ["sweepd", "dashboard", "demo-1h", "--port", "0", "--deployments", str(made.folder)]
+    reading, writing = os.pipe()
+    process = multiprocessing.get_context("fork").Process(target=_command, args=(words, writing))
+    process.start()
+    os.close(writing)
     try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
+        with open(reading) as out:
+            line = out.readline()
         found = re.search(r"http://127\.0\.0\.1:(\d+)/\?slot=demo-1h", line)
         assert found is not None, line
         with urllib.request.urlopen(found.group(), timeout=120) as answer:
@@ -374,4 +383,5 @@ def test_served_on_the_loopback_until_it_is_ended(made: Made) -> None:
             assert answer.status == 200
     finally:
         process.terminate()
-        assert process.wait(120) == 0
+        process.join(120)
+        assert process.exitcode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterator
 from decimal import Decimal
@@ -63,14 +64,14 @@ def test_the_live_trader_does_what_the_replay_does_bit_for_bit(tmp_path: Path) -
 
 def test_a_kill_at_any_step_changes_nothing_of_what_is_traded_and_written(tmp_path: Path) -> None:
     bars, bundle = bars_of(FIRST + 4, holes=0.05), bundle_of()
-    undisturbed = World(tmp_path / "undisturbed", bundle, bars, FIRST)
-    undisturbed.begin()
+    start = World(tmp_path / "start", bundle, bars, FIRST)
+    start.begin()
+    undisturbed = start.copy(tmp_path / "undisturbed")
     count = Killer()
     undisturbed.run(count)
     assert count.steps >= 8
     for at in range(1, count.steps + 1):
-        world = World(tmp_path / str(at), bundle, bars, FIRST)
-        world.begin()
+        world = start.copy(tmp_path / str(at))
         with pytest.raises(Killed):
             world.run(Killer(at))
         world.run()
@@ -78,19 +79,21 @@ def test_a_kill_at_any_step_changes_nothing_of_what_is_traded_and_written(tmp_pa
         assert world.orders() == undisturbed.orders(), at
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_step_loses_and_repeats_no_order_at_a_broker(tmp_path: Path, exchange: Exchange) -> None:
-    bars, bundle = bars_of(FIRST + 4), bundle_of()
-    undisturbed = World(tmp_path / "undisturbed", bundle, bars, FIRST, exchange)
-    undisturbed.begin()
+    bars, bundle = bars_of(FIRST + 3), bundle_of()
+    start = World(tmp_path / "start", bundle, bars, FIRST, exchange)
+    start.begin()
+    begun = copy.deepcopy((exchange.cash, exchange.units, exchange.orders))
+    undisturbed = start.copy(tmp_path / "undisturbed")
     count = Killer()
     undisturbed.run(count)
     cash, held = exchange.cash, dict(exchange.units)
     assert len(exchange.orders) >= 3
-    assert count.steps > 20
+    assert count.steps > 12
     for at in range(1, count.steps + 1):
-        exchange.cash, exchange.units, exchange.orders = Decimal(10_000), {}, {}
-        world = World(tmp_path / str(at), bundle, bars, FIRST, exchange)
-        world.begin()
+        exchange.cash, exchange.units, exchange.orders = copy.deepcopy(begun)
+        world = start.copy(tmp_path / str(at))
         with pytest.raises(Killed):
             world.run(Killer(at))
         world.run()
