@@ -26,7 +26,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from agents.policy_members import Member, check_members, kind_of, layers_of, sizes_of
+from agents.policy_members import Member, check_members, convolutions_of, kind_of, layers_of, sizes_of
 from envs.errors import InputError, RunError
 from envs.files import write_atomic
 
@@ -79,7 +79,7 @@ class FrozenPolicy:
         if not np.isfinite(row).all():
             column = int(np.flatnonzero(~np.isfinite(row))[0])
             raise RunError(f"The observation's column {column} is {row[column]}, which is not finite.")
-        if self.discrete:
+        if self.discrete or self._batched[0].image:
             return self.act_batch(row[None], legal=legal).reshape(-1).astype(np.float64)
         state = row.astype(np.float64)
         total = np.zeros(self.action_dim)
@@ -148,7 +148,8 @@ class _Batched:
 
     def __init__(self, member: Member) -> None:
         self.gives, self.sizes, self.several = kind_of(member).gives, sizes_of(member), "action_dims" in member
-        self._plan = layers_of(member)
+        self.image = tuple(member["image_shape"].tolist()) if "image_shape" in member else ()
+        self._convolutions, self._plan = convolutions_of(member), layers_of(member)
         own = {name: tensor.detach().cpu().double() for name, tensor in member.items()}
         self._tensors = {torch.device("cpu"): own}
 
@@ -163,6 +164,11 @@ class _Batched:
         """What the last layer gives, (rows, outputs)."""
         own = self.on(states.device)
         hidden = (states.double() - own["state_avg"]) / own["state_std"]
+        if self.image:
+            hidden = hidden.view(-1, *self.image)
+            for name, stride in self._convolutions:
+                hidden = torch.conv2d(hidden, own[f"{name}.weight"], own[f"{name}.bias"], stride).relu_()
+            hidden = hidden.flatten(1)
         for name, relu in self._plan:
             hidden = torch.addmm(own[f"{name}.bias"], hidden, own[f"{name}.weight"].mT)
             hidden = hidden.relu_() if relu else hidden

@@ -10,7 +10,9 @@
 
 Every one has state_avg and state_std (state_dim,). All are float32 but action_dims, (choices,) int64: the sizes of the
 choices that make up an action, whose logits lie side by side. chain.k.weight (size of choice k, sizes of those before):
-what each option of the earlier choices, once taken, adds to the logits of choice k.
+what each option of the earlier choices, once taken, adds to the logits of choice k. Those that see images have conv.0.*,
+conv.1.* …, too, which come before all else, with ReLU after each; and image_shape (channels, height, width) and
+conv_strides, int64.
 
 To act, every one of them is a chain of linear layers: between them ReLU, but for the value networks' encoder, whose
 last layer is followed by the values at once. (How high a dueling network deems the state, and its second values, are
@@ -19,6 +21,7 @@ no matter for which action is best.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +31,7 @@ from torch import Tensor
 from envs.errors import InputError
 
 Member = Mapping[str, Tensor]
-ACTION_DIMS = "action_dims"
+ACTION_DIMS, IMAGE_SHAPE, STRIDES = "action_dims", "image_shape", "conv_strides"
 _STATE, _VALUE = frozenset({"state_avg", "state_std"}), frozenset({"value_avg", "value_std"})
 
 
@@ -73,6 +76,12 @@ def layers_of(member: Member) -> list[tuple[str, bool]]:
     names = [name for prefix in kind.acts for name in _layers(member, prefix)]
     straight = _layers(member, "net_state")[-1:]
     return [(name, name not in straight and name != names[-1]) for name in names]
+
+
+def convolutions_of(member: Member) -> list[tuple[str, int]]:
+    """The names of the convolutions before the layers ("conv.0", …), each with its stride; none without images."""
+    strides = member[STRIDES].tolist() if STRIDES in member else []
+    return [(f"conv.{index}", stride) for index, stride in enumerate(strides)]
 
 
 def sizes_of(member: Member) -> tuple[int, ...]:
@@ -125,6 +134,10 @@ def _fault(member: Member) -> str | None:
     layers = [name for prefix in kind.acts for name in _layers(member, prefix)]
     heads = [f"{prefix}.0" for prefix in (*kind.acts[1:], *kind.others)]
     wanted = {f"{layer}.{part}" for layer in {*layers, *heads} for part in ("weight", "bias")} | kind.extras
+    if IMAGE_SHAPE in member:
+        count = sum(name.startswith("conv.") and name.endswith(".weight") for name in member)
+        wanted |= {IMAGE_SHAPE, STRIDES}
+        wanted |= {f"conv.{index}.{part}" for index in range(count) for part in ("weight", "bias")}
     chains = sorted(name for name in member if name.startswith("chain.")) if ACTION_DIMS in member else []
     if chains:
         wanted |= {f"chain.{choice}.weight" for choice in range(1, member[ACTION_DIMS].numel())}
@@ -132,11 +145,14 @@ def _fault(member: Member) -> str | None:
         missing, extra = sorted(wanted - set(member)), sorted(set(member) - wanted)
         return f"lacks {missing} and has {extra} too many" if layers else "has no layer"
     for name, tensor in member.items():
-        right = torch.int64 if name == ACTION_DIMS else torch.float32
+        right = torch.int64 if name in {ACTION_DIMS, IMAGE_SHAPE, STRIDES} else torch.float32
         if tensor.dtype != right:
             return f"has {name} as {tensor.dtype}, not {str(right).removeprefix('torch.')}"
         if not bool(torch.isfinite(tensor).all()):
             return f"has values in {name} that are not finite"
+    seen = _images_fault(member) if IMAGE_SHAPE in member else None
+    if seen is not None:
+        return seen
     shapes = _shapes(member, kind, layers)
     for name, shape in shapes.items():
         if tuple(member[name].shape) != shape or 0 in shape:
@@ -158,8 +174,9 @@ def _fault(member: Member) -> str | None:
 
 def _shapes(member: Member, kind: Kind, layers: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """What fits together, given the observations' columns and each layer's own."""
-    rows = encoded = member["state_avg"].numel()
-    shapes: dict[str, tuple[int, ...]] = {"state_avg": (rows,), "state_std": (rows,)}
+    columns = member["state_avg"].numel()
+    shapes: dict[str, tuple[int, ...]] = {"state_avg": (columns,), "state_std": (columns,)}
+    rows = encoded = math.prod(_planes(member)[-1]) if IMAGE_SHAPE in member else columns
     for layer in layers:
         weight = member[f"{layer}.weight"]
         columns = weight.shape[0] if weight.dim() == 2 else 0
@@ -175,3 +192,38 @@ def _shapes(member: Member, kind: Kind, layers: Sequence[str]) -> dict[str, tupl
     if ACTION_DIMS in member:
         shapes[ACTION_DIMS] = (member[ACTION_DIMS].numel(),)
     return shapes | dict.fromkeys(kind.extras & _VALUE, (1,))
+
+
+def _images_fault(member: Member) -> str | None:
+    sizes, strides = member[IMAGE_SHAPE], member[STRIDES]
+    weights = [member[f"conv.{index}.weight"] for index in range(strides.numel()) if f"conv.{index}.weight" in member]
+    if sizes.shape != (3,) or strides.dim() != 1 or not len(weights) or int(min(sizes.min(), strides.min())) < 1:
+        return (
+            f"has image_shape {sizes.tolist()} and conv_strides {strides.tolist()}, of which no convolutions are made"
+        )
+    if f"conv.{strides.numel()}.weight" in member or len(weights) < strides.numel():
+        return f"has conv_strides {strides.tolist()}, which are not one for each convolution"
+    if any(weight.dim() != 4 or weight.shape[2] != weight.shape[3] for weight in weights):
+        return "has convolutions whose filters are not square"
+    channels = int(sizes[0])
+    for index, weight in enumerate(weights):
+        bias = member[f"conv.{index}.bias"]
+        if weight.shape[1] != channels or bias.shape != weight.shape[:1]:
+            return f"has conv.{index}.weight of shape {tuple(weight.shape)}, which doesn't fit the rest"
+        channels = weight.shape[0]
+    if min(min(plane) for plane in _planes(member)) < 1:
+        return f"has convolutions that are larger than its images of {sizes.tolist()}"
+    if member["state_avg"].numel() != math.prod(sizes.tolist()):
+        return f"has state_avg of {member['state_avg'].numel()} pixels, not those of images of {sizes.tolist()}"
+    return None
+
+
+def _planes(member: Member) -> list[tuple[int, int, int]]:
+    """The image, and what each convolution makes of it."""
+    channels, height, width = member[IMAGE_SHAPE].tolist()
+    planes = [(channels, height, width)]
+    for name, stride in convolutions_of(member):
+        channels, _, kernel, _ = member[f"{name}.weight"].shape
+        height, width = ((side - kernel) // stride + 1 for side in (height, width))
+        planes.append((channels, height, width))
+    return planes

@@ -21,7 +21,10 @@ from elegantrl.agents.net import (
 from torch import Tensor
 
 from agents.policy import FrozenPolicy, load_members, save_members
+from agents.ppo import PPO, PPOParams
+from agents.shape import Shape
 from envs.errors import InputError, RunError
+from tests.agents.toy_env import ImageEnv
 
 NUMBERS, VALUES = (ActorPPO, ActorSAC), (QNet, QNetDuel, QNetTwin, QNetTwinDuel)
 STATE, ACTIONS = 5, 4
@@ -140,6 +143,27 @@ def test_several_choices_one_after_the_other_among_the_legal(dims: tuple[int, ..
         assert one.tolist() == [float(option) for option in chosen]
     drawn = policy.act_batch(obs, False, torch.Generator().manual_seed(1), legal)
     assert all(bool(mask.gather(1, drawn[:, k : k + 1]).all()) for k, mask in enumerate(masks))
+
+
+def test_images_go_through_convolutions_first() -> None:
+    env = ImageEnv(1, 3)
+    shape = Shape.for_env(env, net_width=16, horizon=4, minibatch=4)
+    ppo = PPO(shape)
+    ppo.add_member(0, PPOParams(), 1, 1, torch.full((env.state_dim,), 100.0), torch.full((env.state_dim,), 60.0))
+    actor = ppo.export_member(0)[0]
+    policy = FrozenPolicy([actor])
+    obs = torch.randint(256, (40, env.state_dim), dtype=torch.uint8)
+    fast, many = ppo.act_fn()(obs), policy.act_batch(obs)
+    torch.testing.assert_close(many.to(fast.dtype), fast, rtol=0, atol=2e-6)
+    assert np.abs(policy.act(obs[0].numpy()).reshape(-1) - many[0].numpy()).max() <= 1.0000001e-6
+    for change, words in (
+        ({"conv_strides": torch.tensor([1])}, "not one for each convolution"),
+        ({"image_shape": actor["image_shape"] + 1}, "doesn't fit|not those of images"),
+        ({"conv.1.bias": torch.zeros(3)}, "conv.1.weight of shape"),
+        ({"conv_strides": torch.tensor([1, 50])}, "fits the rest|larger than"),
+    ):
+        with pytest.raises(InputError, match=words):
+            FrozenPolicy([actor | change])
 
 
 def test_samples_follow_the_shares_and_the_gaussians() -> None:
