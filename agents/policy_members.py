@@ -10,8 +10,8 @@
 
 Every one has state_avg and state_std (state_dim,). All are float32 but action_dims, (choices,) int64: the sizes of the
 choices that make up an action, whose logits lie side by side. chain.k.weight (size of choice k, sizes of those before):
-what each option of the earlier choices, once taken, adds to the logits of choice k. Those that see images have conv.0.*,
-conv.1.* …, too, which come before all else, with ReLU after each; and image_shape (channels, height, width) and
+what each option of the earlier choices, once taken, adds to the logits of choice k. Those that see images have also
+conv.0.*, conv.1.* …, which come before all else, with ReLU after each; and image_shape (channels, height, width) and
 conv_strides, int64.
 
 To act, every one of them is a chain of linear layers: between them ReLU, but for the value networks' encoder, whose
