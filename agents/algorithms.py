@@ -10,6 +10,7 @@ import torch
 
 from agents.d3qn import D3QN, D3QNParams, D3QNStats
 from agents.elegant_agents import KINDS, PREFIX, ElegantAgents, ElegantStats, Kind, kind_of
+from agents.heuristic import HeuristicParams, Heuristics, HeuristicStats
 from agents.learner import Learner
 from agents.networks import Shape
 from agents.ppo import PPO
@@ -24,7 +25,9 @@ class Algorithm:
     (its defaults are those of the algorithm). shape: the fields of `Shape` that a search may vary, with their defaults.
     curves: the figures of a rollout worth keeping, by name. discrete,
     continuous: which actions it takes. horizon, num_envs: steps and environments per rollout where nobody chose them;
-    None: as many environments as are fastest.
+    None: as many environments as are fastest. trains: whether members learn; where they don't, a trial costs its
+    evaluation alone. frozen: whether members act as `agents.policy` has it, and so can be deployed. games: the only
+    ones that it plays, by name; (): any.
     """
 
     name: str
@@ -36,6 +39,9 @@ class Algorithm:
     continuous: bool
     horizon: int = 64
     num_envs: int | None = None
+    trains: bool = True
+    frozen: bool = True
+    games: tuple[str, ...] = ()
 
     @property
     def table(self) -> str:
@@ -72,6 +78,10 @@ ALGORITHMS = {
     "d3qn": Algorithm(
         "d3qn", D3QN, OFF_POLICY_SHAPE, D3QNParams, _curves(D3QNStats), discrete=True, continuous=False,
         horizon=16, num_envs=4,
+    ),
+    "heuristic": Algorithm(
+        "heuristic", Heuristics, {}, HeuristicParams, _curves(HeuristicStats), discrete=True, continuous=False,
+        horizon=1, num_envs=1, trains=False, frozen=False, games=("bucket-brigade",),
     ),
 } | {PREFIX + name: _elegant(PREFIX + name, kind) for name, kind in KINDS.items()}  # fmt: skip
 

@@ -122,7 +122,8 @@ def _train(
         return True
     limit = default_limit() if flags["max_memory"] is None else round(flags["max_memory"] * 2**30)
     options = WorkerOptions(flags["n_trials"], flags["alongside"], flags["metrics_port"], limit)
-    deploy = (after_study, on_new_best) if flags["auto_deploy"] else (None, None)
+    deployable = get_algorithm(handle.spec.algorithm).frozen
+    deploy = (after_study, on_new_best) if flags["auto_deploy"] and deployable else (None, None)
     return work(handle, experiment, options, console, *deploy)
 
 
@@ -134,10 +135,7 @@ def _studies(flags: dict[str, Any]) -> list[dict[str, Any]]:
     if not scenarios:
         raise InputError(f"--scenario all: {flags['env']} has no scenarios; leave it out")
     named = flags["study_name"]
-    return [
-        {**flags, "scenario": name, "study_name": f"{named}-{name}" if named else None}
-        for name in scenarios
-    ]
+    return [{**flags, "scenario": name, "study_name": f"{named}-{name}" if named else None} for name in scenarios]
 
 
 def profile(flags: dict[str, Any], given: frozenset[str]) -> None:
@@ -178,6 +176,8 @@ def _request(flags: dict[str, Any], given: frozenset[str]) -> Request:
     )  # fmt: skip
     market = flags["env"] == "crypto"
     algorithm = get_algorithm(flags["algo"])
+    if not algorithm.trains:  # one rollout that takes no time
+        flags = {**flags, "budget": 1, "rungs": 1, "threads": flags["threads"] or 1}
     return Request(
         data_dir=flags["data_dir"] or Path("."),
         tickers=_tickers(flags["tickers"]),

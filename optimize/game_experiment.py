@@ -12,10 +12,11 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import torch
+from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from agents.learner import Act, StateDict
-from agents.policy import save_members
+from agents.policy import load_members, save_members
 from envs.errors import InputError
 from envs.files import write_atomic
 from envs.games.play import Episodes, interquartile_mean, interval, play_episodes, random_actions
@@ -23,6 +24,7 @@ from envs.games.registry import GameEnv, get_game
 from envs.streams import derive_seed
 from envs.vec_env import VecEnv
 from optimize.experiment import Evaluation, Experiment
+from optimize.league_artifacts import draw_league, write_league
 from optimize.search_space import Settings
 from optimize.spec import GameSpec
 
@@ -59,7 +61,6 @@ class GameExperiment(Experiment):
     """Copies of one game. Raises InputError where it is not known, or the algorithm cannot take its actions."""
 
     member = "seed"
-    published = ("returns.png", "episodes.parquet")
     spec: GameSpec
 
     def __init__(self, spec: GameSpec, device: torch.device) -> None:
@@ -71,6 +72,11 @@ class GameExperiment(Experiment):
             raise InputError(
                 f"--slots {spec.slots} is not a multiple of the {self.together} members of a trial (--seeds), which "
                 "play with each other"
+            )
+        if self.algorithm.games and spec.environment not in self.algorithm.games:
+            raise InputError(
+                f"--algo {spec.algorithm} plays {', '.join(self.algorithm.games)} alone, not --env {spec.environment}; "
+                "choose another algorithm"
             )
         look = self._make(1, LOOK_ENVS, device=torch.device("cpu"))
         kind = "discrete" if look.if_discrete else "continuous"
@@ -114,6 +120,7 @@ class GameExperiment(Experiment):
             for slot, params in enumerate(here):
                 env.configure_member(slot, self.env_params(params))
                 env.reset_member(slot, derive_seed(self.spec.seed, "evaluation"))
+            getattr(act, "begin", lambda _: None)(env)
             ended = getattr(act, "ended", lambda _: None)
             played.append(play_episodes(env, act, self.seats, len(here), ask, ended))
         returns = np.concatenate([part.returns for part in played])
@@ -140,9 +147,23 @@ class GameExperiment(Experiment):
             f"seeds: {spec.seeds} members per trial{together}, each judged by {spec.episodes} episodes",
         ]
 
+    @property
+    def published(self) -> tuple[str, ...]:  # type: ignore[override]
+        """With the league of the trial's members where the game is one of several players."""
+        league = ("league.png", "league.json") if self._in_league else ()
+        return ("returns.png", *league, "episodes.parquet")
+
+    @property
+    def _in_league(self) -> bool:
+        return self.seats > 1 and self.algorithm.frozen
+
     def write(self, folder: Path, members: Sequence[StateDict], evaluation: GameEvaluation) -> dict[str, Any]:
         weights = folder / "members.safetensors"
-        save_members(weights, members)
+        if self.algorithm.frozen:
+            save_members(weights, members)
+        else:
+            named = {f"m{index:03d}.{name}": t for index, own in enumerate(members) for name, t in own.items()}
+            write_atomic(weights, save_tensors(named))
         frame = episode_frame(evaluation.episodes)
         write_atomic(folder / "episodes.parquet", lambda path: frame.to_parquet(path, index=False))
         write_atomic(folder / "metrics.json", json.dumps(evaluation.metrics(), indent=1))
@@ -150,6 +171,11 @@ class GameExperiment(Experiment):
         return {"path": f"{folder.name}/{weights.name}", "sha256": sha256}
 
     def draw(self, folder: Path, title: str) -> None:
+        if self._in_league:
+            members = load_members(folder / "members.safetensors")
+            seed = derive_seed(self.spec.seed, "league")
+            write_league(folder, self.game, self.game.params(**self.spec.env), members, seed)
+            draw_league(folder, title)
         draw_returns(folder, title)
 
 

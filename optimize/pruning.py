@@ -21,8 +21,9 @@ from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPE
 from optuna.search_space import IntersectionSearchSpace
 
 from envs.errors import InputError
+from optimize.cma import CMASampler
 
-SAMPLERS = ("tpe", "random")
+SAMPLERS = ("tpe", "random", "cmaes")
 PRUNERS = ("hyperband", "median", "none")
 
 
@@ -102,6 +103,8 @@ def make_sampler(
     sampler: BaseSampler
     if name == "tpe":
         sampler = SharedSpaceTPE(seed % 2**32, space or IntersectionSearchSpace(include_pruned=True))
+    elif name == "cmaes":
+        sampler = CMASampler(seed % 2**32, space or IntersectionSearchSpace(include_pruned=True))
     elif name == "random":
         sampler = RandomSampler(seed=seed % 2**32)
     else:

@@ -1,0 +1,102 @@
+"""CMA-ES as a sampler whose state is the study's history."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.search_space import IntersectionSearchSpace
+from optuna.trial import FrozenTrial, TrialState
+
+GENERATION = "sweepd:cma_generation"
+SIGMA = 0.25  # of the first generation, around the middle of every range, whose width is 1
+Range = FloatDistribution | IntDistribution
+
+
+class CMASampler(BaseSampler):
+    """CMA-ES (Hansen, "The CMA evolution strategy: a tutorial", 2016) by the package `cmaes`, over the ranges that all
+    trials have; what is no range is drawn at random, and so is everything before the first trial is complete.
+
+    Whoever asks runs the strategy again from the values of the generations that are complete, whose trials note which
+    one they belong to. So it does not matter which process asks, and nothing but numbers is kept. (Optuna's own sampler
+    keeps a pickle in the database, which would have to be trusted.) Trials that are asked for together, or while others
+    run, are of one generation; the first ones of it that are complete, by number, are its population.
+
+    seed: of this trial's draw. space: of one study, and kept as long as it.
+    """
+
+    def __init__(self, seed: int, space: IntersectionSearchSpace) -> None:
+        self._seed, self._shared = seed, space
+        self._random = RandomSampler(seed=seed)
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002 -- Optuna's signature
+        shared = self._shared.calculate(study, use_cache=True)
+        return {name: d for name, d in sorted(shared.items()) if isinstance(d, Range) and not d.single()}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        ranges = {name: d for name, d in search_space.items() if isinstance(d, Range)}
+        if len(ranges) < 2:  # the strategy needs two
+            return {}
+        complete = [t for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if _covers(t, ranges)]
+        strategy = _replay(complete, ranges, self._seed)
+        if GENERATION not in trial.system_attrs:  # a trial that was asked for before, and put back, keeps what it drew
+            study._storage.set_trial_system_attr(trial._trial_id, GENERATION, strategy.generation)
+        return {name: _value(d, x) for (name, d), x in zip(ranges.items(), strategy.ask(), strict=True)}
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+
+def _replay(complete: Sequence[FrozenTrial], ranges: Mapping[str, Range], seed: int) -> Any:
+    """The strategy after all generations that are over; it draws by `seed`."""
+    from cmaes import CMA
+
+    count = len(ranges)
+    bounds = np.array([[0.0, 1.0]] * count)
+    strategy = CMA(np.full(count, 0.5), SIGMA, bounds=bounds, seed=seed % 2**32)
+    while True:
+        own = [t for t in complete if t.system_attrs.get(GENERATION) == strategy.generation][: strategy.population_size]
+        if len(own) < strategy.population_size:
+            return strategy
+        strategy.tell([(_point(t.params, ranges), -float(t.value or 0.0)) for t in own])
+
+
+def _covers(trial: FrozenTrial, ranges: Mapping[str, Range]) -> bool:
+    return all(name in trial.params for name in ranges)
+
+
+def _ends(of: Range) -> tuple[float, float]:
+    """Of a range, on the scale that it is drawn on; half a step more where it is of integers, so that all are alike."""
+    half = of.step / 2 if isinstance(of, IntDistribution) else 0.0
+    low, high = of.low - half, of.high + half
+    return (math.log(low), math.log(high)) if of.log else (low, high)
+
+
+def _point(params: Mapping[str, Any], ranges: Mapping[str, Range]) -> NDArray[np.float64]:
+    """(ranges,) numbers from 0 to 1."""
+    point = []
+    for name, own in ranges.items():
+        low, high = _ends(own)
+        point.append(((math.log(params[name]) if own.log else params[name]) - low) / (high - low))
+    return np.array(point)
+
+
+def _value(of: Range, share: float) -> float | int:
+    """The value at a share of the range."""
+    low, high = _ends(of)
+    value = low + float(share) * (high - low)
+    value = math.exp(value) if of.log else value
+    if of.step is not None:
+        value = of.low + round((value - of.low) / of.step) * of.step
+    value = min(max(value, of.low), of.high)
+    return int(value) if isinstance(of, IntDistribution) else value

@@ -1,0 +1,250 @@
+"""Population training on Bucket Brigade: how fast it is, and how well what it makes plays.
+
+speed   Episodes (whole games of all seats) per second of population training: `--members` policies that are dealt to
+        the seats of each other's games, rollouts and gradient steps included. Medians of `--runs` timings.
+goals   Per scenario: trains a population from the defaults of the preset `game`, evolves the heuristic players'
+        parameters with CMA-ES (`--generations` of 8, the mean of the last distribution is what counts), and compares
+        mean team returns over `--games` new games each: the best trained member (chosen on games of its own) in
+        self-play, the whole population as one team, every baseline player, and the evolved heuristic. With `--save`
+        the file is written after every scenario, and holds those of earlier calls, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import cmaes
+import numpy as np
+import torch
+from machine import machine, machine_line
+from torch import Tensor
+
+from agents.league import Players, frozen_players
+from agents.policy import Member
+from agents.ppo import PPO, PPOParams, Shape
+from envs.files import write_atomic
+from envs.games.bucket_brigade import BucketBrigade
+from envs.games.bucket_observation import BucketObservation
+from envs.games.bucket_players import PLAYERS, Brigade, Theta, heuristic
+from envs.games.bucket_scenarios import SCENARIOS, BucketParams, scenario
+from envs.games.play import play_episodes
+from envs.streams import derive_seed
+from envs.vec_env import Step
+from optimize.search_space import Settings, Subject, load_space
+
+POPULATION = 8  # of CMA-ES
+CHOOSING = 500  # games by which the best member is chosen
+Act = Callable[[Tensor], Tensor]
+
+
+class CountingBrigade(BucketBrigade):
+    """Counts the games that end."""
+
+    rows_ended: Tensor | int = 0
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        """As in any environment."""
+        made = super().step(action, out)
+        self.rows_ended = self.rows_ended + (made.terminated | made.truncated).sum()
+        return made
+
+    @property
+    def games_ended(self) -> int:
+        """Since it was made."""
+        return int(self.rows_ended) // self.num_agents
+
+
+def defaults() -> Settings:
+    """Where a search with the preset begins."""
+    space = load_space("game", Subject("bucket-brigade", "ppo"))
+    return space.resolve(space.start)
+
+
+def population(args: argparse.Namespace, params: BucketParams, rollouts: int, **shape: Any) -> tuple[Any, PPO]:
+    """An environment in which all members play together, and the program that trains them."""
+    env = CountingBrigade([params] * args.members, args.games_per_member * params.num_agents, together=args.members)
+    settings = defaults()
+    obs = env.reset([derive_seed(args.seed, "env", member) for member in range(args.members)])
+    ppo = PPO(Shape.for_env(env, horizon=args.horizon, **{**settings.shape, **shape}))
+    zeros, ones = torch.zeros(env.state_dim), torch.ones(env.state_dim)  # scaled observations need no normaliser
+    for member in range(args.members):
+        ppo.add_member(member, PPOParams(**settings.learner), derive_seed(args.seed, member), rollouts, zeros, ones)
+    ppo.begin(obs)
+    return env, ppo
+
+
+def speed(args: argparse.Namespace) -> dict[str, Any]:
+    """Time some rollouts, again and again."""
+    params = scenario(args.scenarios[0])
+    env, ppo = population(args, params, 1000, minibatch=args.minibatch, epochs=args.epochs)
+    ppo.train(env, 1)
+    runs = []
+    for _ in range(args.runs):
+        before, began = env.games_ended, time.perf_counter()
+        ppo.train(env, args.rollouts)
+        runs.append((env.games_ended - before) / (time.perf_counter() - began))
+    setup = {name: getattr(args, name) for name in (
+        "members", "games_per_member", "horizon", "minibatch", "epochs", "rollouts", "runs",
+    )}  # fmt: skip
+    found = {"scenario": args.scenarios[0], **setup, "network": [ppo.shape.net_width] * ppo.shape.net_depth}
+    found |= {"episodes_per_second": statistics.median(runs), "all_runs": runs}
+    print(", ".join(f"{name} {value}" for name, value in setup.items()))
+    print(f"{found['episodes_per_second']:,.0f} episodes/s (median of {args.runs})")
+    return found
+
+
+# ---- goals -----------------------------------------------------------------------------------------------------------
+
+
+def train(args: argparse.Namespace, params: BucketParams) -> list[Member]:
+    """The actors of a trained population."""
+    env, ppo = population(args, params, args.rollouts)
+    ppo.train(env, args.rollouts)
+    return [ppo.export_member(member)[0] for member in range(args.members)]
+
+
+def team_returns(params: BucketParams, teams: Sequence[Act], games: int, seed: int) -> np.ndarray:
+    """(teams, games): each team plays the same games, all seats of them."""
+    env = BucketBrigade([params] * len(teams), games * params.num_agents)
+    env.reset([seed] * len(teams))
+
+    def act(obs: Tensor) -> Tensor:
+        return torch.cat([team(rows) for team, rows in zip(teams, obs.chunk(len(teams)), strict=True)])
+
+    return play_episodes(env, act, params.num_agents).returns
+
+
+def mixed(players: Players, agents: int) -> Act:
+    """A team of all of them: in game g, seat s is player g + s."""
+
+    def act(obs: Tensor) -> Tensor:
+        count = len(players.names)
+        game, seat = torch.arange(len(obs)) // agents, torch.arange(len(obs)) % agents
+        order = ((game + seat) % count).argsort(stable=True)
+        actions = torch.empty(len(obs), 3, dtype=torch.int64)
+        actions[order] = players.act(obs[order])
+        return actions
+
+    return act
+
+
+def evolve(args: argparse.Namespace, params: BucketParams, seen: BucketObservation) -> tuple[Theta, list[float]]:
+    """Parameters of the heuristic players by CMA-ES, and the mean team return of each generation."""
+    search = cmaes.CMA(
+        np.full(4, 0.5), 0.3, bounds=np.array([[0.0, 1.0]] * 4), population_size=POPULATION, seed=args.seed
+    )
+    course = []
+    for generation in range(args.generations):
+        seed = derive_seed(args.seed, "evolution", generation)
+        asked = [search.ask() for _ in range(POPULATION)]
+        teams = [Brigade(heuristic(Theta(*x)), seen, derive_seed(seed, index)) for index, x in enumerate(asked)]
+        scores = team_returns(params, teams, args.games // 16, seed).mean(1)
+        search.tell([(x, -score) for x, score in zip(asked, scores, strict=True)])
+        course.append(float(scores.mean()))
+    return Theta(*search.mean.clip(0.0, 1.0).tolist()), course
+
+
+def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """One scenario."""
+    params = scenario(name)
+    seen = BucketObservation(params.num_houses, params.num_agents, 1, scaled=True, device=torch.device("cpu"))
+    began, cpu = time.perf_counter(), time.process_time()
+    members = train(args, params)
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+    alone = [frozen_players([str(index)], [member]).act for index, member in enumerate(members)]
+    scores = team_returns(params, alone, CHOOSING, derive_seed(args.seed, "choosing")).mean(1)
+    best = int(scores.argmax())
+    theta, course = evolve(args, params, seen)
+    everybody = frozen_players([str(index) for index in range(len(members))], members)
+    teams = {"best member": alone[best], "population": mixed(everybody, params.num_agents)}
+    teams["evolved"] = Brigade(heuristic(theta), seen, derive_seed(args.seed, "evolved"))
+    teams |= {player: Brigade(player, seen, derive_seed(args.seed, player)) for player in PLAYERS}
+    returns = team_returns(params, list(teams.values()), args.games, derive_seed(args.seed, "comparison"))
+    means, errors = returns.mean(1), returns.std(1, ddof=1) / args.games**0.5
+    table = {
+        team: {"mean": float(mean), "error": float(error)}
+        for team, mean, error in zip(teams, means, errors, strict=True)
+    }
+    transitions = args.rollouts * args.horizon * args.games_per_member * params.num_agents
+    print(f"{name}: trained in {cpu_seconds:.0f} s of a core ({seconds:.0f} s), {transitions:,} steps per member")
+    print("  " + ", ".join(f"{team} {row['mean']:.0f} ± {row['error']:.0f}" for team, row in table.items()), flush=True)
+    return {
+        "teams": table, "games": args.games, "steps_per_member": transitions, "members": args.members,
+        "core_seconds": round(cpu_seconds, 1), "theta": theta._asdict(), "evolution": course, "seed": args.seed,
+        "member_scores": scores.tolist(),
+    }  # fmt: skip
+
+
+def goals(args: argparse.Namespace) -> dict[str, Any]:
+    """All scenarios asked for, beside those that the file holds."""
+    found = json.loads(args.save.read_text()).get("scenarios", {}) if args.save and args.save.exists() else {}
+    for name in args.scenarios:
+        found[name] = compare(args, name)
+        save(args, {"scenarios": found})
+    print(markdown(found))
+    return {"scenarios": found}
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """The table of the documentation."""
+    lines = [
+        "| scenario | best member | population | evolved heuristic | best baseline | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in SCENARIOS:
+        if name in found:
+            teams = found[name]["teams"]
+            baseline = max(PLAYERS, key=lambda player: teams[player]["mean"])
+            cells = [_cell(teams[team]) for team in ("best member", "population", "evolved", baseline)]
+            lines.append(f"| {name} | {' | '.join(cells)} | {baseline} |")
+    return "\n".join(lines)
+
+
+def _cell(row: dict[str, float]) -> str:
+    return f"{row['mean']:,.0f} ± {row['error']:.0f}"
+
+
+def save(args: argparse.Namespace, found: dict[str, Any]) -> None:
+    """Beside what the file holds of the other command."""
+    if args.save:
+        kept = json.loads(args.save.read_text()) if args.save.exists() else {}
+        write_atomic(args.save, json.dumps({**kept, **found}, indent=1) + "\n")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Parse, run, save."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["speed", "goals"])
+    parser.add_argument("--scenarios", default="", help="names, with commas; default: default for speed, all for goals")
+    parser.add_argument("--members", type=int, default=8)
+    parser.add_argument("--games-per-member", type=int, default=64)
+    parser.add_argument("--horizon", type=int, default=32)
+    parser.add_argument("--minibatch", type=int, default=1024, help="speed alone; goals has the preset's")
+    parser.add_argument("--epochs", type=int, default=2, help="speed alone; goals has the preset's")
+    parser.add_argument("--rollouts", type=int, default=0, help="default: 5 per timing of speed, 100 for goals")
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--games", type=int, default=4000)
+    parser.add_argument("--generations", type=int, default=25)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save", type=Path)
+    args = parser.parse_args(argv)
+    every = ["default"] if args.command == "speed" else list(SCENARIOS)
+    args.scenarios = args.scenarios.split(",") if args.scenarios else every
+    args.rollouts = args.rollouts or {"speed": 5, "goals": 100}[args.command]
+    torch.set_num_threads(args.threads)
+    print(machine_line(machine()))
+    made = machine()
+    found = {"speed": speed, "goals": goals}[args.command](args)
+    save(args, {**found, f"machine_{args.command}": made})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
