@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe, spawn
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -103,13 +103,12 @@ class Worker:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Have it call that method of its share; `finish` waits for that."""
-        self.post(name, *arguments)
-        self._tell(CALL)
-
-    def post(self, name: str, *arguments: Any) -> None:
-        """The call alone, for a worker that steps one by one, and is told of it through `send`."""
+        if self.setup.one_by_one:
+            self.send(np.asarray(CALLED, ASKED).tobytes())
+        else:
+            self._tell(CALL)
         with contextlib.suppress(OSError):  # that it is dead is found when its answer is waited for
-            self._talk.send((name, *arguments))
+            self._talk.send((name, *arguments))  # after the word, since much can only be sent while it is being read
 
     def send(self, data: bytes) -> None:
         """Through the socket of a worker that steps one by one."""
@@ -120,16 +119,26 @@ class Worker:
         finally:
             self.wake.setblocking(False)
 
-    def finish(self, patience: float) -> None:
-        """Wait for what it was told to do, at most so many seconds."""
+    def finish(self, patience: float) -> Any:
+        """Wait for what it was told to do, at most so many seconds; returns what the method returned."""
+        called, result = self._told == CALL, cast(Any, None)
         try:
-            done = self._side.wait_while(self._told, patience)
-        except GoneError:
+            # What is returned may be too much to be sent before anybody reads it.
+            done = not called or self._talk.poll(patience)
+            if done and called:
+                result = self._talk.recv()
+            done = done and self._side.wait_while(self._told, patience)
+        except (GoneError, EOFError, OSError):
             self.died()
         if not done:
             self.hung(patience)
         if self._side.word == FAILED:
-            self._raised(self._talk.recv())
+            self._raised(result if called else self._talk.recv())
+        return result
+
+    def result(self) -> Any:
+        """What the method returned, where a worker that steps one by one has said that it did."""
+        return self._talk.recv()
 
     def _tell(self, word: int) -> None:
         self._told = word
@@ -138,11 +147,7 @@ class Worker:
     def close(self) -> None:
         """Have it close its environments and leave; end it where it doesn't."""
         if self._process.poll() is None:
-            if self.setup.one_by_one:
-                self.post("close")
-                self.send(np.asarray(CALLED, ASKED).tobytes())
-            else:
-                self.call("close")
+            self.call("close")
             try:
                 self._process.wait(_LEAVE_WITHIN)
             except subprocess.TimeoutExpired:

@@ -104,8 +104,8 @@ class FirstReadyEnvs:
         self._held[:] = False
         for index, worker in enumerate(self._workers):
             own = np.flatnonzero(self._worker_of == index).tolist()
-            worker.post("reset", list(range(len(own))), [seeds[env] for env in own])
-            self._ask(index, CALLED, 1)
+            worker.call("reset", list(range(len(own))), [seeds[env] for env in own])
+            self._expect(index, 1)
         self._guard(lambda: self._gather(None))
         now = time.monotonic_ns()
         self._ready = [(now, env) for env in range(len(self._worker_of))]
@@ -135,17 +135,17 @@ class FirstReadyEnvs:
         owners = self._worker_of[envs]
         for index in np.unique(owners).tolist():
             own = envs[owners == index] - self._workers[index].setup.first
-            self._ask(index, own, len(own))
+            self._expect(index, len(own))
+            self._workers[index].send(own.astype(ASKED).tobytes())
 
     def close(self) -> None:
         """Close the environments and end the workers."""
         self._leave()
 
-    def _ask(self, index: int, what: int | NDArray[np.int64], count: int) -> None:
+    def _expect(self, index: int, count: int) -> None:
         if not self._busy[index]:
             self._since[index] = time.monotonic()
         self._busy[index] += count
-        self._workers[index].send(np.asarray(what, dtype=ASKED).tobytes())
 
     def _gather(self, batch: int | None) -> None:
         """Take what has come, until there are `batch` ready; None: until nothing is being stepped."""
@@ -173,7 +173,9 @@ class FirstReadyEnvs:
             worker.died()
         done, self._left[index] = records(self._left[index] + data, DONE)
         for env, at in done.tolist():
-            if env != CALLED:
+            if env == CALLED:
+                worker.result()
+            else:
                 heapq.heappush(self._ready, (at, worker.setup.first + env))
         self._busy[index] -= len(done)
         self._since[index] = time.monotonic()

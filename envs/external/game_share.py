@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from envs.external.actions import ActionLayout
 from envs.external.buffers import Buffers
+from envs.external.episode_log import Snapshot
 from envs.external.observations import ObservationLayout
 from envs.external.share import failed
 from envs.external.sources import BUFFERED, PARALLEL, Source
@@ -66,6 +67,12 @@ class GameShare:
             self._games[env].step()
         except Exception:
             failed(env)
+
+    def snapshot(self, envs: Sequence[int]) -> list[Snapshot | None]:
+        return [None for _ in envs]
+
+    def restore(self, envs: Sequence[int], snapshots: Sequence[Snapshot | None]) -> list[bool]:  # noqa: ARG002
+        return [False for _ in envs]
 
     def close(self) -> None:
         for game in self._games:

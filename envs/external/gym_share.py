@@ -9,6 +9,7 @@ from typing import Any
 
 from envs.external.actions import ActionLayout
 from envs.external.buffers import Buffers
+from envs.external.episode_log import EpisodeLog, Snapshot, restart
 from envs.external.observations import ObservationLayout
 from envs.external.share import failed
 from envs.external.sources import Made, Source
@@ -27,8 +28,9 @@ class GymShare:
         buffers: Buffers,
         observations: ObservationLayout,
         actions: ActionLayout,
+        resumable: bool = False,
     ) -> None:
-        """own: each environment's own arguments."""
+        """own: each environment's own arguments. resumable: whether to keep what `snapshot` needs."""
         self._source, self._actions, self._buffers = source, actions, buffers
         made = [self._make(env, kwargs) for env, kwargs in enumerate(own)]
         self._envs = [env for env, _ in made]
@@ -37,6 +39,7 @@ class GymShare:
         self._now = 0  # steps since then
         self._deadline = math.inf  # no row reaches its limit before
         self._seen, self._last = observations.writer(buffers.obs), observations.writer(buffers.final)
+        self._log = EpisodeLog(buffers.action) if resumable else None
         self._live: list[int] = []
         self._steps: list[Callable[[Any], Any]] = []
         self._where: slice | list[int] = []  # of the buffers
@@ -47,6 +50,8 @@ class GymShare:
             self._envs[row].close()
             env, limit = self._make(row, own)
             self._envs[row], self._limits[row] = env, math.inf if limit is None else limit
+            if self._log:
+                self._log.forget(row)
         self._settle([row for row in self._live if row not in set(envs)])
 
     def reset(self, envs: Sequence[int], seeds: Sequence[int]) -> None:
@@ -58,6 +63,8 @@ class GymShare:
 
     def step(self) -> None:
         self._now += 1
+        if self._log:
+            self._log.note()
         results: list[Any] = []
         add = results.append
         try:
@@ -104,6 +111,16 @@ class GymShare:
             buffers.final[env] = buffers.obs[env]
             self._begin(env, None)
 
+    def snapshot(self, envs: Sequence[int]) -> list[Snapshot | None]:
+        return list(self._log.snapshot(envs)) if self._log else [None for _ in envs]
+
+    def restore(self, envs: Sequence[int], snapshots: Sequence[Snapshot | None]) -> list[bool]:
+        done = []
+        for row, snapshot in zip(envs, snapshots, strict=True):
+            done.append(snapshot is not None and self._restore(row, snapshot))
+        self._settle(sorted({*self._live, *(row for row, restored in zip(envs, done, strict=True) if restored)}))
+        return done
+
     def close(self) -> None:
         for env in self._envs:
             env.close()
@@ -116,11 +133,31 @@ class GymShare:
 
     def _begin(self, row: int, seed: int | None) -> None:
         try:
+            if self._log:
+                self._log.begin(row, self._envs[row], seed)
             observation, _ = self._envs[row].reset(seed=seed)
             self._seen.one(row, observation)
         except Exception:
             failed(row)
         self._age[row] = -self._now
+
+    def _restore(self, row: int, snapshot: Snapshot) -> bool:
+        env = self._envs[row]
+        try:
+            observation = restart(env, snapshot.start)
+            for action in self._actions.decode(snapshot.actions):
+                observation, _, terminated, truncated, _ = env.step(action)
+                if terminated or truncated:
+                    return False
+            if observation is None:
+                return False
+            self._seen.one(row, observation)
+        except Exception:
+            failed(row)
+        self._age[row] = len(snapshot.actions) - self._now
+        if self._log:
+            self._log.restored(row, snapshot)
+        return True
 
     def _settle(self, live: list[int]) -> None:
         self._live = live

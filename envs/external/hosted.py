@@ -18,6 +18,7 @@ from envs.errors import InputError, RunError
 from envs.external.actions import ActionLayout
 from envs.external.buffers import Memory
 from envs.external.driver import Worker, WorkerFailure, close_all, unsendable
+from envs.external.episode_log import Snapshot
 from envs.external.observations import ObservationLayout
 from envs.external.share import EnvFailure, Share, make_share
 from envs.external.sources import Description, Source, describe
@@ -67,11 +68,13 @@ class HostedEnvs:
         patience: float = 20.0,
         restarts: int = 0,
         spin: float = SPIN,
+        resumable: bool = False,
     ) -> None:
         """own: each environment's own arguments. layout: who steps what; None: all in this process. description: what
         `describe` says of the source, where that is known. patience: seconds after which a worker that isn't done with
         a step counts as hung. restarts: how often, in all, a share whose environment raised, or whose worker died or
         hung, is made anew; its rows then show a truncated episode and a new one. spin: see `SPIN`.
+        resumable: whether `snapshot` is going to be asked for.
 
         Raises RunError with what happened where that is exceeded, InputError where the source cannot be sent to
         workers or has spaces that cannot be learned in.
@@ -86,7 +89,7 @@ class HostedEnvs:
         self._source, self._own, self._kind, self._rows = source, list(own), description.kind, description.rows
         self.observations = ObservationLayout(description.observation)
         self.actions = ActionLayout(description.action)
-        self._patience, self._restarts, self._spin = patience, restarts, spin
+        self._patience, self._restarts, self._spin, self._resumable = patience, restarts, spin, resumable
         self._seeds: list[int | None] = [None] * len(own)
         self._memory = Memory(len(own) * self._rows, self.observations, self.actions, len(layout.workers))
         self.layout, self.buffers = layout, self._memory.buffers
@@ -135,6 +138,25 @@ class HostedEnvs:
             except WorkerFailure as failure:
                 self._failed(index, failure)
 
+    def snapshot(self, envs: Sequence[int]) -> list[Snapshot | None]:
+        """What it takes to bring these back to where they are; None where that can't be told."""
+        return self._everywhere("snapshot", list(envs), None)
+
+    def restore(self, envs: Sequence[int], snapshots: Sequence[Snapshot | None]) -> list[bool]:
+        """Bring these back there, by the same actions; False where that can't be done, and where they then see
+        something else than `buffers` said when this was called.
+        """
+        rows = [slice(env * self._rows, (env + 1) * self._rows) for env in envs]
+        expected = [self.buffers.obs[own].tobytes() for own in rows]
+        by_env = dict(zip(envs, snapshots, strict=True))
+        done: list[bool] = self._everywhere("restore", list(envs), lambda some: [by_env[env] for env in some])
+        for env in envs:
+            self._seeds[env] = self._seeds[env] or 0  # no longer idle
+        return [
+            restored and self.buffers.obs[own].tobytes() == seen
+            for restored, own, seen in zip(done, rows, expected, strict=True)
+        ]
+
     def close(self) -> None:
         """Close the environments and end the workers."""
         if self._leave.alive:
@@ -146,14 +168,16 @@ class HostedEnvs:
         """This process's."""
         own = self._own[: self.layout.here]
         rows = self.buffers.part(0, len(own) * self._rows)
-        return make_share(self._source, own, rows, self.observations, self.actions, self._kind, self._rows)
+        return make_share(
+            self._source, own, rows, self.observations, self.actions, self._kind, self._rows, self._resumable
+        )
 
     def _start(self, index: int) -> Worker:
         first = self._firsts[index]
         own = tuple(self._own[first : first + self.layout.workers[index]])
         setup = Setup(
             self._source, own, self.observations, self.actions, self._kind, self._rows, first, len(self._own),
-            len(self.layout.workers), index, self._spin,
+            len(self.layout.workers), index, self._spin, resumable=self._resumable,
         )  # fmt: skip
         return Worker(setup, self._memory)
 
@@ -163,26 +187,31 @@ class HostedEnvs:
             return range(self.layout.here)
         return range(self._firsts[index], self._firsts[index] + self.layout.workers[index])
 
-    def _everywhere(self, name: str, envs: list[int], what: Callable[[list[int]], Any]) -> None:
-        """Call that method of every share that has some of these environments, with theirs and `what(theirs)`."""
-        asked = []
+    def _everywhere(self, name: str, envs: list[int], what: Callable[[list[int]], Any] | None) -> list[Any]:
+        """Call that method of every share that has some of these environments, with theirs and `what(theirs)`.
+
+        Returns what it returned for each of them.
+        """
+        asked, results = [], dict.fromkeys(envs)
         for index, worker in enumerate(self._workers):
             own = self._range(index)
             some = [env for env in envs if env in own]
             if some:
-                worker.call(name, [env - own.start for env in some], what(some))
-                asked.append((index, worker))
+                worker.call(name, [env - own.start for env in some], *([what(some)] if what else []))
+                asked.append((index, worker, some))
         some = [env for env in envs if env < self.layout.here]
         try:
             if some:
-                getattr(self._share, name)(some, what(some))
+                returned = getattr(self._share, name)(some, *([what(some)] if what else []))
+                results |= dict(zip(some, returned or [], strict=False))
         except EnvFailure as failure:
             self._failed(None, failure)
-        for index, worker in asked:
+        for index, worker, some in asked:
             try:
-                worker.finish(max(self._patience, 60.0))
+                results |= dict(zip(some, worker.finish(max(self._patience, 60.0)) or [], strict=False))
             except WorkerFailure as failure:
                 self._failed(index, failure)
+        return list(results.values())
 
     def _failed(self, index: int | None, failure: Exception) -> None:
         """Make the share of a worker, or of this process, anew; or end."""
@@ -204,7 +233,7 @@ class HostedEnvs:
         except (EnvFailure, WorkerFailure) as again:
             self.close()
             raise self._error(again) from None
-        self.reset(live, [_following(self._seeds[env]) for env in live])
+        self.reset(live, [_following(self._seeds[env], env) for env in live])
         buffers = self.buffers
         buffers.final[rows] = last
         buffers.reward[rows], buffers.terminated[rows] = 0.0, False
@@ -218,6 +247,6 @@ class HostedEnvs:
         return RunError(f"{self._source.name}: {text}")
 
 
-def _following(seed: int | None) -> int:
+def _following(seed: int | None, env: int) -> int:
     """Another seed, the same one whenever it is asked for."""
-    return int(np.random.SeedSequence((seed or 0, 1)).generate_state(1)[0] >> 1)
+    return int(np.random.SeedSequence((seed or 0, env)).generate_state(1)[0] >> 1)

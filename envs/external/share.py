@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Protocol
 
 from envs.external.actions import ActionLayout
 from envs.external.buffers import Buffers
+from envs.external.episode_log import Snapshot
 from envs.external.observations import ObservationLayout
 from envs.external.sources import SINGLE, Source
 
@@ -43,6 +44,14 @@ class Share(Protocol):
     def step_one(self, env: int) -> None:
         """One step of that one alone."""
 
+    def snapshot(self, envs: Sequence[int]) -> list[Snapshot | None]:
+        """What it takes to bring these back to where they are; None where that can't be told."""
+
+    def restore(self, envs: Sequence[int], snapshots: Sequence[Snapshot | None]) -> list[bool]:
+        """Bring them back there, by the same actions; False where that can't be done. Whoever asks compares what they
+        see.
+        """
+
     def close(self) -> None:
         """Close the environments."""
 
@@ -55,15 +64,16 @@ def make_share(
     actions: ActionLayout,
     kind: str,
     rows: int,
+    resumable: bool = False,
 ) -> Share:
     """`len(own)` environments, of that kind and with so many rows each (`sources.Description`), on all of `buffers`.
 
-    Raises EnvFailure where one cannot be made.
+    resumable: whether `snapshot` is going to be asked for. Raises EnvFailure where one cannot be made.
     """
     if kind == SINGLE:
         from envs.external.gym_share import GymShare
 
-        return GymShare(source, own, buffers, observations, actions)
+        return GymShare(source, own, buffers, observations, actions, resumable)
     from envs.external.game_share import GameShare
 
     return GameShare(source, own, buffers, observations, actions, kind, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from envs.errors import InputError
 from envs.external.action_check import ActionCheck
+from envs.external.episode_log import Snapshot
 from envs.external.hosted import HostedEnvs, Layout
 from envs.external.layouts import choose_layout
 from envs.external.sources import SINGLE, FactorySource, GymSource, Source, describe
@@ -28,8 +30,12 @@ class ExternalVecEnv(VecEnv):
     one-hot; or uint8 where `image_shape` is set. Actions: in [-1, 1], scaled to the bounds of a Box; int64 choices from
     0 otherwise. Slots that were never seeded are idle: they are not stepped, and show zeros.
 
-    An environment's state cannot be taken out of it. So a member that `set_member` put back begins new episodes, with
-    the next seeds of its stream: the same ones however often that is done, but not those it was torn from.
+    An environment's state cannot be taken out of it. So a member that `set_member` puts back is brought to where it was
+    by its episodes' actions, once more from their beginnings: exactly there, where an environment has its random
+    numbers from Gymnasium's `np_random` and its `reset` forgets all else (as Gymnasium's own do). That it sees what it
+    saw is checked; where it doesn't, and for environments of several agents, all of the member's rows begin new
+    episodes, with the next seeds of its stream: the same ones however often that is done, but not those it was torn
+    from.
     """
 
     def __init__(
@@ -75,7 +81,9 @@ class ExternalVecEnv(VecEnv):
         self._per_member = envs_per_member // what.rows  # environments
         every = [params for params in own for _ in range(self._per_member)]
         layout = layout or choose_layout(self._source, every, what).layout
-        self._envs = HostedEnvs(self._source, every, layout, description=what, patience=patience, restarts=restarts)
+        self._envs = HostedEnvs(
+            self._source, every, layout, description=what, patience=patience, restarts=restarts, resumable=True
+        )
         self._observations, self._actions = self._envs.observations, self._envs.actions
         self.max_step = what.limit or ENDLESS
         self.crewed = what.kind != SINGLE
@@ -169,16 +177,30 @@ class ExternalVecEnv(VecEnv):
         self._check.check()
 
     def get_member(self, member: int) -> dict[str, Tensor]:
-        """See `VecEnv.get_member`: only the stream and faults; see above."""
-        rows = self._rows(member)
-        return {"stream": self._streams.state(member), **self._check.state(slice(rows.start, rows.stop))}
+        """See `VecEnv.get_member`, and above."""
+        rows = slice(self._rows(member).start, self._rows(member).stop)
+        buffers = self._envs.buffers
+        state = {"stream": self._streams.state(member), **self._check.state(rows)}
+        for name, seen in (("obs", buffers.obs), ("final", buffers.final)):
+            state[name] = torch.from_numpy(seen[rows].copy().view(np.uint8).reshape(self.envs_per_member, -1))
+        found = [shot for shot in self._envs.snapshot(self._own_envs(member)) if shot is not None]
+        if len(found) == self._per_member:
+            ages = torch.tensor([len(shot.actions) for shot in found])
+            actions = np.zeros((len(found), max(1, int(ages.max())), self._actions.width), self._actions.dtype)
+            for own, shot in zip(actions, found, strict=True):
+                own[: len(shot.actions)] = shot.actions
+            starts = torch.from_numpy(np.stack([shot.start for shot in found]))
+            state |= {"starts": starts, "ages": ages, "actions": torch.from_numpy(actions)}
+        return state
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
-        """See `VecEnv.set_member`, and above: new episodes begin."""
-        rows = self._rows(member)
+        """See `VecEnv.set_member`, and above."""
+        rows = slice(self._rows(member).start, self._rows(member).stop)
         self._streams.set_state(member, state["stream"])
-        self._begin(member)
-        self._check.set_state(slice(rows.start, rows.stop), state)
+        self._started = True
+        if self._streams.seeded(member) and not self._brought_back(member, rows, state):
+            self._begin(member)
+        self._check.set_state(rows, state)
 
     @property
     def pids(self) -> list[int]:
@@ -194,6 +216,22 @@ class ExternalVecEnv(VecEnv):
 
     def _own_envs(self, member: int) -> range:
         return range(member * self._per_member, (member + 1) * self._per_member)
+
+    def _brought_back(self, member: int, rows: slice, state: dict[str, Tensor]) -> bool:
+        """Whether all of the member's environments are where they were."""
+        if "starts" not in state:
+            return False
+        parts = zip(state["starts"].numpy(), state["actions"].numpy(), state["ages"].tolist(), strict=True)
+        snapshots = [Snapshot(start, actions[:age]) for start, actions, age in parts]
+        buffers = self._envs.buffers
+        for name, seen in (("obs", buffers.obs), ("final", buffers.final)):
+            seen[rows] = np.ascontiguousarray(state[name].numpy()).view(seen.dtype).reshape(-1)
+        done = self._envs.restore(self._own_envs(member), snapshots)
+        if not all(done):
+            logging.getLogger(__name__).warning(
+                "%s can't be brought back to where it was; member %d begins new episodes", self.env_name, member
+            )
+        return all(done)
 
     def _begin(self, member: int) -> None:
         """New episodes with the next seeds of the member's stream."""

@@ -62,6 +62,7 @@ class Setup:
     index: int
     spin: float
     one_by_one: bool = False
+    resumable: bool = False
 
 
 def main(arguments: list[str]) -> None:
@@ -93,7 +94,9 @@ def _serve(handle: int, wake: socket.socket, talk: Any) -> None:
         memory = Memory(setup.total * setup.rows, setup.observations, setup.actions, setup.workers, handle)
         last = setup.first + len(setup.own)
         buffers = memory.buffers.part(setup.first * setup.rows, last * setup.rows)
-        share = make_share(setup.source, setup.own, buffers, setup.observations, setup.actions, setup.kind, setup.rows)
+        share = make_share(
+            setup.source, setup.own, buffers, setup.observations, setup.actions, setup.kind, setup.rows, setup.resumable
+        )
     except EnvFailure as failure:
         talk.send(failure)
         return
@@ -147,11 +150,11 @@ def records(data: bytes, kind: np.dtype[Any]) -> tuple[NDArray[Any], bytes]:
 
 
 def call(share: Share, talk: Any) -> None:
-    """Call the method that the driver names. Raises GoneError where it wants this process to leave."""
+    """Call the method that the driver names, and send what it returns. Raises GoneError where it asks to leave."""
     name, *arguments = talk.recv()
     if name == "close":
         raise GoneError
-    getattr(share, name)(*arguments)
+    talk.send(getattr(share, name)(*arguments))
 
 
 if __name__ == "__main__":

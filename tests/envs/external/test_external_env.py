@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import gymnasium
@@ -9,10 +10,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from safetensors.torch import load, save
 from torch import Tensor
 
 from envs.errors import InputError, RunError
+from envs.external.hosted import Layout
 from envs.external.vec_env import ExternalVecEnv
+from tests.envs.external.samples import Counter
 
 
 def actions_for(env: ExternalVecEnv, generator: torch.Generator) -> Tensor:
@@ -76,16 +80,66 @@ def test_a_slot_that_was_never_seeded_is_idle() -> None:
     assert made.reward.tolist() == [0.0, 0.0, 1.0, 1.0]
 
 
-def test_a_member_that_is_put_back_begins_the_same_episodes_again() -> None:
-    env, other = ExternalVecEnv("CartPole-v1", 1, 3), ExternalVecEnv("CartPole-v1", 2, 3)
-    play(env, 0, 7)
+@pytest.mark.parametrize("layout", [None, Layout(2, (1, 3))], ids=str)
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "FrozenLake-v1"])
+def test_a_member_that_is_put_back_goes_on_exactly(name: str, layout: Layout | None) -> None:
+    """Whatever its slot, company and layout, twice in a row, and at its episodes' limits of steps."""
+    kwargs: dict[str, Any] = {"max_episode_steps": 23}
+    env, other = ExternalVecEnv(name, 1, 3, **kwargs), ExternalVecEnv(name, 2, 3, layout=layout, **kwargs)
+    env.reset(1)
+    other.reset(2)
+    generator = torch.Generator().manual_seed(0)
+    for rounds in (0, 17, 30, 3):
+        for _ in range(rounds):
+            env.step(actions_for(env, generator))
+        # As it goes through a file, and once more from where it was put.
+        other.set_member(0, load(save(env.get_member(0))))
+        other.set_member(1, other.get_member(0))
+        assert torch.equal(env.final_obs(), other.final_obs()[3:])
+        for _ in range(30):
+            action = actions_for(env, generator)
+            made, there = env.step(action), other.step(torch.cat([action, action]))
+            for mine, theirs in zip(made, there, strict=True):
+                assert torch.equal(mine, theirs[:3])
+                assert torch.equal(mine, theirs[3:])
+    other.close()
+
+
+class Forgetful(Counter):
+    """Not what Gymnasium asks for: its random numbers come from elsewhere."""
+
+    numbers = itertools.count()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self._luck = float(next(self.numbers))
+        return self._observe(0), {}
+
+
+class Nested(Counter):
+    """Its seed decides, but its generator isn't Gymnasium's."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self._np_random = np.random.Generator(np.random.MT19937(seed or 0))  # type: ignore[assignment]
+        return self._observe(0), {}
+
+
+@pytest.mark.parametrize("kind", [Forgetful, Nested])
+def test_where_that_is_not_possible_it_is_said_and_new_episodes_begin(
+    kind: type[Counter], caplog: pytest.LogCaptureFixture
+) -> None:
+    env = ExternalVecEnv(kind, 1, 3, length=4)
+    play(env, 0, 7, steps=6)
     state = env.get_member(0)
-    env.set_member(0, state)
-    other.set_member(1, state)
-    assert torch.equal(env.observe(), other.observe()[3:])
-    assert torch.equal(
-        env.step(torch.zeros(3, dtype=torch.int64)).obs, other.step(torch.zeros(6, dtype=torch.int64)).obs[3:]
-    )
+    assert env.observe()[:, 0].tolist() == [2.0] * 3
+    seeds = []
+    for _ in range(2):
+        env.set_member(0, state)
+        assert "member 0 begins new episodes" in caplog.text
+        assert env.observe()[:, 0].tolist() == [0.0] * 3
+        seeds.append(env.last_seeds(0))
+    assert seeds[0] == seeds[1]
 
 
 def test_members_may_have_arguments_of_their_own() -> None:
