@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 
 CRYPTO_ID = "sweepd/Crypto-v0"
 CARTPOLE_ID = "sweepd/CartPole-v1"
+BUCKET_BRIGADE_ID = "sweepd/BucketBrigade-v0"
 
 
 def _spaces(env: VecEnv) -> tuple[Space[Any], Space[Any]]:
     """The spaces of one row: its observation (without what only critics see) and its action."""
     action: Space[Any]
-    if env.if_discrete:
+    if env.action_dims:
+        action = MultiDiscrete(np.array(env.action_dims))
+    elif env.if_discrete:
         action = Discrete(env.action_dim)
     else:
         action = Box(-1.0, 1.0, (env.action_dim,), np.float32)
@@ -173,14 +176,47 @@ def make_cartpole_vec(num_envs: int = 1, **params: Any) -> GymnasiumVectorView:
     return GymnasiumVectorView(_cartpole(num_envs, **params))
 
 
+def make_bucket_brigade(
+    scenario: str = "default",
+    seat: int = 0,
+    company: str = "specialist",
+    scaled: bool = True,
+    render_mode: str | None = None,
+    **params: Any,
+) -> gymnasium.Env[Any, Any]:
+    """One seat of a game of Bucket Brigade, whose other seats a baseline player has.
+
+    params: fields of `BucketParams`, changes to the scenario. The rest as of `envs.games.bucket_views.BucketSeat`.
+    """
+    from envs.games.bucket_scenarios import scenario as params_of
+    from envs.games.bucket_views import BucketSeat
+
+    chosen = params_of(scenario, **params)
+    return BucketSeat(chosen, seat=seat, company=company, scaled=scaled, render_mode=render_mode)
+
+
+def make_bucket_brigade_vec(
+    num_envs: int = 4, scenario: str = "default", scaled: bool = True, **params: Any
+) -> GymnasiumVectorView:
+    """Whole games of Bucket Brigade: a row is a seat, and a game's seats are neighbours.
+
+    num_envs: seats in all, a multiple of the number of agents. params: fields of `BucketParams`.
+    """
+    from envs.games.bucket_brigade import BucketBrigade
+    from envs.games.bucket_scenarios import scenario as params_of
+
+    return GymnasiumVectorView(BucketBrigade(params_of(scenario, **params), num_envs, scaled=scaled))
+
+
 def register() -> None:
     """Tell Gymnasium our ids. It calls this itself on import, where the package is installed; a second time changes
     nothing.
     """
-    for name, makers in ((CRYPTO_ID, "make_crypto"), (CARTPOLE_ID, "make_cartpole")):
+    every = ((CRYPTO_ID, "crypto"), (CARTPOLE_ID, "cartpole"), (BUCKET_BRIGADE_ID, "bucket_brigade"))
+    for name, maker in every:
         if name not in gymnasium.registry:
             gymnasium.register(
                 id=name,
-                entry_point=f"envs.gymnasium_view:{makers}",
-                vector_entry_point=f"envs.gymnasium_view:{makers}_vec",
+                entry_point=f"envs.gymnasium_view:make_{maker}",
+                vector_entry_point=f"envs.gymnasium_view:make_{maker}_vec",
             )

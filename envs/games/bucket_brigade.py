@@ -176,6 +176,10 @@ class BucketBrigade(VecEnv):
         """See `VecEnv.final_obs`. After a rematch a row has what the seat saw."""
         return self._show(self._final_houses, self._final_acts, None)
 
+    def ended(self) -> tuple[Tensor, Tensor]:
+        """Houses (H, E) and acts (N, 3, E) of the game that ended last in each place."""
+        return self._final_houses, self._final_acts
+
     def faults(self) -> Tensor:
         """See `VecEnv.faults`."""
         return self._faults.latched()
