@@ -71,6 +71,8 @@ class JudgeBeside:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, handle: StudyHandle) -> None:
+        if not isinstance(handle.spec, CryptoSpec):  # all rules of a game's gate need a look
+            return
         if self.process is not None and self.process.poll() is None:
             return
         command, environment = _deployment(handle, "promote", "--first-stage")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from deploy.backtests import Search
-from deploy.gate import Finding
+from deploy.rules import Finding
 from envs.crypto import luck
 from envs.crypto.timeframe import bars_per_year
 

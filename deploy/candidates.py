@@ -5,36 +5,20 @@ stored.
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import optuna
 import pandas as pd
-from optuna.trial import FrozenTrial, TrialState
-from pydantic import BaseModel, ConfigDict, ValidationError
-from sqlalchemy import create_engine, inspect
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from optuna.trial import FrozenTrial
 
 from deploy.backtests import Search, combine, read_search
-from deploy.bundle import (
-    Bundle,
-    default_symbols,
-    describe_files,
-    finite,
-    format_time,
-    make_bundle,
-    read_policy,
-    recipe_part,
-    sha256,
-)
+from deploy.bundle import Bundle, default_symbols, format_time, make_bundle, read_policy, recipe_part
+from deploy.bundle_files import MEMBERS_FILE, describe_files, finite
 from deploy.gate import Evidence, Selection
 from deploy.manifest import (
-    MEMBERS_FILE,
     VENUE_PARAMS,
     DataPart,
     EnsembleManifest,
@@ -46,6 +30,7 @@ from deploy.manifest import (
     trial_file,
 )
 from deploy.shares import choose_shares
+from deploy.studies import Described, FoundStudy, find_study, scored_weights
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.features import get_recipe
 from envs.crypto.metrics import Metrics
@@ -53,12 +38,10 @@ from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.splits import CrossValidation, Splits, make_splits
 from envs.errors import InputError
 
-
-class _Described(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+MARKET = "crypto"  # the environment that is no game
 
 
-class DataSpec(_Described):
+class DataSpec(Described):
     """The study's bars: where they were, and what they are."""
 
     dir: str
@@ -70,7 +53,7 @@ class DataSpec(_Described):
     synthetic: bool
 
 
-class StudySpec(_Described):
+class StudySpec(Described):
     """What promotion needs of the spec that was frozen when the study was created."""
 
     environment: str
@@ -87,18 +70,10 @@ class StudySpec(_Described):
 
 
 @dataclass(frozen=True)
-class FinishedStudy:
-    """A study as promotion sees it. storage: URL of its database. trials: the COMPLETE ones, best first (ties: oldest
-    first). finished: how many ended in any way.
-    """
+class FinishedStudy(FoundStudy):
+    """A study on a market as promotion sees it."""
 
-    name: str
-    storage: str
-    uid: str
-    run_dir: Path
     spec: StudySpec
-    trials: tuple[FrozenTrial, ...]
-    finished: int
 
 
 @dataclass(frozen=True)
@@ -145,75 +120,19 @@ class Candidate:
         return Evidence(paths=self.paths, faults=self.faults, selection=self.selection)
 
 
-def storage_url(storage: str | None) -> str:
-    """The database URL that `--storage` means: none is `runs/sweepd.db`, a path is a SQLite file."""
-    if storage is None:
-        storage = str(Path("runs") / "sweepd.db")
-    if storage.startswith("postgresql://"):
-        return "postgresql+psycopg://" + storage.removeprefix("postgresql://")
-    return storage if "://" in storage else f"sqlite:///{Path(storage).resolve()}"
-
-
 def open_study(name: str | None, storage: str) -> FinishedStudy:
-    """Read a study. name: None takes the only one that the storage has.
+    """Read a study on a market; see `deploy.studies.find_study`. Raises InputError for one on a game, too."""
+    return market_study(find_study(name, storage))
 
-    storage: an SQLAlchemy URL. Raises InputError where there is no such storage or study, or it was not made by sweepd.
-    """
-    try:
-        url = make_url(storage)
-    except ArgumentError as error:
-        raise InputError(f"--storage {storage!r} is not a database URL like sqlite:///runs/sweepd.db") from error
-    shown = url.render_as_string(hide_password=True)
-    if url.get_backend_name() == "sqlite" and (not url.database or not Path(url.database).exists()):
+
+def market_study(found: FoundStudy) -> FinishedStudy:
+    """The study, if it is one on a market. Raises InputError for another."""
+    if found.environment != MARKET:
         raise InputError(
-            f"--storage {shown} does not exist; name the database of a study, or start one with sweepd train"
+            f"study {found.name!r} is of environment {found.environment!r}; only crypto policies can be promoted to "
+            "paper trading"
         )
-    engine: dict[str, Any] = {"connect_args": {"timeout": 60.0}} if url.get_backend_name() == "sqlite" else {}
-    try:
-        # RDBStorage makes its tables where they are missing; a database that is not Optuna's is not to be touched.
-        if not inspect(create_engine(url)).has_table("studies"):
-            raise InputError(f"--storage {shown} is not a database of studies")
-        database = optuna.storages.RDBStorage(storage, engine_kwargs=engine)
-        names = sorted(optuna.get_all_study_names(database))
-        if name is None and len(names) == 1:
-            name = names[0]
-        if name is None or name not in names:
-            asked = f"--study-name {name!r} is not in" if name else "name a study of"
-            raise InputError(f"{asked} {shown}; there are: {', '.join(names[:8]) or 'none'}")
-        study = optuna.load_study(study_name=name, storage=database)
-        attributes = study.user_attrs
-        trials = study.get_trials(deepcopy=False)
-    except (SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError, ImportError) as error:
-        raise InputError(f"--storage {shown} cannot be used ({str(error).splitlines()[0]})") from error
-    if "sweepd:spec" not in attributes:
-        raise InputError(f"study {name!r} was not made by sweepd train: it has no frozen spec")
-    described = attributes["sweepd:spec"]
-    try:
-        spec = StudySpec.model_validate(json.loads(described) if isinstance(described, str) else described)
-    except (ValidationError, ValueError) as error:
-        raise InputError(
-            f"study {name!r} was made by another version of sweepd ({str(error).splitlines()[0]}); use that version"
-        ) from error
-    if spec.environment != "crypto":
-        raise InputError(
-            f"study {name!r} is of environment {spec.environment!r}; only crypto policies can be promoted to paper "
-            "trading"
-        )
-    complete = [
-        trial
-        for trial in trials
-        if trial.state == TrialState.COMPLETE and trial.value is not None and np.isfinite(trial.value)
-    ]
-    best_first = sorted(complete, key=lambda trial: (-float(trial.value or 0.0), trial.number))
-    return FinishedStudy(
-        name=name,
-        storage=storage,
-        uid=str(attributes.get("sweepd:uid", "")),
-        run_dir=Path(str(attributes.get("sweepd:run_dir", "."))),
-        spec=spec,
-        trials=tuple(best_first),
-        finished=sum(trial.state.is_finished() for trial in trials),
-    )
+    return FinishedStudy(**vars(found) | {"spec": found.spec_as(StudySpec)})
 
 
 def study_bars(spec: StudySpec, data_dir: Path | None = None) -> Bars:
@@ -287,7 +206,7 @@ def _entrant(trial: FrozenTrial, share: float, study: FinishedStudy, faults: lis
     faults += [
         f"the trial did not record {name}" for name in ("sweepd:seed", "sweepd:ppo_params") if name not in attributes
     ]
-    members = _members(attributes, study.run_dir, faults)
+    members = scored_weights(attributes, study.run_dir, faults)
     params = None
     try:
         params = EnvParams(**attributes["sweepd:env_params"])
@@ -307,24 +226,6 @@ def _different_accounts(entrants: Sequence[Entrant]) -> list[str]:
         for name in VENUE_PARAMS
         if len(values := {float(getattr(one, name)) for one in params}) > 1
     ]
-
-
-def _members(attributes: Mapping[str, Any], run_dir: Path, faults: list[str]) -> bytes | None:
-    """The weights' bytes, if they are still those that were scored."""
-    recorded = attributes.get("sweepd:members")
-    if not isinstance(recorded, Mapping) or "path" not in recorded or "sha256" not in recorded:
-        faults.append(f"the trial did not record its {MEMBERS_FILE}")
-        return None
-    path = run_dir / str(recorded["path"])
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        faults.append(f"its weights {path} cannot be read: {error.strerror or error}")
-        return None
-    if sha256(content) != recorded["sha256"]:
-        faults.append(f"its weights {path} are not the bytes that were scored (their sha256 has changed)")
-        return None
-    return content
 
 
 def build_bundle(

@@ -1,4 +1,4 @@
-"""The commands of deployment: promote, rollback, trade; and what a worker does when its study has ended."""
+"""The commands of deployment: promote, rollback, trade, play; and what a worker does when its study has ended."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from rich.panel import Panel
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from deploy.candidates import FinishedStudy, open_study, storage_url
-from deploy.gate import DEFAULT_RULES, parse_limits, with_limits
+from deploy.candidates import MARKET, FinishedStudy, market_study, open_study
+from deploy.findings import short
+from deploy.games.commands import play_command, promote_game, promote_game_after_study, refuse_market_flags
+from deploy.gate import DEFAULT_RULES
 from deploy.manifest import Weights
 from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl, chosen_registry
 from deploy.promote import Promoter, Promotion
@@ -22,19 +24,22 @@ from deploy.registry import Registry
 from deploy.registry_commands import registry_app, rollback_command
 from deploy.replay import write_replay
 from deploy.replay_view import print_replay, replay_folder, replay_window, run_replay
-from deploy.report import print_promotion, short
+from deploy.report import print_promotion
+from deploy.rules import parse_limits, with_limits
 from deploy.scoring import bars_of
+from deploy.studies import attach, find_study, storage_url
 from deploy.trade_commands import trade_command
 from envs.errors import InputError, RunError
 from envs.supervisor import Supervisor
 
 
 def deploy_commands(app: typer.Typer) -> None:
-    """Add promote, rollback, trade and the registry's commands to a command-line program."""
+    """Add promote, rollback, trade, play and the registry's commands to a command-line program."""
     app.command("promote")(promote_command)
     app.command("promote-after-study", hidden=True)(after_study_command)
     app.command("rollback")(rollback_command)
     app.command("trade")(trade_command)
+    app.command("play")(play_command)
     app.add_typer(registry_app, name="registry")
 
 
@@ -53,7 +58,8 @@ def promote_command(
     slot: Annotated[
         str | None,
         typer.Option(
-            "--slot", help="The slot whose champion may change; default crypto-<timeframe> (demo-… on synthetic bars)."
+            "--slot",
+            help="The slot whose champion may change; default crypto-TIMEFRAME (demo-… on made-up bars), or the game.",
         ),
     ] = None,
     data_dir: Annotated[
@@ -91,31 +97,53 @@ def promote_command(
         bool,
         typer.Option("--first-stage", help="Only the rules that need no look at the hold-out, for the best trial."),
     ] = False,
+    games: Annotated[
+        int | None, typer.Option("--games", min=2, help="Of games: how many everybody plays in the panel (100).")
+    ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Change no champion. The look at the hold-out is counted: you see its numbers."),
+        typer.Option("--dry-run", help="Change no champion. The look is counted all the same: you see its numbers."),
     ] = False,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
-    """Let a study's best trial ask for a slot: score it on the hold-out, and make it champion if it meets every rule.
+    """Let a study's best trial ask for a slot: score it on the hold-out (of a market) or let it play a panel of new
+    games, and make it champion if it meets every rule.
 
     "No candidate passes" is a normal result, explained, and exits with 0.
     """
     console = Console()
     Supervisor().ready("judging the candidates")
-    study = open_study(study_name, storage_url(storage))
+    found = find_study(study_name, storage_url(storage))
+    opened = Registry(deployments, registry)
+    if found.environment != MARKET:
+        refuse_market_flags(found, data_dir=data_dir, ensemble=ensemble, weights=weights, first_stage=first_stage)
+        promote_game(
+            found,
+            opened,
+            slot=slot,
+            trial=trial,
+            looks=looks,
+            games=games,
+            limit=limit,
+            dry_run=dry_run,
+            as_json=as_json,
+        )
+        return
+    if games is not None:
+        raise InputError(f"--games is for games, and study {found.name!r} is of {found.environment}; leave it out")
+    study = market_study(found)
     promoter = Promoter(
         study,
-        Registry(deployments, registry),
+        opened,
         slot=slot,
         data_dir=data_dir,
         dry_run=dry_run,
         looks=0 if first_stage else looks,
         ensemble=ensemble,
         weights=weights,
-        rules=with_limits(DEFAULT_RULES, parse_limits(limit or [])),
+        rules=with_limits(DEFAULT_RULES, parse_limits(limit or [], "max-drawdown=0.2")),
         progress=(lambda _text: None) if as_json else lambda text: console.print(text, style="dim"),
     )
     promotion = promoter.run(trial)
@@ -135,7 +163,13 @@ def after_study_command(
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
-    """What a worker starts, in a process of its own, when its study has ended: see `promote_after_study`."""
+    """What a worker starts, in a process of its own, when its study has ended: see `promote_after_study`, and for games
+    `deploy.games.commands.promote_game_after_study`.
+    """
+    found = find_study(study_name, storage_url(storage))
+    if found.environment != MARKET:
+        promote_game_after_study(found, Registry(deployments, registry), console=Console())
+        return
     promote_after_study(study_name, storage_url(storage), console=Console(), deployments=deployments, registry=registry)
 
 
@@ -191,7 +225,7 @@ def promote_after_study(
 
 def _report(console: Console, study: FinishedStudy, promotion: Promotion, promoter: Promoter) -> None:
     """Write the report with pictures and attach it to the study. The decision stands whatever becomes of it."""
-    from deploy.gate_report import attach, write_report  # here, so that other commands need not wait for matplotlib
+    from deploy.gate_report import write_report
 
     try:
         paths = write_report(study, promotion, promoter.registry, promoter.data_dir)

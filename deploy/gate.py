@@ -1,9 +1,8 @@
 """The gate: the rules that a candidate must pass to become champion, as data.
 
-A rule measures one number of the evidence and compares it with its limit. Rules of the first stage read what
-cross-validation stored with the study's trials and cost nothing; those of the second read the hold-out, at which every
-look is counted, so they are asked only about a candidate that passed the first. A rule that cannot be measured yet
-defers the candidate: it stays a challenger.
+Rules (`deploy.rules`) of the first stage read what cross-validation stored with the study's trials and cost nothing;
+those of the second read the hold-out, at which every look is counted, so they are asked only about a candidate that
+passed the first. A rule that cannot be measured yet defers the candidate: it stays a challenger.
 
 Cross-validated statistics (deflated Sharpe ratio, PBO) describe the trial's members; what concerns the hold-out and
 the constant policies is computed on the ensemble that would be deployed.
@@ -11,28 +10,14 @@ the constant policies is computed on the ensemble that would be deployed.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 from deploy.backtests import Deflation
 from deploy.bootstrap import FIRST_LEVEL, Bootstrap, look_level
-from deploy.bundle import finite
 from deploy.overfitting import Overfitting
+from deploy.rules import Measured, Rule
 from envs.crypto.metrics import Metrics
-from envs.errors import InputError
-
-Stage = Literal["cross-validation", "hold-out"]
-Verdict = Literal["pass", "fail", "defer", "not asked"]
-COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
 
 
 @dataclass(frozen=True)
@@ -98,134 +83,6 @@ class Evidence:
     holdout: Metrics | None = None
     excess: Bootstrap | None = None
     duel: Duel | None = None
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A rule's number, or None with the reason in `explanation`; `defer` where it may become measurable later.
-
-    scale: the rule's limit applies times this (a later look at the hold-out must be surer).
-    """
-
-    value: float | None
-    explanation: str
-    defer: bool = False
-    scale: float = 1.0
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One rule. `measure` returns None where the rule does not apply (no champion to beat).
-
-    meaning: what it asks, for someone who does not know the terms.
-    """
-
-    name: str
-    stage: Stage
-    comparison: str
-    limit: float
-    meaning: str
-    measure: Callable[[Evidence], Measured | None]
-
-    @property
-    def flag(self) -> str:
-        """What changes the limit on the command line."""
-        return f"--limit {self.name}={self.limit:g}"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a rule said about a candidate."""
-
-    name: str
-    stage: Stage
-    value: float | None
-    comparison: str
-    limit: float
-    verdict: Verdict
-    explanation: str
-    flag: str
-    meaning: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        content: dict[str, Any] = finite(dataclasses.asdict(self))
-        return content
-
-
-def judge(rules: Sequence[Rule], evidence: Evidence, stage: Stage) -> list[Finding]:
-    """Ask every rule of the stage; rules that do not apply give no finding."""
-    findings = []
-    for rule in rules:
-        if rule.stage != stage:
-            continue
-        measured = rule.measure(evidence)
-        if measured is None:
-            continue
-        limit = rule.limit * measured.scale
-        verdict: Verdict
-        if measured.value is None or not math.isfinite(measured.value):
-            verdict = "defer" if measured.defer else "fail"
-        else:
-            verdict = "pass" if COMPARISONS[rule.comparison](measured.value, limit) else "fail"
-        findings.append(
-            Finding(
-                rule.name,
-                stage,
-                measured.value,
-                rule.comparison,
-                limit,
-                verdict,
-                measured.explanation,
-                rule.flag,
-                rule.meaning,
-            )
-        )
-    return findings
-
-
-def not_asked(rules: Sequence[Rule], stage: Stage, why: str) -> list[Finding]:
-    """Findings for rules of a stage that was not reached."""
-    return [
-        Finding(rule.name, stage, None, rule.comparison, rule.limit, "not asked", why, rule.flag, rule.meaning)
-        for rule in rules
-        if rule.stage == stage
-    ]
-
-
-def passed(findings: Sequence[Finding]) -> bool:
-    """Whether nothing failed, was deferred or was left unasked."""
-    return all(finding.verdict == "pass" for finding in findings)
-
-
-def deferred(findings: Sequence[Finding]) -> bool:
-    """Whether nothing failed but something could not be measured yet."""
-    return not passed(findings) and all(finding.verdict in ("pass", "defer") for finding in findings)
-
-
-def with_limits(rules: Sequence[Rule], limits: Mapping[str, float]) -> tuple[Rule, ...]:
-    """The rules with other limits, by name. Raises InputError for an unknown name or a limit that is no number."""
-    known = [rule.name for rule in rules]
-    for name, limit in limits.items():
-        if name not in known:
-            raise InputError(f"--limit {name}: there is no such rule; the rules are {', '.join(known)}")
-        if not math.isfinite(limit):
-            raise InputError(f"--limit {name}={limit}: the limit must be a finite number")
-    return tuple(dataclasses.replace(rule, limit=limits.get(rule.name, rule.limit)) for rule in rules)
-
-
-def parse_limits(texts: Sequence[str]) -> dict[str, float]:
-    """`["max-drawdown=0.2"]` as a mapping. Raises InputError for anything else."""
-    limits = {}
-    for text in texts:
-        name, separator, number = text.partition("=")
-        try:
-            limits[name.strip()] = float(number)
-        except ValueError as error:
-            raise InputError(f"--limit {text!r} is not of the form NAME=NUMBER, like max-drawdown=0.2") from error
-        if not separator:
-            raise InputError(f"--limit {text!r} is not of the form NAME=NUMBER, like max-drawdown=0.2")
-    return limits
 
 
 def _percent(value: float) -> str:
@@ -360,7 +217,7 @@ def _need(metrics: Metrics | None) -> Metrics:
     return metrics
 
 
-DEFAULT_RULES: tuple[Rule, ...] = (
+DEFAULT_RULES: tuple[Rule[Evidence], ...] = (
     Rule("training-faults", "cross-validation", "<=", 0.0, "nothing went wrong in training", _training_faults),
     Rule("path-trades", "cross-validation", ">=", 30.0, "enough trades to judge it by", _path_trades),
     Rule("deflated-sharpe", "cross-validation", ">=", 0.95, "better than luck among so many trials", _deflated_sharpe),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import html
 import io
 import textwrap
 from collections.abc import Sequence
@@ -11,17 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import optuna
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 
 from deploy.backtests import combine
 from deploy.candidates import FinishedStudy, study_bars, study_splits
-from deploy.gate import Finding
-from deploy.pictures import BAD, CHAMPION, EQUAL, GOOD, OWN, Curve, draw_equity, draw_folds, draw_logits, draw_sharpes
+from deploy.findings import COLOURS, findings_page, number
+from deploy.pictures import CHAMPION, EQUAL, OWN, Curve, draw_equity, draw_folds, draw_logits, draw_sharpes
 from deploy.promote import Judged, Promotion
 from deploy.registry import Registry
 from deploy.scoring import score_bundle
@@ -36,7 +32,7 @@ HEADLINES = {
     "none passes": "No candidate passes",
     "first stage": "So far, before any look at the hold-out",
 }
-COLOURS = {"pass": GOOD, "fail": BAD, "defer": "#b9770e", "not asked": EQUAL}
+FOOTER = "Research software, paper trading only. Past numbers promise nothing."
 READING = (
     (
         "What is being asked",
@@ -99,16 +95,6 @@ def write_report(study: FinishedStudy, promotion: Promotion, registry: Registry,
     write_atomic(paths[0], to_html(promotion, chosen, material))
     write_atomic(paths[1], lambda path: write_pdf(path, promotion, chosen, material))
     return paths
-
-
-def attach(study: FinishedStudy, paths: Sequence[Path]) -> None:
-    """Attach the files to the study as artifacts, which optuna-dashboard shows."""
-    folder = study.run_dir / "artifacts"
-    folder.mkdir(parents=True, exist_ok=True)
-    store = FileSystemArtifactStore(str(folder))
-    loaded = optuna.load_study(study_name=study.name, storage=study.storage)
-    for path in paths:
-        upload_artifact(artifact_store=store, file_path=str(path), study_or_trial=loaded)
 
 
 def collect(study: FinishedStudy, promotion: Promotion, registry: Registry, data_dir: Path) -> Material:
@@ -205,49 +191,15 @@ def to_html(promotion: Promotion, chosen: Judged, material: Material) -> str:
     """The report as one self-contained page."""
     picture = io.BytesIO()
     pictures(promotion, chosen, material, (11.0, 12.5)).savefig(picture, format="png", dpi=110)
-    rows = "".join(_row(finding) for finding in chosen.findings)
-    words = "".join(f"<dt>{html.escape(term)}</dt><dd>{html.escape(text)}</dd>" for term, text in READING)
-    headline = html.escape(HEADLINES.get(promotion.outcome, promotion.outcome))
-    opening = "".join(f"<p>{html.escape(line)}</p>" for line in summary(promotion))
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{html.escape(promotion.study)}: {headline}</title>
-<style>
-body {{ font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1080px; margin: 2em auto; padding: 0 1em; }}
-h1 {{ font-size: 1.6em; margin-bottom: .2em; }}
-table {{ border-collapse: collapse; width: 100%; }}
-th, td {{ text-align: left; vertical-align: top; padding: .35em .6em; border-bottom: 1px solid #ddd; }}
-td {{ font-size: .92em; }}
-td.number {{ text-align: right; white-space: nowrap; }}
-.verdict {{ font-weight: 600; white-space: nowrap; }}
-img {{ width: 100%; }}
-dt {{ font-weight: 600; }} dd {{ margin: 0 0 .6em 0; }}
-small {{ color: #777; }}
-</style></head><body>
-<h1>{headline}</h1>
-{opening}
-<table><tr><th>rule</th><th>value</th><th>limit</th><th>verdict</th><th>what was found</th></tr>{rows}</table>
-<img alt="Equity, Sharpe ratios, ranks out of sample and fold scores"
- src="data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()}">
-<h2>How to read this</h2><dl>{words}</dl>
-<p><small>Research software, paper trading only. Past numbers promise nothing.</small></p>
-</body></html>
-"""
-
-
-def _number(finding: Finding) -> str:
-    if finding.value is None:
-        return "–"
-    return f"{finding.value:,.0f}" if float(finding.value).is_integer() else f"{finding.value:.4g}"
-
-
-def _row(finding: Finding) -> str:
-    value = _number(finding)
-    colour = COLOURS[finding.verdict]
-    return (
-        f"<tr><td><b>{html.escape(finding.name)}</b><br><small>{html.escape(finding.meaning)}</small></td>"
-        f'<td class="number">{value}</td><td class="number">{html.escape(finding.comparison)} {finding.limit:g}</td>'
-        f'<td class="verdict" style="color:{colour}">{finding.verdict}</td>'
-        f"<td>{html.escape(finding.explanation)}</td></tr>"
+    return findings_page(
+        title=promotion.study,
+        headline=HEADLINES.get(promotion.outcome, promotion.outcome),
+        opening=summary(promotion),
+        findings=chosen.findings,
+        picture=picture.getvalue(),
+        described="Equity, Sharpe ratios, ranks out of sample and fold scores",
+        reading=READING,
+        footer=FOOTER,
     )
 
 
@@ -276,7 +228,7 @@ def _words(promotion: Promotion, chosen: Judged) -> Figure:
         put(line, 8.5)
     at -= 0.006
     for finding in chosen.findings:
-        value = _number(finding)
+        value = number(finding, "–")
         figure.text(0.93, at, finding.verdict, fontsize=9, va="top", ha="right", color=COLOURS[finding.verdict])
         title = f"{finding.name}: {value} ({finding.comparison} {finding.limit:g}), {finding.meaning}"
         put(title, 9, columns=95, gap=0.001, weight="bold")
@@ -285,7 +237,5 @@ def _words(promotion: Promotion, chosen: Judged) -> Figure:
     for term, text in READING:
         put(term, 8.5, gap=0.0005, weight="bold")
         put(text, 7.5, columns=128, gap=0.005)
-    figure.text(
-        0.07, 0.03, "Research software, paper trading only. Past numbers promise nothing.", fontsize=7, color=EQUAL
-    )
+    figure.text(0.07, 0.03, FOOTER, fontsize=7, color=EQUAL)
     return figure

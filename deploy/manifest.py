@@ -7,19 +7,16 @@ from __future__ import annotations
 import math
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from deploy.bundle_files import MEMBERS_FILE, AnyManifest, Part
 
 FORMAT: Final = "sweepd-bundle"
-MEMBERS_FILE = "members.safetensors"
 Weights = Literal["equal", "fold-score"]  # how the shares of several trials are chosen
 VENUE_PARAMS = ("fee", "slippage", "minimum_order", "initial_cash")  # of the account, whichever trial trades
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class RecipePart(_Part):
+class RecipePart(Part):
     """The feature recipe, in full: a recipe of the same name that computes other features is refused."""
 
     name: str
@@ -29,7 +26,7 @@ class RecipePart(_Part):
     shared_features: tuple[str, ...]
 
 
-class PolicyPart(_Part):
+class PolicyPart(Part):
     """The policy: an ensemble, mean of the members' post-tanh actions, each through its own normaliser, rounded to
     1e-6.
     """
@@ -42,7 +39,7 @@ class PolicyPart(_Part):
     hidden: tuple[int, ...]
 
 
-class OriginPart(_Part):
+class OriginPart(Part):
     """Which study and trial the members come from, and with what parameters they were trained."""
 
     study: str
@@ -55,7 +52,7 @@ class OriginPart(_Part):
     ppo_params: dict[str, bool | int | float | str | None]
 
 
-class DataPart(_Part):
+class DataPart(Part):
     """The bars that it was made with. Times are bar opens, UTC."""
 
     fingerprint: str
@@ -64,7 +61,7 @@ class DataPart(_Part):
     synthetic: bool
 
 
-class TrialPart(_Part):
+class TrialPart(Part):
     """One trial of the policy. share: of the account's capital that it trades. file: its members' weights."""
 
     share: float = Field(gt=0.0, le=1.0)
@@ -74,14 +71,7 @@ class TrialPart(_Part):
     file: str
 
 
-class FilePart(_Part):
-    """What a file of the bundle must be."""
-
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    size: int = Field(gt=0)
-
-
-class _Common(_Part):
+class _Common(AnyManifest):
     """What manifests of both versions say.
 
     metrics describe the *members* in cross-validation; the hold-out numbers, of what is deployed, are in `gate`.
@@ -100,10 +90,6 @@ class _Common(_Part):
     data: DataPart
     last_seen_bar: str
     metrics: dict[str, Any]
-    gate: dict[str, Any]
-    code_version: str
-    torch_version: str
-    files: dict[str, FilePart]
 
     def check_consistent(self, trials: tuple[TrialPart, ...]) -> None:
         """Raises ValueError where what is said does not go together."""

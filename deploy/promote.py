@@ -15,7 +15,8 @@ from optuna.trial import FrozenTrial
 from deploy.advice import why_none
 from deploy.backtests import Search
 from deploy.bootstrap import mean_above_zero
-from deploy.bundle import Bundle, finite, format_time
+from deploy.bundle import Bundle, format_time
+from deploy.bundle_files import finite
 from deploy.candidates import (
     Candidate,
     DataSpec,
@@ -27,9 +28,10 @@ from deploy.candidates import (
     study_splits,
 )
 from deploy.constants import nearest_constant
-from deploy.gate import DEFAULT_RULES, Finding, Rule, Selection, deferred, judge, not_asked, passed
+from deploy.gate import DEFAULT_RULES, Evidence, Selection
 from deploy.manifest import Weights
 from deploy.registry import ChampionMoved, Look, Registry
+from deploy.rules import Finding, Rule, deferred, judge, not_asked, passed
 from deploy.scoring import Score, bootstrap_seed, duel, score_bundle
 from envs.crypto.bars import Bars, load_bars
 from envs.errors import InputError, RunError
@@ -189,7 +191,7 @@ class Promoter:
         looks: int = 1,
         ensemble: int = 1,
         weights: Weights = "equal",
-        rules: Sequence[Rule] = DEFAULT_RULES,
+        rules: Sequence[Rule[Evidence]] = DEFAULT_RULES,
         progress: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self.study = study

@@ -17,10 +17,14 @@ from typing import Any
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from deploy.bundle import NAME_DIGITS, Bundle, load_bundle, write_bundle
+from deploy.bundle import Bundle
+from deploy.bundle_files import NAME_DIGITS, StoredBundle, write_bundle
+from deploy.bundles import load_any, trader
 from deploy.database import RegistryDatabase, utc_now
 from deploy.models import BundleRow, ChallengerRow, EventRow, LookRow, SlotRow, VersionRow
 from envs.errors import InputError, RunError
+
+PANEL = "panel of "  # before a game's name, where a market's looks have its assets
 
 
 class ChampionMoved(Exception):
@@ -126,7 +130,13 @@ class Registry:
         return filled[name]
 
     def bundle(self, hash_: str) -> Bundle:
-        """Load and check a registered bundle. Raises InputError where its files are gone or have been changed."""
+        """Load and check a registered bundle that trades. Raises InputError where it is of another kind, or its files
+        are gone or have been changed.
+        """
+        return trader(self.any_bundle(hash_))
+
+    def any_bundle(self, hash_: str) -> StoredBundle[Any]:
+        """The same for a bundle of whichever kind."""
         if not self.path(hash_).exists():
             removed = self.events(bundle=hash_, kinds=["removed"])
             if removed:
@@ -134,7 +144,7 @@ class Registry:
                     f"the files of bundle {hash_[:NAME_DIGITS]} were removed at {removed[-1].at}; only its history "
                     "is left"
                 )
-        return load_bundle(self.path(hash_), expected=hash_)
+        return load_any(self.path(hash_), expected=hash_)
 
     def find(self, reference: str) -> str:
         """The hash that a reference means. Raises InputError where it means nothing, or more than one bundle.
@@ -236,7 +246,7 @@ class Registry:
     def promote(
         self,
         slot: str,
-        bundle: Bundle,
+        bundle: StoredBundle[Any],
         *,
         expected: str | None,
         reason: str,
@@ -280,14 +290,20 @@ class Registry:
             row = session.get_one(SlotRow, slot)
             if row.previous != now.previous or row.champion is None:
                 raise InputError(f"slot {slot!r} changed while it was being rolled back; look at it and try again")
-            load_bundle(self.path(now.previous), expected=now.previous)
+            load_any(self.path(now.previous), expected=now.previous)
             left, back = row.champion, row.previous
             row.champion, row.previous, row.revision = back, left, row.revision + 1
             session.add(_event(slot, "rolled-back", reason, bundle=back, previous=left))
         return left, back
 
     def challenger(
-        self, slot: str, bundle: Bundle, *, reason: str, report: dict[str, Any] | None = None, data_dir: str = ""
+        self,
+        slot: str,
+        bundle: StoredBundle[Any],
+        *,
+        reason: str,
+        report: dict[str, Any] | None = None,
+        data_dir: str = "",
     ) -> int:
         """Keep a bundle that may become champion but could not be compared yet. Returns its version number."""
         with self.database.writing() as session:
@@ -341,7 +357,34 @@ class Registry:
         Looks at overlapping bars of the same assets share one count, across studies, timeframes and fingerprints. The
         same weights on the same bars are the same look.
         """
-        assets = asset_set(tickers)
+        return self._look(asset_set(tickers), timeframe, (first, last), members_sha256, study, study_uid, trial)
+
+    def take_panel_look(
+        self, panel: str, games: int, *, members_sha256: str, study: str, study_uid: str, trial: int
+    ) -> Look:
+        """Count a look at a game's panel, of so many games, before it is taken; as `take_look` does.
+
+        panel: the game, with its parameters. All looks at it share one count; the same weights over as many games are
+        the same look.
+        """
+        return self._look(f"{PANEL}{panel}", "", (0, games), members_sha256, study, study_uid, trial)
+
+    def panel_looks(self, panel: str) -> int:
+        """How many looks were taken at the game's panel."""
+        with self.database.reading() as session:
+            return _count_looks(session, f"{PANEL}{panel}", 0, 0)
+
+    def _look(
+        self,
+        assets: str,
+        timeframe: str,
+        span: tuple[int, int],
+        members_sha256: str,
+        study: str,
+        study_uid: str,
+        trial: int,
+    ) -> Look:
+        first, last = span
         with self.database.writing() as session:
             again = session.scalar(
                 select(LookRow).where(
@@ -459,20 +502,20 @@ def _count_looks(session: Session, assets: str, first: int, last: int) -> int:
     return session.scalar(query) or 0
 
 
-def _add_version(session: Session, slot: str, bundle: Bundle, data_dir: str) -> int:
-    manifest = bundle.manifest
+def _add_version(session: Session, slot: str, bundle: StoredBundle[Any], data_dir: str) -> int:
+    noted = bundle.registered
     if session.get(BundleRow, bundle.hash) is None:
         session.add(
             BundleRow(
                 hash=bundle.hash,
                 members_sha256=bundle.members_sha256,
-                environment=manifest.environment,
-                timeframe=manifest.timeframe,
-                tickers=list(manifest.tickers),
-                study=bundle.origin.study,
-                study_uid=bundle.origin.study_uid,
-                trial=bundle.origin.trial,
-                last_seen=bundle.last_seen,
+                environment=noted.environment,
+                timeframe=noted.timeframe,
+                tickers=list(noted.tickers),
+                study=noted.study,
+                study_uid=noted.study_uid,
+                trial=noted.trial,
+                last_seen=noted.last_seen,
                 data_dir=data_dir,
                 at=utc_now(),
             )

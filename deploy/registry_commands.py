@@ -10,7 +10,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from deploy.bundle import Bundle, finite, load_bundle
+from deploy.bundle_files import StoredBundle, finite
+from deploy.bundles import load_any, trader
+from deploy.findings import short
+from deploy.games.bundle import GameBundle, default_slot
+from deploy.games.verify import verify_game_bundle
+from deploy.games.view import game_facts, game_view
 from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
 from deploy.registry import Registry
 from deploy.registry_view import (
@@ -19,12 +24,13 @@ from deploy.registry_view import (
     diff_view,
     differences,
     garbage_view,
+    gate_table,
     history_view,
+    places_of,
     slots_view,
     state_of,
     verification_view,
 )
-from deploy.report import short
 from deploy.verify import TOLERANCE, verify_bundle
 from envs.crypto.bars import load_bars
 from envs.errors import InputError, RunError
@@ -33,8 +39,8 @@ REFERENCE = "A slot (its champion), slot@previous, slot@3 (its third bundle), a 
 
 registry_app = typer.Typer(
     no_args_is_help=True,
-    help="Slots and their bundles: what trades, what traded before, why, and whether it is still what was scored.\n\n"
-    "A slot like crypto-1h is an alias of one bundle, its champion. A bundle is named by its slot (crypto-1h), by "
+    help="Slots and their bundles: which is champion, which was before, why, and whether it is still what was scored."
+    "\n\nA slot like crypto-1h or cartpole is an alias of one bundle, its champion. A bundle is named by its slot, by "
     "slot@previous, by slot@3 (the third that came to it), by the beginning of its hash, or by its folder.",
 )
 
@@ -80,12 +86,19 @@ def show_command(
 ) -> None:
     """Show one bundle on one screen: identity, slots, gate, hold-out, parameters."""
     opened = Registry(deployments, registry, create=False)
-    loaded = _load(opened, bundle)
-    facts = bundle_facts(opened, loaded)
+    loaded = load_reference(opened, bundle)
+    if isinstance(loaded, GameBundle):
+        game = loaded.manifest.game
+        looks = opened.panel_looks(default_slot(game.name, game.params))
+        facts = game_facts(loaded, places_of(opened, loaded.hash), str(opened.path(loaded.hash)), looks)
+        view = game_view(facts, gate_table(facts["findings"]) if facts["findings"] else None)
+    else:
+        facts = bundle_facts(opened, trader(loaded))
+        view = bundle_view(facts, trader(loaded))
     if as_json:
         _print_json(facts)
     else:
-        Console().print(bundle_view(facts, loaded), highlight=False)
+        Console().print(view, highlight=False)
 
 
 @registry_app.command("diff")
@@ -102,7 +115,7 @@ def diff_command(
         if not opened.versions(one):
             raise InputError(f"{one!r} is not a slot: name the second bundle too")
         one, other = f"{one}@previous", one
-    left, right = _load(opened, one), _load(opened, other)
+    left, right = load_reference(opened, one), load_reference(opened, other)
     if as_json:
         _print_json({"one": left.hash, "other": right.hash, "differences": differences(left, right)})
     else:
@@ -158,13 +171,20 @@ def verify_command(
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
-    """Score a bundle anew on its hold-out, and compare every number with what the gate saw, to 1e-9.
+    """Score a bundle anew on its hold-out, and compare every number with what the gate saw, to 1e-9; a player plays its
+    panel again, and every game must end as it did.
 
     The files' hashes and the data's fingerprint are checked first. Nothing new is learnt, so it counts as no look.
     Exit code 1 where a number differs.
     """
     opened = Registry(deployments, registry, create=False)
-    loaded = _load(opened, bundle)
+    anything = load_reference(opened, bundle)
+    if isinstance(anything, GameBundle):
+        if data_dir is not None:
+            raise InputError(f"--data-dir is not for players: {anything.name} plays {anything.manifest.game.name}")
+        _verify_game(anything, as_json)
+        return
+    loaded = trader(anything)
     folder = data_dir or opened.data_dir(loaded.hash)
     if folder is None:
         raise InputError(f"--data-dir is needed: the registry does not know where the bars of {loaded.name} lie")
@@ -219,15 +239,34 @@ def gc_command(
     typer.echo(f"{len(found)} folder(s), {size / 1e6:.2f} MB" + (" removed" if delete else "; --delete removes them"))
 
 
-def _load(registry: Registry, reference: str | None) -> Bundle:
+def _verify_game(bundle: GameBundle, as_json: bool) -> None:
+    result = verify_game_bundle(bundle)
+    if as_json:
+        _print_json(result.to_dict())
+    elif result.agrees:
+        players = ", ".join(result.names)
+        typer.echo(
+            f"{bundle.name} is what was judged: its files have their hashes, and all {result.games:,} games of its "
+            f"panel ended as they did, those of the baseline players too ({players}); mean return {result.mean:.6g}."
+        )
+    if not result.agrees:
+        manifest = bundle.manifest
+        raise RunError(
+            f"bundle {bundle.name} plays differently now ({result.differing[0]}; {len(result.differing)} numbers "
+            f"differ), although its files are the same; was it judged by another version of sweepd "
+            f"({manifest.code_version}), of torch ({manifest.torch_version}) or of the game?"
+        )
+
+
+def load_reference(registry: Registry, reference: str | None) -> StoredBundle[Any]:
     """The bundle that a reference means; None: the champion of the only slot that has one."""
     if reference is None:
         champion = registry.require(None).champion
         assert champion is not None
-        return registry.bundle(champion)
+        return registry.any_bundle(champion)
     if "/" in reference or Path(reference).is_dir():
-        return load_bundle(Path(reference))
-    return registry.bundle(registry.find(reference))
+        return load_any(Path(reference))
+    return registry.any_bundle(registry.find(reference))
 
 
 def _print_json(content: Any) -> None:

@@ -12,14 +12,17 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from deploy.bundle import NAME_DIGITS, Bundle
+from deploy.bundle import Bundle
+from deploy.bundle_files import NAME_DIGITS, StoredBundle
+from deploy.findings import VERDICT_STYLE, short
 from deploy.registry import Event, Garbage, Registry, Slot, Version
-from deploy.report import VERDICT_STYLE, percent, short
+from deploy.report import percent
 from deploy.verify import Verification, stored_metrics
 
 SHOWN_EVENTS = 20
 # Parts of the manifest that `diff` leaves out: what follows from the others, or is shown in another way.
 NOT_COMPARED = ("files", "gate", "metrics", "format")
+SINGLE_GAMES = ("returns", "lengths")  # of a panel: lists too long to read
 
 
 def state_of(slot: Slot, bundle: str, removed: Sequence[str] = ()) -> str:
@@ -87,19 +90,24 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
     return Group(bundles, history)
 
 
+def places_of(registry: Registry, bundle: str) -> list[dict[str, Any]]:
+    """The slots that the bundle came to, and what it is there now."""
+    return [
+        _place(registry, registry.slot(version.slot), version)
+        for version in registry.versions()
+        if version.bundle == bundle
+    ]
+
+
 def bundle_facts(registry: Registry, bundle: Bundle) -> dict[str, Any]:
     """What `show` prints, as plain values."""
     manifest = bundle.manifest
-    places = []
-    for version in registry.versions():
-        if version.bundle == bundle.hash:
-            places.append(_place(registry, registry.slot(version.slot), version))
     holdout = manifest.gate.get("holdout") or {}
     return {
         "bundle": bundle.hash,
         "weights_sha256": bundle.members_sha256,
         "folder": str(registry.path(bundle.hash)),
-        "slots": places,
+        "slots": places_of(registry, bundle.hash),
         "study": bundle.origin.study,
         "trial": bundle.origin.trial,
         "seed": bundle.origin.seed,
@@ -156,7 +164,7 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
         )
     parts: list[RenderableType] = [identity]
     if facts["findings"]:
-        parts.append(_gate_table(facts["findings"]))
+        parts.append(gate_table(facts["findings"]))
     metrics = stored_metrics(bundle)
     if metrics is not None:
         parts.append(
@@ -187,15 +195,15 @@ def _parameters(trials: Sequence[Mapping[str, Any]]) -> RenderableType:
     return table
 
 
-def differences(one: Bundle, other: Bundle) -> dict[str, tuple[Any, Any]]:
-    """What differs: dotted name of the manifest's value to the two values, hold-out numbers among them."""
+def differences(one: StoredBundle[Any], other: StoredBundle[Any]) -> dict[str, tuple[Any, Any]]:
+    """What differs: dotted name of the manifest's value to the two values, what the gate measured among them."""
     left, right = _flat(one), _flat(other)
     return {
         name: (left.get(name), right.get(name)) for name in sorted({*left, *right}) if left.get(name) != right.get(name)
     }
 
 
-def diff_view(one: Bundle, other: Bundle) -> RenderableType:
+def diff_view(one: StoredBundle[Any], other: StoredBundle[Any]) -> RenderableType:
     """Two bundles side by side, where they differ."""
     found = differences(one, other)
     if not found:
@@ -248,7 +256,8 @@ def _looks_now(registry: Registry, bundle: Bundle) -> int | None:
     return None if span is None else registry.looks(bundle.manifest.tickers, *span)
 
 
-def _gate_table(findings: Sequence[Mapping[str, Any]]) -> Table:
+def gate_table(findings: Sequence[Mapping[str, Any]]) -> Table:
+    """What every rule said when the bundle was promoted, a line each."""
     table = Table(box=None, padding=(0, 1))
     for name in ("gate", "value", "limit", "verdict"):
         table.add_column(name, justify="right" if name in ("value", "limit") else "left", no_wrap=True)
@@ -270,12 +279,15 @@ def _one_line(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
-def _flat(bundle: Bundle) -> dict[str, Any]:
+def _flat(bundle: StoredBundle[Any]) -> dict[str, Any]:
     """The manifest's values by dotted name."""
     content = bundle.manifest.model_dump(mode="json")
-    holdout = bundle.manifest.gate.get("holdout") or {}
+    panel = {
+        name: value for name, value in (bundle.manifest.gate.get("panel") or {}).items() if name not in SINGLE_GAMES
+    }
+    scored = {"holdout": bundle.manifest.gate.get("holdout") or {}, "panel": panel}
     kept = {name: value for name, value in content.items() if name not in NOT_COMPARED}
-    kept |= {"weights_sha256": bundle.members_sha256, "holdout": dict(holdout)}
+    kept |= {"weights_sha256": bundle.members_sha256, **scored}
     return dict(_leaves("", kept))
 
 

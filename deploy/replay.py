@@ -13,7 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from deploy.brokers.sim import sim_broker
-from deploy.bundle import Bundle, finite, format_time
+from deploy.bundle import Bundle, format_time
+from deploy.bundle_files import finite
 from deploy.live.risk import RiskLimits
 from deploy.paper_trader import ClosedBar, Entry, PaperTrader
 from deploy.scoring import in_order

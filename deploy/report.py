@@ -12,14 +12,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from deploy.bundle import NAME_DIGITS, Bundle
-from deploy.gate import Finding
+from deploy.bundle import Bundle
+from deploy.findings import findings_table, short, stage_text
 from deploy.promote import Judged, Promotion, name_trials
 from envs.crypto.metrics import Metrics, equity
 from envs.files import write_atomic
 
 SHOWN_CANDIDATES = 8
-VERDICT_STYLE = {"pass": "green", "fail": "red", "defer": "yellow", "not asked": "dim"}
 OUTCOME_STYLE = {
     "promoted": "bold green",
     "would promote": "bold green",
@@ -38,11 +37,6 @@ HEADLINES = {
 }
 
 
-def short(hash_: str | None) -> str:
-    """A bundle's name as people see it."""
-    return hash_[:NAME_DIGITS] if hash_ else "none"
-
-
 def percent(value: float) -> str:
     """0.1 as +10.00 %."""
     return f"{100.0 * value:+.2f} %"
@@ -54,7 +48,7 @@ def promotion_view(promotion: Promotion) -> RenderableType:
     if promotion.candidates:
         parts.append(candidates_table(promotion))
     if promotion.chosen is not None:
-        parts.append(findings_table(promotion.chosen))
+        parts.append(findings_table(_title(promotion.chosen), promotion.chosen.findings))
         if promotion.chosen.score is not None:
             parts.append(
                 metrics_table(
@@ -79,8 +73,8 @@ def candidates_table(promotion: Promotion) -> Table:
         table.add_row(
             " ".join(str(number) for number in judged.trials),
             f"{judged.value:+.3f}",
-            _stage(judged, "cross-validation"),
-            _stage(judged, "hold-out"),
+            stage_text(judged.findings, "cross-validation"),
+            stage_text(judged.findings, "hold-out"),
         )
     asked = {number for judged in promotion.candidates for number in judged.trials}
     shown = {number for judged in promotion.candidates[:SHOWN_CANDIDATES] for number in judged.trials}
@@ -91,51 +85,9 @@ def candidates_table(promotion: Promotion) -> Table:
     return table
 
 
-def _stage(judged: Judged, stage: str) -> Text:
-    findings = [finding for finding in judged.findings if finding.stage == stage]
-    for verdict in ("fail", "defer", "not asked"):
-        named = [finding.name for finding in findings if finding.verdict == verdict]
-        if named:
-            return Text(
-                verdict if verdict == "not asked" else f"{verdict}: {', '.join(named)}", style=VERDICT_STYLE[verdict]
-            )
-    return Text("pass", style="green") if findings else Text("-", style="dim")
-
-
-def findings_table(judged: Judged) -> Table:
-    """Every rule: value, limit, verdict, explanation."""
+def _title(judged: Judged) -> str:
     look = f", look {judged.look.number} at this hold-out" if judged.look else ""
-    table = Table(title=f"{judged.name[:1].upper()}{judged.name[1:]}{look}", title_justify="left")
-    table.add_column("rule")
-    table.add_column("value", justify="right")
-    table.add_column("limit", justify="right")
-    table.add_column("verdict")
-    table.add_column("explanation", ratio=1)
-    stage = None
-    asked = [finding for finding in judged.findings if finding.verdict != "not asked"]
-    for finding in asked:
-        if finding.stage != stage:
-            stage = finding.stage
-            table.add_section()
-        table.add_row(
-            finding.name,
-            _number(finding),
-            f"{finding.comparison} {finding.limit:g}",
-            Text(finding.verdict, style=VERDICT_STYLE[finding.verdict]),
-            finding.explanation,
-        )
-    silent = judged.findings[len(asked) :]
-    if silent:
-        table.add_section()
-        why = f"{', '.join(finding.name for finding in silent)}: {silent[0].explanation}"
-        table.add_row(f"{len(silent)} of the {silent[0].stage}", "-", "", Text("not asked", style="dim"), why)
-    return table
-
-
-def _number(finding: Finding) -> str:
-    if finding.value is None:
-        return "-"
-    return f"{finding.value:,.0f}" if float(finding.value).is_integer() else f"{finding.value:.4g}"
+    return f"{judged.name[:1].upper()}{judged.name[1:]}{look}"
 
 
 def metrics_table(metrics: Metrics, title: str) -> Table:

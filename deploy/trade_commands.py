@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from deploy.bundle import load_bundle
+from deploy.bundles import load_any, trader
 from deploy.live.risk import RiskLimits, parse_limits
 from deploy.live.start import LiveFlags, trade_live
 from deploy.live.store import TraderStore
@@ -153,7 +153,7 @@ def _replay(
         raise InputError(f"name a slot or --bundle, not both ({slot!r} and {folder_of_bundle})")
     name, folder = "replay", data_dir
     if folder_of_bundle is not None:
-        loaded = load_bundle(folder_of_bundle)
+        loaded = trader(load_any(folder_of_bundle))
     else:
         opened = Registry(deployments, registry, create=False)
         found = opened.require(slot)

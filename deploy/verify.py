@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from deploy.bundle import Bundle, finite, format_time, parse_time
+from deploy.bundle import Bundle, format_time, parse_time
+from deploy.bundle_files import finite
 from deploy.scoring import score_bundle
 from envs.crypto.bars import Bars
 from envs.crypto.metrics import Metrics

@@ -1,8 +1,8 @@
 """Write requirements.lock and requirements-dev.lock from what is installed here, following pyproject.toml.
 
 Run it after changing a dependency, in an environment made with `pip install
-.[dashboard,ccxt,alpaca,notify,metrics,postgres,test]` (torch first, elegantrl with --no-deps). torch itself is left
-out: its build (cpu, cuda, rocm) is chosen by start_vectorized_training.sh, at the version pinned in pyproject.toml.
+.[dashboard,ccxt,alpaca,notify,video,metrics,postgres,test]` (torch first, elegantrl with --no-deps). torch itself is
+left out: its build (cpu, cuda, rocm) is chosen by start_vectorized_training.sh, at the version of pyproject.toml.
 """
 
 from __future__ import annotations

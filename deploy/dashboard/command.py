@@ -15,7 +15,7 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
-from deploy.bundle import finite
+from deploy.bundle_files import finite
 from deploy.dashboard.source import OpenSearch, PaperSource, Search
 from deploy.dashboard.terminal import age_line, slot_screen, slots_table
 from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl

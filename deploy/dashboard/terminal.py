@@ -11,7 +11,7 @@ from rich.text import Text
 from deploy.dashboard.health import Health
 from deploy.dashboard.view import Holdings, LaneView, OrderView, SlotView, Verdict
 from deploy.dashboard.words import counted, figure, minute, moment, money, percent, price, ratio, share, span, units
-from deploy.report import short
+from deploy.findings import short
 from envs.sparkline import sparkline
 
 STYLES = {"good": "green", "warning": "yellow", "bad": "bold red", "none": "dim"}

@@ -13,8 +13,8 @@ from deploy.dashboard.words import figure, percent, share
 from deploy.live.store import ACCOUNT, LaneBar, OrderLine, Trader, TraderEvent, TraderStore
 from deploy.registry import Event, Registry, Version
 from deploy.registry_view import last_move, state_of
+from envs.crypto.timeframe import DAY
 
-DAY = 86400
 MOST_POINTS = 600  # of a lane in a picture
 NEWEST = 25  # orders and events shown
 EQUAL_WEIGHT, SHADOW = "equal weight", "shadow"

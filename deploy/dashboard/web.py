@@ -22,7 +22,7 @@ from werkzeug.wrappers import Request, Response
 from deploy.dashboard import words
 from deploy.dashboard.figures import best_figure, equity_figure, lane_tones, rate_figure
 from deploy.dashboard.source import PaperSource, Search
-from deploy.report import short
+from deploy.findings import short
 from envs.errors import InputError, RunError
 
 if TYPE_CHECKING:

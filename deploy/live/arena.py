@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from deploy.book import EqualWeight
 from deploy.bootstrap import block_length, bootstrap_means
-from deploy.bundle import finite
-from envs.crypto.timeframe import bar_seconds, bars_per_year
+from deploy.bundle_files import finite
+from envs.crypto.timeframe import DAY, bar_seconds, bars_per_year
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -29,7 +29,6 @@ Outcome = Literal["too early", "undecided", "better", "worse"]
 ALPHA = 0.05  # for all looks at one champion together
 WORSE = 0.05  # for each look
 FIRST_DAYS = 14
-DAY = 86_400
 POINTS = 500  # of the differences that are resampled: longer records are summed over several bars
 FEWEST_DRAWS, MOST_DRAWS = 5_000, 50_000
 FLOOR = 1e-12  # of a value ratio, so that a total loss has a logarithm

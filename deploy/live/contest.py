@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from deploy.bundle import NAME_DIGITS, Bundle
+from deploy.bundle import Bundle
+from deploy.bundle_files import NAME_DIGITS
 from deploy.live.arena import compare, days_due
 from deploy.live.lane import TradingLane
 from deploy.live.records import returns_beside
@@ -28,6 +29,7 @@ class Contest:
     def __init__(self, slot: str, registry: Registry, store: TraderStore, size: int) -> None:
         self._slot, self._registry, self._store, self._size = slot, registry, store, size
         self._unfit: set[str] = set()
+        self._whole: dict[str, Bundle] = {}  # read and checked once; a bundle never changes
 
     def entrants(self, champion: Bundle) -> list[Bundle]:
         """The challengers that are to trade now, the best objective first: those of the champion's tickers and
@@ -38,7 +40,7 @@ class Contest:
             if hash_ in self._unfit:
                 continue
             try:
-                bundle = self._registry.bundle(hash_)
+                bundle = self._whole[hash_] = self._whole.get(hash_) or self._registry.bundle(hash_)
             except InputError:
                 self._unfit.add(hash_)
                 continue

@@ -30,13 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.bootstrap import block_length, bootstrap_means, bootstrap_samples
-from deploy.bundle import finite
+from deploy.bundle_files import finite
 from envs.crypto.metrics import max_drawdown
-from envs.crypto.timeframe import bar_seconds, bars_per_year
+from envs.crypto.timeframe import DAY, bar_seconds, bars_per_year
 
 Array = NDArray[np.float64]
 Judgement = Literal["too early", "as scored", "worse than scored", "tracking off"]
-DAY = 86_400
 MEAN_POINTS, PATH_POINTS = 500, 1_000  # of records that are resampled: longer ones are thinned
 FLOOR = 1e-12  # of a value ratio, so that a total loss has a logarithm
 FEWEST_SCORED = 32

@@ -22,10 +22,11 @@ from torch import Tensor
 from deploy.bundle import format_time
 from deploy.live.risk_limits import RiskLimits, duration_text, parse_limits, percent, tightened
 from envs.crypto.portfolio import Orders, Portfolio
+from envs.crypto.timeframe import DAY
 
 __all__ = ["RiskLimits", "RiskRules", "Situation", "Verdict", "apply", "parse_limits", "tightened"]
 
-HOUR, DAY = 3600, 86400
+HOUR = 3600
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from deploy.brokers.base import Broker, Fill, Order
 from deploy.brokers.sim import sim_broker
-from deploy.bundle import NAME_DIGITS, Bundle, format_time
+from deploy.bundle import Bundle, format_time
+from deploy.bundle_files import NAME_DIGITS
 from deploy.feeds import SETTLE_SECONDS, Feed, RecordedFeed
 from deploy.live.arena import CASH, EQUAL_WEIGHT, Benchmark, benchmarks
 from deploy.live.clock import Clock
@@ -28,11 +29,10 @@ from deploy.live.store import ACCOUNT, Changes, Lane, LaneBar, LaneKind, OrderLi
 from deploy.live.watchman import OnAlert, Watchman
 from deploy.paper_trader import ClosedBar, Conditions, Entry
 from deploy.registry import Registry
-from envs.crypto.timeframe import bar_seconds
+from envs.crypto.timeframe import DAY, bar_seconds
 from envs.errors import InputError, RunError
 from envs.supervisor import Supervisor
 
-DAY = 86_400
 MOST_SPANS = 100  # times in which risk rules kept the account from trading, that are remembered
 LATE_SECONDS = 5.0  # how often a bar is asked for that is late
 STALE_BARS = 3  # data older than that many bars is an alert

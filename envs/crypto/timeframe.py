@@ -8,7 +8,8 @@ SECONDS: dict[str, int] = {
     "1m": 60, "3m": 180, "5m": 300, "15m": 900, "30m": 1800,
     "1h": 3600, "2h": 7200, "4h": 14400, "6h": 21600, "8h": 28800, "12h": 43200, "1d": 86400,
 }
-SECONDS_PER_YEAR = 365.25 * 86400.0
+DAY = 86_400  # seconds
+SECONDS_PER_YEAR = 365.25 * DAY
 
 
 def bar_seconds(timeframe: str) -> int:
@@ -25,7 +26,7 @@ def bars_per_year(timeframe: str) -> float:
 
 def bars_per_day(timeframe: str) -> int:
     """Whole bars in a day, at least one."""
-    return max(1, 86400 // bar_seconds(timeframe))
+    return max(1, DAY // bar_seconds(timeframe))
 
 
 def bars_per_week(timeframe: str) -> int:

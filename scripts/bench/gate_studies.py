@@ -26,9 +26,10 @@ from gate_markets import KINDS, STRENGTHS, recipe_of, train
 from machine import machine, machine_line
 
 from deploy.candidates import build_bundle, open_study, read_candidate, study_bars, study_search, study_splits
-from deploy.gate import DEFAULT_RULES, with_limits
+from deploy.gate import DEFAULT_RULES
 from deploy.promote import Promoter
 from deploy.registry import Registry
+from deploy.rules import with_limits
 from deploy.scoring import score_bundle
 from envs.files import write_atomic
 

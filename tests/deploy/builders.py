@@ -19,25 +19,9 @@ from optuna.trial import TrialState
 from torch import Tensor
 
 from agents.policy import save_members
-from deploy.bundle import (
-    Bundle,
-    default_symbols,
-    describe_files,
-    format_time,
-    make_bundle,
-    recipe_part,
-    sha256,
-)
-from deploy.manifest import (
-    MEMBERS_FILE,
-    DataPart,
-    EnsembleManifest,
-    Manifest,
-    OriginPart,
-    PolicyPart,
-    TrialPart,
-    trial_file,
-)
+from deploy.bundle import Bundle, default_symbols, format_time, make_bundle, recipe_part
+from deploy.bundle_files import MEMBERS_FILE, describe_files, sha256
+from deploy.manifest import DataPart, EnsembleManifest, Manifest, OriginPart, PolicyPart, TrialPart, trial_file
 from envs.crypto.bars import Bars, load_bars, write_bars
 from envs.crypto.features import get_recipe
 from envs.crypto.params import EnvParams, Instruments

@@ -10,17 +10,8 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from deploy.bundle import (
-    Bundle,
-    canonical_json,
-    describe_files,
-    format_time,
-    load_bundle,
-    make_bundle,
-    parse_time,
-    sha256,
-    write_bundle,
-)
+from deploy.bundle import Bundle, format_time, load_bundle, make_bundle, parse_time
+from deploy.bundle_files import canonical_json, describe_files, sha256, write_bundle
 from envs.errors import InputError
 from tests.deploy.builders import members_bytes, random_actor, small_bundle
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.bundle import load_bundle, write_bundle
+from deploy.bundle import load_bundle
+from deploy.bundle_files import write_bundle
 from tests.deploy.builders import ensemble_of, small_bundle
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "bundle.md"

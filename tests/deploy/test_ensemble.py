@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 from deploy.backtests import combine
 from deploy.brokers.sim import SimBroker
-from deploy.bundle import Bundle, canonical_json, load_bundle, sha256, write_bundle
+from deploy.bundle import Bundle, load_bundle
+from deploy.bundle_files import canonical_json, sha256, write_bundle
 from deploy.candidates import open_study, read_candidate, study_search
 from deploy.commands import deploy_commands
 from deploy.constants import constant_returns

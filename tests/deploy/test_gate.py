@@ -10,22 +10,9 @@ import pytest
 
 from deploy.backtests import Deflation
 from deploy.bootstrap import Bootstrap
-from deploy.gate import (
-    DEFAULT_RULES,
-    Duel,
-    Evidence,
-    Measured,
-    Rule,
-    Selection,
-    Twin,
-    deferred,
-    judge,
-    not_asked,
-    parse_limits,
-    passed,
-    with_limits,
-)
+from deploy.gate import DEFAULT_RULES, Duel, Evidence, Selection, Twin
 from deploy.overfitting import Overfitting
+from deploy.rules import Measured, Rule, deferred, judge, not_asked, parse_limits, passed, with_limits
 from envs.crypto.luck import Moments
 from envs.crypto.metrics import Metrics, summarise
 from envs.errors import InputError
@@ -174,10 +161,10 @@ def test_rules_can_be_added_and_limits_changed() -> None:
         with_limits(rules, {"drawdown": 0.1})
     with pytest.raises(InputError, match="finite"):
         with_limits(rules, {"max-drawdown": float("nan")})
-    assert parse_limits(["a=1", "b = -2e-3"]) == {"a": 1.0, "b": -0.002}
+    assert parse_limits(["a=1", "b = -2e-3"], "a=1") == {"a": 1.0, "b": -0.002}
     for wrong in ("a", "a=", "a=b"):
         with pytest.raises(InputError, match="NAME=NUMBER"):
-            parse_limits([wrong])
+            parse_limits([wrong], "a=1")
 
 
 def test_a_number_that_is_not_finite_fails() -> None:

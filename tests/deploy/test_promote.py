@@ -20,10 +20,11 @@ from deploy.bootstrap import mean_above_zero
 from deploy.bundle import load_bundle
 from deploy.candidates import open_study, study_bars
 from deploy.commands import deploy_commands, promote_after_study
-from deploy.gate import DEFAULT_RULES, with_limits
+from deploy.gate import DEFAULT_RULES
 from deploy.promote import Promoter, Promotion
 from deploy.registry import Registry
 from deploy.report import promotion_view
+from deploy.rules import with_limits
 from deploy.scoring import bootstrap_seed, score, unseen_window
 from envs.crypto.bars import write_bars
 from envs.crypto.market import make_market

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bundle import Bundle, write_bundle
+from deploy.bundle import Bundle
+from deploy.bundle_files import write_bundle
 from deploy.registry import ChampionMoved, Registry
 from envs.errors import InputError
 from tests.deploy.builders import small_bundle

@@ -15,7 +15,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from deploy.bundle import Bundle, finite, format_time, write_bundle
+from deploy.bundle import Bundle, format_time
+from deploy.bundle_files import finite, write_bundle
 from deploy.commands import deploy_commands
 from deploy.manifest import DataPart
 from deploy.registry import Registry

@@ -1,0 +1,1 @@
+"""Promotion of players of games: bundle, panel, gate, replay."""

@@ -1,0 +1,93 @@
+"""The bundle of a player of a game: one policy, which plays at every seat.
+
+A trial trains several members that differ in their seed. The champion is to be the best player, and an ensemble would
+be another player than any that was trained: so a bundle holds a single member, the one that scored best when its trial
+was judged. (It was chosen by that, so what it scored there flatters it; the panel of the gate plays games of its own.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from agents.policy import FrozenPolicy
+from deploy.bundle_files import MEMBERS_FILE, Registered, StoredBundle, check_file, new_bundle, read_members
+from deploy.games.manifest import FORMAT, GameManifest, GameOriginPart
+from envs.errors import InputError
+from envs.games.registry import Game, get_game
+
+
+@dataclass(frozen=True)
+class GameBundle(StoredBundle[GameManifest]):
+    """A loaded bundle of a player."""
+
+    format = FORMAT
+    versions = {1: GameManifest}  # noqa: RUF012 (declared as a class variable)
+
+    @cached_property
+    def policy(self) -> FrozenPolicy:
+        """What plays, from these very bytes. Raises InputError where they are no actor."""
+        return FrozenPolicy(read_members(self.files[MEMBERS_FILE]))
+
+    @property
+    def game(self) -> Game:
+        """The game that it plays."""
+        return get_game(self.manifest.game.name)
+
+    @property
+    def params(self) -> Any:
+        """Its game's parameters."""
+        return self.game.params(**self.manifest.game.params)
+
+    @property
+    def origin(self) -> GameOriginPart:
+        """Where it comes from."""
+        return self.manifest.origin
+
+    @property
+    def members_sha256(self) -> str:
+        """What identifies the weights."""
+        return self.manifest.files[MEMBERS_FILE].sha256
+
+    @property
+    def registered(self) -> Registered:
+        """What a registry notes of it."""
+        origin = self.origin
+        return Registered(self.manifest.game.name, origin.study, origin.study_uid, origin.trial)
+
+    def check(self) -> None:
+        """Raises InputError for weights that do not fit the manifest, and for a game that is not known here."""
+        check_file(MEMBERS_FILE, self.files[MEMBERS_FILE], self.manifest.files[MEMBERS_FILE])
+        policy, player, game = self.policy, self.manifest.player, self.manifest.game
+        if policy.size != 1:
+            raise InputError(f"{MEMBERS_FILE} holds {policy.size} members, and a player is one")
+        found = (policy.state_dim, policy.action_dim, tuple(policy.sizes))
+        if found != (player.state_dim, player.action_dim, player.choices):
+            raise InputError(
+                f"the member maps {found[0]} numbers to {found[1]} actions in choices of {list(found[2])}, not "
+                f"{player.state_dim} to {player.action_dim} in choices of {list(player.choices)}"
+            )
+        try:
+            seats = self.game.seats(self.params)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{game.name} takes no parameters like {game.params} ({error})") from error
+        if seats != game.seats:
+            raise InputError(f"{game.name} with {game.params} has {seats} seats, not {game.seats}")
+
+
+def make_game_bundle(manifest: GameManifest, files: Mapping[str, bytes]) -> GameBundle:
+    """A bundle in memory, checked like one from disk. Raises InputError where manifest and files don't fit."""
+    return new_bundle(GameBundle, manifest, files)
+
+
+def default_slot(game: str, params: Mapping[str, Any]) -> str:
+    """The slot that players of this game ask for: `cartpole`, `bucket-brigade-rest_trap`, `gym-Pendulum-v1`.
+
+    Other parameters than a scenario make another game, and another slot: `cartpole-length_1.0`.
+    """
+    parts = [game.replace(":", "-").replace("/", "-")]
+    parts += [str(params["scenario"])] if "scenario" in params else []
+    parts += [f"{name}_{params[name]}" for name in sorted(params) if name != "scenario"]
+    return "-".join(parts)

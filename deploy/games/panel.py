@@ -1,0 +1,176 @@
+"""The panel: games on seeds that the search never used, in which a candidate, the champion and baseline players are
+compared.
+
+Everybody plays the same games, as far as the game's own chance goes, each at all seats; so differences are paired by
+game. What is compared is the return of a game: the sum of its rewards, over all seats where there are several.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from agents.policy import FrozenPolicy
+from deploy.bootstrap import bootstrap_means, look_level
+from envs.errors import InputError
+from envs.games.play import Episodes, play_episodes, random_actions
+from envs.games.registry import Game, GameEnv
+from envs.streams import derive_seed
+
+Floats = NDArray[np.float64]
+Act = Callable[[Tensor], Tensor]
+DRAWS = 20_000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over games and its bootstrap interval of that confidence."""
+
+    mean: float
+    low: float
+    high: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Opponent:
+    """Whom the candidate was compared with. own: its mean return. difference: candidate less opponent, paired by game.
+    wins: the share of games in which the candidate did better, half of the equal ones included.
+    """
+
+    name: str
+    own: Interval
+    difference: Interval
+    wins: float
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What a panel found. seed: of its games; look: number of the look. own: the candidate's mean return."""
+
+    seed: int
+    look: int
+    episodes: Episodes
+    own: Interval
+    baselines: tuple[Opponent, ...]
+    champion: Opponent | None = None
+
+    @property
+    def games(self) -> int:
+        """How many games everybody played."""
+        return int(self.episodes.returns.shape[1])
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A game and how it is played in a panel."""
+
+    game: Game
+    params: Any
+    games: int
+    seed: int
+
+    def play(self, make: Callable[[GameEnv], Act]) -> Episodes:
+        """(1, games) episodes of one player. make: what acts, given the environment."""
+        with opened(self.game, self.params, self.games) as env:
+            env.reset_member(0, self.seed)
+            act = make(env)
+            ended = getattr(act, "ended", lambda _: None)
+            return play_episodes(env, act, self.game.seats(self.params), ended=ended)
+
+    def play_policy(self, policy: FrozenPolicy) -> Episodes:
+        """The same of a frozen policy at every seat. Raises InputError where it does not fit the game."""
+        return self.play(lambda env: seated(policy, env))
+
+    def play_baselines(self) -> dict[str, Episodes]:
+        """The same of the game's baseline players, by name: random play, and others that the game may have."""
+        return {name: self.play(functools.partial(self._baseline, name)) for name in self.baselines}
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """Their names."""
+        named: Mapping[str, Act] = self.game.players(self.params, 0)
+        return tuple(named) if "random" in named else ("random", *named)
+
+    def _baseline(self, name: str, env: GameEnv) -> Act:
+        seed = derive_seed(self.seed, "baseline")
+        named = self.game.players(self.params, seed)
+        if name in named:
+            return named[name]
+        generator = torch.Generator().manual_seed(seed)
+        return lambda _: random_actions(env, generator)
+
+
+@contextmanager
+def opened(game: Game, params: Any, games: int) -> Iterator[GameEnv]:
+    """An environment of one member that plays so many games at once, on the CPU; closed afterwards."""
+    env = game.make([params], games, together=1, device="cpu")
+    try:
+        yield env
+    finally:
+        getattr(env, "close", lambda: None)()
+
+
+def seated(policy: FrozenPolicy, env: GameEnv) -> Act:
+    """The policy acting for all rows. Raises InputError where it does not fit the environment."""
+    choices = tuple(env.action_dims) or ((env.action_dim,) if env.if_discrete else ())
+    if (policy.state_dim, policy.action_dim, tuple(policy.sizes)) != (env.state_dim, env.action_dim, choices):
+        raise InputError(
+            f"the policy maps {policy.state_dim} numbers to {policy.action_dim} actions in choices of "
+            f"{list(policy.sizes)}, and {env.env_name} shows {env.state_dim} and takes {env.action_dim} in choices of "
+            f"{list(choices)}"
+        )
+    legal = env.action_mask if getattr(env, "masked", False) else None  # type: ignore[attr-defined]
+    if env.if_discrete:
+        return lambda obs: policy.act_batch(obs, legal=legal)
+    return lambda obs: policy.act_batch(obs).float()
+
+
+def panel_seed(study_seed: int, look: int) -> int:
+    """The seed of a panel's games. The search uses others (`"evaluation"`), and so does training."""
+    return derive_seed(study_seed, "panel", look)
+
+
+def confidence(look: int) -> float:
+    """Of the intervals that decide at a game's look number 1 …: 95 %, 97.5 %, …"""
+    return 1.0 - look_level(look)
+
+
+def interval(values: Floats, level: float, seed: int) -> Interval:
+    """The mean of (games,) values, with its percentile bootstrap interval."""
+    mean = float(values.mean())
+    if np.ptp(values) == 0.0:
+        return Interval(mean, mean, mean, level)
+    means = bootstrap_means(values, 1.0, DRAWS, np.random.default_rng(seed))
+    low, high = np.quantile(means, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+    return Interval(mean, float(low), float(high), level)
+
+
+def compare(name: str, own: Episodes, other: Episodes, look: int, seed: int) -> Opponent:
+    """Two players of the same games."""
+    ours, theirs = own.returns[0], other.returns[0]
+    wins = float((ours > theirs).mean() + 0.5 * (ours == theirs).mean())
+    return Opponent(
+        name, interval(theirs, 0.95, seed), interval(ours - theirs, confidence(look), derive_seed(seed, name)), wins
+    )
+
+
+def judge_panel(rules: Rules, look: int, policy: FrozenPolicy) -> Panel:
+    """The candidate against the baseline players; `challenge` adds the champion."""
+    own = rules.play_policy(policy)
+    others = rules.play_baselines()
+    return Panel(
+        seed=rules.seed,
+        look=look,
+        episodes=own,
+        own=interval(own.returns[0], 0.95, rules.seed),
+        baselines=tuple(compare(name, own, other, look, rules.seed) for name, other in others.items()),
+    )

@@ -1,0 +1,172 @@
+"""A player shown: frame by frame, in the terminal or as an animation."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from deploy.games.bundle import GameBundle
+from deploy.games.panel import seated
+from deploy.studies import FoundStudy, attach
+from envs.errors import InputError
+from envs.files import write_atomic
+from envs.games.render import Renderer, showing
+
+MOST_FRAMES = 2_000  # of an animation
+GIF_FPS = 25.0  # more makes the file larger, and not all programs show them
+COLOURS = 64
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A moment of a game. total: the return so far. final: the episode has ended, and this was its last state."""
+
+    episode: int
+    step: int
+    total: float
+    final: bool
+
+    @property
+    def caption(self) -> str:
+        """In words."""
+        ended = ", the end" if self.final else ""
+        return f"game {self.episode + 1}, step {self.step}, return {self.total:.4g}{ended}"
+
+
+class Show:
+    """A bundle's player in one game after the other. pictures: whether any will be asked for. seed: of the games.
+
+    Raises InputError where the game cannot be shown.
+    """
+
+    def __init__(self, bundle: GameBundle, *, seed: int, pictures: bool) -> None:
+        self.game, self.params = bundle.game, bundle.params
+        self.env, self.renderer = showing(self.game, self.params, pictures=pictures)
+        self._act = seated(bundle.policy, self.env)
+        self._seed = seed
+
+    def shots(self, episodes: int) -> Iterator[Shot]:
+        """Every moment of so many games; the renderer shows it until the next one is asked for."""
+        env = self.env
+        env.reset_member(0, self._seed)
+        obs = env.observe()
+        for episode in range(episodes):
+            total = 0.0
+            yield Shot(episode, 0, total, final=False)
+            for step in itertools.count(1):
+                made = env.step(self._act(obs))
+                obs = made.obs
+                total += float((made.reward.double() * env.reward_unit).sum())
+                final = bool((made.terminated | made.truncated).any())
+                yield Shot(episode, step, total, final)
+                if final:
+                    break
+        env.check()
+
+    def close(self) -> None:
+        """Close the environment."""
+        getattr(self.env, "close", lambda: None)()
+
+
+def show_in_terminal(show: Show, episodes: int, console: Console) -> list[float]:
+    """Print frame after frame, at the game's own speed where someone watches. Returns the games' returns.
+
+    Ctrl-C ends it; what was played until then counts as far as its games had ended.
+    """
+    returns: list[float] = []
+    watched = console.is_terminal
+    try:
+        with Live(console=console, auto_refresh=False, transient=False) if watched else _nothing() as live:
+            for shot in show.shots(episodes):
+                text = show.renderer.text(shot.caption, final=shot.final)
+                if live is None:
+                    console.print(Text(text), highlight=False, soft_wrap=True)
+                else:
+                    live.update(Text(text), refresh=True)
+                    time.sleep(1.0 / show.renderer.fps)
+                if shot.final:
+                    returns.append(shot.total)
+    except KeyboardInterrupt:
+        console.print("stopped", style="dim")
+    return returns
+
+
+class _nothing:
+    """Stands where a live display would."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def write_animation(show: Show, episodes: int, path: Path) -> list[float]:
+    """Write a GIF or an MP4, by the file's name, whole or not at all; returns the games' returns, as far as shown.
+
+    Raises InputError for another kind of file, or where a package is missing.
+    """
+    writers = {".gif": _write_gif, ".mp4": _write_mp4}
+    if path.suffix.lower() not in writers:
+        raise InputError(f"--out {path} must end in .gif or .mp4")
+    returns: list[float] = []
+    stride = max(1, round(show.renderer.fps / GIF_FPS))
+
+    def pictures(renderer: Renderer) -> Iterator[Image.Image]:
+        shots = itertools.islice(show.shots(episodes), MOST_FRAMES * stride)
+        for shot in shots:
+            if shot.final:
+                returns.append(shot.total)
+            if shot.step % stride == 0 or shot.final:
+                yield renderer.picture(shot.caption, final=shot.final)
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write = writers[path.suffix.lower()]
+        write_atomic(path, lambda target: write(target, pictures(show.renderer), show.renderer.fps / stride))
+    except OSError as error:
+        raise InputError(f"--out {path} cannot be written: {error.strerror or error}") from error
+    return returns
+
+
+def _write_gif(path: Path, pictures: Iterator[Image.Image], fps: float) -> None:
+    reduced = (picture.quantize(COLOURS, dither=Image.Dither.NONE) for picture in pictures)
+    first = next(reduced)
+    first.save(path, format="GIF", save_all=True, append_images=reduced, duration=round(1000.0 / fps), loop=0)
+
+
+def _write_mp4(path: Path, pictures: Iterator[Image.Image], fps: float) -> None:
+    try:
+        import imageio.v2 as imageio
+        import imageio_ffmpeg  # noqa: F401 - imageio says less clearly that it lacks it
+    except ModuleNotFoundError as error:
+        raise InputError("--out: MP4 needs packages that are missing here: pip install 'sweepd[video]'") from error
+    import numpy as np
+
+    options = {"format": "FFMPEG", "fps": fps, "macro_block_size": 16, "output_params": ["-f", "mp4"]}
+    with imageio.get_writer(path, **options) as writer:
+        for picture in pictures:
+            writer.append_data(np.asarray(picture))
+
+
+def publish_replay(study: FoundStudy, bundle: GameBundle) -> Path:
+    """Write a game of the study's player as a GIF among its gate's files, and attach it to the study, where
+    optuna-dashboard shows it. (Optuna takes no artifacts for a trial that has ended, so it is attached to the study and
+    named after the trial.) Raises InputError where the game cannot be shown.
+    """
+    show = Show(bundle, seed=int(bundle.manifest.gate["panel"]["seed"]), pictures=True)
+    try:
+        path = study.run_dir / "gate" / f"replay-trial-{bundle.origin.trial}.gif"
+        write_animation(show, 1, path)
+    finally:
+        show.close()
+    attach(study, [path])
+    return path

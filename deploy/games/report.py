@@ -1,0 +1,119 @@
+"""The gate's report on a player: one page of HTML, for someone who does not know the terms."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from deploy.findings import findings_page
+from deploy.games.panel import Opponent, Panel
+from deploy.games.promote import Judged, Promotion
+from deploy.games.study import GameStudy, plain
+from envs.files import write_atomic
+
+OWN, OTHER, CHAMPION = "#1f5fa8", "#8a8a8a", "#2a9d5c"
+HEADLINES = {
+    "promoted": "Promoted: the candidate is the new champion",
+    "would promote": "It would be promoted",
+    "champion already": "It is the champion already",
+    "none passes": "No candidate passes",
+}
+READING = (
+    (
+        "What is being asked",
+        "A search tries many settings and keeps the best, partly for luck: it was lucky in the games that judged it. "
+        "So the candidate plays a panel: games that the search never used. Everybody compared plays the same ones.",
+    ),
+    (
+        "Better than whom?",
+        "Than baseline players (random play, and others where the game has them), and than the present champion. "
+        "The difference is taken game by game. Its interval says where the true mean difference lies with that "
+        "confidence (a bootstrap over games); the rule asks that all of it is above 0.",
+    ),
+    (
+        "Looks",
+        "Whoever asks often enough passes once by luck. So every panel of a game is counted, its games are new, and "
+        "each is twice as strict as the one before: intervals of 95 %, 97.5 %, 98.75 % and so on.",
+    ),
+    (
+        "The picture",
+        "Left: the mean return of a game for each player, with its 95 % interval, and every single game as a dot. "
+        "Right: by how much the candidate is better than each; green where surely.",
+    ),
+)
+
+
+def write_report(study: GameStudy, promotion: Promotion) -> list[Path]:
+    """Write `gate.html` into the study's run directory, whole; returns its path. None where no panel was played."""
+    chosen = promotion.chosen
+    if chosen is None or chosen.panel is None:
+        return []
+    path = study.run_dir / "gate" / "gate.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page = findings_page(
+        title=promotion.study,
+        headline=HEADLINES.get(promotion.outcome, promotion.outcome),
+        opening=summary(study, promotion, chosen),
+        findings=chosen.findings,
+        picture=draw_panel(chosen.panel, chosen.candidate.name),
+        described="Mean return of every player, and by how much the candidate is better",
+        reading=READING,
+        footer="Made by sweepd promote.",
+    )
+    write_atomic(path, page)
+    return [path]
+
+
+def summary(study: GameStudy, promotion: Promotion, chosen: Judged) -> list[str]:
+    """The opening sentences."""
+    assert chosen.panel is not None
+    settings = plain(study.spec.env)
+    return [
+        f"Study {promotion.study} on {study.spec.environment}{f' ({settings})' if settings else ''}, algorithm "
+        f"{study.spec.algorithm}: {promotion.complete} complete trials. This page is about {chosen.candidate.name}, "
+        f"the best of its trial's seeds, judged by look {chosen.panel.look} at a panel of {chosen.panel.games:,} games "
+        f"and asking for slot {promotion.slot}. Looks at this game's panel so far: {promotion.looks}.",
+        promotion.reason[:1].upper() + promotion.reason[1:] + ".",
+    ]
+
+
+def draw_panel(panel: Panel, name: str) -> bytes:
+    """A PNG: everybody's returns, and the candidate's advantage over each."""
+    others: list[Opponent] = [*([panel.champion] if panel.champion else []), *panel.baselines]
+    figure = Figure(figsize=(11.0, 1.6 + 0.42 * (1 + len(others))))
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    returns = panel.episodes.returns[0]
+    shift = np.random.default_rng(0).uniform(-0.2, 0.2, returns.size)
+    rows = [(name, panel.own, OWN)]
+    rows += [
+        (f"champion {other.name}", other.own, CHAMPION) if other is panel.champion else (other.name, other.own, OTHER)
+        for other in others
+    ]
+    left.scatter(returns, shift, s=6, alpha=0.35, color=OWN, linewidths=0)
+    for row, (_, found, colour) in enumerate(rows):
+        left.plot([found.low, found.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt")
+        left.plot([found.mean], [row], "o", color=colour, markersize=6)
+    left.set_yticks(range(len(rows)), [label for label, _, _ in rows], fontsize=8)
+    left.set_xlabel("return of a game", fontsize=8)
+    for row, other in enumerate(others, start=1):
+        gap = other.difference
+        colour = "#2a9d5c" if gap.low > 0.0 else "#c0392b"
+        right.plot([gap.low, gap.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt")
+        right.plot([gap.mean], [row], "o", color=colour, markersize=6)
+    right.axvline(0.0, color="black", linewidth=1)
+    right.set_yticks(range(1, len(rows)), [label for label, _, _ in rows[1:]], fontsize=8)
+    right.set_xlabel(f"{name} is better by", fontsize=8)
+    for axes in (left, right):
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.tick_params(axis="x", labelsize=8)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=110)
+    return picture.getvalue()

@@ -1,0 +1,166 @@
+"""What promotion reads of a study on a game: its frozen spec, and the best member of a finished trial."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from optuna.trial import FrozenTrial
+from safetensors import SafetensorError
+from safetensors.torch import save as save_tensors
+
+from agents.policy import FrozenPolicy
+from deploy.bundle_files import MEMBERS_FILE, describe_files, finite, read_members, sha256
+from deploy.games.bundle import GameBundle, make_game_bundle
+from deploy.games.manifest import GameManifest, GameOriginPart, GamePart, PlayerPart
+from deploy.studies import Described, FoundStudy, scored_weights
+from envs.errors import InputError
+from envs.games.registry import Game, get_game
+
+
+class GameSpec(Described):
+    """What promotion needs of the spec that was frozen when the study was created."""
+
+    environment: str
+    algorithm: str
+    env: dict[str, Any]
+    seed: int
+    objective: str
+    code_version: str
+    torch_version: str
+
+
+@dataclass(frozen=True)
+class GameStudy(FoundStudy):
+    """A study on a game as promotion sees it."""
+
+    spec: GameSpec
+
+    @property
+    def game(self) -> Game:
+        """Raises InputError where it is not known here."""
+        return get_game(self.environment)
+
+
+def game_study(found: FoundStudy) -> GameStudy:
+    """The study with its spec. Raises InputError where another version of sweepd described it differently."""
+    return GameStudy(**vars(found) | {"spec": found.spec_as(GameSpec)})
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The best member of a trial, which asks to be promoted. member: its place among the trial's members. weights: the
+    content of a file of its own; None where `faults`, sentences, say why it cannot play.
+    """
+
+    trial: FrozenTrial
+    member: int
+    score: float
+    weights: bytes | None
+    faults: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return f"trial {self.trial.number} (seed {self.member})"
+
+    @property
+    def value(self) -> float:
+        """Its trial's objective, to be maximised."""
+        return math.nan if self.trial.value is None else float(self.trial.value)
+
+
+def read_candidate(trial: FrozenTrial, study: GameStudy) -> Candidate:
+    """The member that scored best when the trial was judged (the first of equals)."""
+    faults: list[str] = []
+    attributes = trial.user_attrs
+    faults += [f"the trial did not record {name}" for name in _wanted(study) if name not in attributes]
+    scores = [float(score) for score in attributes.get("sweepd:seed_scores", ())]
+    if not scores or not all(map(math.isfinite, scores)):
+        faults.append("the trial did not record a finite score of every seed")
+        scores = [math.nan]
+    member = max(range(len(scores)), key=lambda index: scores[index])
+    content = scored_weights(attributes, study.run_dir, faults)
+    weights = None if content is None or faults else _single(content, member, len(scores), faults)
+    return Candidate(trial, member, scores[member], weights, tuple(faults))
+
+
+def build_bundle(candidate: Candidate, study: GameStudy, gate: dict[str, Any]) -> GameBundle:
+    """The bundle of a candidate without faults. gate: the gate's report. Raises ValueError for one with faults."""
+    if candidate.weights is None:
+        raise ValueError(f"{candidate.name} cannot be deployed: {candidate.faults[0]}")
+    files = {MEMBERS_FILE: candidate.weights}
+    policy = FrozenPolicy(read_members(candidate.weights))
+    spec, attributes = study.spec, candidate.trial.user_attrs
+    manifest = GameManifest(
+        game=GamePart(name=spec.environment, params=spec.env, seats=study.game.seats(study.game.params(**spec.env))),
+        player=PlayerPart(
+            algorithm=spec.algorithm,
+            state_dim=policy.state_dim,
+            action_dim=policy.action_dim,
+            choices=tuple(policy.sizes),
+            shape=dict(attributes["sweepd:shape"]),
+        ),
+        origin=GameOriginPart(
+            study=study.name,
+            study_uid=study.uid,
+            trial=candidate.trial.number,
+            seed=int(attributes["sweepd:seed"]),
+            member=candidate.member,
+            members=len(attributes["sweepd:seed_scores"]),
+            members_sha256=str(attributes["sweepd:members"]["sha256"]),
+            score=candidate.score,
+            objective=spec.objective,
+            objective_value=candidate.value,
+            parameters=dict(candidate.trial.params),
+            learner_params=finite(attributes[_learner_params(study)]),
+            env_params=finite(attributes["sweepd:env_params"]),
+        ),
+        metrics={"describes": "the trial's members, when the search judged it"}
+        | finite(attributes.get("sweepd:metrics", {})),
+        gate=gate,
+        code_version=spec.code_version,
+        torch_version=spec.torch_version,
+        files=describe_files(files),
+    )
+    return make_game_bundle(manifest, files)
+
+
+def same_game(bundle: GameBundle, study: GameStudy) -> bool:
+    """Whether the bundle's game is the study's, with the same parameters."""
+    game: GamePart = bundle.manifest.game
+    return (game.name, game.params) == (study.spec.environment, finite(study.spec.env))
+
+
+def _learner_params(study: GameStudy) -> str:
+    return f"sweepd:{study.spec.algorithm.partition(':')[0]}_params"
+
+
+def _wanted(study: GameStudy) -> tuple[str, ...]:
+    return ("sweepd:seed", "sweepd:shape", "sweepd:env_params", _learner_params(study))
+
+
+def _single(content: bytes, member: int, members: int, faults: list[str]) -> bytes | None:
+    """That member's own file, its tensors to the byte those of the trial's file."""
+    try:
+        found = read_members(content)
+        FrozenPolicy(found)
+    except (InputError, SafetensorError) as error:
+        faults.append(f"its weights are not those of players: {error}")
+        return None
+    if len(found) != members:
+        faults.append(f"its file of weights holds {len(found)} members, but {members} were scored")
+        return None
+    return bytes(save_tensors({f"m000.{name}": tensor for name, tensor in sorted(found[member].items())}))
+
+
+def weights_sha256(candidate: Candidate) -> str:
+    """What identifies the candidate's weights."""
+    return "" if candidate.weights is None else sha256(candidate.weights)
+
+
+def plain(params: Mapping[str, Any]) -> str:
+    """Parameters for people: `scenario rest_trap, length 1.0`."""
+    return ", ".join(f"{name} {value}" for name, value in sorted(params.items()))

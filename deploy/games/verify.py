@@ -1,0 +1,65 @@
+"""Verification of a game's bundle: its panel is played again, and every number compared with what the gate saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from deploy.games.bundle import GameBundle
+from deploy.games.panel import Rules
+from envs.errors import InputError
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What came of it. games: played again by everybody; names: the baseline players that played them, too.
+    differing: what is no longer the same number, in words; nothing may.
+    """
+
+    bundle: str
+    games: int
+    names: tuple[str, ...]
+    mean: float
+    differing: tuple[str, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every number is the same."""
+        return not self.differing
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "bundle": self.bundle,
+            "agrees": self.agrees,
+            "games": self.games,
+            "baselines": list(self.names),
+            "mean": self.mean,
+            "differing": list(self.differing),
+        }
+
+
+def verify_game_bundle(bundle: GameBundle) -> Replayed:
+    """Play the bundle's panel again, and its baseline players'. The bundle's bytes were checked when it was loaded.
+
+    Raises InputError where it never played one.
+    """
+    stored = bundle.manifest.gate.get("panel")
+    if not isinstance(stored, dict):
+        raise InputError(f"bundle {bundle.name} never played a panel, so there is nothing to verify")
+    rules = Rules(bundle.game, bundle.params, int(stored["games"]), int(stored["seed"]))
+    own = rules.play_policy(bundle.policy)
+    differing = [
+        f"game {game + 1}: {was!r} then, {now!r} now"
+        for key, values in (("returns", own.returns[0].tolist()), ("lengths", own.lengths[0].tolist()))
+        for game, (was, now) in enumerate(zip(stored[key], values, strict=True))
+        if was != now
+    ]
+    means = {name: float(episodes.returns[0].mean()) for name, episodes in rules.play_baselines().items()}
+    was = {name: found["own"]["mean"] for name, found in stored["baselines"].items()}
+    differing += [
+        f"mean of {name}: {was.get(name)!r} then, {means.get(name)!r} now"
+        for name in sorted({*means, *was})
+        if was.get(name) != means.get(name)
+    ]
+    return Replayed(bundle.hash, rules.games, tuple(means), float(own.returns[0].mean()), tuple(differing))

@@ -1,0 +1,174 @@
+"""What people see of a player: its promotion, its panel, its bundle on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel as Box
+from rich.table import Table
+from rich.text import Text
+
+from deploy.bundle_files import NAME_DIGITS
+from deploy.findings import findings_table, short, stage_text
+from deploy.games.bundle import GameBundle
+from deploy.games.gate import PANEL, SEARCH
+from deploy.games.promote import Judged, Promotion, described
+from deploy.games.study import plain
+
+SHOWN_CANDIDATES = 8
+HEADLINES = {
+    "promoted": ("PROMOTED", "bold green"),
+    "would promote": ("WOULD BE PROMOTED", "bold green"),
+    "champion already": ("CHAMPION ALREADY", "green"),
+    "none passes": ("NO CANDIDATE PASSES", "bold yellow"),
+    "no candidate": ("NO CANDIDATE", "bold yellow"),
+}
+
+
+def promotion_view(promotion: Promotion) -> RenderableType:
+    """The whole report of a promotion."""
+    parts: list[RenderableType] = []
+    chosen = promotion.chosen
+    if promotion.candidates:
+        parts.append(candidates_table(promotion))
+    if chosen is not None:
+        parts.append(findings_table(_title(chosen), chosen.findings))
+        if chosen.panel is not None:
+            parts.append(panel_table(described(chosen.panel), chosen.candidate.name))
+    parts.append(verdict_box(promotion))
+    return Group(*parts)
+
+
+def _title(judged: Judged) -> str:
+    look = f", look {judged.look.number} at this panel" if judged.look else ""
+    return f"{judged.candidate.name[:1].upper()}{judged.candidate.name[1:]}{look}"
+
+
+def candidates_table(promotion: Promotion) -> Table:
+    """The best candidates, and how far each came."""
+    table = Table(title=f"Candidates of study {promotion.study} for slot {promotion.slot}", title_justify="left")
+    for name in ("trial", "objective", "best seed", "its mean"):
+        table.add_column(name, justify="right")
+    for name in (SEARCH, PANEL):
+        table.add_column(name)
+    for judged in promotion.candidates[:SHOWN_CANDIDATES]:
+        table.add_row(
+            str(judged.candidate.trial.number),
+            f"{judged.candidate.value:.5g}",
+            str(judged.candidate.member),
+            f"{judged.candidate.score:.5g}",
+            stage_text(judged.findings, SEARCH),
+            stage_text(judged.findings, PANEL),
+        )
+    left = promotion.complete - len(promotion.candidates)
+    if left > 0:
+        table.caption = f"{left} more complete trials, not asked"
+    return table
+
+
+def panel_table(panel: Mapping[str, Any], name: str) -> Table:
+    """Everybody's mean return of a game, and how much better the candidate was. panel: as `described`."""
+    table = Table(title=f"Panel: {panel['games']:,} games that the search never saw, the same for all")
+    table.title_justify = "left"
+    table.add_column("player")
+    table.add_column("mean return", justify="right")
+    table.add_column("95 %", justify="right")
+    table.add_column("the candidate is better by", justify="right")
+    table.add_column("interval", justify="right")
+    table.add_column("in", justify="right")
+    table.add_row(Text(name, style="bold"), *_mean(panel["own"]), "", "", "")
+    others = list(panel["baselines"].items())
+    if panel["champion"] is not None:
+        others.insert(0, (f"champion {panel['champion']['name']}", panel["champion"]))
+    for other, found in others:
+        gap = found["difference"]
+        table.add_row(
+            other,
+            *_mean(found["own"]),
+            f"{gap['mean']:+.4g}",
+            f"{100 * gap['confidence']:.4g} %: {gap['low']:+.4g} to {gap['high']:+.4g}",
+            f"{found['wins']:.0%}",
+        )
+    return table
+
+
+def _mean(found: Mapping[str, float]) -> tuple[str, str]:
+    return f"{found['mean']:.5g}", f"{found['low']:.5g} to {found['high']:.5g}"
+
+
+def verdict_box(promotion: Promotion) -> Box:
+    """The outcome in a headline and a paragraph, and the slot's champion."""
+    headline, style = HEADLINES[promotion.outcome]
+    text = Text()
+    text.append(headline, style=style)
+    text.append(f"\n{promotion.reason}.\n")
+    text.append(f"champion of {promotion.slot}: {short(promotion.champion)}")
+    if promotion.champion != promotion.champion_before:
+        text.append(f" (before: {short(promotion.champion_before)})")
+    return Box(text, title="Verdict", title_align="left")
+
+
+def game_facts(bundle: GameBundle, places: Sequence[Mapping[str, Any]], folder: str, looks: int) -> dict[str, Any]:
+    """What `registry show` prints of a player, as plain values. places: in which slots it is, or was."""
+    manifest = bundle.manifest
+    gate = dict(manifest.gate)
+    return {
+        "bundle": bundle.hash,
+        "weights_sha256": bundle.members_sha256,
+        "folder": folder,
+        "slots": list(places),
+        "game": manifest.game.model_dump(mode="json"),
+        "player": manifest.player.model_dump(mode="json"),
+        "origin": manifest.origin.model_dump(mode="json"),
+        "code_version": manifest.code_version,
+        "look": gate.get("look"),
+        "looks_now": looks,
+        "panel": gate.get("panel"),
+        "findings": gate.get("findings", []),
+    }
+
+
+def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> RenderableType:
+    """One player on one screen: who it is, what it plays and why, the gate, the panel, the parameters.
+
+    gate: the table of the gate's findings.
+    """
+    game, player, origin = facts["game"], facts["player"], facts["origin"]
+    identity = Table.grid(padding=(0, 2))
+    identity.add_column(style="dim", no_wrap=True)
+    identity.add_column(overflow="fold")
+    identity.add_row("hash", facts["bundle"])
+    identity.add_row("weights (sha256)", facts["weights_sha256"])
+    for place in facts["slots"]:
+        since = f" since {place['since'][:16].replace('T', ' ')}: {place['why']}" if place["since"] else ""
+        identity.add_row(f"slot {place['slot']}", f"version {place['version']}, {place['is'] or 'no part'}{since}")
+    settings = plain(game["params"])
+    seats = f", at each of {game['seats']} seats" if game["seats"] > 1 else ""
+    identity.add_row("plays", f"{game['name']}{f' ({settings})' if settings else ''}{seats}")
+    identity.add_row(
+        "from",
+        f"study {origin['study']}, trial {origin['trial']} ({origin['objective']} {origin['objective_value']:.5g}), "
+        f"seed {origin['member']} of {origin['members']} (mean {origin['score']:.5g} when the trial was judged)",
+    )
+    actions = f"choices of {player['choices']}" if player["choices"] else f"{player['action_dim']} numbers"
+    shape = ", ".join(f"{name} {value}" for name, value in player["shape"].items())
+    identity.add_row("policy", f"{player['algorithm']}, {player['state_dim']} inputs, {actions}; {shape}")
+    identity.add_row("made with", f"sweepd {facts['code_version']}")
+    if facts["look"] is not None:
+        identity.add_row("looks", f"judged by look {facts['look']} at its panel; {facts['looks_now']} taken by now")
+    parts: list[RenderableType] = [identity]
+    if gate is not None:
+        parts.append(gate)
+    if facts["panel"] is not None:
+        parts.append(panel_table(facts["panel"], "this player"))
+    drawn = [f"[dim]{name}[/] {_value(value)}" for name, value in origin["parameters"].items()]
+    parts += [Text("parameters", style="bold"), Padding(Columns(drawn, padding=(0, 3)), (0, 0, 0, 1))]
+    return Box(Group(*parts), title=f"bundle {facts['bundle'][:NAME_DIGITS]}", title_align="left")
+
+
+def _value(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

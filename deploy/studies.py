@@ -1,0 +1,156 @@
+"""What deployment finds of a study in its database, whatever it is about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import optuna
+from optuna.artifacts import FileSystemArtifactStore, upload_artifact
+from optuna.trial import FrozenTrial, TrialState
+from pydantic import BaseModel, ConfigDict, ValidationError
+from sqlalchemy import create_engine, inspect
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from deploy.bundle_files import MEMBERS_FILE, sha256
+from envs.errors import InputError
+
+
+class Described(BaseModel):
+    """What is read of a frozen spec; it says more."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+Spec = TypeVar("Spec", bound=Described)
+
+
+@dataclass(frozen=True)
+class FoundStudy:
+    """A study made by sweepd. storage: URL of its database. described: its frozen spec. trials: the COMPLETE ones, best
+    first (ties: oldest first). finished: how many ended in any way.
+    """
+
+    name: str
+    storage: str
+    uid: str
+    run_dir: Path
+    described: Mapping[str, Any]
+    trials: tuple[FrozenTrial, ...]
+    finished: int
+
+    @property
+    def environment(self) -> str:
+        """What it trains on: "crypto", or a game's name."""
+        return str(self.described.get("environment"))
+
+    def spec_as(self, model: type[Spec]) -> Spec:
+        """Its spec. Raises InputError where another version of sweepd described it differently."""
+        try:
+            return model.model_validate(self.described)
+        except ValidationError as error:
+            raise other_version(self.name, error) from error
+
+
+def storage_url(storage: str | None) -> str:
+    """The database URL that `--storage` means: none is `runs/sweepd.db`, a path is a SQLite file."""
+    if storage is None:
+        storage = str(Path("runs") / "sweepd.db")
+    if storage.startswith("postgresql://"):
+        return "postgresql+psycopg://" + storage.removeprefix("postgresql://")
+    return storage if "://" in storage else f"sqlite:///{Path(storage).resolve()}"
+
+
+def find_study(name: str | None, storage: str) -> FoundStudy:
+    """Read a study. name: None takes the only one that the storage has.
+
+    storage: an SQLAlchemy URL. Raises InputError where there is no such storage or study, or it was not made by sweepd.
+    """
+    try:
+        url = make_url(storage)
+    except ArgumentError as error:
+        raise InputError(f"--storage {storage!r} is not a database URL like sqlite:///runs/sweepd.db") from error
+    shown = url.render_as_string(hide_password=True)
+    if url.get_backend_name() == "sqlite" and (not url.database or not Path(url.database).exists()):
+        raise InputError(
+            f"--storage {shown} does not exist; name the database of a study, or start one with sweepd train"
+        )
+    engine: dict[str, Any] = {"connect_args": {"timeout": 60.0}} if url.get_backend_name() == "sqlite" else {}
+    try:
+        # RDBStorage makes its tables where they are missing; a database that is not Optuna's is not to be touched.
+        if not inspect(create_engine(url)).has_table("studies"):
+            raise InputError(f"--storage {shown} is not a database of studies")
+        database = optuna.storages.RDBStorage(storage, engine_kwargs=engine)
+        names = sorted(optuna.get_all_study_names(database))
+        if name is None and len(names) == 1:
+            name = names[0]
+        if name is None or name not in names:
+            asked = f"--study-name {name!r} is not in" if name else "name a study of"
+            raise InputError(f"{asked} {shown}; there are: {', '.join(names[:8]) or 'none'}")
+        study = optuna.load_study(study_name=name, storage=database)
+        attributes = study.user_attrs
+        trials = study.get_trials(deepcopy=False)
+    except (SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError, ImportError) as error:
+        raise InputError(f"--storage {shown} cannot be used ({str(error).splitlines()[0]})") from error
+    if "sweepd:spec" not in attributes:
+        raise InputError(f"study {name!r} was not made by sweepd train: it has no frozen spec")
+    described = attributes["sweepd:spec"]
+    try:
+        described = json.loads(described) if isinstance(described, str) else dict(described)
+    except (TypeError, ValueError) as error:
+        raise other_version(name, error) from error
+    complete = [
+        trial
+        for trial in trials
+        if trial.state == TrialState.COMPLETE and trial.value is not None and np.isfinite(trial.value)
+    ]
+    best_first = sorted(complete, key=lambda trial: (-float(trial.value or 0.0), trial.number))
+    return FoundStudy(
+        name=name,
+        storage=storage,
+        uid=str(attributes.get("sweepd:uid", "")),
+        run_dir=Path(str(attributes.get("sweepd:run_dir", "."))),
+        described=described,
+        trials=tuple(best_first),
+        finished=sum(trial.state.is_finished() for trial in trials),
+    )
+
+
+def other_version(name: str, error: Exception) -> InputError:
+    """What to raise where a study's spec is not understood."""
+    return InputError(
+        f"study {name!r} was made by another version of sweepd ({str(error).splitlines()[0]}); use that version"
+    )
+
+
+def scored_weights(attributes: Mapping[str, Any], run_dir: Path, faults: list[str]) -> bytes | None:
+    """The weights' bytes, if they are still those that were scored."""
+    recorded = attributes.get("sweepd:members")
+    if not isinstance(recorded, Mapping) or "path" not in recorded or "sha256" not in recorded:
+        faults.append(f"the trial did not record its {MEMBERS_FILE}")
+        return None
+    path = run_dir / str(recorded["path"])
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        faults.append(f"its weights {path} cannot be read: {error.strerror or error}")
+        return None
+    if sha256(content) != recorded["sha256"]:
+        faults.append(f"its weights {path} are not the bytes that were scored (their sha256 has changed)")
+        return None
+    return content
+
+
+def attach(study: FoundStudy, paths: Sequence[Path]) -> None:
+    """Attach the files to the study as artifacts, which optuna-dashboard shows."""
+    folder = study.run_dir / "artifacts"
+    folder.mkdir(parents=True, exist_ok=True)
+    store = FileSystemArtifactStore(str(folder))
+    loaded = optuna.load_study(study_name=study.name, storage=study.storage)
+    for path in paths:
+        upload_artifact(artifact_store=store, file_path=str(path), study_or_trial=loaded)

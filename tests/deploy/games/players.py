@@ -1,0 +1,88 @@
+"""Hand-made players of a short CartPole, and finished studies of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+import torch
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from torch import Tensor
+
+from agents.policy import save_members
+from deploy.games.study import GameSpec, GameStudy
+from envs.games.cartpole import CartPoleParams
+
+ENV = {"max_steps": 60}
+SLOT = "cartpole-max_steps_60"
+# What a player pushes by: cart's position and speed, pole's angle and speed.
+GOOD, WEAK, BAD = (0.0, 0.0, 1.0, 1.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, -1.0, -1.0)
+
+
+def player(push: Sequence[float]) -> dict[str, Tensor]:
+    """A member that pushes to the right where the weighted sum of what it sees is above 0."""
+    weights = torch.tensor([[0.0] * 4, list(push)])
+    return {
+        "net.0.weight": weights,
+        "net.0.bias": torch.zeros(2),
+        "state_avg": torch.zeros(4),
+        "state_std": torch.ones(4),
+    }
+
+
+def spec(**changes: Any) -> dict[str, Any]:
+    """A frozen spec, as far as promotion reads it."""
+    return {
+        "environment": "cartpole", "algorithm": "ppo", "env": ENV, "seed": 3, "objective": "return",
+        "code_version": "0.1.0", "torch_version": "2.13.0", "budget": 1,
+    } | changes  # fmt: skip
+
+
+def attributes(
+    folder: Path, number: int, players: Sequence[Sequence[float]], scores: Sequence[float]
+) -> dict[str, Any]:
+    """What a complete trial records, its file of weights written."""
+    path = folder / f"trial-{number:05d}" / "members.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_members(path, [player(push) for push in players])
+    return {
+        "sweepd:seed": 100 + number,
+        "sweepd:seed_scores": list(scores),
+        "sweepd:metrics": {"iqm": max(scores)},
+        "sweepd:shape": {"net_width": 2},
+        "sweepd:ppo_params": {"learning_rate": 1e-3},
+        "sweepd:env_params": dict(vars(CartPoleParams(**ENV))),
+        "sweepd:members": {
+            "path": f"{path.parent.name}/{path.name}",
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        },
+    }
+
+
+def study_of(folder: Path, *trials: Sequence[Sequence[float]], **changes: Any) -> GameStudy:
+    """A finished study, best trial first. trials: the players that each one trained; the first of them scored best."""
+    frozen: list[FrozenTrial] = []
+    for number, players in enumerate(trials):
+        scores = [50.0 - number - index for index in range(len(players))]
+        trial = create_trial(value=scores[0], user_attrs=attributes(folder, number, players, scores))
+        trial.number = number
+        frozen.append(trial)
+    described = spec(**changes)
+    return GameStudy(
+        name="short", storage="", uid="u" * 32, run_dir=folder, described=described, trials=tuple(frozen),
+        finished=len(frozen), spec=GameSpec.model_validate(described),
+    )  # fmt: skip
+
+
+def store(study: GameStudy, url: str) -> None:
+    """Put such a study into a database."""
+    made = optuna.create_study(study_name=study.name, storage=url, direction="maximize")
+    made.set_user_attr("sweepd:spec", json.dumps(dict(study.described)))
+    made.set_user_attr("sweepd:uid", study.uid)
+    made.set_user_attr("sweepd:run_dir", str(study.run_dir))
+    for trial in study.trials:
+        made.add_trial(create_trial(state=TrialState.COMPLETE, value=trial.value, user_attrs=trial.user_attrs))

@@ -1,0 +1,204 @@
+"""`sweepd promote`, `registry` and `play` with players of games, and what people see of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import typer
+from PIL import Image
+from typer.testing import CliRunner
+
+from deploy.commands import deploy_commands
+from deploy.games.bundle import GameBundle
+from deploy.registry import Registry
+from envs.errors import InputError
+from envs.games.registry import get_game
+from envs.games.render import showing
+from tests.deploy.games.players import GOOD, SLOT, WEAK, store, study_of
+
+TRADING = re.compile(
+    r"\b(folds?|sharpe|sortino|drawdowns?|trad(e|es|ed|er|ing)|markets?|equity|bars?|capital|crypto|tickers?|fees?|"
+    r"slippage|hold-?out|paper|portfolio|returns? after|timeframe|money|prices?)\b",
+    re.IGNORECASE,
+)
+Run = Callable[..., str]
+
+
+def no_word_of_trading(text: str) -> None:
+    """Nothing in the vocabulary of a game's output speaks of trading."""
+    found = TRADING.search(text)
+    assert found is None, text[max(0, found.start() - 60) : found.end() + 40]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with a finished study, whose best trial's player is good."""
+    folder = tmp_path_factory.mktemp("games")
+    store(study_of(folder / "run", [GOOD, WEAK], [WEAK]), f"sqlite:///{folder / 'studies.db'}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sweepd(folder: Path) -> Run:
+    """Run a command, and return what it prints; wrong input is raised."""
+    app = typer.Typer(pretty_exceptions_enable=False)
+    deploy_commands(app)
+
+    def run(*words: object) -> str:
+        given = [*map(str, words), "--deployments", str(folder / "deployments")]
+        variables = {"COLUMNS": "160", "SWEEPD_STORAGE": str(folder / "studies.db")}
+        result = CliRunner().invoke(app, given, env=variables)
+        if isinstance(result.exception, Exception):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def promoted(sweepd: Run) -> str:
+    """The words of a promotion to an empty slot, as a worker starts it when its study has ended."""
+    sweepd("promote", "--trial", 1, "--games", 10, "--json")
+    return sweepd("promote-after-study", "--study-name", "short")
+
+
+def test_the_end_of_a_study_promotes_reports_and_records_a_game(promoted: str, folder: Path) -> None:
+    no_word_of_trading(promoted)
+    for words in (
+        "PROMOTED",
+        "beats-baselines",
+        "random",
+        "look 2 at this panel",
+        f"sweepd play {SLOT}",
+        "the champion",
+    ):
+        assert words in promoted, words
+    page = (folder / "run" / "gate" / "gate.html").read_text()
+    no_word_of_trading(re.sub(r"base64,[^\"]*", "", page))
+    assert "Promoted: the candidate is the new champion" in page
+    study = optuna.load_study(study_name="short", storage=f"sqlite:///{folder / 'studies.db'}")
+    kept = optuna.artifacts.get_all_artifact_meta(study)
+    assert {meta.filename for meta in kept} == {"gate.html", "replay-trial-0.gif"}
+    assert all((folder / "run" / "artifacts" / meta.artifact_id).exists() for meta in kept)
+    with Image.open(folder / "run" / "gate" / "replay-trial-0.gif") as replay:
+        assert getattr(replay, "n_frames", 1) == 31  # 60 steps, every second
+
+
+@pytest.mark.usefixtures("promoted")
+def test_a_second_promotion_changes_nothing(sweepd: Run) -> None:
+    told = json.loads(sweepd("promote", "--json", "--dry-run"))
+    assert (told["outcome"], told["slot"], told["looks"]) == ("champion already", SLOT, 2)
+    no_word_of_trading(json.dumps(told))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ensemble", "2"], "--ensemble is not for games"),
+        (["--weights", "fold-score"], "--weights is not for games"),
+        (["--data-dir", "data"], "--data-dir is not for games"),
+        (["--first-stage"], "--first-stage is not for games"),
+        (["--limit", "pbo=1"], "the rules are training-faults, beats-baselines, solved, beats-champion"),
+        (["--limit", "solved"], "like beats-champion=5"),
+    ],
+)
+def test_flags_of_other_environments_are_refused(sweepd: Run, words: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        sweepd("promote", *words)
+
+
+@pytest.mark.usefixtures("promoted")
+def test_the_registry_knows_players(sweepd: Run, folder: Path) -> None:
+    registry = Registry(folder / "deployments")
+    slot = registry.slot(SLOT)
+    for words in (["list"], ["list", SLOT], ["show"], ["diff", SLOT], ["verify"], ["gc"]):
+        no_word_of_trading(sweepd("registry", *words))
+    shown = sweepd("registry", "show")
+    for text in (str(slot.champion), "version 2, champion", "trial 0", "seed 0 of 2", "judged by look 2", "champion "):
+        assert text in shown, text
+    facts = json.loads(sweepd("registry", "show", f"{SLOT}@previous", "--json"))
+    assert (facts["bundle"], facts["origin"]["trial"], facts["panel"]["games"]) == (slot.previous, 1, 10)
+    found = json.loads(sweepd("registry", "diff", SLOT, "--json"))["differences"]
+    assert found["origin.trial"] == [1, 0]
+    assert "panel.own.mean" in found
+    assert not any(name.startswith(("panel.returns", "game.")) for name in found)
+    assert "all 100 games of its panel ended as they did" in sweepd("registry", "verify")
+    assert json.loads(sweepd("registry", "verify", "--json"))["agrees"] is True
+    with pytest.raises(InputError, match="plays cartpole, and does not trade"):
+        sweepd("trade", "--replay", SLOT)
+
+
+@pytest.mark.usefixtures("promoted")
+def test_play_shows_a_game_in_the_terminal_or_writes_it(sweepd: Run, folder: Path) -> None:
+    printed = sweepd("play", "--seed", 5, "--episodes", 2)
+    no_word_of_trading(printed)
+    assert "game 1, step 0, return 0" in printed
+    assert "game 2, step 60, return 60, the end" in printed
+    assert "return 60, 60; mean 60" in printed
+    assert sweepd("play", SLOT, "--seed", 5, "--episodes", 2) == printed
+    written = sweepd("play", f"{SLOT}@previous", "--out", folder / "new" / "game.gif")
+    assert "written:" in written
+    with Image.open(folder / "new" / "game.gif") as picture:
+        assert picture.size == (480, 320)
+        first = picture.convert("RGB").tobytes()
+        picture.seek(10)
+        assert picture.convert("RGB").tobytes() != first
+    with pytest.raises(InputError, match=r"must end in \.gif or \.mp4"):
+        sweepd("play", "--out", folder / "game.png")
+    assert not (folder / "game.png").exists()
+
+
+@pytest.mark.usefixtures("promoted")
+def test_mp4_is_written_or_says_what_is_missing(sweepd: Run, folder: Path) -> None:
+    target = folder / "game.mp4"
+    if importlib.util.find_spec("imageio_ffmpeg"):
+        sweepd("play", "--out", target)
+        assert target.read_bytes()[4:8] == b"ftyp"
+    else:
+        with pytest.raises(InputError, match=r"missing here: pip install 'sweepd\[video\]'"):
+            sweepd("play", "--out", target)
+        assert not target.exists()
+
+
+@pytest.mark.usefixtures("promoted")
+def test_ctrl_c_ends_a_show_cleanly(sweepd: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("envs.games.render.CartPoleRenderer.text", interrupted)
+    printed = sweepd("play")
+    assert "stopped" in printed
+    assert "return of no whole game" in printed
+
+
+@pytest.mark.usefixtures("promoted")
+def test_a_bundle_of_a_player_speaks_of_no_trading(folder: Path) -> None:
+    registry = Registry(folder / "deployments")
+    champion = registry.any_bundle(registry.require(None).champion or "")
+    assert isinstance(champion, GameBundle)
+    no_word_of_trading((registry.path(champion.hash) / "bundle.json").read_text())
+
+
+def test_every_game_can_be_shown_or_says_why_not() -> None:
+    game = get_game("bucket-brigade")
+    env, renderer = showing(game, game.params(scenario="rest_trap"), pictures=True)
+    env.reset_member(0, 1)
+    text = renderer.text("night 0", final=False)
+    assert len(text.splitlines()) == 2 + env.num_houses  # type: ignore[attr-defined]
+    assert renderer.picture("night 0", final=False).size == (480, 320)
+    no_word_of_trading(text)
+    game = get_game("gym:CartPole-v1")
+    env, renderer = showing(game, game.params(), pictures=False)
+    env.reset_member(0, 1)
+    assert "sees" in renderer.text("step 0", final=False)
+    if not importlib.util.find_spec("pygame"):
+        with pytest.raises(InputError, match="gym:CartPole-v1 needs a package that is missing here"):
+            showing(game, game.params(), pictures=True)

@@ -1,0 +1,270 @@
+"""Promotion of players: bundle, panel, gate, registry."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deploy.games.promote
+from deploy.bundle import load_bundle
+from deploy.bundle_files import MEMBERS_FILE, canonical_json, read_members, sha256, write_bundle
+from deploy.bundles import load_any
+from deploy.games.bundle import GameBundle, default_slot, make_game_bundle
+from deploy.games.gate import DEFAULT_RULES
+from deploy.games.panel import Rules, compare, confidence, interval, judge_panel, panel_seed
+from deploy.games.promote import GamePromoter, Promotion
+from deploy.games.study import GameStudy, build_bundle, read_candidate
+from deploy.games.verify import verify_game_bundle
+from deploy.registry import Registry
+from deploy.rules import with_limits
+from envs.errors import InputError
+from envs.games.play import Episodes
+from envs.games.registry import get_game
+from envs.streams import derive_seed
+from tests.deploy.games.players import BAD, ENV, GOOD, SLOT, WEAK, player, study_of
+
+GAMES = 20
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(tmp_path / "deployments")
+
+
+def promote(study: GameStudy, registry: Registry, **changes: Any) -> Promotion:
+    return GamePromoter(study, registry, games=GAMES, **changes).run()
+
+
+def bundle_of(folder: Path, *players: tuple[float, ...]) -> GameBundle:
+    study = study_of(folder, players or [GOOD])
+    return build_bundle(read_candidate(study.trials[0], study), study, gate={})
+
+
+# -- the bundle
+
+
+def test_a_bundle_holds_the_best_member_alone_and_loads_as_it_was_written(tmp_path: Path) -> None:
+    study = study_of(tmp_path, [GOOD, WEAK])
+    study.trials[0].user_attrs["sweepd:seed_scores"] = [20.0, 50.0]
+    bundle = build_bundle(read_candidate(study.trials[0], study), study, gate={})
+    assert (bundle.origin.member, bundle.origin.members, bundle.origin.score) == (1, 2, 50.0)
+    (held,) = read_members(bundle.files[MEMBERS_FILE])
+    assert held["net.0.weight"].equal(player(WEAK)["net.0.weight"])
+    path = write_bundle(bundle, tmp_path / "bundles")
+    assert load_any(path, expected=bundle.hash) == bundle
+
+
+def test_what_is_wrong_with_a_bundle_is_said(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    path = write_bundle(bundle, tmp_path / "bundles")
+    with pytest.raises(InputError, match="this program reads 'sweepd-bundle'"):
+        load_bundle(path)
+    weights = path / MEMBERS_FILE
+    weights.chmod(0o644)
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(InputError, match=r"members\.safetensors has been changed"):
+        load_any(path)
+    weights.unlink()
+    with pytest.raises(InputError, match=r"lacks its file members\.safetensors"):
+        load_any(path)
+
+    def changed(**parts: dict[str, Any]) -> None:
+        manifest = bundle.manifest
+        for name, fields in parts.items():
+            manifest = manifest.model_copy(update={name: getattr(manifest, name).model_copy(update=fields)})
+        make_game_bundle(manifest, bundle.files)
+
+    with pytest.raises(InputError, match="'chess' is not known"):
+        changed(game={"name": "chess"})
+    with pytest.raises(InputError, match="takes no parameters like"):
+        changed(game={"params": {"wheels": 3}})
+    with pytest.raises(InputError, match="has 1 seats, not 2"):
+        changed(game={"seats": 2})
+    with pytest.raises(InputError, match="maps 4 numbers to 2 actions"):
+        changed(player={"state_dim": 5})
+
+
+def test_a_manifest_with_an_unknown_part_or_a_wrong_hash_is_refused(tmp_path: Path) -> None:
+    path = write_bundle(bundle_of(tmp_path), tmp_path / "bundles")
+    manifest = path / "bundle.json"
+    manifest.chmod(0o644)
+    content = json.loads(manifest.read_text())
+    del content["hash"]
+    for changes, said in (({"wheels": 3}, "wheels: Extra inputs"), ({"format_version": 9}, "version 9")):
+        other = content | changes
+        named = other | {"hash": sha256(canonical_json(other).encode())}
+        manifest.write_text(canonical_json(named))
+        with pytest.raises(InputError, match=said):
+            load_any(path)
+
+
+@pytest.mark.parametrize(
+    ("game", "params", "slot"),
+    [
+        ("cartpole", {}, "cartpole"),
+        ("bucket-brigade", {"scenario": "rest_trap"}, "bucket-brigade-rest_trap"),
+        ("gym:Pendulum-v1", {}, "gym-Pendulum-v1"),
+        ("cartpole", {"length": 1.0, "gravity": 5.0}, "cartpole-gravity_5.0-length_1.0"),
+    ],
+)
+def test_slots_are_named_after_the_game(game: str, params: dict[str, Any], slot: str) -> None:
+    assert default_slot(game, params) == slot
+
+
+# -- the panel
+
+
+def test_players_play_the_same_games_and_none_of_the_search(tmp_path: Path) -> None:
+    rules = Rules(get_game("cartpole"), get_game("cartpole").params(**ENV), GAMES, panel_seed(3, 1))
+    policy = bundle_of(tmp_path).policy
+    panel = judge_panel(rules, 1, policy)
+    assert (panel.episodes.returns[0] == rules.play_policy(policy).returns[0]).all()
+    assert [other.name for other in panel.baselines] == ["random"]
+    assert panel.own.mean > 40.0 > 30.0 > panel.baselines[0].own.mean
+    used = {derive_seed(3, "evaluation"), panel_seed(3, 1), panel_seed(3, 2), panel_seed(4, 1)}
+    assert len(used) == 4
+
+
+def test_differences_are_paired_and_intervals_stricter_with_every_look() -> None:
+    rng = np.random.default_rng(0)
+    games = rng.normal(0.0, 50.0, 200)
+    ours, theirs = (Episodes(values[None], np.ones((1, 200), np.int64)) for values in (games + 1.0, games))
+    found = compare("other", ours, theirs, 1, 0)
+    assert (found.difference.low, found.difference.high, found.wins) == (1.0, 1.0, 1.0)
+    assert [confidence(look) for look in (1, 2, 3)] == [0.95, 0.975, 0.9875]
+    values = rng.normal(1.0, 2.0, 400)
+    narrow, wide = interval(values, confidence(1), 0), interval(values, confidence(4), 0)
+    assert wide.low < narrow.low < narrow.mean < narrow.high < wide.high
+    half = 1.96 * values.std(ddof=1) / 20.0
+    assert narrow.low == pytest.approx(values.mean() - half, abs=0.02)
+    assert narrow.high == pytest.approx(values.mean() + half, abs=0.02)
+
+
+def test_every_baseline_player_of_a_game_must_be_beaten() -> None:
+    game = get_game("bucket-brigade")
+    rules = Rules(game, game.params(scenario="rest_trap"), 4, 1)
+    played = rules.play_baselines()
+    assert set(played) == set(rules.baselines) >= {"random", "specialist", "firefighter"}
+    again = rules.play_baselines()
+    assert all((played[name].returns == again[name].returns).all() for name in played)
+
+
+# -- promotion
+
+
+def test_a_player_becomes_champion_and_gives_way_to_a_better_one_only(tmp_path: Path, registry: Registry) -> None:
+    first = promote(study_of(tmp_path / "a", [WEAK]), registry)
+    assert (first.outcome, first.slot, first.version) == ("promoted", SLOT, 1)
+    assert [finding.name for finding in first.chosen.findings] == ["training-faults", "beats-baselines", "solved"]
+    assert first.chosen.findings[-1].verdict == "told"  # nobody solves it in 60 steps, and that decides nothing
+    again = promote(study_of(tmp_path / "a", [WEAK]), registry)
+    assert again.outcome == "champion already"
+    worse = promote(study_of(tmp_path / "b", [BAD]), registry)
+    assert worse.outcome == "none passes"
+    assert "beats-champion" in worse.reason
+    assert worse.champion == first.champion
+    better = promote(study_of(tmp_path / "c", [GOOD]), registry)
+    assert (better.outcome, better.looks) == ("promoted", 3)
+    assert registry.slot(SLOT).previous == first.champion
+    champion = registry.any_bundle(better.champion)
+    assert isinstance(champion, GameBundle)
+    panel = champion.manifest.gate["panel"]
+    assert (panel["look"], panel["champion"]["difference"]["confidence"]) == (3, confidence(3))
+    assert registry.rollback(SLOT, "") == (better.champion, first.champion)
+    with pytest.raises(InputError, match="plays cartpole, and does not trade: sweepd play"):
+        registry.bundle(better.champion)
+
+
+def test_as_good_is_not_better(tmp_path: Path, registry: Registry) -> None:
+    promote(study_of(tmp_path / "a", [GOOD]), registry)
+    twice = tuple(2.0 * value for value in GOOD)  # other weights, the same actions
+    equal = promote(study_of(tmp_path / "b", [twice]), registry)
+    assert equal.outcome == "none passes"
+    assert equal.chosen.panel.champion.difference.mean == 0.0
+    assert "the champion rightly stays" in equal.reason
+
+
+def test_the_same_weights_are_the_same_look_and_other_games_another(tmp_path: Path, registry: Registry) -> None:
+    study = study_of(tmp_path, [BAD])
+    for games, look, repeated in ((GAMES, 1, False), (GAMES, 1, True), (GAMES + 1, 2, False)):
+        found = GamePromoter(study, registry, games=games, dry_run=True).run()
+        assert (found.chosen.look.number, found.chosen.look.repeated) == (look, repeated)
+    assert registry.slot(SLOT).champion is None
+    elsewhere = GamePromoter(study, registry, games=GAMES, slot="other", dry_run=True).run()
+    assert elsewhere.looks == 2  # another slot's name earns no new look
+
+
+def test_the_next_candidate_asks_where_looks_are_left_and_faults_cost_none(tmp_path: Path, registry: Registry) -> None:
+    study = study_of(tmp_path, [GOOD], [BAD], [WEAK])
+    (tmp_path / "trial-00000" / "members.safetensors").write_bytes(b"other")
+    found = promote(study, registry)
+    assert (found.outcome, found.looks, found.chosen.candidate.trial.number) == ("none passes", 1, 1)
+    assert "not the bytes that were scored" in found.candidates[0].findings[0].explanation
+    assert promote(study, registry, looks=2).chosen.candidate.trial.number == 2
+    only = GamePromoter(study, registry, games=GAMES).run(trial=2)
+    assert only.outcome == "champion already"
+    with pytest.raises(InputError, match="--trial 9 is not a COMPLETE trial"):
+        GamePromoter(study, registry).run(trial=9)
+
+
+def test_limits_are_margins(tmp_path: Path, registry: Registry) -> None:
+    rules = with_limits(DEFAULT_RULES, {"beats-baselines": 1000.0})
+    found = promote(study_of(tmp_path, [GOOD]), registry, rules=rules)
+    assert found.outcome == "none passes"
+    refused = registry.events(SLOT)[-1]
+    assert (refused.kind, refused.reason) == ("refused", found.reason)
+
+
+@pytest.mark.parametrize(("rival", "outcome"), [(WEAK, "promoted"), (GOOD, "champion already")])
+def test_of_two_promoters_that_race_one_compares_again(
+    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch, rival: tuple[float, ...], outcome: str
+) -> None:
+    judge: Callable[..., Any] = deploy.games.promote.judge_panel
+    raced: list[Promotion] = []
+
+    def while_another_is_faster(*arguments: Any) -> Any:
+        panel = judge(*arguments)
+        if not raced:
+            raced.append(panel)
+            raced.append(promote(study_of(tmp_path / "rival", [rival]), registry))
+        return panel
+
+    monkeypatch.setattr(deploy.games.promote, "judge_panel", while_another_is_faster)
+    found = promote(study_of(tmp_path / "own", [GOOD]), registry)
+    assert raced[1].outcome == "promoted"
+    assert found.outcome == outcome
+    assert registry.slot(SLOT).revision == (2 if outcome == "promoted" else 1)
+
+
+def test_a_slot_of_another_game_is_refused(tmp_path: Path, registry: Registry) -> None:
+    promote(study_of(tmp_path / "a", [GOOD]), registry)
+    other = study_of(tmp_path / "b", [GOOD], env={"max_steps": 30})
+    with pytest.raises(InputError, match="use the slot cartpole-max_steps_30"):
+        promote(other, registry, slot=SLOT)
+
+
+# -- verification
+
+
+def test_verify_plays_the_panel_again(tmp_path: Path, registry: Registry) -> None:
+    found = promote(study_of(tmp_path, [GOOD]), registry)
+    bundle = found.chosen.bundle
+    assert bundle is not None
+    result = verify_game_bundle(bundle)
+    assert (result.agrees, result.games, result.names) == (True, GAMES, ("random",))
+    gate = json.loads(json.dumps(bundle.manifest.gate))
+    gate["panel"]["returns"][3] += 1.0
+    gate["panel"]["baselines"]["random"]["own"]["mean"] += 1e-12
+    forged = dataclasses.replace(bundle, manifest=bundle.manifest.model_copy(update={"gate": gate}))
+    differing = verify_game_bundle(forged).differing
+    assert len(differing) == 2
+    assert differing[0].startswith("game 4: ")
+    with pytest.raises(InputError, match="never played a panel"):
+        verify_game_bundle(bundle_of(tmp_path))
