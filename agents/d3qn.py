@@ -2,10 +2,11 @@
 
 It is ElegantRL's `AgentD3QN`, and its update is held to that one's numbers: a `QNetTwinDuel`, whose two dueling values
 share their encoder, a smooth-L1 loss for each of them against the largest over the actions of the smaller of the target
-network's two, AdamW and a clip. It departs from it in three things: exploration tosses a coin for every row and then
-takes any action alike (there, one coin for all rows, and an action by the softmax of the values), with a share of
-random actions that falls as training goes on; a truncated episode is bootstrapped with the value of its last
-observation; and what is random comes from a stream per member.
+network's two, AdamW and a clip. It departs from it in three things. Exploration tosses a coin for every row and then
+takes any action alike (there, one coin for all rows, and an action by the softmax of the values), less and less often
+as training goes on, and holds it for n steps or more with probability 1 / n (Dabney et al., 2021): jitter alone hardly
+ever swings Acrobot up. A truncated episode is bootstrapped with the value of its last observation. And what is random
+comes from a stream per member.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class D3QN(OffPolicy):
         place = torch.device(device)
         self.net = Stack(_module(shape), shape.slots, place)
         self.target = Stack(_module(shape), shape.slots, place, learns=False)
+        # Per row, the random action that is held and for how many more steps.
+        self._held = torch.zeros(shape.slots, shape.num_envs, 2, device=place)
         super().__init__(shape, place, {"net": self.net, "target": self.target}, 1, discrete=True)
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
@@ -80,23 +83,35 @@ class D3QN(OffPolicy):
 
     def _noise(self, steps: int) -> Tensor:
         shape = self.shape
-        uniform = self.streams.uniform(2 * steps, shape.num_envs)
-        return uniform.view(steps, 2, shape.slots, shape.num_envs).permute(0, 2, 3, 1)
+        uniform = self.streams.uniform(3 * steps, shape.num_envs)
+        return uniform.view(steps, 3, shape.slots, shape.num_envs).permute(0, 2, 3, 1)
 
     def _update_noise(self) -> None:
         return None
 
     def _explore(self, obs: Tensor, noise: Tensor, random: Tensor) -> Tensor:
-        coin, choice = noise[..., :1], noise[..., 1:]
-        greedy = self._policy(self.networks, obs).view(coin.shape)
+        held, left = self._held.unbind(-1)
+        coin, choice, length = noise.unbind(-1)
+        begins = (left == 0) & (coin < random[..., 0])
         any_of_them = (choice * self.shape.action_dim).clamp_(max=self.shape.action_dim - 1).floor()
-        return torch.where(coin < random, any_of_them, greedy.to(any_of_them.dtype))
+        held = torch.where(begins, any_of_them, held)
+        left = torch.where(begins, torch.minimum((1.0 / length).floor(), self.numbers["explore_hold"]), left)
+        greedy = self._policy(self.networks, obs).view(coin.shape).to(held.dtype)
+        self._held = torch.stack((held, (left - 1.0).clamp_(min=0.0)), -1)
+        return torch.where(left > 0, held, greedy).unsqueeze(-1)
 
     def _to_env(self, kept: Tensor) -> Tensor:
         return kept.reshape(-1).to(torch.int64)
 
     def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
         return _values(networks["net"], obs)[0].nan_to_num(nan=0.0).argmax(-1).view(-1)
+
+    def _clear(self, slot: int) -> None:
+        super()._clear(slot)
+        self._held[slot] = 0
+
+    def _tensors(self, slot: int) -> dict[str, Tensor]:
+        return super()._tensors(slot) | {"held": self._held[slot]}
 
     def _own_figures(self) -> Figures:
         return {"explore_rate": self._explore_rates()}

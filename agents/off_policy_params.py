@@ -72,13 +72,17 @@ class SACParams(OffPolicyParams):
 
 @dataclass(frozen=True, kw_only=True)
 class D3QNParams(OffPolicyParams):
-    """explore_start, explore_end: the share of random actions, which falls in a straight line over the first
-    explore_share of a member's rollouts.
+    """explore_start, explore_end: how often an action is random, which falls in a straight line over the first
+    explore_share of a member's rollouts; explore_hold: steps for which a random action is held at most (1: plain
+    epsilon-greedy).
     """
 
     explore_start: float = 1.0
     explore_end: float = 0.05
     explore_share: float = 0.3
+    explore_hold: int = 8
+
+    _above_zero: ClassVar[tuple[str, ...]] = (*OffPolicyParams._above_zero, "explore_hold")
 
     _shares: ClassVar[tuple[str, ...]] = (*OffPolicyParams._shares, "explore_start", "explore_end", "explore_share")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -121,13 +122,30 @@ def test_random_choices_follow_the_schedule() -> None:
     assert D3QNParams(explore_share=0.0).explore_rate_at(0, 8) == pytest.approx(0.05)
     env = ChoiceEnv(1, 50, choices=4)
     program = program_for(env, horizon=40, buffer=4_000)
-    program.add_member(0, D3QNParams(explore_start=0.4, explore_end=0.4, warmup=0), 1, 4, env.state_avg, env.state_std)
+    params = D3QNParams(explore_start=0.4, explore_end=0.4, explore_hold=1, warmup=0)
+    program.add_member(0, params, 1, 4, env.state_avg, env.state_std)
     program.begin(env.reset(3))
     with torch.no_grad():
         program._collect(env)
         batch = program.replay.gather(torch.arange(2_000))
         greedy = program.act_fn()(batch.obs[0])
     assert float((batch.action[0, :, 0] != greedy).float().mean()) == pytest.approx(0.4 * 3 / 4, abs=0.04)
+
+
+def test_random_choices_are_held_for_a_while() -> None:
+    """For n steps or more with probability 1 / n, up to a bound; then the next is drawn."""
+    env = ChoiceEnv(1, 300, choices=100)
+    program = program_for(env, horizon=60, buffer=18_000)
+    program.add_member(0, D3QNParams(explore_start=1.0, explore_end=1.0, warmup=0), 1, 4, env.state_avg, env.state_std)
+    program.begin(env.reset(3))
+    with torch.no_grad():
+        program._collect(env)
+    chosen = program.replay.gather(torch.arange(18_000)).action[0, :, 0].view(60, 300)
+    runs = [len(list(run)) for row in chosen.T.tolist() for _, run in groupby(row[:-8])]
+    # Now and then two holds in a row are of the same choice.
+    assert sum(length > 8 for length in runs) < 0.02 * len(runs)
+    for least in (2, 4, 8):
+        assert sum(length >= least for length in runs) / len(runs) == pytest.approx(1 / least, abs=0.03)
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "d3qn"])

@@ -205,7 +205,7 @@ def test_neither_rollout_nor_update_reads_a_value_on_the_host(kind: type[ToyEnv]
 CHANGES: dict[str, Any] = {
     "learning_rate": 2e-3, "gamma": 0.8, "soft_update_tau": 0.05, "reward_scale": 2.0, "max_grad_norm": 0.01,
     "adam_eps": 1e-3, "weight_decay": 0.1, "warmup": 60, "target_entropy": 0.5, "initial_alpha": 1.5,
-    "explore_start": 0.2, "explore_end": 0.9, "explore_share": 1.0,
+    "explore_start": 0.2, "explore_end": 0.9, "explore_share": 1.0, "explore_hold": 1,
 }  # fmt: skip
 
 
