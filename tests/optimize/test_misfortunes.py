@@ -38,7 +38,7 @@ HERE = os.getpid()
 def test_a_worker_that_slept_too_long_drops_its_copy_and_takes_another(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = ("--n-trials", 3, "--trials-per-batch", 1, "--budget", 960, "--pruner", "none", "--sampler", "random")
+    study = ("--n-trials", 2, "--trials-per-batch", 1, "--budget", 960, "--pruner", "none", "--sampler", "random")
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     monkeypatch.setattr(actions, "WorkerOptions", functools.partial(WorkerOptions, beat_seconds=0.2, grace_seconds=1.5))
     progress = TrainingWorker._progress
@@ -109,26 +109,26 @@ def test_a_lost_gpu_puts_the_trials_back_and_ends_the_worker(
     assert not any(ATTEMPTS_KEY in t.user_attrs for t in trials)  # the machine's trouble is no attempt
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut short"])
-def test_without_the_checkpoint_a_trial_starts_again_with_the_same_numbers(
-    market: Path, sweepd: Sweepd, damage: str
-) -> None:
-    study = ("--n-trials", 1, "--budget", 1920, "--pruner", "none", "--sampler", "random")
-    sweepd("train", *study, "--runs-dir", "alone/runs").finish()
-    first = sweepd("train", *study)
-    wait_for(lambda: list(market.glob("runs/*/trial-00000/checkpoint-*.safetensors")) or first.ended)
-    first.signal(signal.SIGKILL)
-    first.finish(-signal.SIGKILL)
-    files = list(market.glob("runs/*/trial-00000/checkpoint-*.safetensors"))
-    assert files
-    for file in files:
-        if damage == "gone":
-            file.unlink()
-        else:
-            file.write_bytes(file.read_bytes()[:-10])
-    out = sweepd("train", *study).finish()
-    assert "goes on from rung" not in out
-    assert numbers(market) == numbers(market / "alone")
+@pytest.mark.slow
+def test_without_the_checkpoint_a_trial_starts_again_with_the_same_numbers(market: Path, sweepd: Sweepd) -> None:
+    study = ("--n-trials", 1, "--budget", 960, "--pruner", "none", "--sampler", "random", "--runs-dir")
+    sweepd("train", *study, "alone/runs").finish()
+    for damage in ("gone", "short"):
+        checkpoints = functools.partial(market.glob, f"{damage}/runs/*/trial-00000/checkpoint-*.safetensors")
+        first = sweepd("train", *study, f"{damage}/runs")
+        wait_for(lambda files=checkpoints, worker=first: list(files()) or worker.ended)  # type: ignore[misc]
+        first.signal(signal.SIGKILL)
+        first.finish(-signal.SIGKILL)
+        files = list(checkpoints())
+        assert files
+        for file in files:
+            if damage == "gone":
+                file.unlink()
+            else:
+                file.write_bytes(file.read_bytes()[:-10])
+        out = sweepd("train", *study, f"{damage}/runs").finish()
+        assert "goes on from rung" not in out
+        assert numbers(market / damage) == numbers(market / "alone")
 
 
 def test_only_the_databases_clock_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

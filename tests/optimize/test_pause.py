@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from optuna.trial import TrialState
 
+from optimize import worker as worker_module
 from optimize.pause import PauseWatch, pause_study, resume_study
 from optimize.recovery import Worker, list_workers
 from optimize.storage import open_storage, storage_url
@@ -16,8 +18,14 @@ from optimize.study import StudyHandle
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import count, numbers, open_handle, training_begun, wait_for
 
-LONG = ("--budget", 1920, "--pruner", "none", "--sampler", "random")
+LONG = ("--budget", 960, "--pruner", "none", "--sampler", "random")
 ENDLESS = ("--budget", 200_000, "--pruner", "none")
+
+
+@pytest.fixture(autouse=True)
+def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers hear of a pause at once."""
+    monkeypatch.setattr(worker_module, "PauseWatch", functools.partial(PauseWatch, interval=0.1))
 
 
 def _workers(folder: Path) -> list[Worker]:
@@ -31,17 +39,17 @@ def _paused(folder: Path) -> bool:
 
 @pytest.mark.slow
 def test_paused_again_and_again_equals_uninterrupted(market: Path, sweepd: Sweepd) -> None:
-    sweepd("train", "--n-trials", 3, *LONG, "--runs-dir", "alone/runs").finish()
-    worker = sweepd("train", "--n-trials", 3, *LONG)
+    sweepd("train", "--n-trials", 2, *LONG, "--runs-dir", "alone/runs").finish()
+    worker = sweepd("train", "--n-trials", 2, *LONG)
     interruptions = 0
-    for _ in range(4):
+    for _ in range(3):
         wait_for(lambda: training_begun(market) or worker.ended)
-        sweepd("pause", "s", "--wait", 0).finish()
+        handle = open_handle(market)
+        pause_study(handle.storage, handle.study_id)
         wait_for(lambda: _paused(market) or worker.ended)
         interruptions += not worker.ended
-        states = {t.state for t in open_handle(market).trials()}
-        assert TrialState.RUNNING not in states
-        sweepd("resume", "s").finish()
+        assert TrialState.RUNNING not in {t.state for t in handle.trials()}
+        resume_study(handle.storage, handle.study_id)
     out = worker.finish()
     assert interruptions >= 2, "too quick to be interrupted"
     assert out.count("is paused") == out.count("was resumed") == interruptions
@@ -89,9 +97,10 @@ def test_pauses_are_not_counted_as_deaths(market: Path, sweepd: Sweepd) -> None:
     worker = sweepd("train", "--n-trials", 1, "--trials-per-batch", 1, *ENDLESS)
     for _ in range(3):
         wait_for(lambda: training_begun(market))
-        sweepd("pause", "s", "--wait", 0).finish()
+        handle = open_handle(market)
+        pause_study(handle.storage, handle.study_id)
         wait_for(lambda: _paused(market))
-        sweepd("resume", "s").finish()
+        resume_study(handle.storage, handle.study_id)
     wait_for(lambda: training_begun(market))
     worker.signal(signal.SIGKILL)
     worker.finish(-signal.SIGKILL)

@@ -17,6 +17,7 @@ from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import count, numbers, open_handle, training_begun, wait_for
 
 
+@pytest.mark.slow
 def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(market: Path, sweepd: Sweepd) -> None:
     out = sweepd("train", "--n-trials", 4).finish()
     assert "Using Vectorized Environments: 8 parallel envs" in out
@@ -91,10 +92,10 @@ def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweep
     """SIGINT in the middle of a rung, SIGKILL after a later one, then to the end: bit for bit the numbers of a run left
     alone.
     """
-    long = ("--budget", 1920, "--pruner", "none", "--sampler", "random")
-    sweepd("train", "--n-trials", 3, *long, "--study-name", "s", "--runs-dir", "alone/runs").finish()
+    long = ("--budget", 960, "--pruner", "none", "--sampler", "random")
+    sweepd("train", "--n-trials", 2, *long, "--study-name", "s", "--runs-dir", "alone/runs").finish()
 
-    first = sweepd("train", "--n-trials", 3, *long)
+    first = sweepd("train", "--n-trials", 2, *long)
     wait_for(lambda: training_begun(market))
     first.signal(signal.SIGINT)
     out = first.finish()
@@ -103,11 +104,11 @@ def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweep
     assert states <= {TrialState.WAITING, TrialState.COMPLETE}, states
 
     reported = count(market, "SELECT count(*) FROM trial_intermediate_values")
-    second = sweepd("train", "--n-trials", 3, *long)
+    second = sweepd("train", "--n-trials", 2, *long)
     wait_for(lambda: count(market, "SELECT count(*) FROM trial_intermediate_values") > reported or second.ended)
     second.signal(signal.SIGKILL)
     second.finish(-signal.SIGKILL)
-    third = sweepd("train", "--n-trials", 3, *long)
+    third = sweepd("train", "--n-trials", 2, *long)
     third.finish()
     interrupted, alone = numbers(market), numbers(market / "alone")
     assert interrupted == alone
