@@ -1,11 +1,12 @@
 """Learning curves against Stable-Baselines3 at equal steps: PPO on CartPole, SAC on Pendulum, D3QN (there: DQN) on
 Acrobot, each by Gymnasium's own environment.
 
-Ours: all seeds are the members of one program, with the defaults that a study begins with. SB3: one run per seed, with
-its own defaults but for what its model zoo tunes for that environment (in `TASKS`). After every so many steps the
-policies play ten whole episodes each, without exploring, and their mean return is what is drawn: the median over seeds,
-and the range from worst to best. Steps are those of one seed. Seconds are processor time, evaluation left out: of one
-seed for SB3, of all seeds together for ours.
+Ours: all seeds are the members of one program, with the defaults that a study begins with, and its scaling of
+observations by random play. SB3: one run per seed, with our network and minibatch sizes, and otherwise what its model
+zoo tunes for that environment, or its defaults (`TASKS`). After every so many steps the policies play ten whole
+episodes each, without exploring, and their mean return is what is drawn: the median over seeds, and the range from
+worst to best. Steps are those of one seed. Seconds are processor time, evaluation left out: of one seed for SB3, of all
+seeds together for ours.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Task:
     params: dict[str, float] = field(default_factory=dict)
 
 
+SMALL = {"net_arch": [64, 64]}
 TASKS = {
     "cartpole": Task(
         "CartPole-v1", "ppo", 50_000, 475.0, "PPO",
@@ -62,13 +64,14 @@ TASKS = {
         params={"gae_lambda": 0.8, "gamma": 0.98, "entropy_coef": 0.0},
     ),
     "pendulum": Task(
-        "Pendulum-v1", "sac", 10_000, -200.0, "SAC", {"learning_rate": 1e-3, "learning_starts": 1_000},
+        "Pendulum-v1", "sac", 10_000, -200.0, "SAC",
+        {"learning_rate": 1e-3, "learning_starts": 1_000, "batch_size": 128, "policy_kwargs": SMALL},
     ),
     "acrobot": Task(
-        "Acrobot-v1", "d3qn", 50_000, -100.0, "DQN",
+        "Acrobot-v1", "d3qn", 30_000, -100.0, "DQN",
         {"learning_rate": 6.3e-4, "batch_size": 128, "buffer_size": 50_000, "learning_starts": 0,
          "target_update_interval": 250, "train_freq": 4, "gradient_steps": -1, "exploration_fraction": 0.12,
-         "exploration_final_eps": 0.1, "policy_kwargs": {"net_arch": [256, 256]}},
+         "exploration_final_eps": 0.1, "policy_kwargs": SMALL},
     ),
 }  # fmt: skip
 
@@ -80,10 +83,9 @@ def ours(task: Task, seeds: int, steps: int) -> tuple[list[Curve], float]:
     env, test = ExternalVecEnv(task.env, seeds, sizes["num_envs"]), ExternalVecEnv(task.env, seeds, EPISODES)
     shape = Shape.for_env(env, algorithm=task.algorithm, **{k: v for k, v in sizes.items() if k != "num_envs"})
     learner = algorithm.learner(shape, torch.device("cpu"))
-    rollouts = -(-steps // shape.samples)
+    rollouts, normaliser = -(-steps // shape.samples), scale(test)
     for seed in range(seeds):
-        plain = torch.zeros(env.state_dim), torch.ones(env.state_dim)
-        learner.add_member(seed, algorithm.params(**task.params), seed, rollouts, *plain)
+        learner.add_member(seed, algorithm.params(**task.params), seed, rollouts, *normaliser)
     learner.begin(env.reset(list(range(seeds))))
     curves: list[Curve] = [[] for _ in range(seeds)]
     taken = done = 0.0
@@ -98,6 +100,22 @@ def ours(task: Task, seeds: int, steps: int) -> tuple[list[Curve], float]:
     env.close()
     test.close()
     return curves, taken
+
+
+def scale(env: ExternalVecEnv) -> tuple[torch.Tensor, torch.Tensor]:
+    """state_avg and state_std as a study takes them from random play: what varies by more than one unit is centred and
+    scaled.
+    """
+    env.reset([2_000] * env.num_members)
+    generator, seen = torch.Generator().manual_seed(0), []
+    for _ in range(256):
+        if env.if_discrete:
+            action = torch.randint(env.action_dim, (env.num_envs,), generator=generator)
+        else:
+            action = torch.rand(env.num_envs, env.action_dim, generator=generator) * 2.0 - 1.0
+        seen.append(env.step(action).obs.clone())
+    deviation, mean = torch.std_mean(torch.cat(seen), 0)
+    return torch.where(deviation > 1.0, mean, 0.0), deviation.clamp(min=1.0)
 
 
 def play(env: ExternalVecEnv, act: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:

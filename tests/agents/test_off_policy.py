@@ -84,13 +84,21 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[To
         assert_same(calm.get_member(slot), program.get_member(slot))
         assert_same(calm_env.get_member(slot), env.get_member(slot))
     assert not env.faults().any()  # its actions stayed legal
+    program.train(env, 1)
+    env.poison = 3  # from now on, of one that has learned
+    program.train(env, 2)
+    assert program.diverged == [False, True, True, True]
+    before = program.get_member(3)
+    program.train(env, 1)
+    after = program.get_member(3)
+    assert all(torch.equal(before[name], after[name]) for name in before if name.startswith(("net.", "target.")))
     env.poison = None
     program.set_member(1, program.get_member(2))
-    assert program.diverged == [False, True, True, False]  # a checkpoint doesn't heal it
+    assert program.diverged == [False, True, True, True]  # a checkpoint doesn't heal it
     program.add_member(1, member_params(env, 0), 7, 4, env.state_avg, env.state_std)  # the slot serves again
     program.begin(env.reset(), [1])
     program.train(env, 1)
-    assert program.diverged == [False, False, True, False]
+    assert program.diverged == [False, False, True, True]
     for name, tensor in program.get_member(1).items():
         assert bool(torch.isfinite(tensor.float()).all()), name
 
