@@ -175,7 +175,7 @@ def search_commands(
         algo: Annotated[
             str,
             typer.Option(
-                help="ppo, sac, d3qn, or elegantrl:NAME for ElegantRL's own agents (elegantrl:td3).",
+                help="ppo, sac, d3qn, elegantrl:NAME for ElegantRL's own agents (elegantrl:td3), or heuristic.",
                 rich_help_panel=GAME,
             ),
         ] = "ppo",

@@ -110,19 +110,20 @@ class GameExperiment(Experiment):
     def evaluate(
         self, settings: Sequence[Settings], programs: Sequence[Act], slots: int, full: int, ask: Callable[[], None]
     ) -> list[GameEvaluation | None]:
-        """Program after program; every member plays the same episodes."""
+        """Program after program; every member plays the same episodes of the study's own game: what a trial's `[env]`
+        changed was for training.
+        """
         del full  # a program's rows are as many as its slots, however many programs there are
-        own = [params for params in settings for _ in range(self.members)]
+        count = len(settings) * self.members
         played = []
         for index, act in enumerate(programs):
             env = self._judging_env(slots)
-            here = own[index * slots : (index + 1) * slots]
-            for slot, params in enumerate(here):
-                env.configure_member(slot, self.env_params(params))
+            here = min(slots, count - index * slots)
+            for slot in range(here):
                 env.reset_member(slot, derive_seed(self.spec.seed, "evaluation"))
             getattr(act, "begin", lambda _: None)(env)
             ended = getattr(act, "ended", lambda _: None)
-            played.append(play_episodes(env, act, self.seats, len(here), ask, ended))
+            played.append(play_episodes(env, act, self.seats, here, ask, ended))
         returns = np.concatenate([part.returns for part in played])
         lengths = np.concatenate([part.lengths for part in played])
         parts = [slice(trial * self.members, (trial + 1) * self.members) for trial in range(len(settings))]

@@ -36,6 +36,7 @@ from envs.games.registry import get_game
 Scalar = bool | int | float | str
 PRESETS = ("wide", "large", "demo")
 GAME_PRESETS = ("game",)
+OWN_SPACES = {("bucket-brigade", "ppo"): "bucket-brigade-ppo.toml"}  # of games for which the algorithm's is not the best
 # What the study fixes by flags of its own, so that no trial may vary it.
 STUDY_LEVEL = frozenset({"initial_cash", "episode_bars", "held_scale", "minimum_order", "fee", "slippage"})
 
@@ -76,7 +77,8 @@ class Subject:
         """Names of the spaces that come with the package, and their files."""
         if self.environment == "crypto" and self.algorithm == "ppo":
             return {name: f"{name}.toml" for name in PRESETS}
-        return {name: f"{name}-{self.learner.table}.toml" for name in GAME_PRESETS}
+        own = OWN_SPACES.get((self.environment, self.algorithm))
+        return {name: own or f"{name}-{self.learner.table}.toml" for name in GAME_PRESETS}
 
     def names(self, table: str) -> dict[str, Any]:
         """Names that may stand in `table`, with their defaults."""

@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,9 @@ def defaults() -> Settings:
 
 def population(args: argparse.Namespace, params: BucketParams, rollouts: int, **shape: Any) -> tuple[Any, PPO]:
     """An environment in which all members play together, and the program that trains them."""
-    env = CountingBrigade([params] * args.members, args.games_per_member * params.num_agents, together=args.members)
     settings = defaults()
+    drill = replace(params, **settings.env)
+    env = CountingBrigade([drill] * args.members, args.games_per_member * params.num_agents, together=args.members)
     obs = env.reset([derive_seed(args.seed, "env", member) for member in range(args.members)])
     ppo = PPO(Shape.for_env(env, horizon=args.horizon, **{**settings.shape, **shape}))
     zeros, ones = torch.zeros(env.state_dim), torch.ones(env.state_dim)  # scaled observations need no normaliser

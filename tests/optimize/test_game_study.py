@@ -123,12 +123,15 @@ def test_members_of_a_game_of_several_players_learn_by_playing_with_each_other()
     assert choose_slots(24, torch.device("cpu"), together=True) == 24
 
 
-def test_the_games_own_parameters_reach_training_and_judging() -> None:
+def test_a_trials_parameters_of_the_game_are_for_training_alone() -> None:
     experiment = make_experiment()
     trainer = Trainer(experiment)
-    numbers = to_the_end(trainer, [trainer.start(plan(0)), trainer.start(plan(0, length=1.5))])
-    assert len(numbers) == 1  # both are called 0: the second one's numbers are kept
-    assert numbers[0] != to_the_end(trainer, [trainer.start(plan(0))])[0]
+    untrained = trainer.evaluate([trainer.start(plan(0)), trainer.start(plan(0, length=1.5))])
+    assert isinstance(untrained[0], GameEvaluation)
+    assert isinstance(untrained[1], GameEvaluation)
+    assert untrained[0].scores == untrained[1].scores  # both are judged in the study's own game
+    trained = to_the_end(trainer, [trainer.start(plan(0, length=1.5))])
+    assert trained[0] != to_the_end(trainer, [trainer.start(plan(0))])[0]
 
 
 def test_the_objective_is_the_interquartile_mean_over_seeds_of_the_mean_return() -> None:
