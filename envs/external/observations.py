@@ -20,7 +20,7 @@ from envs.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-SMALLEST_IMAGE = 36  # pixels on a side: below, the convolutions of the usual (Nature) network leave nothing
+SMALLEST_IMAGE = 36  # pixels on a side: below, a picture is few enough numbers for a plain network
 # What a leaf is stored as. Torch computes with few unsigned kinds, and networks with float32.
 _STORED = {
     "f": np.float32,

@@ -54,6 +54,11 @@ def test_the_really_first_come_first() -> None:
     envs.send(ready.envs[[0, 2, 1]], np.zeros((3, 1), np.int64))
     assert sorted(envs.receive(2).envs.tolist()) == [1, 2]
     assert envs.receive(1).envs.tolist() == [0]
+    envs.reset(range(3))
+    ready = envs.receive(3)
+    envs.send(ready.envs, np.zeros((3, 1), np.int64))
+    time.sleep(0.3)  # all are ready now, and still the slow one was last
+    assert envs.receive(3).envs.tolist()[2] == 0
     envs.close()
 
 
