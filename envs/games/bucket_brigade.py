@@ -104,7 +104,6 @@ class BucketBrigade(VecEnv):
         self._luck.configure(member, params)
         self._scale[games] = params.reward_scale if self.scaled else 1.0
         self.reward_unit = self._scale[self._game_of]
-        self.reward_unit = self._scale[self._game_of]
         self.bootstrap_interval = min(own.shortest_game for own in self._params)
         self.max_step = max(own.max_nights for own in self._params)
 
