@@ -17,7 +17,7 @@ from agents.shape import Shape
 class Actors:
     """From (G * k, obs_dim or state_dim) observations (uint8 where they are images), for any k, to actions as the
     environment takes them: (G * k, action_dim), or int64 where they are discrete: (G * k,), or (G * k, choices). Rows
-    are grouped by member.
+    are grouped by member. Actors that remember (`Shape.recurrent`) take a call as the rows' next step.
 
     shape: its `slots` is the number of members. flat: (2, G, P) weights as `agents.networks.leaf_views` reads them.
     state_avg, state_std: (G, 1, state_dim or obs_dim). Nothing is copied: what is given must not change any more.
@@ -40,6 +40,23 @@ class Actors:
             torch.cat([part.state_avg for part in parts]),
             torch.cat([part.state_std for part in parts]),
         )
+
+    def reset(self) -> None:
+        """Have every row begin an episode: nothing of before is remembered. (They do at first.) Says nothing to actors
+        without a memory.
+        """
+        for into in self._buffers.values():
+            if into.cells is not None:
+                into.cells.state.zero_()
+
+    def done(self, ended: Tensor) -> None:
+        """ended: (G * k,) bool, rows whose next observation is an episode's first. To be told after every step, where
+        actors remember; says nothing to others.
+        """
+        slots = self.shape.slots
+        into = self._buffers.get(ended.shape[0] // slots)
+        if into is not None and into.cells is not None:
+            into.cells.state[:slots].masked_fill_(ended.view(slots, -1, 1), 0.0)
 
     def __call__(self, obs: Tensor, legal: Legal | None = None) -> Tensor:
         """legal: the `action_mask` of an environment that is `masked`."""

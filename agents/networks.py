@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from agents.convolution import Convolutions, layers
+from agents.recurrence import GATES, Cells
 from agents.shape import Shape
 
 __all__ = ["Activations", "Backward", "Leaves", "Shape", "flat_size", "forward", "leaf_views", "new_gradients"]
@@ -37,7 +38,8 @@ class Leaves:
     where actions are discrete; chain[k] (G, sizes of choices 0 … k, size of choice k + 1): what earlier choices add to
     a later one's logits, where the policy is autoregressive; filters[l] (2G, channels, filter size), filter_bias[l]
     (2G, 1, channels): of `agents.convolution`, where observations are images, of whose features the first layers read
-    then.
+    then; cell: of `agents.recurrence`, where the networks remember, (2G, width, gates * width) for what comes from the
+    last hidden layer and from memory, and their biases (2G, 1, gates * width).
     """
 
     actor_in: Tensor
@@ -52,10 +54,11 @@ class Leaves:
     chain: list[Tensor]
     filters: list[Tensor]
     filter_bias: list[Tensor]
+    cell: list[Tensor]
 
     def shared(self) -> list[Tensor]:
         """Those with 2 G matrices."""
-        return [*self.hidden, *self.bias, *self.filters, *self.filter_bias]
+        return [*self.hidden, *self.bias, *self.filters, *self.filter_bias, *self.cell]
 
     def actor(self) -> list[Tensor]:
         """Those that only actors have."""
@@ -78,6 +81,9 @@ def _sizes(shape: Shape) -> tuple[list[tuple[int, int]], list[tuple[int, int]], 
     shared = [(width, width)] * (depth - 1) + [(1, width)] * depth
     shared += [(layer.channels, layer.filter_size) for layer in convolutions]
     shared += [(1, layer.channels) for layer in convolutions]
+    if shape.recurrent:
+        gates = GATES[shape.recurrent] * width
+        shared += [(width, gates), (width, gates), (1, gates), (1, gates)]
     actor_in, critic_in = shape.inputs
     actor = [(actor_in, width), (width, shape.action_dim), (1, shape.action_dim), (1, deviations)]
     if shape.autoregressive:
@@ -134,6 +140,7 @@ def _collect(shape: Shape, shared: list[Tensor], actor: list[Tensor], critic: li
         bias=shared[between:after],
         filters=shared[after : after + convolutions],
         filter_bias=shared[after + convolutions : after + 2 * convolutions],
+        cell=shared[after + 2 * convolutions :],
         actor_out=actor[1],
         actor_out_bias=actor[2],
         critic_out=critic[1],
@@ -145,14 +152,15 @@ def _collect(shape: Shape, shared: list[Tensor], actor: list[Tensor], critic: li
 
 class Activations:
     """Buffers for `rows` observations per member: hidden[l] (2G, rows, width), output (G, rows, action_dim), of the
-    actors, value (G, rows, 1), of the critics.
+    actors, value (G, rows, 1), of the critics; cells: of networks that remember, over `steps` steps.
     """
 
-    def __init__(self, shape: Shape, rows: int, device: torch.device) -> None:
+    def __init__(self, shape: Shape, rows: int, device: torch.device, steps: int = 1) -> None:
         slots, width = shape.slots, shape.net_width
         self.hidden = [torch.empty(2 * slots, rows, width, device=device) for _ in range(shape.net_depth)]
         self.output = torch.empty(slots, rows, shape.action_dim, device=device)
         self.value = torch.empty(slots, rows, 1, device=device)
+        self.cells = Cells(shape.recurrent, slots, width, rows, steps, device) if shape.recurrent else None
         self.images = None if shape.image_shape is None else Images(shape, rows, device)
 
 
@@ -188,6 +196,9 @@ def forward(weights: Leaves, obs: Tensor, into: Activations, *, actor: bool = Tr
         torch.baddbmm(bias[first:last], below[first:last], weight[first:last], out=hidden[first:last])
         hidden[first:last].relu_()
         below = hidden
+    if into.cells is not None:
+        into.cells.forward(weights.cell, below, slice(first, last))
+        below = into.cells.output
     if actor:
         torch.baddbmm(weights.actor_out_bias, below[:slots], weights.actor_out, out=into.output)
     if critic:
@@ -214,7 +225,7 @@ class Backward:
         writes `into`.
         """
         slots, ones = d_output.shape[0], self._ones
-        top = acts.hidden[-1]
+        top = acts.hidden[-1] if acts.cells is None else acts.cells.output
         torch.bmm(top[:slots].mT, d_output, out=into.actor_out)
         torch.bmm(ones[:slots], d_output, out=into.actor_out_bias)
         torch.bmm(d_value.view(slots, 1, -1), top[slots:], out=into.critic_out.view(slots, 1, -1))
@@ -222,6 +233,8 @@ class Backward:
         delta, other = self._delta
         torch.bmm(d_output, weights.actor_out.mT, out=delta[:slots])
         torch.mul(d_value, weights.critic_out.mT, out=delta[slots:])
+        if acts.cells is not None:
+            delta.copy_(acts.cells.backward(weights.cell, acts.hidden[-1], delta, into.cell))
         for layer in range(len(acts.hidden) - 1, -1, -1):
             torch.ops.aten.threshold_backward.grad_input(delta, acts.hidden[layer], 0, grad_input=delta)
             torch.bmm(ones, delta, out=into.bias[layer])

@@ -76,7 +76,8 @@ class Population:
         several choices: their sizes, `action_dims` (choices,) int64; and `chain.k.weight` (size of choice k, sizes of
         those before it), which times the choices made, as ones, adds to choice k's logits. Where observations are
         images: `conv.0.weight`, `conv.0.bias` …, as torch's Conv2d has them, with ReLU after each, before `net.0`; and
-        of the actor `image_shape` (3,) and `conv_strides`, int64.
+        of the actor `image_shape` (3,) and `conv_strides`, int64. Where networks remember: `rnn.weight_ih` … as torch's
+        GRUCell (3 gates) or LSTMCell (4 gates) has them, between the last ReLU and the last layer.
         """
         actor, critic = (
             {name: _turned(name, part) for name, part in parts.items()}
@@ -135,6 +136,8 @@ def _named(weights: Leaves, slot: int, shape: Shape) -> tuple[StateDict, StateDi
         for index, conv in enumerate(layers(shape.image_shape)):
             filters = weights.filters[index][row].view(conv.channels, conv.channels_in, conv.kernel, conv.kernel)
             role |= {f"conv.{index}.weight": filters, f"conv.{index}.bias": weights.filter_bias[index][row, 0]}
+        for name, leaf in zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), weights.cell, strict=False):
+            role[f"rnn.{name}"] = leaf[row] if "weight" in name else leaf[row, 0]
     top = f"net.{2 * shape.net_depth}"
     actor |= {f"{top}.weight": weights.actor_out[slot], f"{top}.bias": weights.actor_out_bias[slot, 0]}
     actor |= {f"chain.{choice}.weight": leaf[slot] for choice, leaf in enumerate(weights.chain, start=1)}
@@ -156,7 +159,10 @@ def _facts(shape: Shape) -> StateDict:
 def _own_modules(shape: Shape) -> nn.Module:
     """What a network has that ElegantRL's doesn't, freshly initialised by torch."""
     filters = [nn.Conv2d(layer.channels_in, layer.channels, layer.kernel) for layer in layers(shape.image_shape)]
-    return nn.ModuleDict({"conv": nn.ModuleList(filters)})
+    own: dict[str, nn.Module] = {"conv": nn.ModuleList(filters)}
+    if shape.recurrent:
+        own["rnn"] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}[shape.recurrent](shape.net_width, shape.net_width)
+    return nn.ModuleDict(own)
 
 
 def _turned(name: str, part: Tensor) -> Tensor:

@@ -123,10 +123,11 @@ class PPO:
         self._numbers = {name: torch.zeros(slots, 1, device=self.device) for name in NUMBERS}
 
         rows = shape.minibatch
-        self._learning = Activations(shape, rows, self.device)
+        steps = shape.bptt if shape.recurrent else 1
+        self._learning = Activations(shape, rows, self.device, steps)
         self._backward = Backward(shape, rows, self.device)
         self._grads = new_gradients(shape, self.device)
-        self._batch = Transitions.empty(shape, (slots, rows), self.device)
+        self._batch = Transitions.empty(shape, (slots, rows), rows // steps, self.device)
 
     def add_member(
         self, slot: int, params: PPOParams, seed: int, total_rollouts: int, state_avg: Tensor, state_std: Tensor
@@ -152,15 +153,17 @@ class PPO:
         self._slots[slot] = None
         self._live[slot] = self._diverged[slot] = False
         self._rows(self.rollout.obs, slot).zero_()
+        self._memory(slot).zero_()
 
     def begin(self, obs: Tensor, slots: Sequence[int] | None = None) -> None:
-        """Hand over the rows' present observations, (G * num_envs, obs_dim), as `VecEnv.reset` returns them; of some
-        slots only, if named.
+        """Hand over the rows' present observations, (G * num_envs, obs_dim), as `VecEnv.reset` returns them, where
+        episodes begin; of some slots only, if named.
         """
         for slot in range(self.shape.slots) if slots is None else slots:
             member = self._slots[slot]
             if member is not None:
                 self._rows(self.rollout.obs, slot).copy_(self._rows(obs, slot))
+                self._memory(slot).zero_()
                 member.has_obs = True
 
     @property
@@ -265,7 +268,7 @@ class PPO:
     def _update(self, explained: Tensor) -> RolloutStats:
         """Epochs of minibatches over the rollout."""
         shape, slots = self.shape, self.shape.slots
-        batches = self.rollout.batches(self.streams.permutations(shape.epochs, shape.samples))
+        batches = self.rollout.batches(self.streams.permutations(shape.epochs, self.rollout.shuffled))
         self.optimizer.lr = [self._learning_rate(slot) for slot in range(slots)]
         stop_early = any(member.params.target_kl > 0 for member in self._slots if member)
         terms = _Terms.of(self._numbers, self.population.value_std[..., 0], shape.minibatch)
@@ -294,6 +297,8 @@ class PPO:
         """
         weights, batch, acts, grads = self.population.weights, self._batch, self._learning, self._grads
         self.rollout.gather(rows, batch)
+        if acts.cells is not None:
+            batch.remind(acts.cells)
         obs = self.population.inputs(batch.obs)
         forward(weights, obs, acts)
 
@@ -360,7 +365,9 @@ class PPO:
     def _state(self, slot: int) -> dict[str, Tensor]:
         """The tensors that are a member's, as views."""
         population, optimizer = self.population, self.optimizer
+        memory = {"memory": self._memory(slot)} if self.shape.recurrent else {}
         return {
+            **memory,
             "weights": population.flat[:, slot],
             "adam_m": optimizer.m[:, slot],
             "adam_v": optimizer.v[:, slot],
@@ -375,6 +382,11 @@ class PPO:
 
     def _rows(self, tensor: Tensor, slot: int) -> Tensor:
         return tensor[slot * self.shape.num_envs : (slot + 1) * self.shape.num_envs]
+
+    def _memory(self, slot: int) -> Tensor:
+        """(2, num_envs, remembered): what the slot's actor and critic remember."""
+        memory = self.rollout.memory
+        return memory.view(2, self.shape.slots, *memory.shape[1:])[:, slot]
 
     def _member(self, slot: int) -> _Slot:
         member = self._slots[slot]

@@ -11,6 +11,7 @@ from torch import Tensor
 from agents.distributions import distribution_of
 from agents.networks import Activations, forward
 from agents.population import Population
+from agents.recurrence import REMEMBERED, Cells
 from agents.shape import Shape
 from envs.streams import Streams
 from envs.vec_env import VecEnv
@@ -22,24 +23,29 @@ class Transitions:
 
     obs (G, rows, obs_dim): normalised, or uint8 where they are images; side (G, rows, columns + 3): the action as the
     distribution keeps it, then its log-probability, normalised advantage and return; flags (G, rows, k) bool: the masks
-    of `masked` shapes, then whether there is something to learn from the transition where shapes are `crewed`.
+    of `masked` shapes, then whether there is something to learn from the transition where shapes are `crewed`, then
+    whether an episode starts with it where they are `recurrent`; memory (2G, sequences, remembered): of those, what the
+    networks remembered before each sequence of `bptt` rows, which then come step by step, sequences side by side.
     """
 
     shape: Shape
     obs: Tensor
     side: Tensor
     flags: Tensor
+    memory: Tensor
 
     @classmethod
-    def empty(cls, shape: Shape, size: tuple[int, ...], device: torch.device) -> Transitions:
-        """For transitions (G, …), zeros throughout."""
+    def empty(cls, shape: Shape, size: tuple[int, ...], sequences: int, device: torch.device) -> Transitions:
+        """For transitions (G, …), and so many sequences of them, zeros throughout."""
         columns = distribution_of(shape).columns(shape) + 3
-        flags = shape.action_dim * shape.masked + shape.crewed
+        flags = shape.action_dim * shape.masked + shape.crewed + bool(shape.recurrent)
+        remembered = REMEMBERED[shape.recurrent] * shape.net_width if shape.recurrent else 0
         return cls(
             shape,
             torch.zeros(*size, shape.obs_dim, dtype=_obs_dtype(shape), device=device),
             torch.zeros(*size, columns, device=device),
             torch.zeros(*size, flags, dtype=torch.bool, device=device),
+            torch.zeros(2 * size[0], sequences, remembered, device=device),
         )
 
     @property
@@ -55,7 +61,19 @@ class Transitions:
     @property
     def learned(self) -> Tensor | None:
         """(G, rows): which ones count; None where all do."""
-        return self.flags[..., -1] if self.shape.crewed else None
+        return self.flags[..., self.shape.action_dim * self.shape.masked] if self.shape.crewed else None
+
+    @property
+    def starts(self) -> Tensor:
+        """(G, rows): where an episode starts; of `recurrent` shapes."""
+        return self.flags[..., -1]
+
+    def remind(self, cells: Cells) -> None:
+        """Have the networks' cells start where these transitions' sequences started."""
+        cells.state.copy_(self.memory)
+        steps = (self.shape.slots, self.shape.bptt, -1)
+        cells.starts = self.starts.view(steps)
+        cells.live = None if self.learned is None else self.learned.view(steps)
 
 
 class Rollout:
@@ -64,7 +82,8 @@ class Rollout:
 
     They lie member by member, so that a member's transitions are neighbours, and have one more step for the
     observation after the last. obs: (G * num_envs, obs_dim), the rows' present observations as the environment gave
-    them; rewards (G, horizon, num_envs).
+    them; memory: (2G, num_envs, remembered), what the networks remember of the rows' episodes before it; rewards (G,
+    horizon, num_envs).
     """
 
     def __init__(self, shape: Shape, population: Population) -> None:
@@ -79,7 +98,9 @@ class Rollout:
 
         self.obs = new(slots * envs, shape.obs_dim, dtype=_obs_dtype(shape))
         self.rewards = new(slots, steps, envs)
-        self._all = Transitions.empty(shape, (slots, steps + 1, envs), device)
+        sequences = shape.samples // shape.bptt if shape.recurrent else 0
+        self.shuffled = sequences or shape.samples  # of what an epoch makes a new order: whole sequences, if there are
+        self._all = Transitions.empty(shape, (slots, steps + 1, envs), sequences, device)
         self._store, self._side = self._all.obs, self._all.side
         self._present = new(slots, steps + 1, envs, dtype=torch.bool)
         self._outputs = new(slots, steps, envs, shape.action_dim)
@@ -89,9 +110,11 @@ class Rollout:
         self._terminated = new(slots, steps, envs, dtype=torch.bool)
         self._truncated = new(slots, steps, envs, dtype=torch.bool)
         self._acting = Activations(shape, envs, device)
+        self.memory = new(2 * slots, envs, 0) if self._acting.cells is None else self._acting.cells.state
         self._final = new(slots, envs, shape.obs_dim, dtype=_obs_dtype(shape))
         rest = shape.samples % shape.minibatch
-        self._rest = Activations(shape, rest, device) if rest else None
+        self._rest = Activations(shape, rest, device) if rest and not shape.recurrent else None
+        self._ending = Activations(shape, envs, device) if shape.recurrent else self._acting  # for last observations
         self._first_row = torch.arange(slots, device=device).view(-1, 1, 1) * ((steps + 1) * envs)
 
     def collect(self, env: VecEnv, streams: Streams) -> None:
@@ -106,10 +129,11 @@ class Rollout:
         env.draw(steps)
         if env.rematches:
             self.obs.copy_(env.observe())
+            self.memory.zero_()
         self._see(env, 0)
         noted = 0
         for step in range(steps):
-            forward(weights, self.population.inputs(self._store[:, step]), acting, critic=False)
+            self._act(step)
             self._outputs[:, step] = acting.output
             legal = partial(self._legal, env, step) if shape.masked else None
             distribution(shape, acting.output, weights).sample(noise[step], actions[:, step], legal)
@@ -121,15 +145,19 @@ class Rollout:
                 self.rewards[:, step].masked_fill_(~self._present[:, step], 0.0)
             self._terminated[:, step] = terminated.view(slots, envs)
             self._truncated[:, step] = truncated.view(slots, envs)
+            self._forget(step)
             if step + 1 - noted == env.bootstrap_interval or step + 1 == steps:
                 # Within an interval a row is truncated at most once, so its final observation is still there.
                 self._normalise(env.final_obs(), self._final)
                 ends = self._truncated[:, noted : step + 1] & ~self._terminated[:, noted : step + 1]
                 if shape.crewed:
                     ends &= self._present[:, noted : step + 1]
-                value = self._value_of(self._final, acting).unsqueeze(1)
+                value = self._value_of(self._final, self._ending).unsqueeze(1)
                 self._final_values[:, noted : step + 1] = torch.where(ends, value, 0.0)
                 noted = step + 1
+        if self._ending.cells is not None:
+            self._ending.cells.state.copy_(self.memory)
+        self._values[:, steps] = self._value_of(self._store[:, steps], self._ending)
         taken = self._taken()
         outputs = self._outputs.view(slots, shape.samples, -1)
         taken.side[..., -3] = distribution(shape, outputs, weights, taken.masks).log_prob(taken.actions)
@@ -142,11 +170,10 @@ class Rollout:
         shape = self.shape
         slots, steps, samples = shape.slots, shape.horizon, shape.samples
         store, values = self._store.view(slots, -1, shape.obs_dim), self._values.view(slots, -1)
-        for start in range(0, samples, shape.minibatch):
+        for start in range(0, 0 if shape.recurrent else samples, shape.minibatch):  # those that remember know already
             stop = min(start + shape.minibatch, samples)
             into = chunk if self._rest is None or stop - start == shape.minibatch else self._rest
             values[:, start:stop] = self._value_of(store[:, start:stop], into)
-        self._values[:, steps] = self._value_of(self._store[:, steps], self._acting)
 
         gamma, gae_lambda = gamma.unsqueeze(-1), gae_lambda.unsqueeze(-1)
         done = self._terminated | self._truncated
@@ -172,7 +199,10 @@ class Rollout:
         teaches nothing, since nobody knows yet what it was good for.
         """
         slots, samples = self.shape.slots, self.shape.samples
-        taken, learned = self._taken(), self._all.flags[..., -1]
+        taken, learned = self._taken(), self._all.learned
+        counts = taken.learned
+        assert learned is not None
+        assert counts is not None
         value, known = self._values[:, -1], self._present[:, -1]
         ahead = torch.zeros_like(value)  # the advantage of the agent's next action
         for step in range(self.shape.horizon - 1, -1, -1):
@@ -184,7 +214,6 @@ class Rollout:
             self._advantages[:, step] = torch.where(here, advantage, 0.0)
             value, ahead = torch.where(here, self._values[:, step], value), torch.where(here, advantage, ahead)
             known = here | known
-        counts = taken.flags[..., -1]
         flat, values = self._advantages.view(slots, -1)[:, :samples], self._values.view(slots, -1)[:, :samples]
         returns = torch.where(counts, flat + values, 0.0)
         variance = _variance(flat, counts)
@@ -200,27 +229,66 @@ class Rollout:
         return _mean(self.rewards.flatten(1), self._present[:, :-1].flatten(1))[:, 0]
 
     def batches(self, order: Tensor) -> Tensor:
-        """Which transitions each gradient step takes: (steps, G * minibatch) for `gather`, from (G, epochs, samples)
+        """Which transitions each gradient step takes: (steps, G * minibatch) for `gather`, from (G, epochs, shuffled)
         permutations.
 
         What is left of a permutation after whole minibatches waits for another epoch's order.
         """
         shape = self.shape
         used = shape.samples // shape.minibatch * shape.minibatch
+        if shape.recurrent:
+            order = order[:, :, : used // shape.bptt]
+            first = order // shape.num_envs * (shape.bptt * shape.num_envs) + order % shape.num_envs + self._first_row
+            steps = torch.arange(shape.bptt, device=order.device).unsqueeze(1) * shape.num_envs
+            sequences = first.reshape(shape.slots, -1, 1, shape.minibatch // shape.bptt)
+            return (sequences + steps).transpose(0, 1).reshape(-1, shape.slots * shape.minibatch)
         rows = (order[:, :, :used] + self._first_row).reshape(shape.slots, -1, shape.minibatch)
         return rows.transpose(0, 1).reshape(-1, shape.slots * shape.minibatch)
 
     def gather(self, rows: Tensor, batch: Transitions) -> None:
         """Copy transitions into `batch`, of (G, minibatch)."""
-        every = self._all
+        every, shape = self._all, self.shape
         for source, into in ((every.obs, batch.obs), (every.side, batch.side), (every.flags, batch.flags)):
             if source.shape[-1]:
                 torch.index_select(source.view(-1, source.shape[-1]), 0, rows, out=into.view(-1, into.shape[-1]))
+        if shape.recurrent:
+            first = rows.view(shape.slots, shape.bptt, -1)[:, 0] - self._first_row[:, 0]
+            sequence = first // (shape.num_envs * shape.bptt) * shape.num_envs + first % shape.num_envs
+            remembered, sequences = every.memory.shape[-1], every.memory.shape[1]
+            network = torch.arange(2 * shape.slots, device=rows.device).unsqueeze(1)
+            index = (sequence.repeat(2, 1) + network * sequences).flatten()
+            torch.index_select(every.memory.view(-1, remembered), 0, index, out=batch.memory.view(-1, remembered))
 
     def _taken(self) -> Transitions:
         """The rollout's transitions, (G, samples) of them, without the observation after the last."""
         parts = (self._all.obs, self._all.side, self._all.flags)
-        return Transitions(self.shape, *(part.flatten(1, 2)[:, : self.shape.samples] for part in parts))
+        obs, side, flags = (part.flatten(1, 2)[:, : self.shape.samples] for part in parts)
+        return Transitions(self.shape, obs, side, flags, self._all.memory)
+
+    def _act(self, step: int) -> None:
+        """Run the actors on what the rows see before that step; where networks remember, the critics, too."""
+        acting, cells, shape = self._acting, self._acting.cells, self.shape
+        obs = self.population.inputs(self._store[:, step])
+        if cells is None:
+            forward(self.population.weights, obs, acting, critic=False)
+            return
+        if step % shape.bptt == 0:
+            sequences = slice(step // shape.bptt * shape.num_envs, (step // shape.bptt + 1) * shape.num_envs)
+            self._all.memory[:, sequences] = self.memory
+        cells.live = self._present[:, step : step + 1] if shape.crewed else None
+        forward(self.population.weights, obs, acting)
+        self._values[:, step] = self.value(acting.value)
+
+    def _forget(self, step: int) -> None:
+        """What networks remembered of an episode that ended with that step goes; its value has yet to be asked for."""
+        if self._ending.cells is None:
+            return
+        truncated = self._truncated[:, step]
+        done = self._terminated[:, step] | truncated
+        self._all.starts[:, step + 1] = done
+        ending = self._ending.cells.state
+        torch.where(truncated.repeat(2, 1).unsqueeze(-1), self.memory, ending, out=ending)
+        self.memory.masked_fill_(done.repeat(2, 1).unsqueeze(-1), 0.0)
 
     def _see(self, env: VecEnv, step: int) -> None:
         """Note what the rows see before that step. What absent agents see is nothing to anybody."""

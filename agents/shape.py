@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from agents.convolution import features
+from agents.recurrence import GATES
 from envs.errors import InputError
 from envs.vec_env import VecEnv
 
@@ -22,7 +23,8 @@ class Shape:
     depends on those before it, of the several that make up an action; slots: G, the members that a program holds;
     net_width, net_depth: hidden layers; num_envs: environments per member; horizon: steps per rollout; minibatch:
     transitions per member and gradient step; epochs: passes over a rollout (algorithms in `ON_POLICY`); updates:
-    gradient steps per rollout, buffer: transitions that a member keeps for replay (all others).
+    gradient steps per rollout, buffer: transitions that a member keeps for replay (all others); recurrent: "gru" or
+    "lstm" where the networks remember, then bptt: steps that gradients run back through time.
     """
 
     state_dim: int
@@ -44,6 +46,8 @@ class Shape:
     autoregressive: bool = False
     crewed: bool = False
     image_shape: tuple[int, int, int] | None = None
+    recurrent: str = ""
+    bptt: int = 16
 
     @classmethod
     def for_env(cls, env: VecEnv, **others: Any) -> Shape:
@@ -72,6 +76,13 @@ class Shape:
             )
         if self.autoregressive and len(self.action_dims) < 2:
             raise InputError(f"autoregressive needs actions of several choices; action_dims is {self.action_dims}.")
+        if self.recurrent not in {"", *GATES}:
+            raise InputError(f"recurrent must be one of {', '.join(GATES)} or '', not {self.recurrent!r}.")
+        if self.recurrent and (self.horizon % self.bptt or self.minibatch % self.bptt):
+            raise InputError(
+                f"bptt {self.bptt} must divide horizon {self.horizon} and minibatch {self.minibatch}: a rollout is "
+                "learned from in whole sequences of that many steps."
+            )
         if self.algorithm not in ON_POLICY:
             if self.buffer < max(self.samples, self.minibatch):
                 raise InputError(

@@ -27,7 +27,7 @@ def made(kind: type[ToyEnv]) -> ToyEnv:
 
 
 def trained(
-    members: dict[int, int], rollouts: int = ROLLOUTS, kind: type[ToyEnv] = ToyEnv, **changes: int
+    members: dict[int, int], rollouts: int = ROLLOUTS, kind: type[ToyEnv] = ToyEnv, **changes: Any
 ) -> tuple[PPO, ToyEnv]:
     env = made(kind)
     ppo = start(env, members, **changes)
@@ -45,17 +45,18 @@ CASES = [(0, 16, 16, 1), (1, 16, 16, 1), (2, 16, 16, 1), (0, 64, 48, 1), (1, 64,
 
 
 @pytest.mark.parametrize(
-    ("kind", "member", "width", "minibatch", "threads"),
+    ("kind", "member", "width", "minibatch", "threads", "recurrent"),
     [
-        *((kind, *case) for kind in (ToyEnv, ChoiceEnv) for case in CASES),
-        *((kind, *CASES[1]) for kind in (Rematching, MaskedEnv, CrewedEnv, ImageEnv)),
+        *((kind, *case, "") for kind in (ToyEnv, ChoiceEnv) for case in CASES),
+        *((kind, *CASES[1], "") for kind in (Rematching, MaskedEnv, CrewedEnv, ImageEnv)),
+        *((kind, *CASES[1], recurrent) for kind, recurrent in ((CrewedEnv, "gru"), (ToyEnv, "lstm"))),
     ],
 )
 def test_alone_in_company_and_in_another_slot(
-    kind: type[ToyEnv], member: int, width: int, minibatch: int, threads: int
+    kind: type[ToyEnv], member: int, width: int, minibatch: int, threads: int, recurrent: str
 ) -> None:
     torch.set_num_threads(threads)
-    size = {"net_width": width, "minibatch": minibatch}
+    size = {"net_width": width, "minibatch": minibatch, "recurrent": recurrent, "bptt": 4}
     alone, env = trained({1: member}, kind=kind, **size)
     alone_stats = alone.train(env, 1)[-1]
     companies = ({1: member, 0: 5, 2: 6, 3: 7, 4: 8}, {4: member}, {0: member, 4: 7, 3: 9})
@@ -75,15 +76,19 @@ def test_alone_in_company_and_in_another_slot(
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, Rematching, MaskedEnv])
-def test_saved_and_put_back_anywhere_it_goes_on_exactly(tmp_path: Path, kind: type[ToyEnv]) -> None:
-    straight, straight_env = trained({1: 2, 3: 1}, 5, kind)
-    half, half_env = trained({1: 2, 3: 1}, 2, kind)
+@pytest.mark.parametrize(
+    ("kind", "recurrent"),
+    [*((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv)), (CrewedEnv, "gru"), (ToyEnv, "lstm")],
+)
+def test_saved_and_put_back_anywhere_it_goes_on_exactly(tmp_path: Path, kind: type[ToyEnv], recurrent: str) -> None:
+    memory = {"recurrent": recurrent, "bptt": 4}
+    straight, straight_env = trained({1: 2, 3: 1}, 5, kind, **memory)
+    half, half_env = trained({1: 2, 3: 1}, 2, kind, **memory)
     save_file(half.get_member(1), tmp_path / "member.safetensors")
     save_file(half_env.get_member(1), tmp_path / "rows.safetensors")
 
     env = made(kind)
-    ppo = start(env, {0: 8, 2: 9})
+    ppo = start(env, {0: 8, 2: 9}, **memory)
     ppo.train(env, 3)
     ppo.set_member(4, load_file(tmp_path / "member.safetensors"))
     env.set_member(4, load_file(tmp_path / "rows.safetensors"))
@@ -106,11 +111,14 @@ def test_saving_changes_nothing() -> None:
     assert_same(quiet_env.get_member(1), env.get_member(1))
 
 
-@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, Rematching, MaskedEnv])
-def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[ToyEnv]) -> None:
-    calm, calm_env = trained({0: 1, 3: 2}, 3, kind)
+@pytest.mark.parametrize(
+    ("kind", "recurrent"), [*((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv)), (ToyEnv, "gru")]
+)
+def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[ToyEnv], recurrent: str) -> None:
+    memory = {"recurrent": recurrent, "bptt": 4}
+    calm, calm_env = trained({0: 1, 3: 2}, 3, kind, **memory)
     env = made(kind)
-    ppo = start(env, {0: 1, 1: 3, 2: 4, 3: 2})
+    ppo = start(env, {0: 1, 1: 3, 2: 4, 3: 2}, **memory)
     env.poison = 1  # member 1's rewards become NaN
     ppo.population.weights.actor_in[2] = torch.nan
     ppo.train(env, 3)
@@ -180,7 +188,7 @@ def test_every_field_of_a_shape_tells_states_apart() -> None:
     changes: dict[str, dict[str, Any]] = {
         "discrete": {"discrete": False}, "action_dims": {"action_dims": (2, 2)}, "masked": {"masked": True},
         "autoregressive": {"action_dims": (2, 2), "autoregressive": True}, "crewed": {"crewed": True},
-        "image_shape": {"state_dim": 25, "image_shape": (1, 5, 5)},
+        "recurrent": {"recurrent": "gru"}, "image_shape": {"state_dim": 25, "image_shape": (1, 5, 5)},
     }  # fmt: skip
     codes = [PPO(replace(shape, slots=1))._shape_code().tolist()]
     for field in fields(Shape):

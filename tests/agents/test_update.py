@@ -246,10 +246,13 @@ class NoHostReads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, Rematching, MaskedEnv, CrewedEnv, ImageEnv])
-def test_neither_rollout_nor_update_reads_a_value_on_the_host(kind: type[ToyEnv]) -> None:
+KINDS = [*((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv, CrewedEnv, ImageEnv)), (ToyEnv, "lstm")]
+
+
+@pytest.mark.parametrize(("kind", "recurrent"), KINDS)
+def test_neither_rollout_nor_update_reads_a_value_on_the_host(kind: type[ToyEnv], recurrent: str) -> None:
     env = kind(3, 4)
-    ppo = start(env, {0: 0, 1: 1, 2: 2})  # with and without target-KL and weight decay
+    ppo = start(env, {0: 0, 1: 1, 2: 2}, recurrent=recurrent, bptt=4)  # with and without target-KL and weight decay
     with NoHostReads():
         ppo.rollout.collect(env, ppo.streams)
         ppo._update(ppo.rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning))

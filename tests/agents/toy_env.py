@@ -270,3 +270,20 @@ class ImageEnv(ChoiceEnv):
         image[rows, 0, :, column] = 255
         image[rows, 1, self._age.long().clamp(max=8)] = 100
         return image.flatten(1)
+
+
+class RecallEnv(ChoiceEnv):
+    """Two choices; one of them is shown at an episode's first of 5 steps, and choosing it pays 1 in all later ones."""
+
+    def __init__(self, members: int, envs_per_member: int, **settings: Any) -> None:
+        super().__init__(members, envs_per_member, choices=2, max_step=5, **settings)
+        self.state_avg, self.state_std = torch.zeros(self.state_dim), torch.ones(self.state_dim)
+        self._cue = torch.zeros(self.num_envs)
+
+    def _observe(self) -> Tensor:
+        self._cue = torch.where(self._age == 0, self._s[:, 0].sign(), self._cue)
+        return torch.stack((torch.where(self._age == 0, self._cue, 0.0), self._age / 5.0), 1)
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        paid = (self._age > 0) & ((action == 1) == (self._cue > 0))
+        return super().step(action, out)._replace(reward=paid.float())
