@@ -30,6 +30,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from machine import machine, machine_line
 from uneven_env import Uneven
@@ -38,13 +39,14 @@ from envs.external.first_ready import FirstReadyEnvs
 from envs.external.hosted import HostedEnvs, Layout, split
 from envs.external.layouts import choose_layout
 from envs.external.sources import FactorySource, GymSource, Source
+from envs.external.vec_env import ExternalVecEnv
 from envs.files import write_atomic
 from envs.sizing import cpu_count
 
 CARTPOLE = GymSource("CartPole-v1")
 GOALS = {8: 0.97, 64: 1.5, 256: 1.5}  # of the best peer
 UNEVEN_ENVS, UNEVEN_WORKERS = 32, 8
-Stepper = tuple[Callable[[int], None], Callable[[], None], int]  # step number …, close, environments per step
+Stepper = tuple[Callable[[int], Any], Callable[[], None], int]  # step number …, close, environments per step
 
 
 def ours(source: Source, envs: int, layout: Layout) -> Stepper:
@@ -58,6 +60,15 @@ def ours(source: Source, envs: int, layout: Layout) -> Stepper:
         hosted.step()
 
     return step, hosted.close, envs
+
+
+def as_learners_see_it(envs: int, layout: Layout) -> Stepper:
+    """The same with everything that training adds: tensors, checks of actions, what a checkpoint needs."""
+    env = ExternalVecEnv(CARTPOLE, 1, envs, layout=layout)
+    env.reset(0)
+    drawn = torch.randint(0, 2, (64, envs))
+    obs = torch.empty(envs, env.state_dim)
+    return lambda number: env.step(drawn[number % 64], out=obs), env.close, envs
 
 
 def ours_first_ready(source: Source, envs: int, workers: int, batch: int) -> Stepper:
@@ -154,6 +165,7 @@ def cartpole(envs: int, args: argparse.Namespace, puffer: bool) -> dict[str, Any
     steppers: dict[str, Callable[[], Stepper]] = {
         "sweepd": lambda: ours(CARTPOLE, envs, choice.layout),
         "sweepd, all in one process": lambda: ours(CARTPOLE, envs, Layout(envs)),
+        "sweepd, as learners see it": lambda: as_learners_see_it(envs, choice.layout),
         "Gymnasium SyncVectorEnv": lambda: gymnasiums(SyncVectorEnv, make, envs),
     }
     if envs <= args.most_processes:
