@@ -26,7 +26,16 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from agents.policy_members import Member, check_members, convolutions_of, kind_of, layers_of, sizes_of
+from agents.policy_members import (
+    CELL,
+    Member,
+    check_members,
+    convolutions_of,
+    kind_of,
+    layers_of,
+    remembered_by,
+    sizes_of,
+)
 from envs.errors import InputError, RunError
 from envs.files import write_atomic
 
@@ -43,7 +52,9 @@ class FrozenPolicy:
     """An ensemble of actors that no longer learn. Equal members give the same actions wherever it runs, to 1e-6.
 
     discrete: whether actions are choices; sizes: the options of each, () where actions are numbers; action_dim: the
-    numbers of an action, or the options of all choices together.
+    numbers of an action, or the options of all choices together; remembers: whether members have a memory. Then `act`
+    and `act_batch` take a call as the rows' next step (a memory for each number of rows), and `done` must be told of
+    episodes that ended.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
@@ -60,6 +71,7 @@ class FrozenPolicy:
             for member in members
         ]  # fmt: skip
         self._batched = [_Batched(member) for member in members]
+        self.remembers = any(remembered_by(member) for member in members)
 
     @classmethod
     def load(cls, path: Path) -> FrozenPolicy:
@@ -79,7 +91,7 @@ class FrozenPolicy:
         if not np.isfinite(row).all():
             column = int(np.flatnonzero(~np.isfinite(row))[0])
             raise RunError(f"The observation's column {column} is {row[column]}, which is not finite.")
-        if self.discrete or self._batched[0].image:
+        if self.discrete or self.remembers or self._batched[0].image:
             return self.act_batch(row[None], legal=legal).reshape(-1).astype(np.float64)
         state = row.astype(np.float64)
         total = np.zeros(self.action_dim)
@@ -122,6 +134,19 @@ class FrozenPolicy:
             actions = torch.round(torch.stack(every).sum(0) / self.size, decimals=DECIMALS) + 0.0
         return actions.cpu().numpy() if isinstance(states, np.ndarray) else actions
 
+    def reset(self) -> None:
+        """Have every row begin an episode: nothing of before is remembered. (They do at first.)"""
+        for member in self._batched:
+            member.memories.clear()
+
+    def done(self, ended: Tensor | NDArray[np.bool_]) -> None:
+        """ended: (rows,) bool, those whose next state is an episode's first. Says nothing to members without memory."""
+        over = torch.as_tensor(ended)
+        for member in self._batched:
+            if len(over) in member.memories:
+                memory = member.memories[len(over)]
+                memory.masked_fill_(over.to(memory.device).unsqueeze(1), 0.0)
+
     def _choose(
         self, outputs: Sequence[Tensor], deterministic: bool, generator: torch.Generator | None, legal: Legal | None
     ) -> Tensor:
@@ -150,6 +175,8 @@ class _Batched:
         self.gives, self.sizes, self.several = kind_of(member).gives, sizes_of(member), "action_dims" in member
         self.image = tuple(member["image_shape"].tolist()) if "image_shape" in member else ()
         self._convolutions, self._plan = convolutions_of(member), layers_of(member)
+        self._remembered = remembered_by(member)
+        self.memories: dict[int, Tensor] = {}
         own = {name: tensor.detach().cpu().double() for name, tensor in member.items()}
         self._tensors = {torch.device("cpu"): own}
 
@@ -170,9 +197,24 @@ class _Batched:
                 hidden = torch.conv2d(hidden, own[f"{name}.weight"], own[f"{name}.bias"], stride).relu_()
             hidden = hidden.flatten(1)
         for name, relu in self._plan:
+            if self._remembered and name == self._plan[-1][0]:
+                hidden = self._remember(hidden, [own[part] for part in CELL])
             hidden = torch.addmm(own[f"{name}.bias"], hidden, own[f"{name}.weight"].mT)
             hidden = hidden.relu_() if relu else hidden
         return hidden
+
+    def _remember(self, hidden: Tensor, cell: list[Tensor]) -> Tensor:
+        """One step of the cell, of (rows, width); the memory of as many rows goes on."""
+        rows, width = hidden.shape
+        memory = self.memories.get(rows)
+        if memory is None:
+            memory = hidden.new_zeros(rows, self._remembered)
+        if self._remembered == width:
+            after = torch.gru_cell(hidden, memory, *cell)
+        else:
+            after = torch.cat(torch.lstm_cell(hidden, memory.chunk(2, 1), *cell), 1)
+        self.memories[rows] = after
+        return after[:, :width]
 
     def numbers(self, output: Tensor, noise: Tensor) -> Tensor:
         """Actions (rows, action_dim) in [-1, 1]; without noise, the most likely before tanh."""

@@ -12,7 +12,8 @@ Every one has state_avg and state_std (state_dim,). All are float32 but action_d
 choices that make up an action, whose logits lie side by side. chain.k.weight (size of choice k, sizes of those before):
 what each option of the earlier choices, once taken, adds to the logits of choice k. Those that see images have also
 conv.0.*, conv.1.* …, which come before all else, with ReLU after each; and image_shape (channels, height, width) and
-conv_strides, int64.
+conv_strides, int64. Those that remember have rnn.weight_ih, rnn.weight_hh, rnn.bias_ih and rnn.bias_hh, as torch's
+GRUCell or LSTMCell, before the last layer.
 
 To act, every one of them is a chain of linear layers: between them ReLU, but for the value networks' encoder, whose
 last layer is followed by the values at once. (How high a dueling network deems the state, and its second values, are
@@ -32,6 +33,7 @@ from envs.errors import InputError
 
 Member = Mapping[str, Tensor]
 ACTION_DIMS, IMAGE_SHAPE, STRIDES = "action_dims", "image_shape", "conv_strides"
+CELL = ("rnn.weight_ih", "rnn.weight_hh", "rnn.bias_ih", "rnn.bias_hh")
 _STATE, _VALUE = frozenset({"state_avg", "state_std"}), frozenset({"value_avg", "value_std"})
 
 
@@ -82,6 +84,16 @@ def convolutions_of(member: Member) -> list[tuple[str, int]]:
     """The names of the convolutions before the layers ("conv.0", …), each with its stride; none without images."""
     strides = member[STRIDES].tolist() if STRIDES in member else []
     return [(f"conv.{index}", stride) for index, stride in enumerate(strides)]
+
+
+def remembered_by(member: Member) -> int:
+    """Numbers that a member remembers from step to step: as many as its cell is wide, twice that of an LSTM; 0 where it
+    has none.
+    """
+    if CELL[0] not in member:
+        return 0
+    gates, width = member[CELL[0]].shape
+    return width if gates == 3 * width else 2 * width
 
 
 def sizes_of(member: Member) -> tuple[int, ...]:
@@ -138,6 +150,8 @@ def _fault(member: Member) -> str | None:
         count = sum(name.startswith("conv.") and name.endswith(".weight") for name in member)
         wanted |= {IMAGE_SHAPE, STRIDES}
         wanted |= {f"conv.{index}.{part}" for index in range(count) for part in ("weight", "bias")}
+    if kind.acts == ("net",) and len(layers) > 1 and any(name.startswith("rnn.") for name in member):
+        wanted |= set(CELL)
     chains = sorted(name for name in member if name.startswith("chain.")) if ACTION_DIMS in member else []
     if chains:
         wanted |= {f"chain.{choice}.weight" for choice in range(1, member[ACTION_DIMS].numel())}
@@ -181,6 +195,9 @@ def _shapes(member: Member, kind: Kind, layers: Sequence[str]) -> dict[str, tupl
         weight = member[f"{layer}.weight"]
         columns = weight.shape[0] if weight.dim() == 2 else 0
         shapes |= {f"{layer}.weight": (columns, rows), f"{layer}.bias": (columns,)}
+        if layer == layers[-1] and CELL[0] in member:
+            gates = 4 * rows if member[CELL[0]].shape[:1] == (4 * rows,) else 3 * rows
+            shapes |= {name: (gates, rows) if "weight" in name else (gates,) for name in CELL}
         rows = columns
         if layer.startswith(f"{kind.acts[0]}."):
             encoded = columns

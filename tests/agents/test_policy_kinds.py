@@ -166,6 +166,48 @@ def test_images_go_through_convolutions_first() -> None:
             FrozenPolicy([actor | change])
 
 
+@pytest.mark.parametrize("cell", [torch.nn.GRUCell, torch.nn.LSTMCell])
+@pytest.mark.parametrize("kind", [ActorPPO, ActorDiscretePPO])
+def test_members_with_a_memory_take_a_call_as_the_next_step(kind: Any, cell: Any) -> None:
+    member, module = member_of(kind, 2), module_of(kind, 2).double()
+    own = cell(6, 6)
+    member |= {f"rnn.{name}": part.detach().clone() for name, part in own.state_dict().items()}
+    policy, own = FrozenPolicy([member]), own.double()
+    assert policy.remembers
+    steps = torch.randn(7, 3, STATE)
+    first = torch.tensor([False, False, True, False, False, False, False])
+
+    def plain(row: int, over: bool) -> list[Tensor]:
+        """Step by step; over: an episode ends after the third step."""
+        memory, found = None, []
+        for at, states in enumerate(steps[:, row : row + 1].double()):
+            memory = own(module.net[:-1](module.state_norm(states)), memory)
+            output = module.net[-1](memory[0] if isinstance(memory, tuple) else memory)
+            found.append(output.argmax(1) if kind is ActorDiscretePPO else output.tanh())
+            memory = None if over and first[at] else memory
+        return found
+
+    many = []
+    for at, states in enumerate(steps):
+        many.append(policy.act_batch(states))
+        policy.done(torch.tensor([False, bool(first[at]), False]))
+    for row in range(3):
+        for ours, theirs in zip(many, plain(row, over=row == 1), strict=True):
+            torch.testing.assert_close(ours[row : row + 1], theirs.detach(), rtol=0, atol=1e-6)
+    for _ in range(2):
+        policy.reset()
+        for states, theirs in zip(steps[:, 0], plain(0, over=False), strict=True):
+            assert np.abs(policy.act(states.numpy()) - theirs.detach().numpy().reshape(-1)).max() <= 1.0000001e-6
+    for wrong, words in (
+        ({"rnn.bias_hh": torch.zeros(5)}, r"rnn.bias_hh of shape \(5,\)"),
+        ({"rnn.weight_hh": torch.zeros(3, 6)}, "rnn.weight_hh of shape"),
+    ):
+        with pytest.raises(InputError, match=words):
+            FrozenPolicy([member | wrong])
+    with pytest.raises(InputError, match=r"too many"):
+        FrozenPolicy([member_of(ActorSAC) | {name: member[name] for name in member if name.startswith("rnn.")}])
+
+
 def test_samples_follow_the_shares_and_the_gaussians() -> None:
     generator = torch.Generator().manual_seed(4)
     obs = torch.randn(1, STATE)
