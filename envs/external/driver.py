@@ -76,7 +76,7 @@ class Worker:
             handle.close()
         os.close(life)
         self.wake = ours
-        self._side = Side(memory.worker_words(setup.index), ours, setup.spin, driver=True)
+        self._side = Side(memory.worker_words(setup.index), ours, setup.spin, driver=True, ordered=setup.ordered)
         memory.worker_words(setup.index)[0] = self._told = IDLE
         with contextlib.suppress(OSError):  # that it is gone is seen in `ready`
             self._talk.send(_main_module(setup.source))

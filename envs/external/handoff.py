@@ -28,11 +28,13 @@ class GoneError(Exception):
 
 
 class Side:
-    """One end of a hand-off. words: the worker's; word 0 says whose turn it is. driver: which end. spin: seconds."""
+    """One end of a hand-off. words: the worker's; word 0 says whose turn it is. spin: seconds to look at it. driver:
+    which end. ordered: whether the processor keeps writes in order; the same at both ends.
+    """
 
-    def __init__(self, words: memoryview, wake: socket.socket, spin: float, *, driver: bool) -> None:
-        self._words, self._wake = words, wake
-        self._spin = spin if ORDERED else 0.0
+    def __init__(self, words: memoryview, wake: socket.socket, spin: float, *, driver: bool, ordered: bool) -> None:
+        self._words, self._wake, self._ordered = words, wake, ordered
+        self._spin = spin if ordered else 0.0
         self._mine, self._theirs = (DRIVER_SLEEPS, WORKER_SLEEPS) if driver else (WORKER_SLEEPS, DRIVER_SLEEPS)
         wake.setblocking(False)
         self._poll = select.poll()
@@ -46,7 +48,7 @@ class Side:
     def tell(self, word: int) -> None:
         """Hand over. What was written before is there for the other side."""
         self._words[0] = word
-        if not ORDERED or self._words[self._theirs]:
+        if not self._ordered or self._words[self._theirs]:
             with contextlib.suppress(OSError):  # that it is gone, or has been woken enough, is seen when waiting
                 self._wake.send(b".")
 
@@ -66,9 +68,9 @@ class Side:
             now = time.monotonic()
         words[self._mine] = 1
         try:
-            while not ORDERED or words[0] == word:
+            while not self._ordered or words[0] == word:
                 woken = self._sleep(min(_NAP / 1000, max(0.0, deadline - time.monotonic())))
-                if words[0] != word and (woken is not None or ORDERED):
+                if words[0] != word and (woken is not None or self._ordered):
                     return True
                 if woken is False:
                     raise GoneError

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from envs.errors import InputError, RunError
+from envs.external import handoff
 from envs.external.actions import ActionLayout
 from envs.external.buffers import Memory
 from envs.external.driver import Worker, WorkerFailure, close_all, unsendable
@@ -177,7 +178,7 @@ class HostedEnvs:
         own = tuple(self._own[first : first + self.layout.workers[index]])
         setup = Setup(
             self._source, own, self.observations, self.actions, self._kind, self._rows, first, len(self._own),
-            len(self.layout.workers), index, self._spin, resumable=self._resumable,
+            len(self.layout.workers), index, self._spin, handoff.ORDERED, resumable=self._resumable,
         )  # fmt: skip
         return Worker(setup, self._memory)
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from envs.external.actions import ActionLayout
 from envs.external.buffers import Memory
-from envs.external.handoff import FAILED, IDLE, STEP, GoneError, Side
+from envs.external.handoff import FAILED, IDLE, ORDERED, STEP, GoneError, Side
 from envs.external.observations import ObservationLayout
 from envs.external.share import EnvFailure, Share, make_share
 from envs.external.sources import Source
@@ -46,8 +46,8 @@ class Setup:
     """What a worker is told at its start. own: the arguments of each of its environments, which are `first` … of all.
 
     total: environments in all; rows: of each. workers, index: how many workers there are, and which this is. spin:
-    seconds that it looks for work before it sleeps. one_by_one: whether it is told which to step. See
-    `share.make_share` for the others.
+    seconds that it looks for work before it sleeps. ordered: see `handoff.Side`. one_by_one: whether it is told which
+    to step. See `share.make_share` for the others.
     """
 
     source: Source
@@ -61,6 +61,7 @@ class Setup:
     workers: int
     index: int
     spin: float
+    ordered: bool = ORDERED
     one_by_one: bool = False
     resumable: bool = False
 
@@ -107,7 +108,9 @@ def _serve(handle: int, wake: socket.socket, talk: Any) -> None:
     try:
         if setup.one_by_one:
             _step_one_by_one(share, wake, talk)
-        _step_all(share, Side(memory.worker_words(setup.index), wake, setup.spin, driver=False), talk)
+        _step_all(
+            share, Side(memory.worker_words(setup.index), wake, setup.spin, driver=False, ordered=setup.ordered), talk
+        )
     finally:
         share.close()
 

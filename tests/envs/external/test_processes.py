@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from envs.errors import InputError, RunError
+from envs.external import handoff
 from envs.external.hosted import Layout, split
 from envs.external.vec_env import ExternalVecEnv
 from tests.envs.external.samples import Buffered, Counter, Everything, Tag, only_in
@@ -51,6 +52,18 @@ def test_workers_give_the_same_numbers_to_the_bit(source: Any, rows: int, layout
             for env in (alone, shared):
                 env.set_member(1, env.get_member(0))
             assert torch.equal(alone.observe(), shared.observe())
+    shared.close()
+
+
+def test_processors_that_keep_no_order_hand_over_through_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handoff, "ORDERED", False)
+    alone, shared = (ExternalVecEnv("CartPole-v1", 1, 3, layout=layout) for layout in (None, Layout(1, (1, 1))))
+    assert torch.equal(alone.reset(1), shared.reset(1))
+    for step in range(50):
+        action = torch.full((3,), step % 2)
+        assert torch.equal(alone.step(action).obs, shared.step(action).obs)
+    shared.set_member(0, alone.get_member(0))
+    assert torch.equal(alone.step(action).obs, shared.step(action).obs)
     shared.close()
 
 
