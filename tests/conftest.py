@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
+import alembic.util
 import pytest
-import torch
 from hypothesis import settings
 
 from tests.postgres_server import NoServer, PostgresServer
@@ -18,10 +20,33 @@ settings.load_profile("sweepd")
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slow ones first: the others fill up what processes are left with at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     """Tests run small tensors: one thread is faster, and leaves a core to the others."""
+    import torch  # here, since the process that only hands out the tests need not wait for it
+
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def migrations_read_once() -> Iterator[None]:
+    """Whoever opens a database of studies has Alembic run the files of all migrations that there are, which takes
+    longer than everything else about it; the tests open hundreds.
+    """
+    load = alembic.util.load_python_file
+    kept = functools.cache(load)
+
+    def load_once(folder: str, name: str) -> ModuleType:
+        return load(folder, name) if name == "env.py" else kept(folder, name)  # that one is there to be run
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alembic.util, "load_python_file", load_once)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,6 +6,7 @@ import io
 import itertools
 from pathlib import Path
 
+import pytest
 import torch
 from rich.console import Console
 
@@ -18,6 +19,7 @@ from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import open_handle
 
 
+@pytest.mark.slow
 def test_a_new_best_trial_is_told_once_between_batches(market: Path, sweepd: Sweepd) -> None:
     sweepd("train", "--n-trials", 3, "--pruner", "none").finish()
     handle = open_handle(market)
@@ -29,7 +31,7 @@ def test_a_new_best_trial_is_told_once_between_batches(market: Path, sweepd: Swe
         assert best is not None
         heard.append(best.number)
 
-    work(handle, experiment, WorkerOptions(18), Console(file=io.StringIO()), on_new_best=hear)
+    work(handle, experiment, WorkerOptions(9), Console(file=io.StringIO()), on_new_best=hear)
     assert before is not None
     values = [trial.value or 0.0 for trial in handle.trials()]
     assert heard

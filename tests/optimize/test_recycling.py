@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
@@ -37,48 +38,59 @@ Telemetry.resident_bytes = lambda _: (1 + len(rungs)) * 2**30
 torch.set_num_threads(1)
 search_app()(sys.argv[1:])
 """
-Start = Callable[..., "subprocess.Popen[bytes]"]
+ROOT = str(Path(__file__).resolve().parents[2])
+Start = Callable[..., BaseProcess]
+
+
+def _grow(words: list[str], folder: Path, environment: dict[str, str]) -> None:
+    """A worker's first life, as if python had been started with these words. The next one it starts really."""
+    os.chdir(folder)
+    os.environ.update({"PYTHONPATH": ROOT, **environment})
+    out = os.open("out", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    sys.argv, sys.orig_argv = ["-c", *words], [sys.executable, "-c", GROWING, *words]
+    exec(GROWING, {"__name__": "__main__"})
 
 
 @pytest.fixture
 def growing(market: Path) -> Iterator[Start]:
     """Start such a worker on the tiny study, as a process that can start itself again; its output goes to `out`."""
-    started = []
+    started: list[BaseProcess] = []
 
-    def start(*flags: object, **environment: str) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-c", GROWING, "train", *TRAIN, *map(str, flags)]
-        root = str(Path(__file__).resolve().parents[2])
-        with (market / "out").open("wb") as out:
-            started.append(
-                subprocess.Popen(
-                    words, cwd=market, stdout=out, stderr=out, env={**os.environ, "PYTHONPATH": root, **environment}
-                )
-            )
+    def start(*flags: object, **environment: str) -> BaseProcess:
+        (market / "out").touch()
+        words = ["train", *TRAIN, *map(str, flags)]
+        context = multiprocessing.get_context("fork")
+        started.append(context.Process(target=_grow, args=(words, market, environment)))
+        started[-1].start()
         return started[-1]
 
     yield start
     for process in started:
         process.kill()
-        process.wait()
+        process.join()
 
 
 @pytest.mark.slow
 def test_a_recycled_worker_ends_with_the_same_numbers_as_one_process(
     market: Path, tmp_path_factory: pytest.TempPathFactory, sweepd: Sweepd, growing: Start
 ) -> None:
-    study = ("--n-trials", 4, "--trials-per-batch", 2)
+    study = ("--n-trials", 2, "--trials-per-batch", 2)
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     address = str(tmp_path_factory.mktemp("n") / "s")
     listener = Listener(address)
-    worker = growing(*study, "--max-memory", 4.5, NOTIFY_SOCKET=address)
-    assert worker.wait(120) == 0, (market / "out").read_text()
-    listener.close()
+    worker = growing(*study, "--max-memory", 2.5, NOTIFY_SOCKET=address)
+    worker.join(120)
     out = (market / "out").read_text()
-    assert out.count("memory has grown from 2.00 to 5.00 GiB, over the limit of 4.50 GiB") == 1
+    assert worker.exitcode == 0, out
+    listener.close()
+    assert out.count("memory has grown from 2.00 to 3.00 GiB, over the limit of 2.50 GiB") == 1
     assert re.findall(r"trial (\d) goes on from rung (\d)", out) in (
-        [("2", "1"), ("3", "1")],
-        [("2", "1")],
-        [("3", "1")],
+        [("0", "2"), ("1", "2")],
+        [("0", "2")],
+        [("1", "2")],
     )
     assert re.findall(r"started again (\d+) times so far", out) == ["1"]
     told = [line for _, text in listener.messages for line in text.splitlines() if line in ("READY=1", "RELOADING=1")]
@@ -91,8 +103,10 @@ def test_a_recycled_worker_ends_with_the_same_numbers_as_one_process(
 def test_a_signal_while_it_starts_again_stops_it_properly(market: Path, growing: Start) -> None:
     worker = growing("--n-trials", 3, "--budget", 200_000, "--rungs", 200, "--pruner", "none", "--max-memory", 2.5)
     wait_for(lambda: "starting again" in (market / "out").read_text())
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait(60) == 0, (market / "out").read_text()
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGTERM)
+    worker.join(60)
+    assert worker.exitcode == 0, (market / "out").read_text()
     assert "stopped as asked" in (market / "out").read_text()
     trials = open_handle(market).trials()
     assert {t.state for t in trials} == {TrialState.WAITING}
