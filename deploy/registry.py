@@ -112,6 +112,12 @@ class Registry:
             names = {*session.scalars(select(SlotRow.name)), *session.scalars(select(ChallengerRow.slot))}
             return [_slot(session, name) for name in sorted(names)]
 
+    def game_slots(self) -> set[str]:
+        """Names of the slots whose bundles play a game, rather than trade."""
+        query = select(VersionRow.slot).join(BundleRow, BundleRow.hash == VersionRow.bundle)
+        with self.database.reading() as session:
+            return set(session.scalars(query.where(BundleRow.timeframe == "").distinct()))
+
     def slot(self, name: str) -> Slot:
         """The slot of that name; an empty one where nothing was promoted to it yet."""
         with self.database.reading() as session:

@@ -204,8 +204,9 @@ class SlotView:
 
 
 def slot_names(registry: Registry, store: TraderStore) -> list[str]:
-    """Slots with a champion, a challenger or a trader, by name."""
-    return sorted({slot.name for slot in registry.slots()} | {trader.slot for trader in store.traders()})
+    """Slots with a champion, a challenger or a trader, by name; those of games, which nobody trades, are left out."""
+    names = {slot.name for slot in registry.slots()} | {trader.slot for trader in store.traders()}
+    return sorted(names - registry.game_slots())
 
 
 def slot_view(registry: Registry, cache: SeriesCache, slot: str, now: float, *, days: float | None = None) -> SlotView:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from agents.policy import FrozenPolicy
-from deploy.bundle_files import MEMBERS_FILE, Registered, StoredBundle, check_file, new_bundle, read_members
+from deploy.bundle_files import MEMBERS_FILE, Registered, StoredBundle, check_file, new_bundle
 from deploy.games.manifest import FORMAT, GameManifest, GameOriginPart
+from deploy.games.player import Player, read_player
 from envs.errors import InputError
 from envs.games.registry import Game, get_game
 
@@ -27,9 +27,9 @@ class GameBundle(StoredBundle[GameManifest]):
     versions = {1: GameManifest}  # noqa: RUF012 (declared as a class variable)
 
     @cached_property
-    def policy(self) -> FrozenPolicy:
-        """What plays, from these very bytes. Raises InputError where they are no actor."""
-        return FrozenPolicy(read_members(self.files[MEMBERS_FILE]))
+    def player(self) -> Player:
+        """Who plays, from these very bytes. Raises InputError where they are no player."""
+        return read_player(self.files[MEMBERS_FILE])
 
     @property
     def game(self) -> Game:
@@ -60,14 +60,12 @@ class GameBundle(StoredBundle[GameManifest]):
     def check(self) -> None:
         """Raises InputError for weights that do not fit the manifest, and for a game that is not known here."""
         check_file(MEMBERS_FILE, self.files[MEMBERS_FILE], self.manifest.files[MEMBERS_FILE])
-        policy, player, game = self.policy, self.manifest.player, self.manifest.game
-        if policy.size != 1:
-            raise InputError(f"{MEMBERS_FILE} holds {policy.size} members, and a player is one")
-        found = (policy.state_dim, policy.action_dim, tuple(policy.sizes))
-        if found != (player.state_dim, player.action_dim, player.choices):
+        own, player, game = self.player, self.manifest.player, self.manifest.game
+        if (own.state_dim, own.action_dim, own.choices) != (player.state_dim, player.action_dim, player.choices):
             raise InputError(
-                f"the member maps {found[0]} numbers to {found[1]} actions in choices of {list(found[2])}, not "
-                f"{player.state_dim} to {player.action_dim} in choices of {list(player.choices)}"
+                f"the member maps {own.state_dim} numbers to {own.action_dim} actions in choices of "
+                f"{list(own.choices)}, not {player.state_dim} to {player.action_dim} in choices of "
+                f"{list(player.choices)}"
             )
         try:
             seats = self.game.seats(self.params)

@@ -22,12 +22,12 @@ class GamePart(Part):
 
 class PlayerPart(Part):
     """The policy. action_dim: numbers of an action, or options of all its choices; choices: the options of each, empty
-    where actions are numbers. shape: of the program that trained it.
+    where actions are numbers; 0 and empty for a heuristic player. shape: of the program that trained it.
     """
 
     algorithm: str
-    state_dim: int = Field(gt=0)
-    action_dim: int = Field(gt=0)
+    state_dim: int = Field(ge=0)
+    action_dim: int = Field(ge=0)
     choices: tuple[int, ...]
     shape: dict[str, int | str | bool]
 

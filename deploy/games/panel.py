@@ -16,17 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from agents.policy import FrozenPolicy
 from deploy.bootstrap import bootstrap_means, look_level
-from envs.errors import InputError
+from deploy.games.player import Act, Player
 from envs.games.play import Episodes, play_episodes, random_actions
 from envs.games.registry import Game, GameEnv
 from envs.streams import derive_seed
 
 Floats = NDArray[np.float64]
-Act = Callable[[Tensor], Tensor]
 DRAWS = 20_000
 
 
@@ -86,9 +83,9 @@ class Rules:
             ended = getattr(act, "ended", lambda _: None)
             return play_episodes(env, act, self.game.seats(self.params), ended=ended)
 
-    def play_policy(self, policy: FrozenPolicy) -> Episodes:
-        """The same of a frozen policy at every seat. Raises InputError where it does not fit the game."""
-        return self.play(lambda env: seated(policy, env))
+    def play_player(self, player: Player) -> Episodes:
+        """The same of a bundle's player at every seat. Raises InputError where it does not fit the game."""
+        return self.play(lambda env: player.seated(env, derive_seed(self.seed, "player")))
 
     def play_baselines(self) -> dict[str, Episodes]:
         """The same of the game's baseline players, by name: random play, and others that the game may have."""
@@ -117,21 +114,6 @@ def opened(game: Game, params: Any, games: int) -> Iterator[GameEnv]:
         yield env
     finally:
         getattr(env, "close", lambda: None)()
-
-
-def seated(policy: FrozenPolicy, env: GameEnv) -> Act:
-    """The policy acting for all rows. Raises InputError where it does not fit the environment."""
-    choices = tuple(env.action_dims) or ((env.action_dim,) if env.if_discrete else ())
-    if (policy.state_dim, policy.action_dim, tuple(policy.sizes)) != (env.state_dim, env.action_dim, choices):
-        raise InputError(
-            f"the policy maps {policy.state_dim} numbers to {policy.action_dim} actions in choices of "
-            f"{list(policy.sizes)}, and {env.env_name} shows {env.state_dim} and takes {env.action_dim} in choices of "
-            f"{list(choices)}"
-        )
-    legal = env.action_mask if getattr(env, "masked", False) else None  # type: ignore[attr-defined]
-    if env.if_discrete:
-        return lambda obs: policy.act_batch(obs, legal=legal)
-    return lambda obs: policy.act_batch(obs).float()
 
 
 def panel_seed(study_seed: int, look: int) -> int:
@@ -163,9 +145,9 @@ def compare(name: str, own: Episodes, other: Episodes, look: int, seed: int) -> 
     )
 
 
-def judge_panel(rules: Rules, look: int, policy: FrozenPolicy) -> Panel:
+def judge_panel(rules: Rules, look: int, player: Player) -> Panel:
     """The candidate against the baseline players; `challenge` adds the champion."""
-    own = rules.play_policy(policy)
+    own = rules.play_player(player)
     others = rules.play_baselines()
     return Panel(
         seed=rules.seed,

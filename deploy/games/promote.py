@@ -195,10 +195,10 @@ class GamePromoter:
         )
         self.progress(f"{candidate.name}: look {look.number} at the panel, {self.games:,} games")
         rules = Rules(self.study.game, draft.params, self.games, panel_seed(self.study.spec.seed, look.number))
-        panel = judge_panel(rules, look.number, draft.policy)
+        panel = judge_panel(rules, look.number, draft.player)
         for _ in range(MAX_RACES):
             if champion is not None:
-                played = rules.play_policy(champion.policy)
+                played = rules.play_player(champion.player)
                 duel = compare(champion.name, panel.episodes, played, look.number, rules.seed)
                 panel = dataclasses.replace(panel, champion=duel)
             evidence = Evidence(candidate.faults, panel, self.study.game.solved)

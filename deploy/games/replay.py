@@ -14,11 +14,11 @@ from rich.live import Live
 from rich.text import Text
 
 from deploy.games.bundle import GameBundle
-from deploy.games.panel import seated
 from deploy.studies import FoundStudy, attach
 from envs.errors import InputError
 from envs.files import write_atomic
 from envs.games.render import Renderer, showing
+from envs.streams import derive_seed
 
 MOST_FRAMES = 2_000  # of an animation
 GIF_FPS = 25.0  # more makes the file larger, and not all programs show them
@@ -50,7 +50,7 @@ class Show:
     def __init__(self, bundle: GameBundle, *, seed: int, pictures: bool) -> None:
         self.game, self.params = bundle.game, bundle.params
         self.env, self.renderer = showing(self.game, self.params, pictures=pictures)
-        self._act = seated(bundle.policy, self.env)
+        self._act = bundle.player.seated(self.env, derive_seed(seed, "player"))
         self._seed = seed
 
     def shots(self, episodes: int) -> Iterator[Shot]:

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from optuna.trial import FrozenTrial
-from safetensors import SafetensorError
-from safetensors.torch import save as save_tensors
 
-from agents.policy import FrozenPolicy
-from deploy.bundle_files import MEMBERS_FILE, describe_files, finite, read_members, sha256
+from deploy.bundle_files import MEMBERS_FILE, describe_files, finite, sha256
 from deploy.games.bundle import GameBundle, make_game_bundle
 from deploy.games.manifest import GameManifest, GameOriginPart, GamePart, PlayerPart
+from deploy.games.player import read_player, single_file, split_members
 from deploy.studies import Described, FoundStudy, scored_weights
 from envs.errors import InputError
 from envs.games.registry import Game, get_game
@@ -92,15 +90,15 @@ def build_bundle(candidate: Candidate, study: GameStudy, gate: dict[str, Any]) -
     if candidate.weights is None:
         raise ValueError(f"{candidate.name} cannot be deployed: {candidate.faults[0]}")
     files = {MEMBERS_FILE: candidate.weights}
-    policy = FrozenPolicy(read_members(candidate.weights))
+    player = read_player(candidate.weights)
     spec, attributes = study.spec, candidate.trial.user_attrs
     manifest = GameManifest(
         game=GamePart(name=spec.environment, params=spec.env, seats=study.game.seats(study.game.params(**spec.env))),
         player=PlayerPart(
             algorithm=spec.algorithm,
-            state_dim=policy.state_dim,
-            action_dim=policy.action_dim,
-            choices=tuple(policy.sizes),
+            state_dim=player.state_dim,
+            action_dim=player.action_dim,
+            choices=player.choices,
             shape=dict(attributes["sweepd:shape"]),
         ),
         origin=GameOriginPart(
@@ -145,15 +143,12 @@ def _wanted(study: GameStudy) -> tuple[str, ...]:
 def _single(content: bytes, member: int, members: int, faults: list[str]) -> bytes | None:
     """That member's own file, its tensors to the byte those of the trial's file."""
     try:
-        found = read_members(content)
-        FrozenPolicy(found)
-    except (InputError, SafetensorError) as error:
-        faults.append(f"its weights are not those of players: {error}")
+        own = single_file(split_members(content, members)[member])
+        read_player(own)
+    except InputError as error:
+        faults.append(f"its weights are not those of a player: {error}")
         return None
-    if len(found) != members:
-        faults.append(f"its file of weights holds {len(found)} members, but {members} were scored")
-        return None
-    return bytes(save_tensors({f"m000.{name}": tensor for name, tensor in sorted(found[member].items())}))
+    return own
 
 
 def weights_sha256(candidate: Candidate) -> str:

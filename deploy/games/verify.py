@@ -48,7 +48,7 @@ def verify_game_bundle(bundle: GameBundle) -> Replayed:
     if not isinstance(stored, dict):
         raise InputError(f"bundle {bundle.name} never played a panel, so there is nothing to verify")
     rules = Rules(bundle.game, bundle.params, int(stored["games"]), int(stored["seed"]))
-    own = rules.play_policy(bundle.policy)
+    own = rules.play_player(bundle.player)
     differing = [
         f"game {game + 1}: {was!r} then, {now!r} now"
         for key, values in (("returns", own.returns[0].tolist()), ("lengths", own.lengths[0].tolist()))

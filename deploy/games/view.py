@@ -70,34 +70,28 @@ def candidates_table(promotion: Promotion) -> Table:
     return table
 
 
-def panel_table(panel: Mapping[str, Any], name: str) -> Table:
-    """Everybody's mean return of a game, and how much better the candidate was. panel: as `described`."""
+def panel_table(panel: Mapping[str, Any], who: str) -> Table:
+    """Everybody's mean return of a game, and how far `who` was ahead of the others. panel: as `described`."""
     table = Table(title=f"Panel: {panel['games']:,} games that the search never saw, the same for all")
     table.title_justify = "left"
-    table.add_column("player")
-    table.add_column("mean return", justify="right")
-    table.add_column("95 %", justify="right")
-    table.add_column("the candidate is better by", justify="right")
-    table.add_column("interval", justify="right")
-    table.add_column("in", justify="right")
-    table.add_row(Text(name, style="bold"), *_mean(panel["own"]), "", "", "")
     others = list(panel["baselines"].items())
     if panel["champion"] is not None:
         others.insert(0, (f"champion {panel['champion']['name']}", panel["champion"]))
+    strict = {100 * found["difference"]["confidence"] for _, found in others}
+    table.add_column("player")
+    for name in ("mean", "95 %", "ahead by", f"{max(strict, default=95):.4g} %", "ahead in"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_row(Text(who, style="bold"), *_mean(panel["own"]), "", "", "")
     for other, found in others:
         gap = found["difference"]
-        table.add_row(
-            other,
-            *_mean(found["own"]),
-            f"{gap['mean']:+.4g}",
-            f"{100 * gap['confidence']:.4g} %: {gap['low']:+.4g} to {gap['high']:+.4g}",
-            f"{found['wins']:.0%}",
-        )
+        ahead = f"{gap['mean']:+.4g}", f"{gap['low']:+.4g} to {gap['high']:+.4g}", f"{found['wins']:.0%}"
+        table.add_row(other, *_mean(found["own"]), *ahead)
+    table.caption = f"ahead: {who}, compared with the player of that line, game by game"
     return table
 
 
 def _mean(found: Mapping[str, float]) -> tuple[str, str]:
-    return f"{found['mean']:.5g}", f"{found['low']:.5g} to {found['high']:.5g}"
+    return f"{found['mean']:.4g}", f"{found['low']:.4g} to {found['high']:.4g}"
 
 
 def verdict_box(promotion: Promotion) -> Box:
@@ -155,8 +149,9 @@ def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> Renderab
         f"seed {origin['member']} of {origin['members']} (mean {origin['score']:.5g} when the trial was judged)",
     )
     actions = f"choices of {player['choices']}" if player["choices"] else f"{player['action_dim']} numbers"
-    shape = ", ".join(f"{name} {value}" for name, value in player["shape"].items())
-    identity.add_row("policy", f"{player['algorithm']}, {player['state_dim']} inputs, {actions}; {shape}")
+    shape = "".join(f", {name} {value}" for name, value in player["shape"].items())
+    reads = f", {player['state_dim']} inputs, {actions}" if player["state_dim"] else ""
+    identity.add_row("policy", f"{player['algorithm']}{reads}{shape}")
     identity.add_row("made with", f"sweepd {facts['code_version']}")
     if facts["look"] is not None:
         identity.add_row("looks", f"judged by look {facts['look']} at its panel; {facts['looks_now']} taken by now")

@@ -1,7 +1,7 @@
 """What a game looks like: as text for the terminal, and as pictures.
 
-A renderer shows the first game of an environment. Adding one means a class and its place in `_RENDERERS`; Gymnasium's
-environments draw themselves.
+A renderer shows the first game of an environment, asked after every step. Adding one means a class and its place in
+`_RENDERERS`; Gymnasium's environments draw themselves.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from PIL import Image, ImageDraw, ImageFont
 
 from envs.errors import InputError
 from envs.external.vec_env import ExternalVecEnv
-from envs.games.bucket_rules import BURNING, HOUSE, MODE, RUINED, SIGNAL, WORK
+from envs.games.bucket_brigade import BucketBrigade
+from envs.games.bucket_render import Scene, as_frame, as_text, scene
 from envs.games.registry import Game, GameEnv
 
 WIDTH, HEIGHT = 480, 320  # of our pictures; whole blocks of 16, as video wants them
-PAPER, INK, GREY, RED, BLUE, GREEN = "#ffffff", "#222222", "#9a9a9a", "#c0392b", "#1f5fa8", "#2a9d5c"
+SHARPER = 3  # drawn so many times as large, for smooth edges
+PAPER, INK, GREY, RED, BLUE, WOOD = "#ffffff", "#222222", "#9a9a9a", "#c0392b", "#1f5fa8", "#c98a3c"
 
 
 class Renderer(Protocol):
@@ -76,79 +78,51 @@ class CartPoleRenderer:
 
     def picture(self, caption: str, *, final: bool) -> Image.Image:
         x, angle = self._state(final)
-        image, draw = _canvas(caption)
-        ground, scale = 250, (WIDTH - 80) / (2.0 * self._params.x_threshold)
-        centre, width, height = WIDTH / 2 + x * scale, 56, 28
-        draw.line([(20, ground), (WIDTH - 20, ground)], fill=GREY, width=2)
+        image = Image.new("RGB", (SHARPER * WIDTH, SHARPER * HEIGHT), PAPER)
+        draw = ImageDraw.Draw(image)
+
+        def at(*points: float) -> list[float]:
+            return [SHARPER * value for value in points]
+
+        ground, scale = 250.0, (WIDTH - 80) / (2.0 * self._params.x_threshold)
+        centre, top, long = WIDTH / 2 + x * scale, ground - 28.0, 150.0
+        draw.line(at(20, ground, WIDTH - 20, ground), fill=GREY, width=SHARPER * 2)
         for side in (-1, 1):
-            at = WIDTH / 2 + side * self._params.x_threshold * scale
-            draw.line([(at, ground - 12), (at, ground + 12)], fill=RED, width=3)
-        draw.rectangle([centre - width / 2, ground - height, centre + width / 2, ground], fill=INK)
-        pivot, long = (centre, ground - height), 150
-        tip = (centre + long * math.sin(angle), ground - height - long * math.cos(angle))
-        draw.line([pivot, tip], fill="#c98a3c", width=9)
-        draw.ellipse([pivot[0] - 5, pivot[1] - 5, pivot[0] + 5, pivot[1] + 5], fill=BLUE)
-        return image
+            end = WIDTH / 2 + side * self._params.x_threshold * scale
+            draw.line(at(end, ground - 12, end, ground + 12), fill=RED, width=SHARPER * 3)
+        draw.rectangle(at(centre - 28, top, centre + 28, ground), fill=INK)
+        tip = (centre + long * math.sin(angle), top - long * math.cos(angle))
+        draw.line(at(centre, top, *tip), fill=WOOD, width=SHARPER * 9)
+        draw.ellipse(at(centre - 5, top - 5, centre + 5, top + 5), fill=BLUE)
+        small = image.resize((WIDTH, HEIGHT), Image.Resampling.BOX)
+        ImageDraw.Draw(small).text((12, 10), caption, fill=INK, font=ImageFont.load_default(14))
+        return small
 
 
 class BucketRenderer:
-    """The ring of houses, and every agent beside the house it went to: filled where it works, with its signal."""
+    """Nights of Bucket Brigade: see `envs.games.bucket_render`. The caption stands above the text alone."""
 
     fps = 2.0
-    _STATES = (("o", GREEN), ("*", RED), ("x", GREY))  # safe, burning, ruined
 
-    def __init__(self, env: GameEnv, params: Any) -> None:
-        self._env, self._params = cast(Any, env), params
+    def __init__(self, env: GameEnv, params: Any) -> None:  # noqa: ARG002
+        self._env = cast(BucketBrigade, env)
+        self._night = 0
 
-    def _state(self, final: bool) -> tuple[list[int], list[list[int]]]:
-        """Every house's state, and every agent's last house, mode and signal."""
-        own, name = self._env.get_member(0), "final_" if final else ""
-        return own[f"{name}houses"][:, 0].tolist(), own[f"{name}acts"][:, :, 0].tolist()
+    def _scene(self, *, final: bool) -> Scene:
+        """When a game has ended, the next one has begun: its last night is kept apart."""
+        now = scene(self._env)
+        if not final:
+            self._night = now.night
+            return now
+        kept = self._env.get_member(0)
+        acts = tuple((house, mode, signal) for house, mode, signal in kept["final_acts"][:, :, 0].tolist())
+        return Scene(tuple(kept["final_houses"][:, 0].tolist()), acts, self._night + 1)
 
     def text(self, caption: str, *, final: bool) -> str:
-        houses, acts = self._state(final)
-        agents = len(acts)
-        lines = [caption, "house owner  state    agents there (capital: works; !: signals work)"]
-        words = {BURNING: "BURNING", RUINED: "ruined"}
-        for house, state in enumerate(houses):
-            here = [
-                f"{chr((ord('A') if act[MODE] == WORK else ord('a')) + index)}{'!' if act[SIGNAL] == WORK else ''}"
-                for index, act in enumerate(acts)
-                if act[HOUSE] == house
-            ]
-            owner = chr(ord("A") + house % agents)
-            lines.append(f"{house:5d}   {owner}    {words.get(state, 'safe'):8s} {' '.join(here)}".rstrip())
-        return "\n".join(lines)
+        return f"{caption}\n{as_text(self._scene(final=final))}"
 
-    def picture(self, caption: str, *, final: bool) -> Image.Image:
-        houses, acts = self._state(final)
-        image, draw = _canvas(caption)
-        count, centre, radius = len(houses), (WIDTH / 2, HEIGHT / 2 + 12), 112.0
-        size = min(26.0, math.pi * radius / count * 0.6)
-        for house, state in enumerate(houses):
-            turn = 2.0 * math.pi * house / count - math.pi / 2.0
-            x, y = centre[0] + radius * math.cos(turn), centre[1] + radius * math.sin(turn)
-            draw.polygon([(x - size, y), (x, y - size), (x + size, y)], fill=self._STATES[state][1])
-            draw.rectangle([x - 0.8 * size, y, x + 0.8 * size, y + 0.8 * size], fill=self._STATES[state][1])
-            owner = chr(ord("A") + house % len(acts))
-            draw.text((x, y + 0.35 * size), owner, fill=PAPER, font=_font(14), anchor="mm")
-            here = [index for index, act in enumerate(acts) if act[HOUSE] == house]
-            for place, index in enumerate(here):
-                inner = radius - 1.9 * size - 21.0 * place
-                self._agent(draw, centre[0] + inner * math.cos(turn), centre[1] + inner * math.sin(turn), index, acts)
-        draw.text((10, HEIGHT - 20), "house: safe green, burning red, ruined grey", fill=GREY, font=_font(11))
-        draw.text((WIDTH - 10, HEIGHT - 20), "agent: filled works, ring says it will", fill=GREY, font=_font(11),
-                  anchor="ra")  # fmt: skip
-        return image
-
-    @staticmethod
-    def _agent(draw: ImageDraw.ImageDraw, x: float, y: float, index: int, acts: list[list[int]]) -> None:
-        works, signals = acts[index][MODE] == WORK, acts[index][SIGNAL] == WORK
-        if signals:
-            draw.ellipse([x - 11, y - 11, x + 11, y + 11], outline=BLUE, width=1)
-        draw.ellipse([x - 8, y - 8, x + 8, y + 8], fill=BLUE if works else PAPER, outline=BLUE, width=2)
-        name = chr(ord("A") + index)
-        draw.text((x, y), name, fill=PAPER if works else BLUE, font=_font(11), anchor="mm")
+    def picture(self, caption: str, *, final: bool) -> Image.Image:  # noqa: ARG002
+        return Image.fromarray(as_frame(self._scene(final=final)))
 
 
 class GymnasiumRenderer:
@@ -199,14 +173,3 @@ def _gymnasium(name: str, arguments: dict[str, Any], *, pictures: bool) -> tuple
         raise InputError(f"{name} needs a package that is missing here: {error}") from error
     env = ExternalVecEnv(lambda: make(mode), 1, 1)
     return cast(GameEnv, env), GymnasiumRenderer(env, made[-1])
-
-
-def _canvas(caption: str) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    image = Image.new("RGB", (WIDTH, HEIGHT), PAPER)
-    draw = ImageDraw.Draw(image)
-    draw.text((12, 10), caption, fill=INK, font=_font(14))
-    return image, draw
-
-
-def _font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
-    return ImageFont.load_default(size)

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save as save_tensors
 
 import deploy.games.promote
 from deploy.bundle import load_bundle
@@ -18,6 +20,7 @@ from deploy.bundles import load_any
 from deploy.games.bundle import GameBundle, default_slot, make_game_bundle
 from deploy.games.gate import DEFAULT_RULES
 from deploy.games.panel import Rules, compare, confidence, interval, judge_panel, panel_seed
+from deploy.games.player import HeuristicPlayer, read_player, single_file, split_members
 from deploy.games.promote import GamePromoter, Promotion
 from deploy.games.study import GameStudy, build_bundle, read_candidate
 from deploy.games.verify import verify_game_bundle
@@ -123,9 +126,9 @@ def test_slots_are_named_after_the_game(game: str, params: dict[str, Any], slot:
 
 def test_players_play_the_same_games_and_none_of_the_search(tmp_path: Path) -> None:
     rules = Rules(get_game("cartpole"), get_game("cartpole").params(**ENV), GAMES, panel_seed(3, 1))
-    policy = bundle_of(tmp_path).policy
-    panel = judge_panel(rules, 1, policy)
-    assert (panel.episodes.returns[0] == rules.play_policy(policy).returns[0]).all()
+    own = bundle_of(tmp_path).player
+    panel = judge_panel(rules, 1, own)
+    assert (panel.episodes.returns[0] == rules.play_player(own).returns[0]).all()
     assert [other.name for other in panel.baselines] == ["random"]
     assert panel.own.mean > 40.0 > 30.0 > panel.baselines[0].own.mean
     used = {derive_seed(3, "evaluation"), panel_seed(3, 1), panel_seed(3, 2), panel_seed(4, 1)}
@@ -156,6 +159,23 @@ def test_every_baseline_player_of_a_game_must_be_beaten() -> None:
     assert all((played[name].returns == again[name].returns).all() for name in played)
 
 
+def test_heuristic_players_play_bucket_brigade_and_nothing_else() -> None:
+    thetas = {f"m{index:03d}.theta": torch.full((4,), 0.5 * index, dtype=torch.float64) for index in range(3)}
+    content = single_file(split_members(save_tensors(thetas), 3)[1])
+    always = read_player(content)
+    assert isinstance(always, HeuristicPlayer)
+    assert always.theta == (0.5, 0.5, 0.5, 0.5)
+    game = get_game("bucket-brigade")
+    played = [Rules(game, game.params(scenario="rest_trap"), 4, 1).play_player(always).returns for _ in range(2)]
+    assert (played[0] == played[1]).all()
+    with pytest.raises(InputError, match="plays Bucket Brigade, and not"):
+        Rules(get_game("cartpole"), get_game("cartpole").params(), 4, 1).play_player(always)
+    with pytest.raises(InputError, match="no four probabilities"):
+        read_player(save_tensors({"m000.theta": torch.tensor([2.0, 0.0, 0.0, 0.0])}))
+    with pytest.raises(InputError, match="where 2 were expected"):
+        split_members(save_tensors(thetas), 2)
+
+
 # -- promotion
 
 
@@ -177,6 +197,7 @@ def test_a_player_becomes_champion_and_gives_way_to_a_better_one_only(tmp_path: 
     assert isinstance(champion, GameBundle)
     panel = champion.manifest.gate["panel"]
     assert (panel["look"], panel["champion"]["difference"]["confidence"]) == (3, confidence(3))
+    assert registry.game_slots() == {SLOT}
     assert registry.rollback(SLOT, "") == (better.champion, first.champion)
     with pytest.raises(InputError, match="plays cartpole, and does not trade: sweepd play"):
         registry.bundle(better.champion)

@@ -1,0 +1,103 @@
+"""Who plays: a trained network, or a heuristic player of Bucket Brigade; as a bundle's file of weights says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, cast
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from agents.policy import FrozenPolicy
+from deploy.bundle_files import MEMBERS_FILE, read_members
+from envs.errors import InputError
+from envs.games.bucket_brigade import BucketBrigade
+from envs.games.bucket_players import Brigade, Theta, heuristic
+from envs.games.registry import GameEnv
+
+Act = Callable[[Tensor], Tensor]
+
+
+class Player(Protocol):
+    """state_dim, action_dim, choices: what it reads and gives, as `deploy.games.manifest.PlayerPart`."""
+
+    state_dim: int
+    action_dim: int
+    choices: tuple[int, ...]
+
+    def seated(self, env: GameEnv, seed: int) -> Act:
+        """What acts for all rows. seed: of its own chance, where it has any. Raises InputError where it does not fit
+        the environment.
+        """
+
+
+class Network:
+    """A frozen policy of one member; it acts deterministically."""
+
+    def __init__(self, policy: FrozenPolicy) -> None:
+        self.policy = policy
+        self.state_dim, self.action_dim = policy.state_dim, policy.action_dim
+        self.choices = tuple(policy.sizes)
+
+    def seated(self, env: GameEnv, seed: int) -> Act:  # noqa: ARG002
+        """See `Player.seated`."""
+        choices = tuple(env.action_dims) or ((env.action_dim,) if env.if_discrete else ())
+        if (self.state_dim, self.action_dim, self.choices) != (env.state_dim, env.action_dim, choices):
+            raise InputError(
+                f"the player maps {self.state_dim} numbers to {self.action_dim} actions in choices of "
+                f"{list(self.choices)}, and {env.env_name} shows {env.state_dim} and takes {env.action_dim} in choices "
+                f"of {list(choices)}"
+            )
+        if not env.if_discrete:
+            return lambda obs: self.policy.act_batch(obs).float()
+        legal = getattr(env, "action_mask") if getattr(env, "masked", False) else None  # noqa: B009
+        return lambda obs: self.policy.act_batch(obs, legal=legal)
+
+
+class HeuristicPlayer:
+    """A player of Bucket Brigade by four probabilities. It reads whatever the game shows."""
+
+    state_dim, action_dim = 0, 0
+    choices: tuple[int, ...] = ()
+
+    def __init__(self, theta: Theta) -> None:
+        self.theta = theta
+
+    def seated(self, env: GameEnv, seed: int) -> Act:
+        """See `Player.seated`."""
+        if not isinstance(env, BucketBrigade):
+            raise InputError(f"a heuristic player plays Bucket Brigade, and not {env.env_name}")
+        return Brigade(heuristic(self.theta), env.seen, seed)
+
+
+def read_player(content: bytes) -> Player:
+    """The player in a file of weights with one member. Raises InputError where there is none."""
+    (own,) = split_members(content, 1)
+    if set(own) == {"theta"}:
+        numbers = own["theta"].tolist()
+        if len(numbers) != len(Theta._fields) or not all(0.0 <= number <= 1.0 for number in numbers):
+            raise InputError(f"{MEMBERS_FILE} holds {numbers}, which are no four probabilities of a heuristic player")
+        return HeuristicPlayer(Theta(*numbers))
+    return Network(FrozenPolicy(read_members(content)))
+
+
+def split_members(content: bytes, members: int) -> list[dict[str, Tensor]]:
+    """The tensors of every member of a trial's file, by their own names. Raises InputError for another number."""
+    try:
+        named = load_tensors(content)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{MEMBERS_FILE} is no safetensors file, or is damaged: {error}") from error
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in named.items():
+        member, _, name = key.partition(".")
+        found.setdefault(member, {})[name] = tensor
+    if sorted(found) != [f"m{index:03d}" for index in range(members)]:
+        raise InputError(f"{MEMBERS_FILE} holds the members {', '.join(sorted(found))}, where {members} were expected")
+    return [found[f"m{index:03d}"] for index in range(members)]
+
+
+def single_file(member: Mapping[str, Tensor]) -> bytes:
+    """The content of a file of weights with that member alone."""
+    return cast(bytes, save_tensors({f"m000.{name}": tensor for name, tensor in sorted(member.items())}))
