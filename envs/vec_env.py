@@ -133,3 +133,9 @@ class VecEnv(ABC):
     @abstractmethod
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         """Put back what `get_member` returned, in this or another slot."""
+
+    def began_anew(self, member: int) -> bool:  # noqa: ARG002
+        """Whether `set_member` could not bring the member's episodes back, so that new ones began: its learner is to
+        `begin` with what they show. Never so for environments of our own.
+        """
+        return False

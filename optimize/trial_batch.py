@@ -182,6 +182,8 @@ class Trainer:
             self.experiment.seat(env, slot, seat.member, plan.settings)
             if state.learner is not None and state.env is not None:
                 env.set_member(slot, state.env)
+                if env.began_anew(slot):
+                    fresh.append(slot)
                 learner.set_member(slot, state.learner)
                 continue
             seed = derive_seed(plan.seed, "fold", seat.member)

@@ -111,6 +111,7 @@ class ExternalVecEnv(VecEnv):
         self._streams = Streams(self.num_members)
         self._check = ActionCheck(self.num_envs, envs_per_member, self._actions.low, self._actions.high)
         self._seeds: list[list[int]] = [[] for _ in own]
+        self._began_anew = [False] * self.num_members
         self._started = False
 
     def configure_member(self, member: int, params: Mapping[str, Any] | None = None) -> None:
@@ -203,9 +204,14 @@ class ExternalVecEnv(VecEnv):
         rows = slice(self._rows(member).start, self._rows(member).stop)
         self._streams.set_state(member, state["stream"])
         self._started = True
-        if self._streams.seeded(member) and not self._brought_back(member, rows, state):
+        self._began_anew[member] = self._streams.seeded(member) and not self._brought_back(member, rows, state)
+        if self._began_anew[member]:
             self._begin(member)
         self._check.set_state(rows, state)
+
+    def began_anew(self, member: int) -> bool:
+        """See `VecEnv.began_anew`, and above."""
+        return self._began_anew[member]
 
     @property
     def pids(self) -> list[int]:
