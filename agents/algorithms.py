@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,11 +23,11 @@ from envs.errors import InputError
 class Algorithm:
     """learner: makes a program of a shape on a device. params: the dataclass of its hyperparameters that are numbers
     (its defaults are those of the algorithm). shape: the fields of `Shape` that a search may vary, with their defaults.
-    curves: the figures of a rollout worth keeping, by name. discrete,
-    continuous: which actions it takes. horizon, num_envs: steps and environments per rollout where nobody chose them;
-    None: as many environments as are fastest. trains: whether members learn; where they don't, a trial costs its
-    evaluation alone. frozen: whether members act as `agents.policy` has it, and so can be deployed. games: the only
-    ones that it plays, by name; (): any.
+    curves: the figures of a rollout worth keeping, by name. discrete, continuous: which actions it takes. horizon,
+    num_envs: steps and environments per rollout where nobody chose them; None: as many as are fastest. trains: whether
+    members learn; where they don't, a trial costs its evaluation alone. frozen: whether members act as `agents.policy` has it, and so can be deployed. games: the only
+    ones that it plays, by name; (): any. extras: fields of `Shape` that a game's space may name beside those of
+    `shape`, with what they are where it does not.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Algorithm:
     trains: bool = True
     frozen: bool = True
     games: tuple[str, ...] = ()
+    extras: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def table(self) -> str:
@@ -70,7 +71,10 @@ PPO_CURVES = ("reward", "value_loss", "approx_kl", "clip_fraction", "explained_v
 ON_POLICY_SHAPE = {"net_width": 64, "net_depth": 2, "minibatch": 512, "epochs": 8}
 OFF_POLICY_SHAPE = {"net_width": 64, "net_depth": 2, "minibatch": 128, "updates": 32, "buffer": 65_536}
 ALGORITHMS = {
-    "ppo": Algorithm("ppo", PPO, ON_POLICY_SHAPE, PPOParams, PPO_CURVES, discrete=True, continuous=True),
+    "ppo": Algorithm(
+        "ppo", PPO, ON_POLICY_SHAPE, PPOParams, PPO_CURVES, discrete=True, continuous=True,
+        extras={"recurrent": "", "bptt": 16},
+    ),
     "sac": Algorithm(
         "sac", SAC, OFF_POLICY_SHAPE, SACParams, _curves(SACStats), discrete=False, continuous=True,
         horizon=16, num_envs=4,

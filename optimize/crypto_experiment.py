@@ -162,9 +162,7 @@ class CryptoExperiment(Experiment):
         order = [(fold.index, group) for fold in folds for group in fold.test_groups]
         return [self._judge(trades, trial * len(order), order) for trial in range(len(settings))]
 
-    def _judge(
-        self, trades: WindowTrades, first_row: int, order: list[tuple[int, int]]
-    ) -> CryptoEvaluation | None:
+    def _judge(self, trades: WindowTrades, first_row: int, order: list[tuple[int, int]]) -> CryptoEvaluation | None:
         """One trial's rows begin at `first_row`; order: (fold, group) of each."""
         if not np.isfinite(trades.returns[first_row : first_row + len(order)]).all():
             return None

@@ -122,8 +122,8 @@ class GameExperiment(Experiment):
             for slot in range(here):
                 env.reset_member(slot, derive_seed(self.spec.seed, "evaluation"))
             getattr(act, "begin", lambda _: None)(env)
-            ended = getattr(act, "ended", lambda _: None)
-            played.append(play_episodes(env, act, self.seats, here, ask, ended))
+            done = getattr(act, "done", lambda _: None)
+            played.append(play_episodes(env, act, self.seats, here, ask, done))
         returns = np.concatenate([part.returns for part in played])
         lengths = np.concatenate([part.lengths for part in played])
         parts = [slice(trial * self.members, (trial + 1) * self.members) for trial in range(len(settings))]

@@ -35,9 +35,7 @@ class Bench:
         return measure_program(self.experiment, self.shape, self.spec.slots, num_envs)
 
 
-def full_program(
-    experiment: Experiment, shape: Mapping[str, int], slots: int, num_envs: int
-) -> tuple[VecEnv, Learner]:
+def full_program(experiment: Experiment, shape: Mapping[str, int], slots: int, num_envs: int) -> tuple[VecEnv, Learner]:
     """A program full of members, begun, with the minibatch fitted to the rollout."""
     spec = experiment.spec
     env = experiment.training_env(slots, num_envs)

@@ -36,7 +36,8 @@ from envs.games.registry import get_game
 Scalar = bool | int | float | str
 PRESETS = ("wide", "large", "demo")
 GAME_PRESETS = ("game",)
-OWN_SPACES = {("bucket-brigade", "ppo"): "bucket-brigade-ppo.toml"}  # of games for which the algorithm's is not the best
+# Of games for which the algorithm's is not the best.
+OWN_SPACES = {("bucket-brigade", "ppo"): "bucket-brigade-ppo.toml"}
 # What the study fixes by flags of its own, so that no trial may vary it.
 STUDY_LEVEL = frozenset({"initial_cash", "episode_bars", "held_scale", "minimum_order", "fee", "slippage"})
 
@@ -83,7 +84,8 @@ class Subject:
     def names(self, table: str) -> dict[str, Any]:
         """Names that may stand in `table`, with their defaults."""
         if table == "shape":
-            return dict(self.learner.shape)
+            extras = {} if self.environment == "crypto" else self.learner.extras
+            return {**self.learner.shape, **extras}
         settings: Any = self.env_params() if table == "env" else self.learner.params()
         names = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings) if f.name not in STUDY_LEVEL}
         if table != "env" and "gamma" in names:

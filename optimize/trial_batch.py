@@ -152,8 +152,7 @@ class Trainer:
         if self.slots == self.experiment.together:
             fewest = "a single member" if self.slots == 1 else f"{self.slots} members that play together"
             raise RunError(
-                f"out of memory with {fewest} ({str(error).splitlines()[0]}); use fewer --n-envs or smaller "
-                "networks"
+                f"out of memory with {fewest} ({str(error).splitlines()[0]}); use fewer --n-envs or smaller networks"
             ) from None
         unit = self.experiment.together
         self.slots = max(1, self.slots // (2 * unit)) * unit
@@ -182,9 +181,9 @@ class Trainer:
             self.experiment.seat(env, slot, seat.member, plan.settings)
             if state.learner is not None and state.env is not None:
                 env.set_member(slot, state.env)
+                learner.set_member(slot, state.learner)
                 if env.began_anew(slot):
                     fresh.append(slot)
-                learner.set_member(slot, state.learner)
                 continue
             seed = derive_seed(plan.seed, "fold", seat.member)
             env.reset_member(slot, derive_seed(seed, "env"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -48,9 +49,10 @@ def play_episodes(
     alive = torch.arange(rows, device=env.device) < (members or env.num_members) * env.envs_per_member
     unit = env.reward_unit
     obs, step = env.observe(), 0
+    choose = partial(_legally, act, env) if env.masked else act
     while step < LONGEST and (step % _LOOK_EVERY or bool(alive.any())):
         ask()
-        made = env.step(act(obs))
+        made = env.step(choose(obs))
         obs, step = made.obs, step + 1
         total += torch.where(alive, made.reward.double() * unit, 0.0)
         length += alive
@@ -70,6 +72,10 @@ def random_actions(env: GameEnv, generator: torch.Generator) -> Tensor:
     if not env.action_dims:
         return torch.randint(0, env.action_dim, (env.num_envs,), generator=generator)
     return torch.stack([torch.randint(0, n, (env.num_envs,), generator=generator) for n in env.action_dims], 1)
+
+
+def _legally(act: Callable[..., Tensor], env: GameEnv, obs: Tensor) -> Tensor:
+    return act(obs, env.action_mask)
 
 
 def interquartile_mean(scores: Floats) -> Floats:

@@ -87,6 +87,25 @@ def test_a_trial_is_the_same_alone_in_company_and_after_a_stop(game: str) -> Non
     assert to_the_end(going_on, [resumed])[2] == in_company[2]
 
 
+def test_members_that_remember_are_judged_by_whole_episodes(tmp_path: Path) -> None:
+    experiment = make_experiment(budget=256)
+    settings = Settings({**SHAPE, "recurrent": "gru", "bptt": 8}, {}, {})
+    remembering = Plan(0, 0, {}, settings, 1)
+    trainer = Trainer(experiment)
+    first = to_the_end(trainer, [trainer.start(remembering)])
+    assert to_the_end(trainer, [trainer.start(remembering)]) == first  # nothing of the first episodes is left
+    training = trainer.start(remembering)
+    trainer.advance([training], lambda _: 1)
+    evaluation = trainer.evaluate([training])[0]
+    assert isinstance(evaluation, GameEvaluation)
+    experiment.write(tmp_path, trainer.actors(training), evaluation)
+    assert len(load_members(tmp_path / "members.safetensors")) == 2
+    described = {"name": "x", "version": 1, "shape": {"recurrent": {"choices": ["", "gru"]}}}
+    assert SearchSpace.from_dict(described, Subject("cartpole")).shape_of({"recurrent": "gru"})["recurrent"] == "gru"
+    with pytest.raises(InputError, match="recurrent is not a parameter"):
+        SearchSpace.from_dict(described)
+
+
 @pytest.mark.parametrize(
     ("game", "algorithm"), [("cartpole", "d3qn"), ("gym:Pendulum-v1", "sac"), ("cartpole", "elegantrl:a2c")]
 )
