@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, cast
+from typing import Protocol
 
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -100,4 +100,4 @@ def split_members(content: bytes, members: int) -> list[dict[str, Tensor]]:
 
 def single_file(member: Mapping[str, Tensor]) -> bytes:
     """The content of a file of weights with that member alone."""
-    return cast(bytes, save_tensors({f"m000.{name}": tensor for name, tensor in sorted(member.items())}))
+    return save_tensors({f"m000.{name}": tensor for name, tensor in sorted(member.items())})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from PIL import Image
 from rich.console import Console
@@ -84,7 +86,7 @@ def show_in_terminal(show: Show, episodes: int, console: Console) -> list[float]
     returns: list[float] = []
     watched = console.is_terminal
     try:
-        with Live(console=console, auto_refresh=False, transient=False) if watched else _nothing() as live:
+        with Live(console=console, auto_refresh=False) if watched else contextlib.nullcontext() as live:
             for shot in show.shots(episodes):
                 text = show.renderer.text(shot.caption, final=shot.final)
                 if live is None:
@@ -97,16 +99,6 @@ def show_in_terminal(show: Show, episodes: int, console: Console) -> list[float]
     except KeyboardInterrupt:
         console.print("stopped", style="dim")
     return returns
-
-
-class _nothing:
-    """Stands where a live display would."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 def write_animation(show: Show, episodes: int, path: Path) -> list[float]:
@@ -151,8 +143,8 @@ def _write_mp4(path: Path, pictures: Iterator[Image.Image], fps: float) -> None:
         raise InputError("--out: MP4 needs packages that are missing here: pip install 'sweepd[video]'") from error
     import numpy as np
 
-    options = {"format": "FFMPEG", "fps": fps, "macro_block_size": 16, "output_params": ["-f", "mp4"]}
-    with imageio.get_writer(path, **options) as writer:
+    options: dict[str, Any] = {"format": "FFMPEG", "fps": fps, "macro_block_size": 16, "output_params": ["-f", "mp4"]}
+    with contextlib.closing(cast(Any, imageio.get_writer(path, **options))) as writer:
         for picture in pictures:
             writer.append_data(np.asarray(picture))
 
