@@ -81,7 +81,7 @@ ALGORITHMS = {
     ),
     "d3qn": Algorithm(
         "d3qn", D3QN, OFF_POLICY_SHAPE, D3QNParams, _curves(D3QNStats), discrete=True, continuous=False,
-        horizon=16, num_envs=4,
+        horizon=16, num_envs=8,
     ),
     "heuristic": Algorithm(
         "heuristic", Heuristics, {}, HeuristicParams, _curves(HeuristicStats), discrete=True, continuous=False,

@@ -68,7 +68,7 @@ TASKS = {
         {"learning_rate": 1e-3, "learning_starts": 1_000, "batch_size": 128, "policy_kwargs": SMALL},
     ),
     "acrobot": Task(
-        "Acrobot-v1", "d3qn", 30_000, -100.0, "DQN",
+        "Acrobot-v1", "d3qn", 40_000, -100.0, "DQN",
         {"learning_rate": 6.3e-4, "batch_size": 128, "buffer_size": 50_000, "learning_starts": 0,
          "target_update_interval": 250, "train_freq": 4, "gradient_steps": -1, "exploration_fraction": 0.12,
          "exploration_final_eps": 0.1, "policy_kwargs": SMALL},

@@ -44,10 +44,10 @@ def started(env: ToyEnv, members: dict[int, int], **changes: Any) -> tuple[OffPo
 
 
 def train_with(kind: type[ToyEnv], params: OffPolicyParams) -> dict[str, Tensor]:
-    """A member's state after four rollouts with these params."""
+    """A member's state after three rollouts with these params."""
     env = kind(1, 4)
-    program = program_for(env)
+    program = program_for(env, updates=4)
     program.add_member(0, params, 1, 6, env.state_avg, env.state_std)
     program.begin(env.reset(5))
-    program.train(env, 4)
+    program.train(env, 3)
     return program.get_member(0)
