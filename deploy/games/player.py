@@ -50,10 +50,24 @@ class Network:
                 f"{list(self.choices)}, and {env.env_name} shows {env.state_dim} and takes {env.action_dim} in choices "
                 f"of {list(choices)}"
             )
-        if not env.if_discrete:
-            return lambda obs: self.policy.act_batch(obs).float()
-        legal = getattr(env, "action_mask") if getattr(env, "masked", False) else None  # noqa: B009
-        return lambda obs: self.policy.act_batch(obs, legal=legal)
+        return _Seated(self.policy, env)
+
+
+class _Seated:
+    """A policy that acts in an environment, with a memory of its own episodes where it has one."""
+
+    def __init__(self, policy: FrozenPolicy, env: GameEnv) -> None:
+        self._policy, self._discrete = policy, env.if_discrete
+        self._legal = getattr(env, "action_mask") if getattr(env, "masked", False) else None  # noqa: B009
+        policy.reset()
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        actions = self._policy.act_batch(obs, legal=self._legal)
+        return actions if self._discrete else actions.float()
+
+    def ended(self, over: Tensor) -> None:
+        """over: (rows,) bool, whose episodes ended with the last step."""
+        self._policy.done(over)
 
 
 class HeuristicPlayer:

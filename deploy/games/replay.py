@@ -52,22 +52,25 @@ class Show:
     def __init__(self, bundle: GameBundle, *, seed: int, pictures: bool) -> None:
         self.game, self.params = bundle.game, bundle.params
         self.env, self.renderer = showing(self.game, self.params, pictures=pictures)
-        self._act = bundle.player.seated(self.env, derive_seed(seed, "player"))
-        self._seed = seed
+        self._player, self._seed = bundle.player, seed
 
     def shots(self, episodes: int) -> Iterator[Shot]:
         """Every moment of so many games; the renderer shows it until the next one is asked for."""
         env = self.env
         env.reset_member(0, self._seed)
+        act = self._player.seated(env, derive_seed(self._seed, "player"))
+        ended = getattr(act, "ended", lambda _: None)
         obs = env.observe()
         for episode in range(episodes):
             total = 0.0
             yield Shot(episode, 0, total, final=False)
             for step in itertools.count(1):
-                made = env.step(self._act(obs))
+                made = env.step(act(obs))
                 obs = made.obs
                 total += float((made.reward.double() * env.reward_unit).sum())
-                final = bool((made.terminated | made.truncated).any())
+                over = made.terminated | made.truncated
+                ended(over)
+                final = bool(over.any())
                 yield Shot(episode, step, total, final)
                 if final:
                     break
