@@ -16,6 +16,7 @@ from optuna.trial import TrialState
 from rich.console import Console
 from typer.testing import CliRunner
 
+from deploy import gate_report
 from deploy.bootstrap import mean_above_zero
 from deploy.bundle import load_bundle
 from deploy.candidates import open_study, study_bars
@@ -328,6 +329,14 @@ def test_what_is_no_study_of_ours_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> list[Promotion]:
+    """The promotions that a report was asked for. It takes seconds to draw, and a test of its own looks at it."""
+    asked: list[Promotion] = []
+    monkeypatch.setattr(gate_report, "write_report", lambda _study, promotion, *_: asked.append(promotion) or [])
+    return asked
+
+
+@pytest.fixture
 def cli(fake: FakeStudy, monkeypatch: pytest.MonkeyPatch):
     """Runs `sweepd …` in the study's folder; a wrong input is raised, as the program's top level wants it."""
     app = typer.Typer()
@@ -343,7 +352,8 @@ def cli(fake: FakeStudy, monkeypatch: pytest.MonkeyPatch):
     return invoke
 
 
-def test_promote_trade_and_roll_back_from_the_command_line(fake: FakeStudy, cli) -> None:
+@pytest.mark.slow
+def test_promote_trade_and_roll_back_from_the_command_line(fake: FakeStudy, cli, undrawn: list[Promotion]) -> None:
     fake.add(2.0, fake.contrarian())
     dry = json.loads(cli("promote", "--storage", "studies.db", "--dry-run", "--json"))
     assert (dry["outcome"], dry["champion"]) == ("would promote", None)
@@ -389,8 +399,10 @@ def test_promote_trade_and_roll_back_from_the_command_line(fake: FakeStudy, cli)
     assert registry.slot(SLOT).champion == now.previous
     assert registry.events(SLOT)[-1].reason == "test"
     assert registry.bundle(now.previous).manifest.origin.study == name
+    assert [promotion.study for promotion in undrawn] == [name, "second"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_bundle_with_one_byte_changed_cannot_trade(fake: FakeStudy, cli) -> None:
     fake.add(2.0, fake.contrarian())
     cli("promote", "--storage", "studies.db")
@@ -409,6 +421,7 @@ def test_a_bundle_with_one_byte_changed_cannot_trade(fake: FakeStudy, cli) -> No
     load_bundle(path)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_wrong_input_to_trade_is_one_sentence(fake: FakeStudy, cli) -> None:
     with pytest.raises(InputError, match="no registry at"):
         cli("trade", "--replay")
@@ -431,7 +444,9 @@ def test_wrong_input_to_trade_is_one_sentence(fake: FakeStudy, cli) -> None:
             cli(*arguments)
 
 
-def test_after_a_study_the_verdict_the_replay_and_the_next_commands_are_printed(fake: FakeStudy) -> None:
+def test_after_a_study_the_verdict_the_replay_and_the_next_commands_are_printed(
+    fake: FakeStudy, undrawn: list[Promotion]
+) -> None:
     fake.add(2.0, fake.contrarian())
     console = Console(width=160, force_terminal=False)
     with console.capture() as captured:
@@ -440,6 +455,7 @@ def test_after_a_study_the_verdict_the_replay_and_the_next_commands_are_printed(
         )
     text = captured.get()
     assert promotion.outcome == "promoted"
+    assert undrawn == [promotion]
     for words in (
         "Verdict",
         "Paper replay of",
@@ -450,7 +466,7 @@ def test_after_a_study_the_verdict_the_replay_and_the_next_commands_are_printed(
         assert words in text
 
 
-def test_after_a_study_without_a_winner_the_reason_is_printed(fake: FakeStudy) -> None:
+def test_after_a_study_without_a_winner_the_reason_is_printed(fake: FakeStudy, undrawn: list[Promotion]) -> None:
     fake.add(2.0, fake.follower())
     console = Console(width=160, force_terminal=False)
     with console.capture() as captured:
@@ -460,8 +476,10 @@ def test_after_a_study_without_a_winner_the_reason_is_printed(fake: FakeStudy) -
     assert promotion.outcome == "none passes"
     assert "NO CANDIDATE PASSES" in captured.get()
     assert "has no champion yet" in captured.get()
+    assert undrawn == [promotion]
 
 
+@pytest.mark.slow
 def test_the_report_is_two_pages_of_pdf_one_of_html_and_attached_to_the_study(fake: FakeStudy, cli) -> None:
     fake.add(2.0, fake.contrarian(), **{"sweepd:fold_scores": [1.0, 2.0]})
     fake.add(1.0, fake.contrarian(0.3), **{"sweepd:fold_scores": [0.5, -1.0]})
