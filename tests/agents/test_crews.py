@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agents.ppo import PPO
+from agents.ppo import PPO, _Terms
 from tests.agents.helpers import assert_same, start
 from tests.agents.toy_env import ChoicesEnv, CrewedChoices, CrewedEnv, ToyEnv
 
@@ -82,6 +82,30 @@ def test_advantages_run_over_an_agents_own_actions() -> None:
         assert not side[..., -2:][~counts].any()
     assert ends_alone > 0
     assert trailing > 0
+
+
+@pytest.mark.parametrize("kind", [CrewedEnv, CrewedChoices])
+def test_a_gradient_step_is_that_of_the_present_alone(kind: type[CrewedEnv]) -> None:
+    """Eight transitions that count among eight that don't: gradients and figures are those of the eight, twice."""
+    env = kind(2, 4)
+    ppo = start(env, {0: 0, 1: 2})
+    ppo.rollout.collect(env, ppo.streams)
+    ppo.rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
+    torch.manual_seed(1)
+    ppo.population.flat += 0.1 * torch.randn_like(ppo.population.flat)  # so that ratios and errors differ
+    counted = ppo.rollout._taken().learned
+    assert counted is not None
+    some = [torch.nonzero(row)[:8, 0] + first for row, first in zip(counted, (0, 52), strict=True)]
+    others = [torch.nonzero(~row)[:8, 0] + first for row, first in zip(counted, (0, 52), strict=True)]
+    terms = _Terms.of(ppo._numbers, ppo.population.value_std[..., 0], 16)
+    found = []
+    for rest in (others, some):
+        rows = torch.cat([torch.cat(pair) for pair in zip(some, rest, strict=True)])
+        _, distribution, losses = ppo._minibatch(rows, torch.zeros(2, dtype=torch.bool), terms, stop_early=True)
+        ppo.optimizer.norms(ppo._grads)
+        found.append((ppo.optimizer.grad.clone(), ppo._minibatch_stats(*losses, distribution)))
+    torch.testing.assert_close(*found)
+    assert float(found[0][1]["approx_kl"].min()) > 0.0
 
 
 def test_a_minibatch_of_nobody_changes_nothing() -> None:
