@@ -25,9 +25,9 @@ class Algorithm:
     (its defaults are those of the algorithm). shape: the fields of `Shape` that a search may vary, with their defaults.
     curves: the figures of a rollout worth keeping, by name. discrete, continuous: which actions it takes. horizon,
     num_envs: steps and environments per rollout where nobody chose them; None: as many as are fastest. trains: whether
-    members learn; where they don't, a trial costs its evaluation alone. frozen: whether members act as `agents.policy` has it, and so can be deployed. games: the only
-    ones that it plays, by name; (): any. extras: fields of `Shape` that a game's space may name beside those of
-    `shape`, with what they are where it does not.
+    members learn; where they don't, a trial costs its evaluation alone. frozen: whether members act as `agents.policy`
+    has it, and so can be deployed. games: the only ones that it plays, by name; (): any. extras: fields of `Shape` that
+    a game's space may name beside those of `shape`, with what they are where it does not.
     """
 
     name: str
