@@ -42,6 +42,8 @@ class BucketObservation:
             self._houses = torch.eye(3)[patterns].flatten(1).to(device)
             act = torch.tensor(list(itertools.product(range(num_houses), (0, 1), (0, 1))))
             self._acts = torch.cat([torch.eye(num_houses)[act[:, HOUSE]], act[:, MODE:].float()], dim=1).to(device)
+            self._houses_shown = torch.zeros(games * num_houses // self._together, 3 * self._together, device=device)
+            self._acts_shown = torch.zeros(games * num_agents, num_houses + 2, device=device)
         else:
             at = [
                 *range(num_houses),
@@ -86,12 +88,15 @@ class BucketObservation:
         pattern = groups[:, 0]
         for house in range(1, self._together):
             pattern = pattern * 3 + groups[:, house]
-        shown = self._houses.index_select(0, pattern.t().to(torch.int64).flatten())
-        table[:, : 3 * self.num_houses] = shown.view(games, -1)
+        at = pattern.t().to(torch.int64).flatten()
+        table[:, : 3 * self.num_houses] = torch.index_select(self._houses, 0, at, out=self._houses_shown).view(
+            games, -1
+        )
         act = acts if len(self._acts) <= 256 else acts.to(torch.int16)
         act = (act[:, HOUSE] * 4).add_(act[:, MODE], alpha=2).add_(act[:, SIGNAL])
-        shown = self._acts.index_select(0, act.t().to(torch.int64).flatten())
-        table[:, 3 * self.num_houses : self._seen] = shown.view(games, -1)
+        at = act.t().to(torch.int64).flatten()
+        shown = torch.index_select(self._acts, 0, at, out=self._acts_shown).view(games, -1)
+        table[:, 3 * self.num_houses : self._seen] = shown
 
     def houses_in(self, obs: Tensor) -> Tensor:
         """(rows, H) int64: the houses' states that observations (rows, size) show."""

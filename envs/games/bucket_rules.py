@@ -109,6 +109,8 @@ class BucketGames:
         self._saved, self._ruined = self._tally.view(2, rounds * num_agents, games)[:, :num_houses]
         numbers = torch.arange(num_houses, dtype=torch.uint8, device=device)
         self._numbers = numbers.view(-1, 1).repeat(1, games)
+        # Bytes are compared with bytes in a row ten times as fast as with a number.
+        self._states = torch.arange(3, dtype=torch.uint8, device=device).view(-1, 1).repeat(1, games)
 
     def configure(self, games: slice, params: BucketParams) -> None:
         """Set the rules of some games."""
@@ -178,7 +180,7 @@ class BucketGames:
         at_work = torch.bitwise_or(house, mode - 1)
         workers = (at_work.unsqueeze(1) == self._numbers).sum(0, dtype=torch.uint8)
 
-        safe, burning, ruined = self.houses == SAFE, self.houses == BURNING, self.houses == RUINED
+        safe, burning, ruined = (self.houses == state for state in self._states)
         # What was burning when the night began. In a game's first night the rules take all houses to have been safe.
         was_burning = burning & ((self.night > 0) | self._start_counts)
         ruined_before = ruined.sum(0, dtype=torch.uint8) if self._shaped else None
