@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envs.errors import RunError
+from envs.external.actions import ActionLayout
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,13 @@ class _Fault:
 
 
 class ActionCheck:
-    """Remembers for every row its first action that was not a number between `low` and `high` (one per component)."""
+    """Remembers for every row its first action that was not a number between `low` and `high` (one per component): -1
+    and 1, or, where actions are choices, 0 and the last one.
+    """
 
-    def __init__(self, rows: int, rows_per_member: int, low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
-        self._rows_per_member, self._low, self._high = rows_per_member, low, high
+    def __init__(self, rows: int, rows_per_member: int, actions: ActionLayout) -> None:
+        self._rows_per_member, self._low, self._high = rows_per_member, actions.low, actions.high
+        self._sizes = np.array(actions.choices, np.uint64) if actions.discrete else None
         self._began = np.zeros(rows, dtype=np.int64)
         self._steps = 0
         self._found: dict[int, _Fault] = {}
@@ -32,8 +36,11 @@ class ActionCheck:
     def legal(self, action: NDArray[Any]) -> NDArray[Any]:
         """One step's actions, (rows, components): themselves, or legal ones where some are not."""
         self._steps += 1
-        fine = (action >= self._low) & (action <= self._high)  # not so where it is NaN
-        if fine.all():
+        if self._sizes is None:
+            fine = np.abs(action) <= 1.0  # not so where it is NaN
+        else:
+            fine = action.astype(np.int64, copy=False).view(np.uint64) < self._sizes  # negative ones are large there
+        if b"\0" not in fine.tobytes():  # quicker than asking for `all`
             return action
         for row in np.flatnonzero(~fine.all(1)).tolist():
             component = int(np.flatnonzero(~fine[row])[0])

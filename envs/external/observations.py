@@ -6,6 +6,7 @@ what lies in shared memory and crosses to a GPU. Only there it becomes numbers: 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -102,17 +103,16 @@ class ObservationLayout:
         """
         import torch  # not in worker processes, which start faster and stay small without
 
-        kinds = {leaf.dtype: torch.from_numpy(np.empty(0, leaf.dtype)).dtype for leaf in self.leaves}
-        rows = len(raw)
         if self._plain:
             return raw.view(torch.float32)
+        rows = len(raw)
         if self.image_shape is not None:
             shape = self.leaves[0].shape
             image = raw[:, : prod(shape)].view(rows, *shape)
             return image.movedim(-1, 1).reshape(rows, -1) if self._channels_last else image.reshape(rows, -1)
         parts = []
         for leaf in self.leaves:
-            values = raw[:, leaf.offset : leaf.offset + leaf.bytes].view(kinds[leaf.dtype])
+            values = raw[:, leaf.offset : leaf.offset + leaf.bytes].view(_torch_dtype(leaf.dtype))
             if not leaf.choices:
                 parts.append(values.float())
             for column, (size, start) in enumerate(zip(leaf.choices, leaf.start, strict=True)):
@@ -147,6 +147,13 @@ class Writer:
         """One row's."""
         for path, field in self._columns:
             field[row] = _at(observation, path)
+
+
+@functools.cache
+def _torch_dtype(dtype: np.dtype[Any]) -> Any:
+    import torch
+
+    return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def _at(value: Any, path: tuple[str | int, ...]) -> Any:

@@ -69,6 +69,7 @@ class ExternalVecEnv(VecEnv):
             )
         self.env_name = self._source.name
         self.device, self.debug = torch.device(device), debug
+        self._on_cpu = self.device.type == "cpu"
         self.num_members, self.envs_per_member = len(own), envs_per_member
         self.num_envs = len(own) * envs_per_member
         self._what = what = describe(self._source, own[0])
@@ -109,7 +110,7 @@ class ExternalVecEnv(VecEnv):
             torch.from_numpy, (buffers.terminated, buffers.truncated, buffers.present)
         )
         self._streams = Streams(self.num_members)
-        self._check = ActionCheck(self.num_envs, envs_per_member, self._actions.low, self._actions.high)
+        self._check = ActionCheck(self.num_envs, envs_per_member, self._actions)
         self._seeds: list[list[int]] = [[] for _ in own]
         self._began_anew = [False] * self.num_members
         self._started = False
@@ -155,7 +156,7 @@ class ExternalVecEnv(VecEnv):
             raise ValueError(f"actions have the shape {tuple(action.shape)}, not {self._action_shape}")
         if not self._started:
             raise RuntimeError("step was called before reset")
-        given = action.detach().cpu().numpy().reshape(self.num_envs, -1)
+        given = (action if self._on_cpu else action.cpu()).detach().numpy().reshape(self.num_envs, -1)
         self._envs.buffers.action[:] = self._check.legal(given)
         if self.debug:
             self.check()
@@ -253,12 +254,12 @@ class ExternalVecEnv(VecEnv):
             self._envs.reset(self._own_envs(member), self._seeds[member])
 
     def _unpacked(self, raw: Tensor, out: Tensor | None) -> Tensor:
-        values = self._observations.unpack(raw.to(self.device, non_blocking=True))
+        values = self._observations.unpack(raw if self._on_cpu else raw.to(self.device, non_blocking=True))
         return values.clone() if out is None else out.copy_(values)
 
     def _own(self, buffer: Tensor) -> Tensor:
         """The buffer's content as the caller's own tensor."""
-        return buffer.to(self.device, copy=True)
+        return buffer.clone() if self._on_cpu else buffer.to(self.device)
 
 
 def _source(source: str | Source | Callable[..., Any], kwargs: dict[str, Any]) -> Source:
