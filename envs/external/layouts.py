@@ -26,7 +26,7 @@ from envs.sizing import cpu_count, processor_name
 
 GAIN = 1.1  # workers must be faster by this factor to be worth it
 QUICK = 150e-6  # seconds: a step of all environments that takes no longer isn't worth sharing
-_ROUNDS, _SECONDS = 5, 0.05  # turns of each candidate, and how long each of them takes
+_ROUNDS, _SECONDS = 9, 0.05  # turns of each candidate, and how long each of them takes
 
 
 @dataclass(frozen=True)
