@@ -15,7 +15,7 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import FrozenTrial, TrialState
 
 GENERATION = "sweepd:cma_generation"
-SIGMA = 0.25  # of the first generation, around the middle of every range, whose width is 1
+SIGMA = 0.25  # of the first generation, where every range has the width 1
 Range = FloatDistribution | IntDistribution
 
 
@@ -28,11 +28,12 @@ class CMASampler(BaseSampler):
     keeps a pickle in the database, which would have to be trusted.) Trials that are asked for together, or while others
     run, are of one generation; the first ones of it that are complete, by number, are its population.
 
-    seed: of this trial's draw. space: of one study, and kept as long as it.
+    seed: of this trial's draw. space: of one study, and kept as long as it. start: where the first generation is drawn
+    around; the middle of the ranges where it doesn't say.
     """
 
-    def __init__(self, seed: int, space: IntersectionSearchSpace) -> None:
-        self._seed, self._shared = seed, space
+    def __init__(self, seed: int, space: IntersectionSearchSpace, start: Mapping[str, Any]) -> None:
+        self._seed, self._shared, self._start = seed, space, start
         self._random = RandomSampler(seed=seed)
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002 -- Optuna's signature
@@ -46,7 +47,7 @@ class CMASampler(BaseSampler):
         if len(ranges) < 2:  # the strategy needs two
             return {}
         complete = [t for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if _covers(t, ranges)]
-        strategy = _replay(complete, ranges, self._seed)
+        strategy = _replay(complete, ranges, self._start, self._seed)
         if GENERATION not in trial.system_attrs:  # a trial that was asked for before, and put back, keeps what it drew
             study._storage.set_trial_system_attr(trial._trial_id, GENERATION, strategy.generation)
         return {name: _value(d, x) for (name, d), x in zip(ranges.items(), strategy.ask(), strict=True)}
@@ -57,13 +58,14 @@ class CMASampler(BaseSampler):
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
 
-def _replay(complete: Sequence[FrozenTrial], ranges: Mapping[str, Range], seed: int) -> Any:
+def _replay(complete: Sequence[FrozenTrial], ranges: Mapping[str, Range], start: Mapping[str, Any], seed: int) -> Any:
     """The strategy after all generations that are over; it draws by `seed`."""
     from cmaes import CMA
 
     count = len(ranges)
     bounds = np.array([[0.0, 1.0]] * count)
-    strategy = CMA(np.full(count, 0.5), SIGMA, bounds=bounds, seed=seed % 2**32)
+    mean = _point(start, ranges) if all(name in start for name in ranges) else np.full(count, 0.5)
+    strategy = CMA(mean, SIGMA, bounds=bounds, seed=seed % 2**32)
     while True:
         own = [t for t in complete if t.system_attrs.get(GENERATION) == strategy.generation][: strategy.population_size]
         if len(own) < strategy.population_size:

@@ -94,17 +94,22 @@ class SharedSpaceTPE(TPESampler):
 
 
 def make_sampler(
-    name: str, seed: int, fixed: Mapping[str, Any] | None = None, space: IntersectionSearchSpace | None = None
+    name: str,
+    seed: int,
+    fixed: Mapping[str, Any] | None = None,
+    space: IntersectionSearchSpace | None = None,
+    start: Mapping[str, Any] | None = None,
 ) -> BaseSampler:
     """A sampler, with some parameters fixed where given. Raises InputError for an unknown name.
 
-    seed: any non-negative integer. space: the study's, to be used again for its other samplers.
+    seed: any non-negative integer. space: the study's, to be used again for its other samplers. start: parameters that
+    the search begins at.
     """
     sampler: BaseSampler
     if name == "tpe":
         sampler = SharedSpaceTPE(seed % 2**32, space or IntersectionSearchSpace(include_pruned=True))
     elif name == "cmaes":
-        sampler = CMASampler(seed % 2**32, space or IntersectionSearchSpace(include_pruned=True))
+        sampler = CMASampler(seed % 2**32, space or IntersectionSearchSpace(include_pruned=True), start or {})
     elif name == "random":
         sampler = RandomSampler(seed=seed % 2**32)
     else:

@@ -175,7 +175,7 @@ class StudyHandle:
         # asks.
         seed = derive_seed(self.spec.seed, "sampler", number)
         fixed = {**(self.space.start if number == 0 else {}), **(shape or {})}
-        sampler = make_sampler(self.spec.sampler, seed, fixed, self._shared_space)
+        sampler = make_sampler(self.spec.sampler, seed, fixed, self._shared_space, self.space.start)
         # A Study object of its own: one that is used again would show its sampler the trials as they were at its last
         # `ask`.
         study = optuna.load_study(study_name=self.name, storage=self.cached, sampler=sampler, pruner=self.pruner)
