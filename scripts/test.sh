@@ -5,4 +5,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export SWEEPD_VENV=${SWEEPD_VENV:-$PWD/.venv} SWEEPD_DEV=1
 ./start_vectorized_training.sh --install-only
-exec "$SWEEPD_VENV/bin/python" -m pytest -n auto "$@"
+# A thread for each of the processes, which share the cores; whoever has nothing left takes from the others.
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+exec "$SWEEPD_VENV/bin/python" -m pytest -n auto --dist worksteal "$@"
