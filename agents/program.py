@@ -39,6 +39,8 @@ class Program(ABC):
     params_type: Callable[..., Any]
 
     def __init__(self, shape: Shape, device: torch.device | str) -> None:
+        if shape.recurrent:
+            raise InputError(f"{shape.algorithm} has no networks that remember, and recurrent is {shape.recurrent!r}.")
         self.shape, self.device = shape, torch.device(device)
         self.streams = Streams(shape.slots, self.device)
         self.members: list[Member | None] = [None] * shape.slots

@@ -24,7 +24,7 @@ from agents.policy import FrozenPolicy, load_members, save_members
 from agents.ppo import PPO, PPOParams
 from agents.shape import Shape
 from envs.errors import InputError, RunError
-from tests.agents.toy_env import ImageEnv
+from tests.agents.toy_env import ChoiceEnv, ImageEnv
 
 NUMBERS, VALUES = (ActorPPO, ActorSAC), (QNet, QNetDuel, QNetTwin, QNetTwinDuel)
 STATE, ACTIONS = 5, 4
@@ -206,6 +206,19 @@ def test_members_with_a_memory_take_a_call_as_the_next_step(kind: Any, cell: Any
             FrozenPolicy([member | wrong])
     with pytest.raises(InputError, match=r"too many"):
         FrozenPolicy([member_of(ActorSAC) | {name: member[name] for name in member if name.startswith("rnn.")}])
+
+
+@pytest.mark.parametrize("recurrent", ["gru", "lstm"])
+def test_what_a_program_with_a_memory_exports_acts_alike(recurrent: str) -> None:
+    env = ChoiceEnv(1, 3)
+    ppo = PPO(Shape.for_env(env, net_width=16, horizon=4, minibatch=4, recurrent=recurrent, bptt=4))
+    ppo.add_member(0, PPOParams(), 1, 1, env.state_avg, env.state_std)
+    policy, act = FrozenPolicy([ppo.export_member(0)[0]]), ppo.act_fn()
+    for at in range(6):
+        obs, ended = 9.0 * torch.randn(3, env.state_dim), torch.tensor([False, at == 2, False])
+        assert torch.equal(policy.act_batch(obs), act(obs))
+        policy.done(ended)
+        act.done(ended)
 
 
 def test_samples_follow_the_shares_and_the_gaussians() -> None:
