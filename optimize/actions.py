@@ -122,8 +122,7 @@ def _train(
         return True
     limit = default_limit() if flags["max_memory"] is None else round(flags["max_memory"] * 2**30)
     options = WorkerOptions(flags["n_trials"], flags["alongside"], flags["metrics_port"], limit)
-    deployable = get_algorithm(handle.spec.algorithm).frozen
-    deploy = (after_study, on_new_best) if flags["auto_deploy"] and deployable else (None, None)
+    deploy = (after_study, on_new_best) if flags["auto_deploy"] else (None, None)
     return work(handle, experiment, options, console, *deploy)
 
 

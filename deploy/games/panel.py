@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deploy.bootstrap import bootstrap_means, look_level
+from deploy.bootstrap import look_level
 from deploy.games.player import Act, Player
 from envs.games.play import Episodes, play_episodes, random_actions
 from envs.games.registry import Game, GameEnv
 from envs.streams import derive_seed
 
 Floats = NDArray[np.float64]
-DRAWS = 20_000
+DRAWS, CHUNK = 20_000, 2_000_000  # of the bootstrap; numbers drawn at once
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,12 @@ def interval(values: Floats, level: float, seed: int) -> Interval:
     mean = float(values.mean())
     if np.ptp(values) == 0.0:
         return Interval(mean, mean, mean, level)
-    means = bootstrap_means(values, 1.0, DRAWS, np.random.default_rng(seed))
-    low, high = np.quantile(means, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+    rng, rows = np.random.default_rng(seed), max(1, CHUNK // values.size)
+    means = [
+        values[rng.integers(0, values.size, (min(rows, DRAWS - first), values.size))].mean(1)
+        for first in range(0, DRAWS, rows)
+    ]
+    low, high = np.quantile(np.concatenate(means), [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
     return Interval(mean, float(low), float(high), level)
 
 

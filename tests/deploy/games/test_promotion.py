@@ -137,17 +137,18 @@ def test_players_play_the_same_games_and_none_of_the_search(tmp_path: Path) -> N
 
 def test_differences_are_paired_and_intervals_stricter_with_every_look() -> None:
     rng = np.random.default_rng(0)
-    games = rng.normal(0.0, 50.0, 200)
-    ours, theirs = (Episodes(values[None], np.ones((1, 200), np.int64)) for values in (games + 1.0, games))
+    games = rng.normal(0.0, 50.0, 100)
+    ours, theirs = (Episodes(values[None], np.ones((1, 100), np.int64)) for values in (games + 1.0, games))
     found = compare("other", ours, theirs, 1, 0)
-    assert (found.difference.low, found.difference.high, found.wins) == (1.0, 1.0, 1.0)
+    assert found.wins == 1.0
+    assert [found.difference.low, found.difference.high] == pytest.approx([1.0, 1.0], abs=1e-12)
     assert [confidence(look) for look in (1, 2, 3)] == [0.95, 0.975, 0.9875]
-    values = rng.normal(1.0, 2.0, 400)
+    values = rng.normal(1.0, 2.0, 100)
     narrow, wide = interval(values, confidence(1), 0), interval(values, confidence(4), 0)
     assert wide.low < narrow.low < narrow.mean < narrow.high < wide.high
-    half = 1.96 * values.std(ddof=1) / 20.0
-    assert narrow.low == pytest.approx(values.mean() - half, abs=0.02)
-    assert narrow.high == pytest.approx(values.mean() + half, abs=0.02)
+    half = 1.96 * values.std() / 10.0
+    assert narrow.low == pytest.approx(values.mean() - half, abs=0.04)
+    assert narrow.high == pytest.approx(values.mean() + half, abs=0.04)
 
 
 def test_every_baseline_player_of_a_game_must_be_beaten() -> None:
