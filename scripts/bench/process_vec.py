@@ -1,7 +1,8 @@
 """Environments that are not ours, many at a time: our vectorizer against Gymnasium's and PufferLib's, in one run.
 
 CartPole-v1 with random actions at several numbers of environments, by turns; ours as it is laid out by its own
-measurement, and all in one process. Then an environment whose steps take unevenly long (one in twenty is fifty times
+measurement, and all in one process; and what one process comes to by its processor time alone, which is right on a
+busy machine, too. Then an environment whose steps take unevenly long (one in twenty is fifty times
 as slow), where the first that are ready can be taken. Environment steps per second; the ratio to the best peer is that
 of the same round, and the medians are over the rounds.
 
@@ -45,6 +46,7 @@ from envs.sizing import cpu_count
 
 CARTPOLE = GymSource("CartPole-v1")
 GOALS = {8: 0.97, 64: 1.5, 256: 1.5}  # of the best peer
+PARTS = ["cartpole", "one-process", "uneven"]
 UNEVEN_ENVS, UNEVEN_WORKERS = 32, 8
 Stepper = tuple[Callable[[int], Any], Callable[[], None], int]  # step number …, close, environments per step
 
@@ -182,6 +184,32 @@ def cartpole(envs: int, args: argparse.Namespace, puffer: bool) -> dict[str, Any
     return found
 
 
+def one_process(envs: int, rounds: int) -> dict[str, Any]:
+    """All in one process, by its thread's processor time, in turns of a few steps: right on a busy machine, too."""
+    make = functools.partial(gymnasium.make, "CartPole-v1")
+    steppers = {
+        "sweepd, all in one process": ours(CARTPOLE, envs, Layout(envs)),
+        "sweepd, as learners see it": as_learners_see_it(envs, Layout(envs)),
+        "Gymnasium SyncVectorEnv": gymnasiums(SyncVectorEnv, make, envs),
+    }
+    if importlib.util.find_spec("pufferlib") is not None:
+        steppers["PufferLib Serial"] = puffers("Serial", make, envs)
+    rates: dict[str, list[float]] = {name: [] for name in steppers}
+    steps = max(1, 512 // envs)
+    for turn in range(20 * rounds):
+        for name, (step, _, _) in steppers.items():
+            began = time.thread_time()
+            for number in range(steps):
+                step(turn * steps + number)
+            rates[name].append(steps * envs / (time.thread_time() - began))
+    for _, close, _ in steppers.values():
+        close()
+    found = summary(rates, "sweepd, all in one process")
+    del found["runs"]
+    show(f"CartPole-v1, {envs} environments in one process, per second of processor time", found | {"runs": rates})
+    return found | {"envs": envs}
+
+
 def uneven(burn: bool, args: argparse.Namespace, puffer: bool) -> dict[str, Any]:
     """The first ready against lock-step."""
     envs, batch = UNEVEN_ENVS, UNEVEN_ENVS // 2
@@ -221,7 +249,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="about how long each run takes")
     parser.add_argument("--most-processes", type=int, default=8)
-    parser.add_argument("--parts", nargs="+", choices=["cartpole", "uneven"], default=["cartpole", "uneven"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--save", type=Path, help="add the results to this JSON file")
     args = parser.parse_args(arguments)
 
@@ -232,11 +260,15 @@ def main(arguments: list[str]) -> None:
     print(f"medians of {args.rounds} runs of {args.seconds:g} s, by turns")
     if not puffer:
         print("PufferLib isn't installed (pip install pufferlib): compared with Gymnasium's alone")
-    found: dict[str, Any] = {"machine": about, "rounds": args.rounds, "seconds": args.seconds}
+    found: dict[str, Any] = {}
     if args.save and args.save.exists():
-        found = json.loads(args.save.read_text(encoding="utf-8")) | found
+        found = json.loads(args.save.read_text(encoding="utf-8"))
+    about_run = {"machine": about, "rounds": args.rounds, "seconds": args.seconds}
+    found |= {f"{part} run": about_run for part in args.parts}
     if "cartpole" in args.parts:
         found["cartpole"] = [cartpole(envs, args, puffer) for envs in args.sizes]
+    if "one-process" in args.parts:
+        found["one_process"] = [one_process(envs, args.rounds) for envs in args.sizes]
     if "uneven" in args.parts:
         found["uneven"] = [uneven(burn, args, puffer) for burn in (False, True)]
     if args.save:
