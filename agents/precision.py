@@ -24,9 +24,7 @@ def set_precision(name: str, device: torch.device) -> None:
     if name == "tf32" and not _has_tf32(device):
         raise InputError(f"--precision tf32: {device} has no TF32 (it is in NVIDIA cards since 2020); use fp32")
     if name == "bf16" and not (device.type == "cpu" and torch.cpu.get_capabilities().get("amx_bf16", False)):
-        raise InputError(
-            f"--precision bf16: {device} is not a processor with AMX; use fp32, or tf32 on an NVIDIA card"
-        )
+        raise InputError(f"--precision bf16: {device} is not a processor with AMX; use fp32, or tf32 on an NVIDIA card")
     torch.set_float32_matmul_precision(PRECISIONS[name])
 
 
