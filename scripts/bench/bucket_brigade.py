@@ -9,7 +9,7 @@ Scores: the team's mean return of every baseline player, beside that of the reco
 (bucket_brigade_baselines.json in --reference, left out where absent), in standard errors of the difference; and the
 team's reward per night beside the published figures (n=1000).
 
-    python scripts/bench/bucket_brigade.py [--threads 2] [--repeats 7] [--games 3000] [--reference FOLDER] [--save
+    python scripts/bench/bucket_brigade.py [--threads 2] [--repeats 7] [--games 12000] [--reference FOLDER] [--save
     scripts/bench/results/bucket_brigade.json]
 """
 
@@ -158,7 +158,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="about how long each run takes")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="games at once")
-    parser.add_argument("--games", type=int, default=3000, help="per baseline player; 0 leaves the scores out")
+    parser.add_argument("--games", type=int, default=12000, help="per baseline player; 0 leaves the scores out")
     parser.add_argument("--reference", type=Path, default=REFERENCE)
     parser.add_argument("--save", type=Path, help="write the results there as JSON")
     args = parser.parse_args(arguments)
