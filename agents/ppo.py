@@ -308,8 +308,7 @@ class PPO:
         log_ratio = distribution.log_prob(batch.actions).sub_(old_log_prob)
         d_entropy, pull, learned = terms.d_entropy, terms.pull, batch.learned
         if learned is not None:
-            # Others count as what changes nothing: no advantage, an unchanged probability, no error.
-            log_ratio = torch.where(learned, log_ratio, 0.0)
+            # The others' advantage is 0 already; their entropy and their error must not count either.
             share = self._share(learned)
             advantage, pull = advantage * share, pull * share
             d_entropy = torch.where(learned, d_entropy * share, 0.0)
