@@ -15,6 +15,7 @@ import sweepd
 from deploy.candidates import open_study
 from deploy.commands import count_looks
 from envs.errors import InputError, RunError
+from optimize.spec import CryptoSpec, GameSpec
 from tests.deploy.builders import FakeStudy
 
 
@@ -58,6 +59,10 @@ def test_a_new_best_trial_is_judged_beside_the_training(tmp_path: Path, monkeypa
     fake.add(2.0, fake.contrarian())
     handle = SimpleNamespace(name=fake.name, run_dir=fake.run_dir, storage=SimpleNamespace(url=fake.storage))
     judge, began = sweepd.JudgeBeside(), time.monotonic()
+    handle.spec = object.__new__(GameSpec)
+    judge(handle)  # type: ignore[arg-type]
+    assert judge.process is None  # a game's gate has no rule that needs no look
+    handle.spec = object.__new__(CryptoSpec)
     judge(handle)  # type: ignore[arg-type]
     first = judge.process
     judge(handle)  # type: ignore[arg-type]
