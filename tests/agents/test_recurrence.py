@@ -174,13 +174,16 @@ def test_actors_remember_each_rows_episode() -> None:
     assert torch.equal(ppo.act_fn()(one), first)  # what one remembers is not another's
 
 
-def test_rows_that_change_members_take_no_memory_along() -> None:
+def test_rows_that_change_members_are_looked_at_anew_and_take_no_memory_along() -> None:
     env = Rematching(2, 4)
     ppo = start(env, {0: 0, 1: 1}, recurrent="gru", bptt=4)
     ppo.train(env, 1)
     assert ppo.rollout.memory.any()
+    before = ppo.rollout.obs.view(2, 4, -1).clone()
     ppo.rollout.collect(env, ppo.streams)
     assert not ppo.rollout._all.memory[:, :4].any()
+    seen = ppo.rollout._store[:, 0] * ppo.population.state_std + ppo.population.state_avg
+    torch.testing.assert_close(seen, before.roll(1, 1))
 
 
 def test_sequences_must_fit() -> None:
