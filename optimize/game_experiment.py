@@ -194,8 +194,8 @@ def _scale(env: GameEnv, seed: int) -> tuple[Tensor, Tensor]:
     """
     obs = env.reset(seed)
     zeros, ones = torch.zeros(env.state_dim), torch.ones(env.state_dim)
-    if env.image_shape is not None:
-        return zeros, ones
+    if env.image_shape is not None:  # bytes, to numbers from 0 to 1
+        return zeros, 255.0 * ones
     generator = torch.Generator().manual_seed(seed)
     seen = []
     for _ in range(LOOK_STEPS):
