@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from agents.acting import Actors
-from agents.ppo import PPO, PPOParams, Shape
+from agents.ppo import PPO, PPOParams
+from agents.shape import Shape
 from tests.agents.toy_env import ChoiceEnv, MaskedEnv, ToyEnv
 
 
