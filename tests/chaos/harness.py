@@ -310,7 +310,7 @@ def _not_as_alone(handle: StudyHandle, found: list[FrozenTrial], figures: Figure
         figures.retrained += 1
         same = alone == trial.intermediate_values
         if trial.state == TrialState.COMPLETE:
-            same = same and evaluation.objective.value == trial.value
+            same = same and evaluation.final == trial.value
             members = load_members(handle.run_dir / trial.user_attrs["sweepd:members"]["path"])
             actors = trainer.actors(training)
             same = same and all(

@@ -24,6 +24,7 @@ from envs.crypto.metrics import sharpe
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.splits import CrossValidation, make_splits
 from envs.crypto.timeframe import bars_per_year
+from optimize.search_space import PRESETS
 from tests.envs.market_samples import random_params, sample_market
 
 
@@ -314,11 +315,10 @@ def test_10_sharpe_follows_the_timeframe_and_not_the_length_of_the_test() -> Non
 
 def test_11_every_searched_parameter_of_the_environment_is_one_of_its_parameters() -> None:
     """That each moves the trajectory is held by test_env.py, over all fields of EnvParams."""
-    for space in (files("optimize") / "spaces").iterdir():
-        if space.name.endswith(".toml"):
-            table = tomllib.loads(space.read_text())
-            known = {field.name for field in dataclasses.fields(EnvParams)}
-            assert set(table.get("env", {})) <= known, space.name
+    for name in PRESETS:
+        table = tomllib.loads((files("optimize") / "spaces" / f"{name}.toml").read_text())
+        known = {field.name for field in dataclasses.fields(EnvParams)}
+        assert set(table.get("env", {})) <= known, name
 
 
 # ---- 12: all parallel environments starting at the same bar ---------------------------------------------------------
