@@ -129,7 +129,9 @@ def search_commands(
                 rich_help_panel=STUDY,
             ),
         ] = None,
-        sampler: Annotated[str, typer.Option(help="tpe, random, or cmaes (over ranges).", rich_help_panel=STUDY)] = "tpe",
+        sampler: Annotated[
+            str, typer.Option(help="tpe, random, or cmaes (over ranges).", rich_help_panel=STUDY)
+        ] = "tpe",
         pruner: Annotated[
             str,
             typer.Option(
