@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from envs.streams import member_seeds
+
 
 class Step(NamedTuple):
     """What one step returns. Rows whose episode ended have been reset already (autoreset in the same step).
@@ -66,12 +68,27 @@ class VecEnv(ABC):
     envs_per_member: int
     device: torch.device
 
-    @abstractmethod
-    def reset(self, seed: int | Sequence[int] | None = None) -> Tensor:
+    def reset(self, seed: int | Sequence[int | None] | None = None) -> Tensor:
         """Start every row anew and return its first observation.
 
-        seed: one per member, or one from which every member's is derived; None keeps the streams where they are.
+        seed: one per member, or one from which every member's is derived; None keeps the streams where they are. A None
+            among several keeps that member's stream (or the slot empty, if it never had one). Where no seed was ever
+            given at all, members get one from the operating system.
         """
+        seeded = any(self.seeded(member) for member in range(self.num_members))
+        for member, own in enumerate(member_seeds(seed, self.num_members, seeded=seeded)):
+            self.reset_member(member, own)
+        return self.observe()
+
+    def seeded(self, member: int) -> bool:
+        """Whether the member has a stream. For `reset`."""
+        raise NotImplementedError(f"{self.env_name} has a reset of its own")
+
+    def reset_member(self, member: int, seed: int | None = None) -> None:
+        """Start that member's rows anew, its stream too where a seed is given; the others go on undisturbed. For
+        `reset`.
+        """
+        raise NotImplementedError(f"{self.env_name} has a reset of its own")
 
     @abstractmethod
     def draw(self, horizon: int) -> None:
@@ -88,7 +105,7 @@ class VecEnv(ABC):
         """
 
     def observe(self, out: Tensor | None = None) -> Tensor:
-        """What every row sees now, as `step` returned it, or in `out`; changes nothing. Environments that `rematch`."""
+        """What every row sees now, as `step` returned it, or in `out`. For `reset`, and for `rematches`."""
         raise NotImplementedError(f"{self.env_name} can't be observed between steps")
 
     def action_mask(self, chosen: Tensor) -> Tensor:

@@ -22,7 +22,6 @@ from envs.crypto.reward import Reward
 from envs.crypto.timeframe import bars_per_week
 from envs.errors import InputError
 from envs.faults import FaultLatch
-from envs.streams import member_seeds
 from envs.vec_env import Step, VecEnv
 
 
@@ -256,16 +255,9 @@ class CryptoEnv(VecEnv):
         """A copy of the rows' portfolios."""
         return to_portfolio(self._ledger)
 
-    def reset(self, seed: int | Sequence[int | None] | None = None) -> Tensor:
-        """See `VecEnv.reset`. A None among several seeds keeps that member's stream (or the slot empty, if it never
-        had one).
-
-        Where no seed was ever given at all, members get one from the operating system.
-        """
-        seeded = any(self._episodes.seeded(member) for member in range(self.num_members))
-        for member, own in enumerate(member_seeds(seed, self.num_members, seeded=seeded)):
-            self.reset_member(member, own)
-        return self.observe()
+    def seeded(self, member: int) -> bool:
+        """See `VecEnv.seeded`."""
+        return self._episodes.seeded(member)
 
     def reset_member(self, member: int, seed: int | None = None) -> None:
         """Start that member's rows anew, its stream too where a seed is given; the others go on undisturbed."""

@@ -18,7 +18,7 @@ from envs.external.episode_log import Snapshot
 from envs.external.hosted import HostedEnvs, Layout
 from envs.external.layouts import choose_layout
 from envs.external.sources import SINGLE, FactorySource, GymSource, Source, describe
-from envs.streams import Streams, member_seeds
+from envs.streams import Streams
 from envs.vec_env import Step, VecEnv
 
 ENDLESS = 100_000  # `max_step` where nothing limits an episode
@@ -132,12 +132,9 @@ class ExternalVecEnv(VecEnv):
         """The seeds that the member's environments were last reset with; their later episodes follow from these."""
         return self._seeds[member]
 
-    def reset(self, seed: int | Sequence[int | None] | None = None) -> Tensor:
-        """See `VecEnv.reset`. A None among several seeds keeps that member's stream (or the slot idle)."""
-        seeded = any(self._streams.seeded(member) for member in range(self.num_members))
-        for member, own in enumerate(member_seeds(seed, self.num_members, seeded=seeded)):
-            self.reset_member(member, own)
-        return self.observe()
+    def seeded(self, member: int) -> bool:
+        """See `VecEnv.seeded`."""
+        return self._streams.seeded(member)
 
     def reset_member(self, member: int, seed: int | None = None) -> None:
         """Begin new episodes in that member's rows, its stream anew too where a seed is given; the others go on."""

@@ -17,7 +17,7 @@ from envs.games.bucket_luck import LuckAhead
 from envs.games.bucket_observation import BucketObservation
 from envs.games.bucket_rules import BucketGames, blend_
 from envs.games.bucket_scenarios import BucketParams
-from envs.streams import Streams, derive_seed, member_seeds
+from envs.streams import Streams, derive_seed
 from envs.vec_env import Step, VecEnv
 
 
@@ -111,16 +111,9 @@ class BucketBrigade(VecEnv):
         """The parameters that a slot was configured with."""
         return self._params[member]
 
-    def reset(self, seed: int | Sequence[int | None] | None = None) -> Tensor:
-        """See `VecEnv.reset`. A None among several seeds keeps that member's stream (or the slot empty, if it never
-        had one).
-
-        Where no seed was ever given at all, members get one from the operating system.
-        """
-        seeded = any(self._luck.seeded(member) for member in range(self.num_members))
-        for member, own in enumerate(member_seeds(seed, self.num_members, seeded=seeded)):
-            self.reset_member(member, own)
-        return self.observe()
+    def seeded(self, member: int) -> bool:
+        """See `VecEnv.seeded`."""
+        return self._luck.seeded(member)
 
     def reset_member(self, member: int, seed: int | None = None) -> None:
         """Start that member's games anew, its stream too where a seed is given; the others go on undisturbed.

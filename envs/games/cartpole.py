@@ -16,7 +16,7 @@ from torch import Tensor
 
 from envs.errors import InputError
 from envs.faults import ChoiceLatch
-from envs.streams import Streams, member_seeds
+from envs.streams import Streams
 from envs.vec_env import Step, VecEnv
 
 _AHEAD = 64  # steps for which a member's starts are drawn where nobody called `draw`
@@ -173,16 +173,9 @@ class CartPole(VecEnv):
         """The parameters that a slot was configured with."""
         return self._params[member]
 
-    def reset(self, seed: int | Sequence[int | None] | None = None) -> Tensor:
-        """See `VecEnv.reset`. A None among several seeds keeps that member's stream (or the slot empty, if it never
-        had one).
-
-        Where no seed was ever given at all, members get one from the operating system.
-        """
-        seeded = any(self._streams.seeded(member) for member in range(self.num_members))
-        for member, own in enumerate(member_seeds(seed, self.num_members, seeded=seeded)):
-            self.reset_member(member, own)
-        return self.observe()
+    def seeded(self, member: int) -> bool:
+        """See `VecEnv.seeded`."""
+        return self._streams.seeded(member)
 
     def reset_member(self, member: int, seed: int | None = None) -> None:
         """Start that member's rows anew, its stream too where a seed is given; the others go on undisturbed."""
