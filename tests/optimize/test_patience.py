@@ -114,7 +114,7 @@ def test_a_server_stopped_under_a_worker_loses_and_doubles_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """For a moment, then for longer than the worker waits: exit code 75, and the next one goes on from the files."""
-    study = ("--n-trials", 3, "--budget", 960, "--pruner", "none", "--sampler", "random")
+    study = ("--n-trials", 3, "--budget", 1920, "--pruner", "none", "--sampler", "random")
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     monkeypatch.setattr(actions, "WorkerOptions", functools.partial(WorkerOptions, patience_seconds=4.0))
     here = ("--storage", postgresql_database)
@@ -125,8 +125,7 @@ def test_a_server_stopped_under_a_worker_loses_and_doubles_nothing(
         wait_for(lambda: "the database is away" in first.output.read_text())  # it has trained to the rung's end by then
         postgresql.start()
         wait_for(lambda: "the database is back" in first.output.read_text())
-        wait_for(lambda: any(t.intermediate_values for t in open_handle(market, postgresql_database).trials()))
-        postgresql.stop()
+        postgresql.stop()  # while it reports that rung, or in the next one
         out = first.finish(75)
         assert "started again, the worker goes on from the last checkpoints" in out
         assert "does not answer now" in sweepd("train", *study, *here).finish(75)
