@@ -5,10 +5,11 @@ speed   Episodes (whole games of all seats) per second of population training: `
         scenario itself, with the shape that the flags give; episodes per second of a core, too, for a machine that
         others are busy on.
 goals   Per scenario: trains a population from the defaults of the preset `game`, evolves the heuristic players'
-        parameters with CMA-ES (`--generations` of 8, the mean of the last distribution is what counts), and compares
-        mean team returns over `--games` new games each: the best trained member (chosen on games of its own) in
-        self-play, the whole population as one team, every baseline player, and the evolved heuristic. With `--save`
-        the file is written after every scenario, and holds those of earlier calls, too.
+        parameters with CMA-ES (`--generations` of 8; what counts is the best of the last distribution's mean and the
+        archetypes, chosen on games of their own), and compares mean team returns over `--games` new games each: the
+        best trained member (chosen on games of its own) in self-play, the whole population as one team, every baseline
+        player, and the evolved heuristic. All play the same games, so the population's lead over each of the others is
+        told game by game. With `--save` the file is written after every scenario, and holds those of earlier calls, too.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from agents.ppo import PPO, PPOParams, Shape
 from envs.files import write_atomic
 from envs.games.bucket_brigade import BucketBrigade
 from envs.games.bucket_observation import BucketObservation
-from envs.games.bucket_players import PLAYERS, Brigade, Theta, heuristic
+from envs.games.bucket_players import ARCHETYPES, PLAYERS, Brigade, Theta, heuristic
 from envs.games.bucket_scenarios import SCENARIOS, BucketParams, scenario
 from envs.games.play import play_episodes
 from envs.streams import derive_seed
@@ -43,7 +44,7 @@ from envs.vec_env import Step
 from optimize.search_space import Settings, Subject, load_space
 
 POPULATION = 8  # of CMA-ES
-CHOOSING = 500  # games by which the best member is chosen
+CHOOSING = 500  # games by which the best member is chosen; four times as many for the evolved heuristic
 Act = Callable[[Tensor], Tensor]
 
 
@@ -154,7 +155,10 @@ def evolve(args: argparse.Namespace, params: BucketParams, seen: BucketObservati
         scores = team_returns(params, teams, args.games // 16, seed).mean(1)
         search.tell([(x, -score) for x, score in zip(asked, scores, strict=True)])
         course.append(float(scores.mean()))
-    return Theta(*search.mean.clip(0.0, 1.0).tolist()), course
+    found = [Theta(*search.mean.clip(0.0, 1.0).tolist()), *ARCHETYPES.values()]
+    seed = derive_seed(args.seed, "evolution")
+    teams = [Brigade(heuristic(theta), seen, derive_seed(seed, index)) for index, theta in enumerate(found)]
+    return found[int(team_returns(params, teams, 4 * CHOOSING, seed).mean(1).argmax())], course
 
 
 def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -178,6 +182,9 @@ def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
         team: {"mean": float(mean), "error": float(error)}
         for team, mean, error in zip(teams, means, errors, strict=True)
     }
+    leads = returns[list(teams).index("population")] - returns
+    for row, lead in zip(table.values(), leads, strict=True):
+        row |= {"lead": float(lead.mean()), "lead_error": float(lead.std(ddof=1) / args.games**0.5)}
     transitions = args.rollouts * args.horizon * args.games_per_member * params.num_agents
     print(f"{name}: trained in {cpu_seconds:.0f} s of a core ({seconds:.0f} s), {transitions:,} steps per member")
     print("  " + ", ".join(f"{team} {row['mean']:.0f} ± {row['error']:.0f}" for team, row in table.items()), flush=True)
@@ -200,17 +207,19 @@ def goals(args: argparse.Namespace) -> dict[str, Any]:
 
 def markdown(found: dict[str, Any]) -> str:
     """The table of the documentation."""
-    lines = ["| scenario | best member | population | evolved heuristic | best baseline | |", "|" + "---|" * 6]
+    lines = ["| scenario | population | best member | evolved heuristic | best baseline | lead |", "|" + "---|" * 6]
     for name, compared in sorted(found.items()):
         teams = compared["teams"]
         baseline = max(PLAYERS, key=lambda player: teams[player]["mean"])
-        cells = [_cell(teams[team]) for team in ("best member", "population", "evolved", baseline)]
-        lines.append(f"| {name} | {' | '.join(cells)} | {baseline} |")
+        cells = [_cell(teams[team]) for team in ("population", "best member", "evolved", baseline)]
+        second = min((teams["evolved"], teams[baseline]), key=lambda row: row["lead"])
+        lines.append(f"| {name} | {' | '.join(cells)} ({baseline}) | {_cell(second, 'lead', '+,.1f')} |")
     return "\n".join(lines)
 
 
-def _cell(row: dict[str, float]) -> str:
-    return f"{row['mean']:,.0f} ± {row['error']:.0f}"
+def _cell(row: dict[str, float], number: str = "mean", form: str = ",.0f") -> str:
+    error = row["error" if number == "mean" else f"{number}_error"]
+    return f"{row[number]:{form}} ± {error:{form.lstrip('+')}}"
 
 
 def save(args: argparse.Namespace, found: dict[str, Any]) -> None:
