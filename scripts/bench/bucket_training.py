@@ -9,7 +9,7 @@ goals   Per scenario: trains a population from the defaults of the preset `game`
         archetypes, chosen on games of their own), and compares mean team returns over `--games` new games each: the
         best trained member (chosen on games of its own) in self-play, the whole population as one team, every baseline
         player, and the evolved heuristic. All play the same games, so the population's lead over each of the others is
-        told game by game. With `--save` the file is written after every scenario, and holds those of earlier calls, too.
+        told game by game. With `--save` the file is written after every scenario and keeps those of earlier calls.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,18 +76,18 @@ TASKS = {
 }  # fmt: skip
 
 
-def ours(task: Task, seeds: int, steps: int) -> tuple[list[Curve], float]:
+def ours(task: Task, seeds: Sequence[int], steps: int) -> tuple[list[Curve], float]:
     """A curve per seed, and seconds for all of them."""
     algorithm = get_algorithm(task.algorithm)
     sizes = {"num_envs": algorithm.num_envs or 64, "horizon": algorithm.horizon, **algorithm.shape, **task.shape}
-    env, test = ExternalVecEnv(task.env, seeds, sizes["num_envs"]), ExternalVecEnv(task.env, seeds, EPISODES)
+    env, test = (ExternalVecEnv(task.env, len(seeds), num_envs) for num_envs in (sizes["num_envs"], EPISODES))
     shape = Shape.for_env(env, algorithm=task.algorithm, **{k: v for k, v in sizes.items() if k != "num_envs"})
     learner = algorithm.learner(shape, torch.device("cpu"))
     rollouts, normaliser = -(-steps // shape.samples), scale(test)
-    for seed in range(seeds):
-        learner.add_member(seed, algorithm.params(**task.params), seed, rollouts, *normaliser)
-    learner.begin(env.reset(list(range(seeds))))
-    curves: list[Curve] = [[] for _ in range(seeds)]
+    for member, seed in enumerate(seeds):
+        learner.add_member(member, algorithm.params(**task.params), seed, rollouts, *normaliser)
+    learner.begin(env.reset(seeds))
+    curves: list[Curve] = [[] for _ in seeds]
     taken = done = 0.0
     for look in range(1, LOOKS + 1):
         start = time.process_time()
@@ -205,6 +205,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", default=list(TASKS), metavar="TASK", help=f"of {', '.join(TASKS)}; all")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--peer-seeds", type=int, help="of SB3, where fewer must do")
     parser.add_argument("--share", type=float, default=1.0, help="of the steps of each task")
     parser.add_argument("--threads", type=int, default=1)
@@ -224,24 +225,25 @@ def main() -> None:
             print("Stable-Baselines3 is left out: pip install stable-baselines3 to compare with it.")
             peers = False
     on = machine()
-    peer_seeds = args.peer_seeds or args.seeds
-    print(f"{machine_line(on)}; {args.seeds} seeds, {peer_seeds} of SB3\n")
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    peer_seeds = seeds[: args.peer_seeds]
+    print(f"{machine_line(on)}; seeds {list(seeds)}, of SB3 {list(peer_seeds)}\n")
     found: dict[str, Any] = {}
     for name in args.tasks:
         task = TASKS[name]
         steps = round(task.steps * args.share)
-        curves, taken = ours(task, args.seeds, steps)
+        curves, taken = ours(task, seeds, steps)
         found[name] = {"task": task.__dict__, "steps": steps, "ours": {"curves": curves, "seconds_all_seeds": taken}}
         if peers:
-            runs = [theirs(task, seed, steps) for seed in range(peer_seeds)]
+            runs = [theirs(task, seed, steps) for seed in peer_seeds]
             each = statistics.median(seconds for _, seconds in runs)
             found[name]["sb3"] = {"curves": [curve for curve, _ in runs], "seconds_per_seed": each}
         report(name, found[name])
         if args.save:
             result = {
                 "machine": on,
-                "seeds": args.seeds,
-                "peer_seeds": peer_seeds,
+                "seeds": list(seeds),
+                "peer_seeds": list(peer_seeds),
                 "episodes": EPISODES,
                 "tasks": found,
             }
