@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -281,7 +283,7 @@ def _iso(bars: Bars, bar: int) -> str:
 
 
 def reproducing_flags(spec: StudySpec, request: Request) -> str:
-    """The automatic choices as flags."""
+    """Everything that decides the study, as flags."""
     flags: dict[str, Any] = {
         "n-envs": spec.num_envs,
         "horizon": spec.horizon,
@@ -293,9 +295,20 @@ def reproducing_flags(spec: StudySpec, request: Request) -> str:
         "rungs": spec.rungs,
         "seed": spec.seed,
         "search-space": request.search_space,
+        "sampler": spec.sampler,
+        "pruner": spec.pruner,
+        "objective": spec.objective,
     }
+    settings: list[str] = []
     if isinstance(spec, CryptoSpec):
-        flags["tickers"] = ",".join(spec.data.tickers)
+        flags |= {"data-dir": spec.data.dir, "timeframe": spec.data.timeframe, "tickers": ",".join(spec.data.tickers)}
+        flags |= {"recipe": spec.recipe["name"], "holdout": spec.holdout, "cv": spec.cv["scheme"]}
+        flags |= {"groups": spec.cv["groups"], "test-groups": spec.cv["test_groups"]}
+        flags |= {"embargo": spec.cv["embargo_share"]} | {name.replace("_", "-"): spec.env[name] for name in spec.env}
     if isinstance(spec, GameSpec):
         flags |= {"env": spec.environment, "algo": spec.algorithm, "seeds": spec.seeds, "episodes": spec.episodes}
-    return " ".join(f"--{name} {value}" for name, value in flags.items())
+        settings = [
+            f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in spec.env.items()
+        ]
+    pairs = [*flags.items(), *(("env-param", setting) for setting in settings)]
+    return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in pairs)

@@ -140,11 +140,10 @@ class GameExperiment(Experiment):
 
     def describe(self) -> list[str]:
         spec = self.spec
-        settings = ", ".join(f"{name} {value}" for name, value in spec.env.items())
         players = f", {self.seats} players" if self.seats > 1 else ""
         together = ", which learn by playing with each other" if self.together > 1 else ""
         return [
-            f"game: {spec.environment}{players}{f' ({settings})' if settings else ''}; algorithm {spec.algorithm}",
+            f"game: {spec.game}{players}; algorithm {spec.algorithm}",
             f"seeds: {spec.seeds} members per trial{together}, each judged by {spec.episodes} episodes",
         ]
 

@@ -178,7 +178,13 @@ class GameSpec(StudySpec):
 
     @property
     def about(self) -> str:
-        return f"{self.environment}, {self.algorithm}, {self.seeds} seeds, {self.budget:,} steps per seed"
+        return f"{self.game}, {self.algorithm}, {self.seeds} seeds, {self.budget:,} steps per seed"
+
+    @property
+    def game(self) -> str:
+        """Which game: its name, and what was given with --scenario and --env-param."""
+        settings = ", ".join(f"{name} {value}" for name, value in self.env.items())
+        return f"{self.environment} ({settings})" if settings else self.environment
 
 
 def check_folds(cv: CrossValidation, budget: int) -> str | None:

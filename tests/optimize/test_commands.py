@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import re
+import shlex
 import sqlite3
 import time
 from collections.abc import Callable
@@ -17,12 +18,16 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+from envs.crypto.bars import load_bars
 from envs.errors import InputError
 from envs.sizing import Measurement
 from optimize import actions
 from optimize.doctor import examine
+from optimize.freeze import draft_spec, reproducing_flags
 from optimize.launch import SMOKE, make_demo_data
 from optimize.measure import Bench, measure_threads
+from optimize.request import Request
+from optimize.spec import StudySpec
 from optimize.storage import open_storage, storage_url
 from optimize.study import StudyHandle
 from optimize.telemetry import Telemetry, duration
@@ -157,6 +162,24 @@ def test_every_flag_may_stand_in_a_config_file_and_the_command_line_wins(
     assert flags["auto_deploy"] is True
     flags, given = flags_of("--n-trials", 7)
     assert given == {"n_trials"}
+
+
+@pytest.mark.parametrize("words", [
+    (*TRAIN, "--seed", 3, "--fee", 0.001, "--embargo", 0.02, "--sampler", "random", "--objective", "sharpe"),
+    ("--env", "bucket-brigade", "--scenario", "rest_trap", "--env-param", "max_nights=12", "--env-param",
+     "semantics=persistent", "--seeds", 2, "--episodes", 8, "--pruner", "median", "--threads", 1),
+], ids=["market", "game"])  # fmt: skip
+def test_the_flags_that_are_printed_make_the_same_study(
+    words: tuple[object, ...], flags_of: Callable[..., tuple[dict[str, Any], frozenset[str]]], market: Path
+) -> None:
+    def drafted(*words: object) -> tuple[StudySpec, Request]:
+        request = actions._request(*flags_of(*words))
+        bars = load_bars(request.data_dir, request.timeframe, request.tickers) if request.market else None
+        storage = open_storage(storage_url(None, market / "runs"))
+        return draft_spec(storage, request, bars, torch.device("cpu")), request
+
+    spec, request = drafted(*words)
+    assert drafted(*shlex.split(reproducing_flags(spec, request)))[0] == spec
 
 
 @pytest.mark.parametrize(("text", "message"), [

@@ -131,6 +131,8 @@ def test_other_algorithms_are_searched_in_the_same_way(game: str, algorithm: str
 def test_members_of_a_game_of_several_players_learn_by_playing_with_each_other() -> None:
     experiment = make_experiment("bucket-brigade", **GAMES["bucket-brigade"])
     assert (experiment.seats, experiment.together) == (4, 2)
+    for said in (experiment.spec.about, experiment.describe()[0]):
+        assert "bucket-brigade (scenario v2_minimal, max_nights 12), " in said
     trainer = Trainer(experiment)
     usual = to_the_end(trainer, [trainer.start(plan(0))])[0][2]
     one = make_experiment("bucket-brigade", seeds=1, slots=2, **GAMES["bucket-brigade"])
