@@ -67,7 +67,8 @@ class FirstReadyEnvs:
             )
         what = describe(source, own[0])
         sizes = split(len(own), min(workers or cpu_count(), len(own)), here=False).workers
-        self.observations, self.actions = ObservationLayout(what.observation), ActionLayout(what.action)
+        self.actions = ActionLayout(what.action)
+        self.observations = ObservationLayout(what.observation, self.actions)
         self._source, self._rows, self._patience = source, what.rows, patience
         memory = Memory(len(own) * what.rows, self.observations, self.actions, len(sizes))
         self._buffers = memory.buffers

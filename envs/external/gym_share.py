@@ -10,6 +10,7 @@ from typing import Any
 from envs.external.actions import ActionLayout
 from envs.external.buffers import Buffers
 from envs.external.episode_log import EpisodeLog, Snapshot, restart
+from envs.external.info_mask import InfoMask
 from envs.external.observations import ObservationLayout
 from envs.external.share import failed
 from envs.external.sources import Made, Source
@@ -29,9 +30,12 @@ class GymShare:
         observations: ObservationLayout,
         actions: ActionLayout,
         resumable: bool = False,
+        masked: bool = False,
     ) -> None:
-        """own: each environment's own arguments. resumable: whether to keep what `snapshot` needs."""
-        self._source, self._actions, self._buffers = source, actions, buffers
+        """own: each environment's own arguments. resumable: whether to keep what `snapshot` needs. masked: whether
+        `info` has masks.
+        """
+        self._source, self._actions, self._buffers, self._masked = source, actions, buffers, masked
         made = [self._make(env, kwargs) for env, kwargs in enumerate(own)]
         self._envs = [env for env, _ in made]
         self._limits = [math.inf if limit is None else limit for _, limit in made]
@@ -127,7 +131,8 @@ class GymShare:
 
     def _make(self, row: int, own: Mapping[str, Any]) -> Made:
         try:
-            return self._source.make(own)
+            made = self._source.make(own)
+            return made._replace(env=InfoMask(made.env)) if self._masked else made
         except Exception:
             failed(row)
 

@@ -56,7 +56,7 @@ def split(envs: int, workers: int, here: bool) -> Layout:
 class HostedEnvs:
     """`len(own)` environments of one source; `buffers` has what their rows saw last, and takes their actions.
 
-    observations, actions: how these are laid out in the buffers.
+    observations, actions: how these are laid out in the buffers. rows: of each environment.
     """
 
     def __init__(
@@ -87,13 +87,14 @@ class HostedEnvs:
         reason = unsendable(source, own) if layout.workers else ""
         if reason:
             raise InputError(f"{source.name} cannot be stepped in workers: {reason}")
-        self._source, self._own, self._kind, self._rows = source, list(own), description.kind, description.rows
-        self.observations = ObservationLayout(description.observation)
+        self._source, self._own, self._kind, self.rows = source, list(own), description.kind, description.rows
         self.actions = ActionLayout(description.action)
+        self.observations = ObservationLayout(description.observation, self.actions)
         self._patience, self._restarts, self._spin, self._resumable = patience, restarts, spin, resumable
         self._seeds: list[int | None] = [None] * len(own)
-        self._memory = Memory(len(own) * self._rows, self.observations, self.actions, len(layout.workers))
+        self._memory = Memory(len(own) * self.rows, self.observations, self.actions, len(layout.workers))
         self.layout, self.buffers = layout, self._memory.buffers
+        self.observations.allow_all(self.buffers.obs)  # of idle rows
         self._firsts = [layout.here + sum(layout.workers[:index]) for index in range(len(layout.workers))]
         self._workers: list[Worker] = []
         self._leave = weakref.finalize(self, close_all, self._workers)
@@ -147,7 +148,7 @@ class HostedEnvs:
         """Bring these back there, by the same actions; False where that can't be done, and where they then see
         something else than `buffers` said when this was called.
         """
-        rows = [slice(env * self._rows, (env + 1) * self._rows) for env in envs]
+        rows = [slice(env * self.rows, (env + 1) * self.rows) for env in envs]
         expected = [self.buffers.obs[own].tobytes() for own in rows]
         by_env = dict(zip(envs, snapshots, strict=True))
         done: list[bool] = self._everywhere("restore", list(envs), lambda some: [by_env[env] for env in some])
@@ -168,16 +169,16 @@ class HostedEnvs:
     def _make_share(self) -> Share:
         """This process's."""
         own = self._own[: self.layout.here]
-        rows = self.buffers.part(0, len(own) * self._rows)
+        rows = self.buffers.part(0, len(own) * self.rows)
         return make_share(
-            self._source, own, rows, self.observations, self.actions, self._kind, self._rows, self._resumable
+            self._source, own, rows, self.observations, self.actions, self._kind, self.rows, self._resumable
         )
 
     def _start(self, index: int) -> Worker:
         first = self._firsts[index]
         own = tuple(self._own[first : first + self.layout.workers[index]])
         setup = Setup(
-            self._source, own, self.observations, self.actions, self._kind, self._rows, first, len(self._own),
+            self._source, own, self.observations, self.actions, self._kind, self.rows, first, len(self._own),
             len(self.layout.workers), index, self._spin, handoff.ORDERED, resumable=self._resumable,
         )  # fmt: skip
         return Worker(setup, self._memory)
@@ -222,7 +223,7 @@ class HostedEnvs:
         self._restarts -= 1
         logging.getLogger(__name__).warning("%s\n(made anew; %d more times)", self._error(failure), self._restarts)
         envs = self._range(index)
-        rows = slice(envs.start * self._rows, envs.stop * self._rows)
+        rows = slice(envs.start * self.rows, envs.stop * self.rows)
         last = self.buffers.obs[rows].copy()
         live = [env for env in envs if self._seeds[env] is not None]
         try:
@@ -239,7 +240,7 @@ class HostedEnvs:
         buffers.final[rows] = last
         buffers.reward[rows], buffers.terminated[rows] = 0.0, False
         for env in live:
-            buffers.truncated[env * self._rows : (env + 1) * self._rows] = True
+            buffers.truncated[env * self.rows : (env + 1) * self.rows] = True
 
     def _error(self, failure: Exception) -> RunError:
         text = str(failure)

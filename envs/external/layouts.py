@@ -18,8 +18,10 @@ import gymnasium
 import numpy as np
 
 from envs.errors import InputError
+from envs.external.action_check import ActionCheck
 from envs.external.driver import unsendable
 from envs.external.hosted import HostedEnvs, Layout, split
+from envs.external.masks import masks_of
 from envs.external.sources import Description, Source, describe
 from envs.remembered import MachineFile, cache_dir
 from envs.sizing import cpu_count, processor_name
@@ -135,6 +137,7 @@ class _Candidate:
         rng = np.random.default_rng(0)
         drawn = rng.uniform(actions.low, actions.high + actions.discrete, (16, *shape))  # choices are rounded down
         self._actions = drawn.astype(actions.dtype)
+        self._check = ActionCheck(shape[0], 1, actions, masks_of(self._envs, 1))
         self._envs.reset(range(len(own)), range(len(own)))
         self._turn = 0
         self._step()
@@ -153,5 +156,6 @@ class _Candidate:
 
     def _step(self) -> None:
         self._turn = (self._turn + 1) % len(self._actions)
-        self._envs.buffers.action[:] = self._actions[self._turn]
+        # Where some are masked, the first that are not instead: many environments raise otherwise.
+        self._envs.buffers.action[:] = self._check.legal(self._actions[self._turn])
         self._envs.step()

@@ -2,6 +2,8 @@
 
 A row holds every leaf of a Dict or Tuple space next to each other, in its own dtype, as compactly as it came: that is
 what lies in shared memory and crosses to a GPU. Only there it becomes numbers: one-hot where a leaf is a choice.
+
+A Dict's "action_mask" beside choices is no observation, but says which of their options are legal.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envs.errors import InputError
+from envs.external.actions import ActionLayout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+MASK = "action_mask"
 SMALLEST_IMAGE = 36  # pixels on a side: below, a picture is few enough numbers for a plain network
 # What a leaf is stored as. Torch computes with few unsigned kinds, and networks with float32.
 _STORED = {
@@ -61,14 +65,21 @@ class ObservationLayout:
     """How observations of one space are laid out.
 
     dtype: of a row, structured, one field per leaf. size: numbers that a network reads. image_shape: (channels,
-    height, width) where the whole observation is an image of bytes. Raises InputError for a space without a fixed size.
+    height, width) where the whole observation is an image of bytes. masked: whether rows say which options of actions
+    are legal. Raises InputError for a space without a fixed size.
     """
 
-    def __init__(self, space: spaces.Space[Any]) -> None:
+    def __init__(self, space: spaces.Space[Any], actions: ActionLayout | None = None) -> None:
+        """actions: those that an "action_mask" in the space is about; None: it is like any other key."""
         self.space = space
         found = list(_leaves(space, ()))
-        if not found:
+        self.masked = (
+            actions is not None and actions.discrete and isinstance(space, spaces.Dict) and MASK in space.spaces
+        )
+        if len(found) == sum(self._of_mask(leaf) for leaf in found):
             raise InputError(f"the observation space {space} is empty; there is nothing to learn from")
+        if self.masked and actions is not None:
+            _check_flags([leaf for leaf in found if self._of_mask(leaf)], sum(actions.choices))
         # Widest first, each at a multiple of its width: so every leaf of every row is aligned.
         found.sort(key=lambda leaf: -leaf.dtype.itemsize)
         offset, self.leaves = 0, []
@@ -84,13 +95,26 @@ class ObservationLayout:
                 "itemsize": -(-offset // widest) * widest,
             }
         )
-        self.image_shape, self._channels_last = _image(space)
-        self.size = sum(leaf.columns for leaf in self.leaves)
+        self.image_shape, self._channels_last = _image(_without_mask(space) if self.masked else space)
+        self._read = [leaf for leaf in self.leaves if not self._of_mask(leaf)]  # by networks
+        self.size = sum(leaf.columns for leaf in self._read)
         self._plain = len(self.leaves) == 1 and self.leaves[0].dtype == np.float32
 
     def fields(self, rows: NDArray[Any]) -> list[NDArray[Any]]:
         """Views of (n,) rows, one (n, *shape) per leaf."""
         return [rows[name] for name in self.dtype.names or ()]
+
+    def flags(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+        """(n, options) from (n,) rows: which options of all choices, one after the other, their masks call legal."""
+        (mask,) = (field for leaf, field in zip(self.leaves, self.fields(rows), strict=True) if self._of_mask(leaf))
+        flags: NDArray[np.bool_] = mask.reshape(len(rows), -1) != 0
+        return flags
+
+    def allow_all(self, rows: NDArray[Any]) -> None:
+        """Write masks into (n,) rows that call everything legal; does nothing where there are none."""
+        for leaf, field in zip(self.leaves, self.fields(rows), strict=True):
+            if self._of_mask(leaf):
+                field[...] = 1
 
     def writer(self, rows: NDArray[Any]) -> Writer:
         """What writes observations into (n,) rows."""
@@ -107,11 +131,11 @@ class ObservationLayout:
             return raw.view(torch.float32)
         rows = len(raw)
         if self.image_shape is not None:
-            shape = self.leaves[0].shape
-            image = raw[:, : prod(shape)].view(rows, *shape)
+            (leaf,) = self._read
+            image = raw[:, leaf.offset : leaf.offset + leaf.bytes].view(rows, *leaf.shape)
             return image.movedim(-1, 1).reshape(rows, -1) if self._channels_last else image.reshape(rows, -1)
         parts = []
-        for leaf in self.leaves:
+        for leaf in self._read:
             values = raw[:, leaf.offset : leaf.offset + leaf.bytes].view(_torch_dtype(leaf.dtype))
             if not leaf.choices:
                 parts.append(values.float())
@@ -119,6 +143,9 @@ class ObservationLayout:
                 options = torch.arange(start, start + size, device=raw.device)
                 parts.append(values[:, column, None].eq(options).float())
         return torch.cat(parts, 1)
+
+    def _of_mask(self, leaf: Leaf) -> bool:
+        return self.masked and leaf.path[0] == MASK
 
 
 class Writer:
@@ -186,6 +213,20 @@ def _leaves(space: spaces.Space[Any], path: tuple[str | int, ...]) -> list[Leaf]
         f"an observation space{where} is {space}; spaces that can be learned from are Box, Discrete, MultiDiscrete, "
         "MultiBinary, and Dict and Tuple of them"
     )
+
+
+def _check_flags(mask: Sequence[Leaf], options: int) -> None:
+    flags = sum(prod(leaf.shape) for leaf in mask)
+    if len(mask) != 1 or flags != options:
+        raise InputError(
+            f"the {MASK} in the observation space has {flags} flags in {len(mask)} parts, and actions have {options} "
+            "options; it must be one array with a flag for each"
+        )
+
+
+def _without_mask(space: Any) -> spaces.Space[Any]:
+    rest = {name: part for name, part in space.items() if name != MASK}
+    return next(iter(rest.values())) if len(rest) == 1 else spaces.Dict(rest)
 
 
 def _image(space: spaces.Space[Any]) -> tuple[tuple[int, int, int] | None, bool]:

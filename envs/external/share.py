@@ -10,7 +10,7 @@ from envs.external.actions import ActionLayout
 from envs.external.buffers import Buffers
 from envs.external.episode_log import Snapshot
 from envs.external.observations import ObservationLayout
-from envs.external.sources import SINGLE, Source
+from envs.external.sources import MASKED, SINGLE, Source
 
 
 class EnvFailure(Exception):
@@ -70,10 +70,10 @@ def make_share(
 
     resumable: whether `snapshot` is going to be asked for. Raises EnvFailure where one cannot be made.
     """
-    if kind == SINGLE:
+    if kind in (SINGLE, MASKED):
         from envs.external.gym_share import GymShare
 
-        return GymShare(source, own, buffers, observations, actions, resumable)
+        return GymShare(source, own, buffers, observations, actions, resumable, masked=kind == MASKED)
     from envs.external.game_share import GameShare
 
     return GameShare(source, own, buffers, observations, actions, kind, rows)

@@ -11,8 +11,10 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from envs.errors import InputError
+from envs.external.info_mask import InfoMask, tells
 
 SINGLE, PARALLEL, VECTOR, BUFFERED = "gymnasium.Env", "parallel", "gymnasium.vector.VectorEnv", "buffered"
+MASKED = "gymnasium.Env with masks in info"
 
 
 class Made(NamedTuple):
@@ -101,6 +103,8 @@ def describe(source: Source, own: Mapping[str, Any]) -> Description:
     env, limit = source.make(own)
     try:
         if isinstance(env, gymnasium.Env):
+            if tells(env):
+                return Description(MASKED, InfoMask(env).observation_space, env.action_space, 1, limit)
             return Description(SINGLE, env.observation_space, env.action_space, 1, limit)
         if isinstance(env, VectorEnv):
             return Description(VECTOR, env.single_observation_space, env.single_action_space, env.num_envs, limit)
@@ -108,6 +112,11 @@ def describe(source: Source, own: Mapping[str, Any]) -> Description:
             observation, action = _common(source, env)
             return Description(PARALLEL, observation, action, len(env.possible_agents), limit)
         if hasattr(env, "single_observation_space") and hasattr(env, "num_agents"):
+            if isinstance(env.single_observation_space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+                raise InputError(
+                    f"{source.name} has the single_observation_space {env.single_observation_space}, and must have one "
+                    "array to write into: a Box"
+                )
             return Description(
                 BUFFERED, env.single_observation_space, env.single_action_space, int(env.num_agents), limit
             )

@@ -17,7 +17,8 @@ from envs.external.action_check import ActionCheck
 from envs.external.episode_log import Snapshot
 from envs.external.hosted import HostedEnvs, Layout
 from envs.external.layouts import choose_layout
-from envs.external.sources import SINGLE, FactorySource, GymSource, Source, describe
+from envs.external.masks import masks_of
+from envs.external.sources import MASKED, SINGLE, FactorySource, GymSource, Source, describe
 from envs.streams import Streams
 from envs.vec_env import Step, VecEnv
 
@@ -30,7 +31,8 @@ class ExternalVecEnv(VecEnv):
     They step on the CPU, whatever the device is, so `step` waits for the actions: it is the one kind of environment
     that cannot be without. Observations: (num_envs, state_dim) float32, Dict and Tuple spaces flattened and choices
     one-hot; or uint8 where `image_shape` is set. Actions: in [-1, 1], scaled to the bounds of a Box; int64 choices from
-    0 otherwise. Slots that were never seeded are idle: they are not stepped, and show zeros.
+    0 otherwise; an "action_mask" among the observations, or in `info`, says which of their options are legal. Slots
+    that were never seeded are idle: they are not stepped, and show zeros.
 
     An environment's state cannot be taken out of it. So a member that `set_member` puts back is brought to where it was
     by its episodes' actions, once more from their beginnings: exactly there, where an environment has its random
@@ -89,7 +91,7 @@ class ExternalVecEnv(VecEnv):
         )
         self._observations, self._actions = self._envs.observations, self._envs.actions
         self.max_step = what.limit or ENDLESS
-        self.crewed = what.kind != SINGLE
+        self.crewed = what.kind not in (SINGLE, MASKED)
         self.state_dim, self.image_shape = self._observations.size, self._observations.image_shape
         self.if_discrete = self._actions.discrete
         self.action_dim = sum(self._actions.choices) if self.if_discrete else self._actions.width
@@ -110,7 +112,9 @@ class ExternalVecEnv(VecEnv):
             torch.from_numpy, (buffers.terminated, buffers.truncated, buffers.present)
         )
         self._streams = Streams(self.num_members)
-        self._check = ActionCheck(self.num_envs, envs_per_member, self._actions)
+        self._masks = masks_of(self._envs, envs_per_member)
+        self.masked = self._masks is not None
+        self._check = ActionCheck(self.num_envs, envs_per_member, self._actions, self._masks)
         self._seeds: list[list[int]] = [[] for _ in own]
         self._began_anew = [False] * self.num_members
         self._started = False
@@ -167,6 +171,12 @@ class ExternalVecEnv(VecEnv):
     def present(self) -> Tensor:
         """See `VecEnv.present`."""
         return self._own(self._present) if self.crewed else super().present()
+
+    def action_mask(self, chosen: Tensor) -> Tensor:
+        """See `VecEnv.action_mask`. What is legal does not depend on the choices before."""
+        if self._masks is None:
+            return super().action_mask(chosen)
+        return self._masks.of_choice(chosen.shape[1]).to(self.device)
 
     def final_obs(self) -> Tensor:
         """See `VecEnv.final_obs`."""

@@ -195,3 +195,75 @@ class Pixels(gymnasium.Env[Any, Any]):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self._picture[..., 0] += 1
         return self._picture, float(action[0] + 100.0 * action[1]), False, False, {}
+
+
+class Masked(gymnasium.Env[Any, Any]):
+    """Which of its options are legal is drawn anew at every step; others it doesn't take. The last legal one pays 1.
+
+    several: two choices instead of one. told: whether the mask is in the observation, or else in `info`. empty: at that
+    step of an episode nothing is legal.
+    """
+
+    def __init__(self, several: bool = False, told: bool = True, length: int = 6, empty: int = -1) -> None:
+        sizes = (3, 2) if several else (4,)
+        self.action_space = spaces.MultiDiscrete(sizes) if several else spaces.Discrete(4, start=-1)
+        seen = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        flags = spaces.Box(0, 1, (sum(sizes),), np.int8)
+        self.observation_space = spaces.Dict(observation=seen, action_mask=flags) if told else seen
+        self._sizes, self._told, self._length, self._empty = sizes, told, length, empty
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self._count = 0
+        return self._observe()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        chosen = action if len(self._sizes) > 1 else [action + 1]
+        for option, legal in zip(chosen, np.split(self._mask, self._sizes[:1]), strict=False):
+            assert legal[option], f"{option} is illegal: {legal}"
+        reward = float(chosen[0] == np.flatnonzero(self._mask[: self._sizes[0]])[-1])
+        self._count += 1
+        seen, info = self._observe()
+        return seen, reward, self._count >= self._length, False, info
+
+    def _observe(self) -> tuple[Any, dict[str, Any]]:
+        parts = [self.np_random.integers(0, 2, size, np.int8) for size in self._sizes]
+        for part in parts:
+            part[self.np_random.integers(len(part))] = self._count != self._empty
+            part *= self._count != self._empty
+        self._mask = np.concatenate(parts)
+        seen = np.array([self._count, self.np_random.random()], np.float32)
+        if self._told:
+            return {"observation": seen, "action_mask": self._mask.copy()}, {}
+        return seen, {"action_mask": self._mask.copy()}
+
+
+def masked_ones(mode: AutoresetMode) -> SyncVectorEnv:
+    """Two of them."""
+    return SyncVectorEnv([Masked] * 2, autoreset_mode=mode)
+
+
+class Table(Tag):
+    """That game of three, who may do only what their masks allow: agent i not i, and not what all did before."""
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        seen, flags = super().observation_space(agent), spaces.MultiBinary(4)
+        return spaces.Dict(observation=seen, action_mask=flags)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:  # noqa: ARG002
+        return spaces.Discrete(4)
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        for agent, action in actions.items():
+            assert self._mask(agent)[action], (agent, action)
+        return super().step({agent: [action] for agent, action in actions.items()})
+
+    def _mask(self, agent: str) -> np.ndarray:
+        own = np.ones(4, np.int8)
+        own[[self.possible_agents.index(agent), self._count % 4]] = 0
+        return own
+
+    def _observe(self) -> dict[str, Any]:
+        seen = super()._observe()
+        return {agent: {"observation": own, "action_mask": self._mask(agent)} for agent, own in seen.items()}
