@@ -40,18 +40,25 @@ def write_trial(
     paths: PathTrades,
     metrics: Sequence[Metrics],
     times: NDArray[np.int64],
-) -> dict[str, Any]:
+) -> dict[str, str]:
     """Write `members.safetensors`, `paths.parquet` and `metrics.json` into the trial's folder.
 
     members: one actor per fold. times: (T,) open of the bar of each column of the paths, seconds since the epoch.
-    Returns {"path", "sha256"} of the members' file, the path relative to the run directory.
+    Returns `scored_file` of the members.
     """
     weights = folder / "members.safetensors"
     save_members(weights, members)
     frame = path_frame(paths, times)
     write_atomic(folder / "paths.parquet", lambda path: frame.to_parquet(path, index=False))
     write_atomic(folder / "metrics.json", json.dumps([m.to_dict() for m in metrics], indent=1))
-    return {"path": f"{folder.name}/{weights.name}", "sha256": hashlib.sha256(weights.read_bytes()).hexdigest()}
+    return scored_file(weights)
+
+
+def scored_file(path: Path) -> dict[str, str]:
+    """What is written on a trial of a file in its folder, so that promotion finds these very bytes: `path`, relative to
+    the run directory, and `sha256`.
+    """
+    return {"path": f"{path.parent.name}/{path.name}", "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
 def path_frame(paths: PathTrades, times: NDArray[np.int64]) -> pd.DataFrame:

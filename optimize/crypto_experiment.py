@@ -196,7 +196,7 @@ class CryptoExperiment(Experiment):
             f"purge {splits.purge} bars, hold-out {splits.holdout[1] - splits.holdout[0]:,} bars",
         ]
 
-    def write(self, folder: Path, members: Sequence[StateDict], evaluation: CryptoEvaluation) -> dict[str, Any]:
+    def write(self, folder: Path, members: Sequence[StateDict], evaluation: CryptoEvaluation) -> dict[str, str]:
         times = self.market.bars.time[self.splits.path_bars]
         return write_trial(folder, members, evaluation.paths, evaluation.metrics, times)
 

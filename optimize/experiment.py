@@ -42,12 +42,10 @@ class Experiment(ABC):
     """Environments and normalisers of one study. device: where training runs.
 
     member: what a trial's members are called. together: members that share environments and so must be in one program.
-    published: names of a complete trial's files that the dashboard shows, the first one a picture of it.
     """
 
     member: str
     together: int = 1
-    published: tuple[str, ...]
 
     def __init__(self, spec: StudySpec, device: torch.device) -> None:
         self.spec, self.device = spec, device
@@ -57,6 +55,11 @@ class Experiment(ABC):
     def members(self) -> int:
         """Members of one trial."""
         return self.spec.members
+
+    @property
+    @abstractmethod
+    def published(self) -> tuple[str, ...]:
+        """Names of a complete trial's files that the dashboard shows, the first one a picture of it."""
 
     @abstractmethod
     def env_params(self, settings: Settings) -> Any:
@@ -99,9 +102,9 @@ class Experiment(ABC):
         """What a person wants to know when the study starts, in lines."""
 
     @abstractmethod
-    def write(self, folder: Path, members: Sequence[StateDict], evaluation: Any) -> dict[str, Any]:
-        """Everything that a complete trial leaves, but for its pictures. Returns {"path", "sha256"} of the members'
-        file, the path relative to the run directory.
+    def write(self, folder: Path, members: Sequence[StateDict], evaluation: Any) -> dict[str, str]:
+        """Everything that a complete trial leaves, but for its pictures. Returns what `optimize.artifacts.scored_file`
+        says of the members' file.
         """
 
     @abstractmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from envs.games.play import Episodes, interquartile_mean, interval, play_episode
 from envs.games.registry import GameEnv, get_game
 from envs.streams import derive_seed
 from envs.vec_env import VecEnv
+from optimize.artifacts import scored_file
 from optimize.experiment import Evaluation, Experiment
 from optimize.league_artifacts import draw_league, write_league
 from optimize.search_space import Settings
@@ -148,7 +148,7 @@ class GameExperiment(Experiment):
         ]
 
     @property
-    def published(self) -> tuple[str, ...]:  # type: ignore[override]
+    def published(self) -> tuple[str, ...]:
         """With the league of the trial's members where the game is one of several players."""
         league = ("league.png", "league.json") if self._in_league else ()
         return ("returns.png", *league, "episodes.parquet")
@@ -157,7 +157,7 @@ class GameExperiment(Experiment):
     def _in_league(self) -> bool:
         return self.seats > 1 and self.algorithm.frozen
 
-    def write(self, folder: Path, members: Sequence[StateDict], evaluation: GameEvaluation) -> dict[str, Any]:
+    def write(self, folder: Path, members: Sequence[StateDict], evaluation: GameEvaluation) -> dict[str, str]:
         weights = folder / "members.safetensors"
         if self.algorithm.frozen:
             save_members(weights, members)
@@ -167,8 +167,7 @@ class GameExperiment(Experiment):
         frame = episode_frame(evaluation.episodes)
         write_atomic(folder / "episodes.parquet", lambda path: frame.to_parquet(path, index=False))
         write_atomic(folder / "metrics.json", json.dumps(evaluation.metrics(), indent=1))
-        sha256 = hashlib.sha256(weights.read_bytes()).hexdigest()
-        return {"path": f"{folder.name}/{weights.name}", "sha256": sha256}
+        return scored_file(weights)
 
     def draw(self, folder: Path, title: str) -> None:
         if self._in_league:
