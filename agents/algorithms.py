@@ -15,6 +15,7 @@ from agents.learner import Learner
 from agents.networks import Shape
 from agents.ppo import PPO
 from agents.ppo_params import PPOParams
+from agents.program import Program
 from agents.sac import SAC, SACParams, SACStats
 from envs.errors import InputError
 
@@ -43,6 +44,11 @@ class Algorithm:
     frozen: bool = True
     games: tuple[str, ...] = ()
     extras: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it takes plain environments alone (`agents.program.check_plain`)."""
+        return isinstance(self.learner, type) and issubclass(self.learner, Program)
 
     @property
     def table(self) -> str:

@@ -203,11 +203,7 @@ class Program(ABC):
 
     def _check(self, env: VecEnv) -> None:
         shape = self.shape
-        if env.masked or env.crewed or env.action_dims or env.image_shape is not None:
-            raise InputError(
-                f"{shape.algorithm} takes environments of one choice or of numbers, all of them legal and in every "
-                f"row, seen as numbers; {env.env_name} asks for more: use ppo."
-            )
+        check_plain(shape.algorithm, env)
         wanted = (shape.slots, shape.num_envs, shape.state_dim, shape.action_dim, shape.privileged_dim)
         given = (env.num_members, env.envs_per_member, env.state_dim, env.action_dim, env.privileged_dim)
         if (*wanted, shape.discrete) != (*given, env.if_discrete):
@@ -215,6 +211,22 @@ class Program(ABC):
                 f"the environment's (members, rows, state, action, privileged) {given} and discrete {env.if_discrete} "
                 f"are not the shape's {wanted} and {shape.discrete}"
             )
+
+
+def check_plain(algorithm: str, env: Any) -> None:
+    """Raise InputError for an environment that `Program`s don't take. env: a `VecEnv`, or a game's."""
+    more = {
+        "actions that may be illegal (an action_mask)": env.masked,
+        "agents that come and go": env.crewed,
+        "several choices": env.action_dims,
+        "images": env.image_shape is not None,
+    }
+    found = [name for name, there in more.items() if there]
+    if found:
+        raise InputError(
+            f"{algorithm} takes environments of one choice or of numbers, all of them legal and in every row, seen as "
+            f"numbers; {env.env_name} has {', '.join(found)}: use ppo."
+        )
 
 
 def params_of(kind: Callable[..., Any], numbers: Sequence[float]) -> Any:

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from agents.learner import Act, StateDict
 from agents.policy import load_members, save_members
+from agents.program import check_plain
 from envs.errors import InputError
+from envs.external.vec_env import ExternalVecEnv
 from envs.files import write_atomic
 from envs.games.play import Episodes, interquartile_mean, interval, play_episodes, random_actions
 from envs.games.registry import GameEnv, get_game
@@ -85,12 +87,17 @@ class GameExperiment(Experiment):
                 f"--algo {spec.algorithm} has no {kind} actions, and those of --env {spec.environment} are; "
                 "choose another algorithm"
             )
+        if self.algorithm.plain:
+            check_plain(f"--algo {spec.algorithm}", look)
         self._normaliser = _scale(look, derive_seed(spec.seed, "normaliser"))
         self._judging: GameEnv | None = None
 
     def _make(self, members: int, num_envs: int, together: int = 1, device: torch.device | None = None) -> GameEnv:
         params = self.game.params(**self.spec.env)
-        return self.game.make([params] * members, num_envs, together=together, device=device or self.device)
+        env = self.game.make([params] * members, num_envs, together=together, device=device or self.device)
+        if self.algorithm.plain and isinstance(env, ExternalVecEnv):
+            env.ignore_advice()
+        return env
 
     def env_params(self, settings: Settings) -> Any:
         return self.game.params(**self.spec.env_settings(settings))

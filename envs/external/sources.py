@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from envs.errors import InputError
@@ -22,6 +24,28 @@ class Made(NamedTuple):
 
     env: Any
     limit: int | None
+
+
+def spec_of(env_id: str) -> EnvSpec:
+    """What Gymnasium knows by that id; by `module:id` once that module is imported, which then registers it.
+
+    Raises InputError where it knows nothing.
+    """
+    module, _, name = env_id.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        return gymnasium.spec(name)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"gym:{env_id}: {error}; the module must be installed, or its folder stand in PYTHONPATH"
+        ) from error
+    except gymnasium.error.Error as error:
+        unheard = isinstance(error, gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound)
+        hint = "; gym:MODULE:ID imports MODULE first, which may register it" if unheard and not module else ""
+        raise InputError(f"gym:{env_id}: Gymnasium knows no such environment ({error}){hint}") from error
+    except Exception as error:  # whatever a module raises
+        raise InputError(f"gym:{env_id} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -44,6 +68,8 @@ class GymSource:
         kwargs = {**self.kwargs, **own}
         try:
             return self._vector(kwargs) if self.batched else self._single(kwargs)
+        except InputError:
+            raise
         except Exception as error:
             said = f" with {kwargs}" if kwargs else ""
             raise InputError(f"{self.name}{said} cannot be made: {type(error).__name__}: {error}") from error
@@ -56,7 +82,7 @@ class GymSource:
         """Gymnasium's wrappers that only check or count are left out where that changes nothing: whoever steps the
         environment resets it in time and counts for itself.
         """
-        spec = gymnasium.spec(self.env_id)
+        spec = spec_of(self.env_id)
         limit = kwargs.pop("max_episode_steps", None) or spec.max_episode_steps
         if spec.additional_wrappers:  # the limit counts steps inside of these
             return Made(gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **kwargs), None)

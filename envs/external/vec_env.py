@@ -57,11 +57,11 @@ class ExternalVecEnv(VecEnv):
     ) -> None:
         """Call `reset` before the first step.
 
-        source: a Gymnasium id, with or without `gym:` before it; or what makes one environment (`sources.describe`
-        says of which kinds). members: how many, or each one's own arguments for making it. kwargs: the arguments that
-        all have. debug: check for illegal actions after every step. layout: who steps what; None: what was measured
-        to be the fastest here (`layouts.choose_layout`). patience, restarts: see `HostedEnvs`. Raises InputError where
-        it cannot be made, or its spaces are not such as can be learned in.
+        source: a Gymnasium id, with or without `gym:` before it (`MODULE:ID` imports the module first); or what makes
+        one environment (`sources.describe` says of which kinds). members: how many, or each one's own arguments for
+        making it. kwargs: the arguments that all have. debug: check for illegal actions after every step. layout: who
+        steps what; None: what was measured to be the fastest here (`layouts.choose_layout`). patience, restarts: see
+        `HostedEnvs`. Raises InputError where it cannot be made, or its spaces are not such as can be learned in.
         """
         self._source = _source(source, kwargs)
         own = [{}] * members if isinstance(members, int) else [dict(params) for params in members]
@@ -127,6 +127,14 @@ class ExternalVecEnv(VecEnv):
         if params != self._params[member]:
             self._envs.make(self._own_envs(member), params)
             self._params[member] = params
+
+    def ignore_advice(self) -> None:
+        """Take a mask that is in `info` alone for the advice that it is: the environment must take any action of its
+        space. For learners that know no masks. One among the observations stays.
+        """
+        if self._what.kind == MASKED:
+            self._masks, self.masked = None, False
+            self._check = ActionCheck(self.num_envs, self.envs_per_member, self._actions)
 
     def member_params(self, member: int) -> Mapping[str, Any]:
         """The arguments that a slot was configured with."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-import gymnasium
 import torch
 from torch import Tensor
 
 from envs.errors import InputError
+from envs.external.sources import spec_of
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.bucket_brigade import BucketBrigade
 from envs.games.bucket_observation import BucketObservation
@@ -133,9 +133,9 @@ def _gym_params(**arguments: Any) -> GymParams:
 
 def _gym(name: str) -> Game:
     try:
-        gymnasium.spec(name.removeprefix("gym:"))
-    except (gymnasium.error.Error, ImportError) as error:
-        raise InputError(f"--env {name}: Gymnasium knows no such environment ({error})") from None
+        spec_of(name.removeprefix("gym:"))
+    except InputError as error:
+        raise InputError(f"--env {error}") from None
 
     def make(
         params: Sequence[Any],

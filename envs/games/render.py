@@ -14,6 +14,7 @@ import gymnasium
 from PIL import Image, ImageDraw, ImageFont
 
 from envs.errors import InputError
+from envs.external.sources import spec_of
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.bucket_brigade import BucketBrigade
 from envs.games.bucket_render import Scene, as_frame, as_text, scene
@@ -152,7 +153,7 @@ _RENDERERS: Mapping[str, Callable[[GameEnv, Any], Renderer]] = {
 
 
 def _gymnasium(name: str, arguments: dict[str, Any], *, pictures: bool) -> tuple[GameEnv, Renderer]:
-    spec = gymnasium.spec(name.removeprefix("gym:"))
+    spec = spec_of(name.removeprefix("gym:"))
     made: list[gymnasium.Env[Any, Any]] = []
 
     def make(mode: str | None) -> gymnasium.Env[Any, Any]:

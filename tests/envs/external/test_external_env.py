@@ -177,13 +177,28 @@ def test_illegal_actions_are_named_and_never_reach_the_environment() -> None:
 @pytest.mark.parametrize(
     ("name", "kwargs", "said"),
     [
-        ("NoSuchGame-v0", {}, "gym:NoSuchGame-v0 cannot be made"),
+        ("NoSuchGame-v0", {}, "gym:NoSuchGame-v0: Gymnasium knows no such environment .* gym:MODULE:ID imports MODULE"),
+        ("CartPole-v9", {}, r"CartPole-v9: Gymnasium knows no such environment \([^;]*\)$"),
+        (
+            "nowhere.to_be_found:Game-v0",
+            {},
+            "gym:nowhere.to_be_found:Game-v0: No module named 'nowhere'; the module",
+        ),
+        ("tests.envs.external.registering:Nope-v0", {}, "knows no such environment"),
+        ("tests.envs.external.spoilt:Game-v0", {}, "spoilt:Game-v0 cannot be imported: ZeroDivisionError"),
         ("CartPole-v1", {"wind": 3}, "with {'wind': 3} cannot"),
     ],
 )
 def test_what_cannot_be_made_is_refused(name: str, kwargs: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         ExternalVecEnv(name, 1, 1, **kwargs)
+
+
+def test_a_module_may_be_named_that_registers_the_environment() -> None:
+    env = ExternalVecEnv("gym:tests.envs.external.registering:tests/Counter-v0", 1, 3, layout=Layout(1, (2,)))
+    env.reset(0)
+    assert env.step(torch.ones(3, dtype=torch.int64)).reward.tolist() == [1.0] * 3
+    env.close()
 
 
 def test_orders_and_shapes_are_checked() -> None:

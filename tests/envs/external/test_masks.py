@@ -255,6 +255,20 @@ def test_other_algorithms_refuse() -> None:
         D3QN(shape, "cpu").train(env, 1)
 
 
+def test_what_info_says_is_advice_to_those_that_know_no_masks() -> None:
+    env = ExternalVecEnv("Taxi-v4", 1, 2)
+    env.reset(0)
+    legal = masks(env)[0]
+    assert 0 < legal.sum() < legal.numel()
+    env.ignore_advice()
+    assert not env.masked
+    env.step(legal.long().argmin(1))
+    env.check()
+    strict = ExternalVecEnv(Masked, 1, 2)
+    strict.ignore_advice()
+    assert strict.masked
+
+
 class Boxed(Buffered):
     single_observation_space = spaces.Dict(observation=spaces.Discrete(2), action_mask=spaces.MultiBinary(3))
 
