@@ -86,6 +86,8 @@ class _Paper:
         names = list(self.source.slots())
         if self.slot is None:
             return names
+        if self.slot not in names and self.source.plays(self.slot):
+            raise InputError(f"slot {self.slot!r} holds a player of a game: sweepd play {self.slot} shows it")
         if self.slot not in names:
             raise InputError(f"there is no slot {self.slot!r}; slots: {', '.join(names)}")
         return [self.slot]

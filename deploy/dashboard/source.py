@@ -54,13 +54,23 @@ class PaperSource:
         self._lock = threading.Lock()
 
     def slots(self) -> dict[str, Health]:
-        """How each slot is, by name. Raises InputError where there is none."""
+        """How each slot that trades is, by name. Raises InputError where there is none."""
         registry, cache = self._open()
         now, traders = time.time(), {trader.slot: trader for trader in cache.store.traders()}
         names = slot_names(registry, cache.store)
+        games = sorted(registry.game_slots())
+        if games and not names:
+            raise InputError(
+                f"no slot of {self._folder} trades: {', '.join(games)} hold players of games; sweepd play SLOT shows "
+                "one, and dashboard --training how a study goes"
+            )
         if not names:
             raise InputError(f"no slot of {self._folder} has a champion yet: sweepd promote asks for one")
         return {name: health(traders.get(name), now, slot=name) for name in names}
+
+    def plays(self, slot: str) -> bool:
+        """Whether the slot is a game's, which is not among `slots`."""
+        return slot in self._open()[0].game_slots()
 
     def view(self, slot: str, *, days: float | None = None) -> SlotView:
         """A slot as it is now."""

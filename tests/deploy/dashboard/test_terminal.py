@@ -15,12 +15,14 @@ from typer.testing import CliRunner
 from deploy.dashboard import command, words
 from deploy.dashboard.command import dashboard_command
 from deploy.dashboard.terminal import slot_screen
+from deploy.games.promote import GamePromoter
 from deploy.live.store import TraderStore
 from deploy.registry import Registry
 from envs.errors import InputError
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import bundles, write_session
 from tests.deploy.dashboard.test_web import NoStudies, OneStudy
+from tests.deploy.games.players import GOOD, SLOT, study_of
 
 
 def printed(folder: Path, *arguments: str, search: Any = None) -> str:
@@ -113,6 +115,17 @@ def test_what_is_not_there_is_one_sentence(made: Made, tmp_path: Path) -> None:
     Registry(tmp_path)
     with pytest.raises(InputError, match="has a champion yet: sweepd promote"):
         printed(tmp_path, "--once")
+
+
+def test_players_of_games_are_shown_elsewhere(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "deployments")
+    GamePromoter(study_of(tmp_path, [GOOD]), registry, games=4).run()
+    with pytest.raises(InputError, match=f"no slot of .* trades: {SLOT} hold players of games; sweepd play SLOT"):
+        printed(registry.folder, "--json")
+    registry.promote("demo-1h", bundles()[0], expected=None, reason="")
+    assert SLOT not in printed(registry.folder, "--once")
+    with pytest.raises(InputError, match=f"'{SLOT}' holds a player of a game: sweepd play {SLOT} shows it"):
+        printed(registry.folder, "--once", SLOT)
 
 
 def test_markup_in_names_is_text(tmp_path: Path) -> None:
