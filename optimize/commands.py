@@ -170,7 +170,8 @@ def search_commands(
         env: Annotated[
             str,
             typer.Option(
-                help="crypto, cartpole, bucket-brigade, or gym:ID for any Gymnasium environment (gym:Pendulum-v1).",
+                help="crypto, cartpole, bucket-brigade, gym:ID for any Gymnasium environment (gym:Pendulum-v1), or "
+                "MODULE:NAME for a game of your own (docs/games.md).",
                 rich_help_panel=GAME,
             ),
         ] = "crypto",

@@ -92,15 +92,16 @@ def _publish(console: Console, study: GameStudy, promotion: Promotion) -> None:
     from deploy.games.replay import publish_replay  # here, so that other commands need not wait for matplotlib
     from deploy.games.report import write_report
 
+    paths: list[Path] = []
     try:
-        paths = write_report(study, promotion)
+        paths += write_report(study, promotion)
         attach(study, paths)
         bundle = promotion.chosen.bundle if promotion.chosen else None
         if bundle is not None:
             paths.append(publish_replay(study, bundle))
     except (OSError, InputError, RunError, SQLAlchemyError) as error:
-        console.print(f"Report or replay could not be written: {error}", style="yellow", highlight=False)
-        return
+        missing = "no replay" if paths else "the report could not be written"
+        console.print(f"{missing}: {error}", style="yellow", highlight=False)
     if paths:
         console.print("report: " + ", ".join(str(path) for path in paths), highlight=False, soft_wrap=True)
 

@@ -1,9 +1,12 @@
-"""The games by name: `cartpole`, `bucket-brigade`, and `gym:ID` for any Gymnasium environment."""
+"""The games by name: `cartpole`, `bucket-brigade`, `gym:ID` for any Gymnasium environment, and `MODULE:NAME` for a
+game of one's own.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import torch
@@ -150,9 +153,26 @@ def _gym(name: str) -> Game:
 
 
 def get_game(name: str) -> Game:
-    """Raises InputError for a name that is not known, or a Gymnasium id that cannot be made."""
+    """Raises InputError for a name that is not known, a Gymnasium id that cannot be made, or a module without the
+    game.
+    """
     if name in GAMES:
         return GAMES[name]
     if name.startswith("gym:"):
         return _gym(name)
-    raise InputError(f"--env {name!r} is not known; choose one of crypto, {', '.join(GAMES)}, gym:ID")
+    if ":" in name:
+        return _own(name)
+    raise InputError(f"--env {name!r} is not known; choose one of crypto, {', '.join(GAMES)}, gym:ID, MODULE:NAME")
+
+
+def _own(name: str) -> Game:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"--env {name}: {error}; the module must be installed, or its folder stand in PYTHONPATH"
+        ) from None
+    if not isinstance(found, Game):
+        raise InputError(f"--env {name}: the module {module} has no envs.games.registry.Game called {attribute!r}")
+    return replace(found, name=name)

@@ -19,6 +19,7 @@ from envs.external.vec_env import ExternalVecEnv
 from envs.games.bucket_brigade import BucketBrigade
 from envs.games.bucket_render import Scene, as_frame, as_text, scene
 from envs.games.registry import Game, GameEnv
+from envs.vec_env import VecEnv
 
 WIDTH, HEIGHT = 480, 320  # of our pictures; whole blocks of 16, as video wants them
 SHARPER = 3  # drawn so many times as large, for smooth edges
@@ -45,9 +46,11 @@ def showing(game: Game, params: Any, *, pictures: bool) -> tuple[GameEnv, Render
     if game.name.startswith("gym:"):
         return _gymnasium(game.name, dict(params), pictures=pictures)
     env = game.make([params], 1, together=1, device="cpu")
-    if game.name not in _RENDERERS:
-        raise InputError(f"{game.name} cannot be shown; these can: {', '.join(_RENDERERS)} and gym:ID")
-    return env, _RENDERERS[game.name](env, params)
+    if game.name in _RENDERERS:
+        return env, _RENDERERS[game.name](env, params)
+    if pictures:
+        raise InputError(f"{game.name} has no pictures; these have some: {', '.join(_RENDERERS)} and gym:ID")
+    return env, SeenRenderer(env)
 
 
 class CartPoleRenderer:
@@ -126,18 +129,34 @@ class BucketRenderer:
         return Image.fromarray(as_frame(self._scene(final=final)))
 
 
-class GymnasiumRenderer:
-    """What a Gymnasium environment draws of itself; as text, what the agent sees."""
+class SeenRenderer:
+    """Of a game that shows nothing of itself: the numbers that the agent sees."""
+
+    fps = 10.0
+
+    def __init__(self, env: GameEnv) -> None:
+        self._env = cast(VecEnv, env)
+
+    def text(self, caption: str, *, final: bool) -> str:
+        seen = (self._env.final_obs() if final else self._env.observe())[0].flatten().tolist()
+        return f"{caption}\nsees {' '.join(f'{value:8.4g}' for value in seen[:16])}{' …' if len(seen) > 16 else ''}"
+
+    def picture(self, caption: str, *, final: bool) -> Image.Image:
+        raise NotImplementedError
+
+
+class GymnasiumRenderer(SeenRenderer):
+    """What a Gymnasium environment draws of itself; as text, what the agent sees, if nothing better."""
 
     def __init__(self, env: ExternalVecEnv, inside: gymnasium.Env[Any, Any]) -> None:
-        self._env, self._inside = env, inside
+        super().__init__(cast(GameEnv, env))
+        self._inside = inside
         self.fps = float(inside.metadata.get("render_fps") or 30.0)
 
     def text(self, caption: str, *, final: bool) -> str:
         if self._inside.render_mode == "ansi" and not final:
             return f"{caption}\n{self._inside.render()}"
-        seen = (self._env.final_obs() if final else self._env.observe())[0].flatten().tolist()
-        return f"{caption}\nsees {' '.join(f'{value:8.4g}' for value in seen[:16])}{' …' if len(seen) > 16 else ''}"
+        return super().text(caption, final=final)
 
     def picture(self, caption: str, *, final: bool) -> Image.Image:
         """The episode's last state is gone when it has ended (the next one has begun), so `final` shows that."""

@@ -1,0 +1,225 @@
+"""A game of one's own as tensors: its rules for many episodes at once, and nothing else.
+
+What every vectorized environment needs beside the rules is here: a stream of random numbers per member, episodes that
+follow each other, final observations, faults, and members that come and go. docs/games.md shows a game in thirty lines.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from envs.errors import InputError
+from envs.faults import ChoiceLatch, FaultLatch
+from envs.games.registry import Game, GameEnv
+from envs.streams import Streams
+from envs.vec_env import Step, VecEnv
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class NoParams:
+    """Of a game without any."""
+
+
+class TensorGame(VecEnv):
+    """`envs_per_member` rows per member, each playing one episode after the other. A subclass sets `state_dim`,
+    `action_dim`, `if_discrete` and, if wanted, what is below, and gives `start`, `move` and `see`.
+
+    A state is a dict of tensors, rows first, of any types. These functions must not change what they are given, must
+    give every row's result from that row alone, and must not read a tensor's value (`if`, `float`, `item`): they are
+    called for thousands of rows that are in different moments of different episodes.
+
+    max_step: steps after which an episode is truncated. start_luck, move_luck: uniform numbers per row that a start and
+    a move are given. numbers: the members' parameters that are numbers, by name, (num_envs,) float64.
+    """
+
+    max_step = 1000
+    start_luck = 1
+    move_luck = 0
+
+    @abstractmethod
+    def start(self, luck: Tensor) -> State:
+        """Episodes that begin, from (num_envs, start_luck) float64 in [0, 1)."""
+
+    @abstractmethod
+    def move(self, state: State, action: Tensor, luck: Tensor) -> tuple[State, Tensor, Tensor]:
+        """One step, from (num_envs, move_luck) float64 in [0, 1): the state after it, the rewards (num_envs,), and
+        which episodes it ended, (num_envs,) bool.
+
+        action: (num_envs, action_dim) float64 in [-1, 1]; of a discrete game (num_envs,) int64, 0 … action_dim - 1.
+        """
+
+    @abstractmethod
+    def see(self, state: State) -> Tensor:
+        """(num_envs, state_dim): what an agent is shown."""
+
+    @classmethod
+    def game(cls, params: Callable[..., Any] = NoParams, *, solved: float | None = None) -> Game:
+        """As sweepd searches it: `sweepd train --env MODULE:NAME`, with `NAME = ThisClass.game(Params)` in the module.
+
+        params: a frozen dataclass. solved: see `Game`.
+        """
+
+        def make(params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str) -> GameEnv:  # noqa: ARG001
+            return cast(GameEnv, cls(params, num_envs, device=device))
+
+        return Game(cls.__name__, params, make, solved=solved)
+
+    def __init__(self, params: Sequence[Any], envs_per_member: int, *, device: torch.device | str = "cpu") -> None:
+        """params: the dataclass of every member. Call `reset` before the first step."""
+        if not params or envs_per_member < 1:
+            raise InputError(f"{self._name} needs members and envs, and got {len(params)} of {envs_per_member} envs")
+        self.env_name = self._name
+        self.device = torch.device(device)
+        self.num_members, self.envs_per_member = len(params), envs_per_member
+        self.num_envs = rows = self.num_members * envs_per_member
+        named = [name for name, value in asdict(params[0]).items() if isinstance(value, int | float)]
+        self.numbers = {name: torch.zeros(rows, dtype=torch.float64, device=self.device) for name in named}
+        for member, own in enumerate(params):
+            self.configure_member(member, own)
+
+        self._streams = Streams(self.num_members, self.device)
+        self._luck = torch.zeros(0, rows, self.start_luck + self.move_luck, dtype=torch.float64, device=self.device)
+        self._at = 0  # of the luck drawn ahead, how much is used
+        self._state = self._checked(self.start(torch.zeros(rows, self.start_luck, dtype=torch.float64).to(device)))
+        self._age = torch.zeros(rows, dtype=torch.int64, device=self.device)
+        self._final = torch.zeros(rows, self.state_dim, device=self.device)
+        self._scratch = torch.zeros(self.action_dim, rows, dtype=torch.float64, device=self.device)
+        if self.if_discrete:
+            self._faults: ChoiceLatch | FaultLatch = ChoiceLatch(rows, envs_per_member, self.action_dim, self.device)
+        else:
+            components = [str(component) for component in range(self.action_dim)]
+            self._faults = FaultLatch(rows, envs_per_member, components, self.device)
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    def configure_member(self, member: int, params: Any) -> None:
+        """Give a slot to another member; follow it with `reset_member` or `set_member`."""
+        for name, numbers in self.numbers.items():
+            numbers[self._rows(member)] = float(getattr(params, name))
+
+    def seeded(self, member: int) -> bool:
+        """See `VecEnv.seeded`."""
+        return self._streams.seeded(member)
+
+    def reset_member(self, member: int, seed: int | None = None) -> None:
+        """Start that member's rows anew, its stream too where a seed is given; the others go on undisturbed."""
+        if seed is not None:
+            self._streams.seed(member, seed)
+        rows = self._rows(member)
+        luck = torch.zeros(self.num_envs, self.start_luck, dtype=torch.float64, device=self.device)
+        luck[rows] = self._drawn(member, 1)[0, :, : self.start_luck]
+        for name, begun in self.start(luck).items():
+            self._state[name][rows] = begun[rows]
+        self._age[rows] = 0
+        self._luck[self._at :, rows] = self._drawn(member, len(self._luck) - self._at)
+        self._faults.clear(rows)
+
+    def draw(self, horizon: int) -> None:
+        """See `VecEnv.draw`."""
+        self._luck = torch.cat([self._drawn(member, horizon) for member in range(self.num_members)], 1)
+        self._at = 0
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        """See `VecEnv.step`."""
+        if self._at == len(self._luck):
+            self.draw(1)
+        luck = self._luck[self._at]
+        self._at += 1
+        state, reward, terminated = self.move(self._state, self._legal(action), luck[:, self.start_luck :])
+        self._age += 1
+        truncated = (self._age >= self.max_step) & ~terminated
+        done = terminated | truncated
+        self._final = torch.where(done.unsqueeze(1), self.see(state).float(), self._final)
+        begun = self.start(luck[:, : self.start_luck])
+        self._state = {name: _where(done, begun[name], moved) for name, moved in state.items()}
+        self._age.masked_fill_(done, 0)
+        return Step(self.observe(out), reward.float(), terminated, truncated)
+
+    def observe(self, out: Tensor | None = None) -> Tensor:
+        """(num_envs, state_dim) float32: what every row sees now. Changes nothing."""
+        seen = self.see(self._state)
+        return seen.float() if out is None else out.copy_(seen)
+
+    def final_obs(self) -> Tensor:
+        """See `VecEnv.final_obs`."""
+        return self._final
+
+    def faults(self) -> Tensor:
+        """See `VecEnv.faults`."""
+        return self._faults.latched()
+
+    def check(self) -> None:
+        """See `VecEnv.check`."""
+        self._faults.check()
+
+    def get_member(self, member: int) -> dict[str, Tensor]:
+        """See `VecEnv.get_member`. Raises RuntimeError where luck drawn ahead is left: between rollouts none is."""
+        left = len(self._luck) - self._at
+        if left:
+            raise RuntimeError(f"{left} steps of the last draw are left: take a member after them")
+        rows = self._rows(member)
+        own = {f"state_{name}": tensor[rows] for name, tensor in self._state.items()}
+        own |= {"age": self._age[rows], "final": self._final[rows], "stream": self._streams.state(member)}
+        own |= self._faults.state(rows)
+        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in own.items()}
+
+    def set_member(self, member: int, state: dict[str, Tensor]) -> None:
+        """See `VecEnv.set_member`. The slot must be configured with the member's parameters."""
+        rows = self._rows(member)
+        for name, tensor in self._state.items():
+            tensor[rows] = state[f"state_{name}"].to(self.device)
+        self._age[rows], self._final[rows] = state["age"].to(self.device), state["final"].to(self.device)
+        self._streams.set_state(member, state["stream"])
+        self._luck[self._at :, rows] = self._drawn(member, len(self._luck) - self._at)
+        self._faults.set_state(rows, state)
+
+    def _rows(self, member: int) -> slice:
+        return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
+
+    def _drawn(self, member: int, steps: int) -> Tensor:
+        """(steps, envs_per_member, start_luck + move_luck) from the member's stream."""
+        size = (steps, self.envs_per_member, self.start_luck + self.move_luck)
+        return self._streams.member_uniform(member, *size).to(self.device)
+
+    def _legal(self, action: Tensor) -> Tensor:
+        """What `move` is given; what is illegal is latched, and becomes something legal."""
+        if isinstance(self._faults, ChoiceLatch):
+            if action.shape != (self.num_envs,):
+                raise ValueError(f"actions have the shape {tuple(action.shape)}, not {(self.num_envs,)}")
+            self._faults.note(action)
+            return action.clamp(0, self.action_dim - 1)
+        if action.shape != (self.num_envs, self.action_dim):
+            raise ValueError(f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, self.action_dim)}")
+        self._faults.look(action.t().double(), self._scratch)
+        return action.double().nan_to_num(0.0).clamp(-1.0, 1.0)
+
+    def _checked(self, state: State) -> State:
+        """Raises InputError where `start` or `see` don't return what they should."""
+        for name, tensor in state.items():
+            if not tensor.shape or tensor.shape[0] != self.num_envs:
+                raise InputError(
+                    f"{self._name}.start: {name!r} has the shape {tuple(tensor.shape)}; its first dimension must be "
+                    f"the rows, {self.num_envs} here"
+                )
+        seen = self.see(state)
+        if seen.shape != (self.num_envs, self.state_dim):
+            raise InputError(
+                f"{self._name}.see returns the shape {tuple(seen.shape)}; it must be (rows, state_dim), here "
+                f"{(self.num_envs, self.state_dim)}"
+            )
+        return {name: tensor.clone() for name, tensor in state.items()}
+
+
+def _where(mask: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """(rows, …): by rows."""
+    return torch.where(mask.view(-1, *(1 for _ in other.shape[1:])), one, other)

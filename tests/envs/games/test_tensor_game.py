@@ -1,0 +1,208 @@
+"""The game in docs/games.md, in so many lines, keeps every promise of a vectorized environment, and is searched like
+any other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+import sweepd
+from envs.errors import InputError, RunError
+from envs.games.registry import get_game
+from envs.games.tensor_game import TensorGame
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "games.md"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (found,) = re.findall(r"```python\n((?:(?!```).)*?TensorGame.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    assert len([line for line in found.splitlines() if line.strip()]) <= 30
+    (tmp_path / "target.py").write_text(found)
+    return tmp_path
+
+
+@pytest.fixture
+def target(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(str(folder))
+    sys.modules.pop("target", None)
+    get_game("target:TARGET")
+    yield sys.modules["target"]
+    del sys.modules["target"]
+
+
+def played(env: TensorGame, steps: int, slot: int = 0) -> list[Tensor]:
+    """What one member's rows see and get, by actions that follow from what they see."""
+    found, obs = [], env.observe()
+    for step in range(steps):
+        if step % 16 == 0:
+            env.draw(16)
+        made = env.step(torch.cos(7.0 * obs[:, :1]))
+        obs = made.obs
+        rows = slice(slot * env.envs_per_member, (slot + 1) * env.envs_per_member)
+        found += [part[rows].clone() for part in (*made, env.final_obs())]
+    return found
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_it_is_its_rules_row_by_row(target: ModuleType) -> None:
+    """Against a plain loop over one episode after the other."""
+    env = target.Target([target.Wind(0.2), target.Wind(2.5)], 3)
+    env.reset([1, 2])
+    state = [(float(place), 0.0, 0) for place in env.observe()[:, 0].double()]
+    env.draw(300)
+    luck, ended = env._luck.tolist(), {"terminated": 0, "truncated": 0}
+    for moment in luck:
+        action = torch.sin(3.0 * env.observe()[:, :1])
+        made = env.step(action)
+        for row, (place, speed, age) in enumerate(state):
+            speed = 0.9 * speed + 0.1 * float(action[row, 0]) + (0.2, 2.5)[row // 3] * (moment[row][1] - 0.5)
+            place, age = place + speed, age + 1
+            assert float(made.reward[row]) == pytest.approx(1.0 - abs(place), abs=1e-5)
+            assert bool(made.terminated[row]) == (abs(place) > 3.0)
+            assert bool(made.truncated[row]) == (age == 100 and abs(place) <= 3.0)
+            if made.terminated[row] or made.truncated[row]:
+                ended["terminated" if made.terminated[row] else "truncated"] += 1
+                assert env.final_obs()[row].tolist() == pytest.approx([place, speed], abs=1e-5)
+                place, speed, age = 2.0 * moment[row][0] - 1.0, 0.0, 0
+            state[row] = place, speed, age
+            assert made.obs[row].tolist() == pytest.approx([place, speed], abs=1e-5)
+    assert min(ended.values()) > 2
+
+
+def test_a_member_is_the_same_alone_in_another_slot_and_after_a_stop(target: ModuleType) -> None:
+    alone = target.Target([target.Wind(2.0)], 5)
+    alone.reset([7])
+    straight = played(alone, 192)
+    company = target.Target([target.Wind(0.1), target.Wind(), target.Wind(2.0)], 5)
+    company.reset([3, 4, 7])
+    assert same(played(company, 96, 2), straight[: 96 * 5])
+    elsewhere = target.Target([target.Wind(), target.Wind()], 5)
+    elsewhere.reset([9, 9])
+    played(elsewhere, 32)
+    elsewhere.configure_member(1, target.Wind(2.0))
+    elsewhere.set_member(1, company.get_member(2))
+    assert same(played(elsewhere, 96, 1), straight[96 * 5 :])
+
+
+def test_a_member_that_begins_anew_disturbs_nobody(target: ModuleType) -> None:
+    envs = [target.Target([target.Wind(2.0)] * 2, 4) for _ in range(2)]
+    for env in envs:
+        env.reset([1, 2])
+        env.draw(20)
+    for step in range(20):
+        if step == 10:
+            envs[0].reset_member(1, 5)
+        first, second = (env.step(torch.zeros(8, 1)).obs for env in envs)
+        assert torch.equal(first[:4], second[:4])
+    assert not torch.equal(first[4:], second[4:])
+    env.draw(2)
+    with pytest.raises(RuntimeError, match="2 steps of the last draw are left"):
+        env.get_member(0)
+
+
+def test_illegal_actions_are_told(target: ModuleType) -> None:
+    env = target.Target([target.Wind()] * 2, 2)
+    env.reset(0)
+    actions = torch.zeros(4, 1)
+    env.step(actions)
+    env.check()
+    actions[2] = torch.nan
+    env.step(actions)
+    assert env.faults().tolist() == [False, False, True, False]
+    assert torch.isfinite(env.observe()).all()
+    with pytest.raises(RunError, match="row 2 "):
+        env.check()
+    with pytest.raises(ValueError, match="shape"):
+        env.step(torch.zeros(4))
+
+
+class Guess(TensorGame):
+    """Discrete, with a state of whole numbers and no luck in its moves."""
+
+    state_dim, action_dim, if_discrete, max_step = 3, 3, True, 4
+
+    def start(self, luck: Tensor) -> dict[str, Tensor]:
+        return {"wanted": (3.0 * luck[:, 0]).long()}
+
+    def move(self, state: dict[str, Tensor], action: Tensor, luck: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:  # noqa: ARG002
+        return state, (action == state["wanted"]).double(), action == 2
+
+    def see(self, state: dict[str, Tensor]) -> Tensor:
+        return torch.nn.functional.one_hot(state["wanted"], 3)
+
+
+def test_discrete_games_and_what_is_wrong_with_a_game() -> None:
+    env = Guess.game().make([Guess.game().params()], 50, together=1, device="cpu")
+    obs = env.reset(3)
+    assert set(obs.argmax(1).tolist()) == {0, 1, 2}
+    made = env.step(obs.argmax(1))
+    assert bool((made.reward == 1.0).all())
+    assert torch.equal(made.terminated, obs[:, 2] == 1.0)
+    env.step(torch.full((50,), 3))
+    with pytest.raises(RunError, match="from 0 to 2"):
+        env.check()
+
+    class Flat(Guess):
+        def see(self, state: dict[str, Tensor]) -> Tensor:
+            return state["wanted"].double()
+
+    class Scalar(Guess):
+        def start(self, luck: Tensor) -> dict[str, Tensor]:
+            return {"wanted": luck.sum().long()}
+
+    shapes = r"Flat\.see returns the shape \(4,\).*\(4, 3\)"
+    for kind, sentence in ((Flat, shapes), (Scalar, "'wanted' has the shape")):
+        with pytest.raises(InputError, match=sentence):
+            kind([Guess.game().params()], 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("nowhere_at_all:GAME", "No module named 'nowhere_at_all'; the module must be installed, or its folder stand"),
+        ("target:Target", "the module target has no envs.games.registry.Game called 'Target'"),
+        ("target:", "called ''"),
+    ],
+)
+def test_games_that_are_not_there(target: ModuleType, name: str, sentence: str) -> None:  # noqa: ARG001
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        get_game(name)
+
+
+def test_it_is_searched_promoted_and_shown(target: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    app = sweepd.build_app()
+    monkeypatch.chdir(folder)
+
+    def run(*words: object) -> str:
+        done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "160"}, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    flags = (
+        "--env", "target:TARGET", "--n-trials", 2, "--budget", 8_192, "--seeds", 2, "--episodes", 8, "--n-envs", 16,
+        "--horizon", 32, "--slots", 4, "--threads", 1, "--rungs", 2, "--no-auto-deploy", "--env-param", "gust=0.3",
+    )  # fmt: skip
+    assert "game: target:TARGET" in run("train", *flags)
+    said = run("promote", "--study-name", "target-TARGET")
+    assert "PROMOTED" in said
+    assert "no replay: target:TARGET has no pictures" in said
+    assert "report: " in said
+    slot = "target-TARGET-gust_0.3"
+    run("registry", "verify", slot)
+    (manifest,) = (folder / "deployments").rglob("bundle.json")
+    assert json.loads(manifest.read_text())["game"]["params"] == {"gust": 0.3}
+    assert "sees" in run("play", slot)
