@@ -20,6 +20,7 @@ import sweepd
 from envs.errors import InputError, RunError
 from envs.games.registry import get_game
 from envs.games.tensor_game import TensorGame
+from tests.envs.host_sync import NoHostSync
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "games.md"
 
@@ -96,6 +97,15 @@ def test_a_member_is_the_same_alone_in_another_slot_and_after_a_stop(target: Mod
     elsewhere.configure_member(1, target.Wind(2.0))
     elsewhere.set_member(1, company.get_member(2))
     assert same(played(elsewhere, 96, 1), straight[96 * 5 :])
+
+
+def test_a_step_asks_the_device_nothing(target: ModuleType) -> None:
+    env = target.Target([target.Wind(2.0)] * 2, 4)
+    env.reset(1)
+    env.draw(4)
+    with NoHostSync():
+        for _ in range(4):
+            env.step(torch.zeros(8, 1))
 
 
 def test_a_member_that_begins_anew_disturbs_nobody(target: ModuleType) -> None:
