@@ -207,6 +207,12 @@ def _scale(env: GameEnv, seed: int) -> tuple[Tensor, Tensor]:
         obs = env.step(random_actions(env, generator)).obs
         seen.append(obs.clone())
     rows = torch.cat(seen).double()
+    if not bool(rows.isfinite().all()):
+        column = int(rows.isfinite().all(0).long().argmin())
+        raise InputError(
+            f"--env: {env.env_name} shows numbers that are not finite (column {column} of its observations, in random "
+            "play), and nothing can be learned from those; clip or replace them"
+        )
     mean, deviation = rows.mean(0).float(), rows.std(0).float()
     return torch.where(deviation > 1.0, mean, zeros), torch.maximum(deviation, ones)
 

@@ -47,9 +47,9 @@ class ActionCheck:
             fine = action.astype(np.int64, copy=False).view(np.uint64) < self._sizes  # negative ones are large there
         options = None
         if self._masks:
+            options = self._masks.options()
             self._masks.latch.check()
             self._masks.latch.advance()
-            options = self._masks.options()
             fine &= np.take_along_axis(options, np.where(fine, action, 0) + self._starts, 1)
         if b"\0" not in fine.tobytes():  # quicker than asking for `all`
             return action

@@ -17,11 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError, RunError
-from envs.external.actions import ActionLayout
 from envs.external.buffers import Memory
 from envs.external.driver import Worker, WorkerFailure, close_all, unsendable
 from envs.external.hosted import split
-from envs.external.observations import ObservationLayout
 from envs.external.sources import Source, describe
 from envs.external.worker import ASKED, CALLED, DONE, Setup, records
 from envs.sizing import cpu_count
@@ -67,8 +65,7 @@ class FirstReadyEnvs:
             )
         what = describe(source, own[0])
         sizes = split(len(own), min(workers or cpu_count(), len(own)), here=False).workers
-        self.actions = ActionLayout(what.action)
-        self.observations = ObservationLayout(what.observation, self.actions)
+        self.observations, self.actions = what.observations, what.actions
         self._source, self._rows, self._patience = source, what.rows, patience
         memory = Memory(len(own) * what.rows, self.observations, self.actions, len(sizes))
         self._buffers = memory.buffers

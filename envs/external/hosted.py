@@ -16,11 +16,9 @@ import numpy as np
 
 from envs.errors import InputError, RunError
 from envs.external import handoff
-from envs.external.actions import ActionLayout
 from envs.external.buffers import Memory
 from envs.external.driver import Worker, WorkerFailure, close_all, unsendable
 from envs.external.episode_log import Snapshot
-from envs.external.observations import ObservationLayout
 from envs.external.share import EnvFailure, Share, make_share
 from envs.external.sources import Description, Source, describe
 from envs.external.worker import Setup
@@ -88,8 +86,7 @@ class HostedEnvs:
         if reason:
             raise InputError(f"{source.name} cannot be stepped in workers: {reason}")
         self._source, self._own, self._kind, self.rows = source, list(own), description.kind, description.rows
-        self.actions = ActionLayout(description.action)
-        self.observations = ObservationLayout(description.observation, self.actions)
+        self.observations, self.actions = description.observations, description.actions
         self._patience, self._restarts, self._spin, self._resumable = patience, restarts, spin, resumable
         self._seeds: list[int | None] = [None] * len(own)
         self._memory = Memory(len(own) * self.rows, self.observations, self.actions, len(layout.workers))

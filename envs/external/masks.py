@@ -29,17 +29,22 @@ class Masks:
         self.latch = MaskLatch(rows, rows_per_member, names, torch.device("cpu"))
 
     def options(self) -> NDArray[np.bool_]:
-        """(rows, options of all choices, one choice after the other): all of them where nobody is there."""
-        return self._observations.flags(self._buffers.obs) | ~self._buffers.present[:, None]
+        """(rows, options of all choices, one choice after the other): all of them where nobody is there. Latches the
+        rows in which none is legal.
+        """
+        options = self._observations.flags(self._buffers.obs) | ~self._buffers.present[:, None]
+        some = np.logical_or.reduceat(options, self._starts[:-1], axis=1)
+        if not some.all():  # environments live on the host: asking costs nothing
+            raw = torch.from_numpy(self._buffers.obs.view(np.uint8).reshape(len(options), -1))
+            seen = self._observations.unpack(raw)[:, :_SHOWN]
+            for choice in range(some.shape[1]):
+                state = torch.cat((self._player.double(), seen.double()), 1)
+                self.latch.look(torch.from_numpy(some[:, choice : choice + 1]), choice, state)
+        return options
 
     def of_choice(self, choice: int) -> Tensor:
         """(rows, options of that choice)."""
-        mask = torch.from_numpy(self.options()[:, self._starts[choice] : self._starts[choice + 1]])
-        if not bool(mask.any(1).all()):  # environments live on the host: asking costs nothing
-            raw = torch.from_numpy(self._buffers.obs.view(np.uint8).reshape(len(mask), -1))
-            seen = self._observations.unpack(raw)[:, :_SHOWN]
-            self.latch.look(mask, choice, torch.cat((self._player.double(), seen.double()), 1))
-        return mask
+        return torch.from_numpy(self.options()[:, self._starts[choice] : self._starts[choice + 1]])
 
 
 def masks_of(envs: HostedEnvs, rows_per_member: int) -> Masks | None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MASK = "action_mask"
 SMALLEST_IMAGE = 36  # pixels on a side: below, a picture is few enough numbers for a plain network
+_AMISS = (ValueError, TypeError, KeyError, IndexError)  # where an observation is not of its space
 # What a leaf is stored as. Torch computes with few unsigned kinds, and networks with float32.
 _STORED = {
     "f": np.float32,
@@ -152,6 +153,7 @@ class Writer:
     """Writes observations, as environments give them, into rows of an array."""
 
     def __init__(self, layout: ObservationLayout, rows: NDArray[Any]) -> None:
+        self._space = layout.space
         self._columns = list(zip((leaf.path for leaf in layout.leaves), layout.fields(rows), strict=True))
         path, field = self._columns[0]
         # One vector each is the usual case, and joining vectors is the fastest way to write many small ones.
@@ -159,7 +161,24 @@ class Writer:
         self._flat = field.reshape(-1) if whole else None
 
     def all(self, observations: Sequence[Any]) -> None:
-        """One observation per row."""
+        """One observation per row. Raises ValueError for what is not of the space."""
+        try:
+            self._write_all(observations)
+        except _AMISS as error:
+            raise ValueError(f"of {observations!r}, not all are of the observation space {self._space}") from error
+
+    def one(self, row: int, observation: Any) -> None:
+        """One row's. Raises ValueError for what is not of the space."""
+        try:
+            for path, field in self._columns:
+                value = _at(observation, path)
+                if np.shape(value) != field.shape[1:]:  # numpy would repeat what is too small
+                    raise ValueError(f"its shape is {np.shape(value)}, not {field.shape[1:]}")
+                field[row] = value
+        except _AMISS as error:
+            raise ValueError(f"{observation!r} is not of the observation space {self._space}") from error
+
+    def _write_all(self, observations: Sequence[Any]) -> None:
         if self._flat is not None:
             np.concatenate(observations, out=self._flat, casting="same_kind")
             return
@@ -169,11 +188,6 @@ class Writer:
                 np.stack(values, out=field, casting="same_kind")
             else:
                 field[:] = values
-
-    def one(self, row: int, observation: Any) -> None:
-        """One row's."""
-        for path, field in self._columns:
-            field[row] = _at(observation, path)
 
 
 @functools.cache

@@ -13,8 +13,11 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from envs.errors import InputError
+from envs.external.actions import ActionLayout
 from envs.external.info_mask import InfoMask, tells
+from envs.external.observations import ObservationLayout
 
+Space = gymnasium.spaces.Space[Any]
 SINGLE, PARALLEL, VECTOR, BUFFERED = "gymnasium.Env", "parallel", "gymnasium.vector.VectorEnv", "buffered"
 MASKED = "gymnasium.Env with masks in info"
 
@@ -118,49 +121,57 @@ class Description:
     """What an environment is. rows: agents that it always has room for, each a row. limit: see `Made`."""
 
     kind: str
-    observation: gymnasium.spaces.Space[Any]
-    action: gymnasium.spaces.Space[Any]
+    observations: ObservationLayout
+    actions: ActionLayout
     rows: int
     limit: int | None
 
 
 def describe(source: Source, own: Mapping[str, Any]) -> Description:
-    """Make one and look. Raises InputError where it is of no known kind, or its agents' spaces differ."""
+    """Make one and look. Raises InputError where it is of no known kind, its agents' spaces differ, or they are not
+    such as can be learned in.
+    """
     env, limit = source.make(own)
     try:
-        if isinstance(env, gymnasium.Env):
-            if tells(env):
-                return Description(MASKED, InfoMask(env).observation_space, env.action_space, 1, limit)
-            return Description(SINGLE, env.observation_space, env.action_space, 1, limit)
-        if isinstance(env, VectorEnv):
-            return Description(VECTOR, env.single_observation_space, env.single_action_space, env.num_envs, limit)
-        if hasattr(env, "possible_agents"):
-            observation, action = _common(source, env)
-            return Description(PARALLEL, observation, action, len(env.possible_agents), limit)
-        if hasattr(env, "single_observation_space") and hasattr(env, "num_agents"):
-            if isinstance(env.single_observation_space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
-                raise InputError(
-                    f"{source.name} has the single_observation_space {env.single_observation_space}, and must have one "
-                    "array to write into: a Box"
-                )
-            return Description(
-                BUFFERED, env.single_observation_space, env.single_action_space, int(env.num_agents), limit
-            )
+        kind, observation, action, rows = _look(env)
+        actions = ActionLayout(action)
+        return Description(kind, ObservationLayout(observation, actions), actions, rows, limit)
+    except InputError as error:
+        raise InputError(f"{source.name}: {error}") from None
     finally:
         env.close()
+
+
+def _look(env: Any) -> tuple[str, Space, Space, int]:
+    """Its kind, spaces and rows."""
+    if isinstance(env, gymnasium.Env):
+        if tells(env):
+            return MASKED, InfoMask(env).observation_space, env.action_space, 1
+        return SINGLE, env.observation_space, env.action_space, 1
+    if isinstance(env, VectorEnv):
+        return VECTOR, env.single_observation_space, env.single_action_space, env.num_envs
+    if hasattr(env, "possible_agents"):
+        return PARALLEL, *_common(env), len(env.possible_agents)
+    if hasattr(env, "single_observation_space") and hasattr(env, "num_agents"):
+        if isinstance(env.single_observation_space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+            raise InputError(
+                f"its single_observation_space is {env.single_observation_space}; it must be a Box, one array that it "
+                "writes into"
+            )
+        return BUFFERED, env.single_observation_space, env.single_action_space, int(env.num_agents)
     raise InputError(
-        f"{source.name} made a {type(env).__name__}; it must be a gymnasium.Env, a gymnasium.vector.VectorEnv, a "
-        "PettingZoo parallel environment, or have single_observation_space and num_agents as PufferLib's"
+        f"it made a {type(env).__name__}, which must be a gymnasium.Env, a gymnasium.vector.VectorEnv, a PettingZoo "
+        "parallel environment, or have single_observation_space and num_agents as PufferLib's"
     )
 
 
-def _common(source: Source, env: Any) -> tuple[gymnasium.spaces.Space[Any], gymnasium.spaces.Space[Any]]:
+def _common(env: Any) -> tuple[Space, Space]:
     first, *others = env.possible_agents
     observation, action = env.observation_space(first), env.action_space(first)
     for agent in others:
         if env.observation_space(agent) != observation or env.action_space(agent) != action:
             raise InputError(
-                f"{source.name}: agents {first!r} and {agent!r} have different spaces; pad them to one "
+                f"agents {first!r} and {agent!r} have different spaces; pad them to one "
                 "(supersuit.pad_observations_v0, pad_action_space_v0)"
             )
     return observation, action

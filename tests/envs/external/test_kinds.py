@@ -125,7 +125,7 @@ def test_pettingzoo_environments_are_hosted() -> None:
 
 
 def test_what_is_no_environment_is_refused() -> None:
-    with pytest.raises(InputError, match="it must be a gymnasium"):
+    with pytest.raises(InputError, match="Closable: it made a Closable, which must be a gymnasium"):
         ExternalVecEnv(Closable, 1, 1)
 
 

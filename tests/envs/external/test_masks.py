@@ -183,6 +183,8 @@ def test_layouts_are_measured_with_legal_actions(tmp_path: Path, monkeypatch: py
     file = MachineFile(tmp_path / "layouts.json")
     choice = choose_layout(FactorySource(Masked), [{}] * 3, cores=2, file=file)
     assert len(choice.speeds) == 2
+    with pytest.raises(RunError, match=r"row 0 \(member 0\) had no legal option for choice 0 in step 3"):
+        choose_layout(FactorySource(Masked, {"empty": 2}), [{}] * 3, cores=2, file=file)
 
 
 class Lopsided(gymnasium.Env[Any, Any]):
@@ -274,5 +276,5 @@ class Boxed(Buffered):
 
 
 def test_environments_that_write_for_themselves_see_one_array() -> None:
-    with pytest.raises(InputError, match="one array to write into"):
+    with pytest.raises(InputError, match="Boxed: its single_observation_space is .* must be a Box"):
         ExternalVecEnv(Boxed, 1, 2)

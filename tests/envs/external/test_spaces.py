@@ -93,6 +93,26 @@ def test_images_are_known_by_their_bytes(shape: tuple[int, ...], image: tuple[in
     np.testing.assert_array_equal(flat.view(*image).numpy(), expected.reshape(image))
 
 
+@pytest.mark.parametrize(
+    ("space", "value"),
+    [
+        (spaces.Box(-1.0, 1.0, (3,), np.float32), np.zeros(4, np.float32)),
+        (spaces.Box(-1.0, 1.0, (3,), np.float32), 0.0),
+        (spaces.Box(-1.0, 1.0, (3,), np.float32), "left"),
+        (spaces.Discrete(3), np.zeros(2)),
+        (spaces.Dict(a=spaces.Discrete(3), b=spaces.Discrete(3)), {"a": 1}),
+        (spaces.Tuple((spaces.Discrete(3), spaces.MultiBinary(2))), (1,)),
+    ],
+)
+def test_what_is_not_of_the_space_is_said(space: spaces.Space[Any], value: Any) -> None:
+    layout = ObservationLayout(space)
+    writer = layout.writer(np.zeros(2, layout.dtype))
+    with pytest.raises(ValueError, match="is not of the observation space"):
+        writer.one(1, value)
+    with pytest.raises(ValueError, match="not all are of the observation space"):
+        writer.all([space.sample(), value])
+
+
 @settings(max_examples=30)
 @given(space=nested(CHOICES), seed=st.integers(0, 1000))
 def test_choices_become_actions_of_the_space(space: spaces.Space[Any], seed: int) -> None:
