@@ -276,5 +276,5 @@ class Boxed(Buffered):
 
 
 def test_environments_that_write_for_themselves_see_one_array() -> None:
-    with pytest.raises(InputError, match="Boxed: its single_observation_space is .* must be a Box"):
+    with pytest.raises(InputError, match=r"Boxed: its single_observation_space is .* must be a Box"):
         ExternalVecEnv(Boxed, 1, 2)
