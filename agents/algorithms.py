@@ -27,8 +27,8 @@ class Algorithm:
     curves: the figures of a rollout worth keeping, by name. discrete, continuous: which actions it takes. horizon,
     num_envs: steps and environments per rollout where nobody chose them; None: as many as are fastest. trains: whether
     members learn; where they don't, a trial costs its evaluation alone. frozen: whether members act as `agents.policy`
-    has it, and so can be deployed. games: the only ones that it plays, by name; (): any. extras: fields of `Shape` that
-    a game's space may name beside those of `shape`, with what they are where it does not.
+    has it; deployed: whether they can be promoted. games: the only ones that it plays, by name; (): any. extras: fields
+    of `Shape` that a game's space may name beside those of `shape`, with what they are where it does not.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Algorithm:
     num_envs: int | None = None
     trains: bool = True
     frozen: bool = True
+    deployed: bool = True
     games: tuple[str, ...] = ()
     extras: Mapping[str, Any] = field(default_factory=dict)
 
@@ -69,7 +70,7 @@ def _elegant(name: str, kind: Kind) -> Algorithm:
         shape, horizon, num_envs = ON_POLICY_SHAPE, 64, None
     return Algorithm(
         name, ElegantAgents, shape, kind.params, _curves(ElegantStats), discrete=discrete, continuous=continuous,
-        horizon=horizon, num_envs=num_envs,
+        horizon=horizon, num_envs=num_envs, frozen=not kind.own_network, deployed=not kind.own_network,
     )  # fmt: skip
 
 
@@ -99,7 +100,9 @@ ALGORITHMS = {
 def get_algorithm(name: str) -> Algorithm:
     """Raises InputError for a name that is not known."""
     if name.startswith(PREFIX):
-        kind_of(name)
+        kind = kind_of(name)
+        if name not in ALGORITHMS:  # an agent of one's own
+            return _elegant(name, kind)
     if name not in ALGORITHMS:
         raise InputError(f"--algo {name!r} is not known; choose one of {', '.join(ALGORITHMS)}")
     return ALGORITHMS[name]

@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -39,6 +39,7 @@ from agents.off_policy_params import Numbers, OffPolicyParams, SACParams
 from agents.program import Member, Program
 from agents.shape import Shape
 from envs.errors import InputError
+from envs.plugins import find
 from envs.streams import Streams
 from envs.vec_env import VecEnv
 
@@ -105,12 +106,15 @@ class DiscreteA2C(AgentA2C):  # type: ignore[misc]  # ElegantRL is untyped
 
 @dataclass(frozen=True)
 class Kind:
-    """ElegantRL's classes for numbers and for choices, None where it has none; the params that reach them."""
+    """ElegantRL's classes for numbers and for choices, None where it has none; the params that reach them. own_network:
+    whether the actor is one that sweepd does not know.
+    """
 
     continuous: type[Any] | None
     discrete: type[Any] | None
     params: Callable[..., Any]
     replays: bool = True
+    own_network: bool = False
 
 
 KINDS = {
@@ -399,13 +403,31 @@ class ElegantAgents(Program):
 
 
 def kind_of(algorithm: str) -> Kind:
-    """Raises InputError for what ElegantRL 0.3.6 has not, or not in working order."""
-    name = algorithm.removeprefix(PREFIX)
+    """Of `elegantrl:NAME`, or of `elegantrl:NAME:MODULE:CLASS`, with an agent of one's own that is a subclass of
+    ElegantRL's. Raises InputError for what ElegantRL 0.3.6 has not, or not in working order, and for a class that is
+    none.
+    """
+    name, _, own = algorithm.removeprefix(PREFIX).partition(":")
     if name in BROKEN:
         raise InputError(f"{algorithm} does not work in ElegantRL 0.3.6: {BROKEN[name]}; {_choose()}")
     if name not in KINDS or not algorithm.startswith(PREFIX):
         raise InputError(f"{algorithm!r} is none of ElegantRL's agents; {_choose()}")
-    return KINDS[name]
+    return _with(KINDS[name], find(f"--algo {algorithm}", own), algorithm) if own else KINDS[name]
+
+
+def _with(kind: Kind, own: Any, algorithm: str) -> Kind:
+    theirs = {"discrete": kind.discrete, "continuous": kind.continuous}
+    for takes, agent_class in theirs.items():  # a discrete agent may be a subclass of the other
+        if agent_class is not None and isinstance(own, type) and issubclass(own, agent_class):
+            own_network = _actor_type(own) is not _actor_type(agent_class)
+            return replace(kind, **dict.fromkeys(theirs) | {takes: own}, own_network=own_network)
+    names = " or ".join(agent_class.__name__ for agent_class in theirs.values() if agent_class is not None)
+    raise InputError(f"--algo {algorithm}: the class must be a subclass of ElegantRL's {names}")
+
+
+def _actor_type(agent_class: type[Any]) -> type[nn.Module]:
+    with torch.random.fork_rng(devices=[]):
+        return type(agent_class([8], 2, 2, gpu_id=-1).act)
 
 
 def _choose() -> str:

@@ -83,7 +83,7 @@ class Shape:
                 f"bptt {self.bptt} must divide horizon {self.horizon} and minibatch {self.minibatch}: a rollout is "
                 "learned from in whole sequences of that many steps."
             )
-        if self.algorithm not in ON_POLICY:
+        if not self.algorithm.startswith(ON_POLICY):
             if self.buffer < max(self.samples, self.minibatch):
                 raise InputError(
                     f"buffer {self.buffer} must hold at least a rollout of {self.samples} transitions and a minibatch "

@@ -9,7 +9,8 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from deploy.bundle_files import MEMBERS_FILE, describe_files, finite, sha256
+from agents.algorithms import get_algorithm
+from deploy.bundle_files import MEMBERS_FILE, describe_files, finite
 from deploy.games.bundle import GameBundle, make_game_bundle
 from deploy.games.manifest import GameManifest, GameOriginPart, GamePart, PlayerPart
 from deploy.games.player import read_player, single_file, split_members
@@ -74,6 +75,8 @@ def read_candidate(trial: FrozenTrial, study: GameStudy) -> Candidate:
     """The member that scored best when the trial was judged (the first of equals)."""
     faults: list[str] = []
     attributes = trial.user_attrs
+    if not get_algorithm(study.spec.algorithm).deployed:
+        faults.append(f"{study.spec.algorithm} has a network of its own, which can be searched but not deployed")
     faults += [f"the trial did not record {name}" for name in _wanted(study) if name not in attributes]
     scores = [float(score) for score in attributes.get("sweepd:seed_scores", ())]
     if not scores or not all(map(math.isfinite, scores)):
@@ -149,11 +152,6 @@ def _single(content: bytes, member: int, members: int, faults: list[str]) -> byt
         faults.append(f"its weights are not those of a player: {error}")
         return None
     return own
-
-
-def weights_sha256(candidate: Candidate) -> str:
-    """What identifies the candidate's weights."""
-    return "" if candidate.weights is None else sha256(candidate.weights)
 
 
 def plain(params: Mapping[str, Any]) -> str:

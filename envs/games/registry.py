@@ -4,7 +4,6 @@ game of one's own.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
@@ -21,6 +20,7 @@ from envs.games.bucket_players import PLAYERS, Brigade
 from envs.games.bucket_scenarios import SCENARIOS, BucketParams
 from envs.games.bucket_scenarios import scenario as scenario_params
 from envs.games.cartpole import CartPole, CartPoleParams
+from envs.plugins import find
 from envs.streams import derive_seed
 from envs.vec_env import Step
 
@@ -166,13 +166,7 @@ def get_game(name: str) -> Game:
 
 
 def _own(name: str) -> Game:
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"--env {name}: {error}; the module must be installed, or its folder stand in PYTHONPATH"
-        ) from None
+    found = find(f"--env {name}", name)
     if not isinstance(found, Game):
-        raise InputError(f"--env {name}: the module {module} has no envs.games.registry.Game called {attribute!r}")
+        raise InputError(f"--env {name} is no game; it must be a `Game`, such as `TensorGame.game()` makes")
     return replace(found, name=name)

@@ -11,11 +11,13 @@ from elegantrl.train.replay_buffer import ReplayBuffer
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from agents.algorithms import get_algorithm
 from agents.elegant import ElegantEnv
 from agents.elegant_agents import BROKEN, KINDS, ElegantAgents, kind_of
 from agents.policy import FrozenPolicy
 from envs.errors import InputError
 from tests.agents.helpers import assert_same, shape_for
+from tests.agents.own_agents import PatientAgent, SmoothActor
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
 
 SLOTS = 3
@@ -168,3 +170,51 @@ def test_what_does_not_work_is_refused_with_a_sentence() -> None:
         with pytest.raises(InputError, match=words):
             program.set_member(0, wrong)
     assert_same(state, program.get_member(0))
+
+
+OWN = "tests.agents.own_agents"
+
+
+@pytest.mark.parametrize("name", ["SmoothAgent", "HiddenSmoothAgent"])
+def test_a_network_of_ones_own_learns_but_is_not_deployed(name: str) -> None:
+    """In docs/games.md it takes eleven lines; `own_agents` has the same."""
+    algorithm = f"ppo:{OWN}:{name}"
+    found = get_algorithm(f"elegantrl:{algorithm}")
+    assert (found.table, found.frozen, found.deployed) == ("elegantrl", False, False)
+    assert (found.continuous, found.discrete) == (True, False)
+    program = started(algorithm, ToyEnv(2, 4), {0: 1, 1: 2})
+    assert type(program.agents[0].act) is SmoothActor
+    before = program.get_member(0)
+    program.train(ToyEnv(2, 4), 2)
+    after = program.get_member(0)
+    assert not torch.equal(before["act.net.0.weight"], after["act.net.0.weight"])
+    again = started(algorithm, ToyEnv(2, 4), {0: 5, 1: 6})
+    again.set_member(1, after)
+    assert_same(again.get_member(1), after)
+
+
+def test_an_agent_that_only_learns_another_way_is_deployed_like_its_parent() -> None:
+    algorithm = f"td3:{OWN}:PatientAgent"
+    found = get_algorithm(f"elegantrl:{algorithm}")
+    assert found.frozen
+    assert found.deployed
+    assert found.shape == get_algorithm("elegantrl:td3").shape
+    program = started(algorithm, ToyEnv(1, 4), {0: 1}, warmup=0)
+    assert type(program.agents[0]) is PatientAgent
+    program.train(ToyEnv(1, 4), 2)
+    FrozenPolicy([program.export_member(0)[0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (f"td3:{OWN}:SmoothAgent", "the class must be a subclass of ElegantRL's AgentTD3"),
+        (f"ppo:{OWN}:SmoothActor", "a subclass of ElegantRL's AgentDiscretePPO or AgentPPO"),
+        (f"ppo:{OWN}:Nobody", "has nothing called 'Nobody'"),
+        ("ppo:nowhere_at_all:Agent", "No module named 'nowhere_at_all'"),
+        (f"sarsa:{OWN}:SmoothAgent", "none of ElegantRL's agents"),
+    ],
+)
+def test_agents_that_cannot_be_taken(name: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        get_algorithm(f"elegantrl:{name}")

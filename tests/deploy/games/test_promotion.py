@@ -290,3 +290,11 @@ def test_verify_plays_the_panel_again(tmp_path: Path, registry: Registry) -> Non
     assert differing[0].startswith("game 4: ")
     with pytest.raises(InputError, match="never played a panel"):
         verify_game_bundle(bundle_of(tmp_path))
+
+
+def test_a_network_that_nobody_else_knows_is_not_deployed(tmp_path: Path, registry: Registry) -> None:
+    study = study_of(tmp_path / "run", [GOOD], algorithm="elegantrl:ppo:tests.agents.own_agents:SmoothAgent")
+    promotion = GamePromoter(study, registry, games=GAMES).run()
+    assert promotion.outcome == "none passes"
+    assert "has a network of its own, which can be searched but not deployed" in promotion.reason
+    assert registry.slot(SLOT).champion is None

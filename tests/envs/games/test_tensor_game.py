@@ -184,8 +184,8 @@ def test_discrete_games_and_what_is_wrong_with_a_game() -> None:
     ("name", "sentence"),
     [
         ("nowhere_at_all:GAME", "No module named 'nowhere_at_all'; the module must be installed, or its folder stand"),
-        ("target:Target", "the module target has no envs.games.registry.Game called 'Target'"),
-        ("target:", "called ''"),
+        ("target:Target", "--env target:Target is no game; it must be a `Game`"),
+        ("target:", "the module target has nothing called ''"),
     ],
 )
 def test_games_that_are_not_there(target: ModuleType, name: str, sentence: str) -> None:  # noqa: ARG001
