@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -416,12 +416,13 @@ def kind_of(algorithm: str) -> Kind:
 
 
 def _with(kind: Kind, own: Any, algorithm: str) -> Kind:
-    theirs = {"discrete": kind.discrete, "continuous": kind.continuous}
-    for takes, agent_class in theirs.items():  # a discrete agent may be a subclass of the other
-        if agent_class is not None and isinstance(own, type) and issubclass(own, agent_class):
+    theirs = [agent_class for agent_class in (kind.discrete, kind.continuous) if agent_class is not None]
+    for agent_class in theirs:  # a discrete agent may be a subclass of the other
+        if isinstance(own, type) and issubclass(own, agent_class):
+            continuous, discrete = (own, None) if agent_class is kind.continuous else (None, own)
             own_network = _actor_type(own) is not _actor_type(agent_class)
-            return replace(kind, **dict.fromkeys(theirs) | {takes: own}, own_network=own_network)
-    names = " or ".join(agent_class.__name__ for agent_class in theirs.values() if agent_class is not None)
+            return Kind(continuous, discrete, kind.params, kind.replays, own_network)
+    names = " or ".join(agent_class.__name__ for agent_class in theirs)
     raise InputError(f"--algo {algorithm}: the class must be a subclass of ElegantRL's {names}")
 
 
