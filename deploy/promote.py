@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from optuna.trial import FrozenTrial
 
@@ -30,120 +30,57 @@ from deploy.candidates import (
 from deploy.constants import nearest_constant
 from deploy.gate import DEFAULT_RULES, Evidence, Selection
 from deploy.manifest import Weights
-from deploy.registry import ChampionMoved, Look, Registry
-from deploy.rules import Finding, Rule, deferred, judge, not_asked, passed
+from deploy.promotion import (
+    CHAMPION_ALREADY,
+    NO_LOOK_SPENT,
+    AnyPromotion,
+    JudgedCandidate,
+    Place,
+    Settled,
+    ask_in_turn,
+)
+from deploy.registry import Registry
+from deploy.rules import Finding, Rule, judge, not_asked, passed
 from deploy.scoring import Score, bootstrap_seed, duel, score_bundle
 from envs.crypto.bars import Bars, load_bars
-from envs.errors import InputError, RunError
-
-Outcome = Literal[
-    "promoted",
-    "would promote",
-    "champion already",
-    "challenger",
-    "none passes",
-    "no candidate",
-    "no hold-out",
-    "first stage",
-]
-MAX_RACES = 5
-KEPT_CANDIDATES = 20  # in the JSON of a promotion
+from envs.errors import InputError
 
 
-@dataclass(frozen=True)
-class Judged:
+@dataclass(frozen=True, kw_only=True)
+class Judged(JudgedCandidate):
     """A candidate and what every rule said about it.
 
-    trials: its trial's number, or those of several that would share the capital as `shares` says. value: its objective.
-    selection:
-    what the whole search says about it. look, score, bundle: None where the hold-out was not looked at.
+    trials: its trial's number, or those of several that would share the capital as `shares` says. selection: what the
+    whole search says about it. look, score, bundle: None where the hold-out was not looked at.
     """
 
     trials: tuple[int, ...]
     shares: tuple[float, ...]
-    value: float
-    findings: tuple[Finding, ...]
     selection: Selection
-    look: Look | None = None
     score: Score | None = None
     bundle: Bundle | None = None
 
-    @property
-    def trial(self) -> int:
-        """Its trial, or the best of several."""
-        return self.trials[0]
-
-    @property
-    def name(self) -> str:
-        """In words."""
-        return name_trials(self.trials)
-
-    @property
-    def passes(self) -> bool:
-        """Whether every rule is met."""
-        return passed(self.findings)
-
     def to_dict(self) -> dict[str, Any]:
         """For JSON: plain numbers and text."""
-        return {
-            "trial": self.trial,
+        return super().to_dict() | {
             "trials": list(self.trials),
             "shares": list(self.shares),
-            "objective": self.value,
-            "passes": self.passes,
-            "look": None if self.look is None else dataclasses.asdict(self.look),
             "holdout": None if self.score is None else self.score.metrics.to_dict(),
-            "bundle": None if self.bundle is None else self.bundle.hash,
-            "findings": [finding.to_dict() for finding in self.findings],
         }
 
 
 @dataclass(frozen=True)
-class Promotion:
-    """What came of it.
+class Promotion(AnyPromotion[Judged]):
+    """What came of it. search: what the study's trials say together. looks: those at these hold-out bars."""
 
-    candidates: those that were judged, best objective first; chosen: the one the outcome is about, or the one that came
-    closest. champion: the slot's afterwards (with dry_run: still the old one). version: the champion's number in the
-    slot, where it moved. search: what the study's trials say together. looks: taken so far at these hold-out bars, this
-    promotion's among them.
-    """
-
-    outcome: Outcome
-    slot: str
-    study: str
-    reason: str
-    candidates: tuple[Judged, ...] = ()
-    chosen: Judged | None = None
-    champion_before: str | None = None
-    champion: str | None = None
-    version: int | None = None
-    dry_run: bool = False
     synthetic: bool = False
-    complete: int = 0
     search: Search | None = None
-    looks: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: plain numbers and text."""
-        content: dict[str, Any] = finite(
-            {
-                "outcome": self.outcome,
-                "slot": self.slot,
-                "study": self.study,
-                "reason": self.reason,
-                "champion_before": self.champion_before,
-                "champion": self.champion,
-                "version": self.version,
-                "dry_run": self.dry_run,
-                "synthetic": self.synthetic,
-                "complete": self.complete,
-                "looks": self.looks,
-                "trial": self.chosen.trial if self.chosen else None,
-                "selection": None if self.search is None else describe(self.search, self.chosen),
-                "candidates": [judged.to_dict() for judged in self.candidates[:KEPT_CANDIDATES]],
-            }
-        )
-        return content
+        selection = {} if self.search is None else describe(self.search, self.chosen)
+        own: dict[str, Any] = finite({"synthetic": self.synthetic, "selection": selection or None})
+        return super().to_dict() | own
 
 
 def name_trials(trials: Sequence[int]) -> str:
@@ -204,7 +141,8 @@ class Promoter:
         self.weights: Weights = weights
         self.rules = tuple(rules)
         self.progress = progress
-        self.before = registry.slot(self.slot).champion
+        self.place = Place(registry, self.slot, study.name, dry_run, str(self.data_dir))
+        self.before = self.place.champion
         self.search: Search | None = None
         self.holdout_bars: tuple[int, int] | None = None
 
@@ -214,14 +152,11 @@ class Promoter:
         trial: consider only this one. Raises InputError for what is wrong with the study's data, the slot's champion or
         the registry.
         """
-        trials = [item for item in self.study.trials if trial is None or item.number == trial]
         if trial is not None and self.ensemble > 1:
             raise InputError(f"--trial {trial} and --ensemble {self.ensemble} do not go together: give one of them")
-        if trial is not None and not trials:
-            raise InputError(f"--trial {trial} is not a COMPLETE trial of study {self.study.name!r}")
+        trials = self.study.asked(trial)
         if not trials:
-            reason = f"none of the study's {self.study.finished} finished trials is COMPLETE: all were pruned or failed"
-            return self._outcome("no candidate", reason)
+            return self._outcome(Settled(None, "no candidate", self.study.why_none_complete))
         if self.ensemble > len(trials):
             raise InputError(
                 f"--ensemble {self.ensemble} is more than the {len(trials)} COMPLETE trials of study "
@@ -231,36 +166,23 @@ class Promoter:
         bars = study_bars(self.study.spec, self.data_dir)
         holdout = study_splits(self.study.spec, bars).holdout
         if holdout[1] <= holdout[0]:
-            return self._outcome(
-                "no hold-out", "the study set no bars aside (--holdout 0), so nothing unseen is left to judge it by"
-            )
+            reason = "the study set no bars aside (--holdout 0), so nothing unseen is left to judge it by"
+            return self._outcome(Settled(None, "no hold-out", reason))
         self.holdout_bars = int(bars.time[holdout[0]]), int(bars.time[holdout[1] - 1])
         self.progress(f"reading the paths of {len(self.study.trials)} complete trials")
         self.search = study_search(self.study)
         if self.looks == 0:
             return self._without_a_look(asking[0], bars, holdout)
-        judged: list[Judged] = []
-        spent = 0
-        for items in asking:
-            if spent == self.looks:
-                break
-            candidate = read_candidate(items, self.study, self.search, self.weights)
-            findings = self._first_stage(candidate, bars, holdout, thorough=not judged)
-            if not passed(findings):
-                why = not_asked(self.rules, "hold-out", "it failed a rule that is free to ask: no look was spent")
-                judged.append(_judged(candidate, (*findings, *why)))
-                continue
-            spent += 1
-            result = self._challenge(candidate, findings, bars, holdout)
-            judged.append(result.chosen)
-            if result.outcome is not None:
-                return self._outcome(result.outcome, result.reason, judged, result.chosen, result.version)
-        chosen = next((one for one in judged if one.score is not None), None) or _closest(judged)
-        reason = why_none(judged_count=len(judged), name=chosen.name, findings=chosen.findings, search=self.search)
-        refusal = self._outcome("none passes", reason, judged, chosen)
-        if not self.dry_run:
-            self.registry.refuse(self.slot, refusal.reason, refusal.to_dict())
-        return refusal
+        judged, settled = ask_in_turn(
+            asking, lambda items, first: self._consider(items, bars, holdout, first=first), self.looks
+        )
+        if settled is None:
+            chosen = next((one for one in judged if one.score is not None), None) or _closest(judged)
+            reason = why_none(judged_count=len(judged), name=chosen.name, findings=chosen.findings, search=self.search)
+            settled = Settled(chosen, "none passes", reason)
+        promotion = self._outcome(settled, judged)
+        self.place.record_refusal(promotion)
+        return promotion
 
     def _without_a_look(self, trials: Sequence[FrozenTrial], bars: Bars, holdout: tuple[int, int]) -> Promotion:
         """The first stage alone, of one candidate. Nothing is written to the registry."""
@@ -271,7 +193,18 @@ class Promoter:
         said = f"does not meet {', '.join(failed)}" if failed else "meets every rule that needs no look at the hold-out"
         why = not_asked(self.rules, "hold-out", "only the first stage was asked for")
         judged = _judged(candidate, (*findings, *why))
-        return self._outcome("first stage", f"{judged.name} {said}", [judged], judged)
+        return self._outcome(Settled(judged, "first stage", f"{judged.name} {said}"), [judged])
+
+    def _consider(
+        self, trials: Sequence[FrozenTrial], bars: Bars, holdout: tuple[int, int], *, first: bool
+    ) -> Settled[Judged]:
+        """Both stages of a candidate: the second one only where it passes the first."""
+        assert self.search is not None
+        candidate = read_candidate(trials, self.study, self.search, self.weights)
+        findings = self._first_stage(candidate, bars, holdout, thorough=first)
+        if passed(findings):
+            return self._challenge(candidate, findings, bars, holdout)
+        return Settled(_judged(candidate, (*findings, *not_asked(self.rules, "hold-out", NO_LOOK_SPENT))))
 
     def _first_stage(
         self, candidate: Candidate, bars: Bars, holdout: tuple[int, int], *, thorough: bool
@@ -289,19 +222,13 @@ class Promoter:
 
     def _challenge(
         self, candidate: Candidate, findings: tuple[Finding, ...], bars: Bars, holdout: tuple[int, int]
-    ) -> _Challenge:
+    ) -> Settled[Judged]:
         """Second stage: a look at the hold-out, and the promotion if every rule is met."""
         name = name_trials(candidate.trials)
         draft = build_bundle(candidate, self.study, bars, holdout, gate={})
-        champion_hash = self.registry.slot(self.slot).champion
-        champion = self.registry.bundle(champion_hash) if champion_hash else None
-        if champion is not None and _same_policy(champion, draft):
-            why = not_asked(self.rules, "hold-out", "it is the champion already")
-            return _Challenge(
-                "champion already",
-                f"{name} is the champion of {self.slot} already",
-                _judged(candidate, (*findings, *why)),
-            )
+        known = _judged(candidate, (*findings, *not_asked(self.rules, "hold-out", CHAMPION_ALREADY)))
+        if self._is_champion(draft, self.place.champion):
+            return self.place.champion_already(known)
         look = self.registry.take_look(
             draft.manifest.tickers,
             draft.manifest.timeframe,
@@ -315,16 +242,19 @@ class Promoter:
         self.progress(f"{name}: look {look.number} at the hold-out, {holdout[1] - holdout[0]:,} bars")
         result = score_bundle(draft, bars, (holdout[0] - 1, holdout[1] - 1))
         excess = mean_above_zero(result.returns - result.equal_weight, seed=bootstrap_seed(draft))
-        assert self.search is not None
-        for _ in range(MAX_RACES):
+
+        def compare(champion: str | None) -> Settled[Judged]:
+            if self._is_champion(draft, champion):
+                return self.place.champion_already(dataclasses.replace(known, look=look, score=result))
             evidence = dataclasses.replace(
                 candidate.evidence(),
                 look=look.number,
                 holdout=result.metrics,
                 excess=excess,
-                duel=duel(draft, champion, self._load) if champion is not None else None,
+                duel=duel(draft, self.registry.bundle(champion), self._load) if champion is not None else None,
             )
             asked = (*findings, *judge(self.rules, evidence, "hold-out"))
+            assert self.search is not None
             gate = {
                 "slot": self.slot,
                 "look": look.number,
@@ -338,58 +268,29 @@ class Promoter:
             }
             bundle = build_bundle(candidate, self.study, bars, holdout, gate=finite(gate))
             judged = dataclasses.replace(_judged(candidate, asked), look=look, score=result, bundle=bundle)
-            try:
-                return self._settle(judged, bundle, champion_hash)
-            except ChampionMoved:
-                champion_hash = self.registry.slot(self.slot).champion
-                champion = self.registry.bundle(champion_hash) if champion_hash else None
-        raise RunError(
-            f"the champion of {self.slot} changed {MAX_RACES} times while {name} was compared with it; try again"
-        )
+            return self.place.settle(judged, champion)
 
-    def _settle(self, judged: Judged, bundle: Bundle, champion: str | None) -> _Challenge:
-        """Write down what the findings mean for the slot. Raises ChampionMoved."""
-        report = judged.to_dict() | {"study": self.study.name}
-        if judged.passes:
-            reason = f"{judged.name} of {self.study.name} met every rule"
-            if self.dry_run:
-                return _Challenge("would promote", reason + " (--dry-run: nothing was changed)", judged)
-            version = self.registry.promote(
-                self.slot, bundle, expected=champion, reason=reason, report=report, data_dir=str(self.data_dir)
-            )
-            return _Challenge("promoted", reason, judged, version)
-        if deferred(judged.findings):
-            open_question = next(finding.explanation for finding in judged.findings if finding.verdict == "defer")
-            reason = f"{judged.name} met every rule that could be asked, but {open_question}"
-            if self.dry_run:
-                return _Challenge("challenger", reason + " (--dry-run: nothing was changed)", judged)
-            version = self.registry.challenger(
-                self.slot, bundle, reason=reason, report=report, data_dir=str(self.data_dir)
-            )
-            return _Challenge("challenger", reason, judged, version)
-        return _Challenge(None, "", judged)
+        return self.place.race(name, compare)
+
+    def _is_champion(self, draft: Bundle, champion: str | None) -> bool:
+        """Whether that champion would act as the candidate does."""
+        return champion is not None and _same_policy(self.registry.bundle(champion), draft)
 
     def _load(self, tickers: tuple[str, ...]) -> Bars:
         return load_bars(self.data_dir, self.study.spec.data.timeframe, tickers)
 
-    def _outcome(
-        self,
-        outcome: Outcome,
-        reason: str,
-        judged: Sequence[Judged] = (),
-        chosen: Judged | None = None,
-        version: int | None = None,
-    ) -> Promotion:
+    def _outcome(self, settled: Settled[Judged], judged: Sequence[Judged] = ()) -> Promotion:
+        assert settled.outcome is not None
         return Promotion(
-            outcome=outcome,
+            outcome=settled.outcome,
             slot=self.slot,
             study=self.study.name,
-            reason=reason,
+            reason=settled.reason,
             candidates=tuple(judged),
-            chosen=chosen,
+            chosen=settled.judged,
             champion_before=self.before,
-            champion=self.registry.slot(self.slot).champion,
-            version=version,
+            champion=self.place.champion,
+            version=settled.version,
             dry_run=self.dry_run,
             synthetic=self.study.spec.data.synthetic,
             complete=len(self.study.trials),
@@ -398,19 +299,17 @@ class Promoter:
         )
 
 
-@dataclass(frozen=True)
-class _Challenge:
-    """How a second stage ended; outcome None: the candidate failed, and the next one may try."""
-
-    outcome: Outcome | None
-    reason: str
-    chosen: Judged
-    version: int | None = None
-
-
 def _judged(candidate: Candidate, findings: tuple[Finding, ...]) -> Judged:
     shares = tuple(entrant.share for entrant in candidate.entrants)
-    return Judged(candidate.trials, shares, candidate.value, findings, candidate.selection)
+    return Judged(
+        trial=candidate.trials[0],
+        name=name_trials(candidate.trials),
+        trials=candidate.trials,
+        shares=shares,
+        objective=candidate.value,
+        findings=findings,
+        selection=candidate.selection,
+    )
 
 
 def _same_policy(one: Bundle, other: Bundle) -> bool:

@@ -72,7 +72,7 @@ def candidates_table(promotion: Promotion) -> Table:
     for judged in promotion.candidates[:SHOWN_CANDIDATES]:
         table.add_row(
             " ".join(str(number) for number in judged.trials),
-            f"{judged.value:+.3f}",
+            f"{judged.objective:+.3f}",
             stage_text(judged.findings, "cross-validation"),
             stage_text(judged.findings, "hold-out"),
         )

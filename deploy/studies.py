@@ -49,6 +49,22 @@ class FoundStudy:
         """What it trains on: "crypto", or a game's name."""
         return str(self.described.get("environment"))
 
+    def asked(self, trial: int | None) -> list[FrozenTrial]:
+        """The complete trials that may ask to be promoted, best first; or that one. Raises InputError where it is no
+        complete one.
+        """
+        found = [item for item in self.trials if trial is None or item.number == trial]
+        if trial is not None and not found:
+            raise InputError(f"--trial {trial} is not a COMPLETE trial of study {self.name!r}")
+        return found
+
+    @property
+    def why_none_complete(self) -> str:
+        """What to say where there is no complete trial."""
+        if not self.finished:
+            return "no trial of the study has finished yet"
+        return f"none of the study's {self.finished} finished trials is COMPLETE: all were pruned or failed"
+
     def spec_as(self, model: type[Spec]) -> Spec:
         """Its spec. Raises InputError where another version of sweepd described it differently."""
         try:

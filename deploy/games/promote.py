@@ -7,87 +7,52 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
+
+from optuna.trial import FrozenTrial
 
 from deploy.bundle_files import finite
 from deploy.bundles import player
 from deploy.games.bundle import GameBundle, default_slot
 from deploy.games.gate import DEFAULT_RULES, PANEL, SEARCH, Evidence
-from deploy.games.panel import Opponent, Panel, Rules, compare, judge_panel, panel_seed
-from deploy.games.study import Candidate, GameStudy, build_bundle, read_candidate, same_game, weights_sha256
-from deploy.registry import ChampionMoved, Look, Registry
+from deploy.games.panel import Opponent, Panel, Rules, judge_panel, panel_seed
+from deploy.games.panel import compare as compare_players
+from deploy.games.study import Candidate, GameStudy, build_bundle, read_candidate, same_game
+from deploy.promotion import (
+    CHAMPION_ALREADY,
+    NO_LOOK_SPENT,
+    AnyPromotion,
+    JudgedCandidate,
+    Place,
+    Settled,
+    ask_in_turn,
+)
+from deploy.registry import Registry
 from deploy.rules import Finding, Rule, judge, not_asked, passed
-from envs.errors import InputError, RunError
+from envs.errors import InputError
 
-Outcome = Literal["promoted", "would promote", "champion already", "none passes", "no candidate"]
 GAMES = 100  # of a panel
-MAX_RACES = 5
-KEPT_CANDIDATES = 20  # in the JSON of a promotion
 
 
-@dataclass(frozen=True)
-class Judged:
+@dataclass(frozen=True, kw_only=True)
+class Judged(JudgedCandidate):
     """A candidate and what every rule said about it. look, panel, bundle: None where it did not play the panel."""
 
     candidate: Candidate
-    findings: tuple[Finding, ...]
-    look: Look | None = None
     panel: Panel | None = None
     bundle: GameBundle | None = None
 
-    @property
-    def passes(self) -> bool:
-        """Whether every rule is met."""
-        return passed(self.findings)
-
     def to_dict(self) -> dict[str, Any]:
         """For JSON: plain numbers and text."""
-        return {
-            "trial": self.candidate.trial.number,
+        return super().to_dict() | {
             "member": self.candidate.member,
-            "objective": self.candidate.value,
             "score": self.candidate.score,
-            "passes": self.passes,
-            "look": None if self.look is None else dataclasses.asdict(self.look),
             "panel": None if self.panel is None else described(self.panel),
-            "bundle": None if self.bundle is None else self.bundle.hash,
-            "findings": [finding.to_dict() for finding in self.findings],
         }
 
 
-@dataclass(frozen=True)
-class Promotion:
-    """What came of it.
-
-    candidates: those that were judged, best objective first; chosen: the one the outcome is about, or the one that came
-    closest. champion: the slot's afterwards (with dry_run: still the old one). version: the champion's number in the
-    slot, where it moved. complete: trials that could have asked. looks: taken so far at this game's panel.
-    """
-
-    outcome: Outcome
-    slot: str
-    study: str
-    reason: str
-    candidates: tuple[Judged, ...] = ()
-    chosen: Judged | None = None
-    champion_before: str | None = None
-    champion: str | None = None
-    version: int | None = None
-    dry_run: bool = False
-    complete: int = 0
-    looks: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON: plain numbers and text."""
-        names = ("outcome", "slot", "study", "reason", "champion_before", "champion", "version", "dry_run")
-        content: dict[str, Any] = finite(
-            {name: getattr(self, name) for name in (*names, "complete", "looks")}
-            | {
-                "trial": self.chosen.candidate.trial.number if self.chosen else None,
-                "candidates": [judged.to_dict() for judged in self.candidates[:KEPT_CANDIDATES]],
-            }
-        )
-        return content
+class Promotion(AnyPromotion[Judged]):
+    """What came of it. looks: those at this game's panel."""
 
 
 def described(panel: Panel) -> dict[str, Any]:
@@ -137,7 +102,8 @@ class GamePromoter:
         self.slot = slot or self.game
         self.dry_run, self.looks, self.games = dry_run, looks, games
         self.rules, self.progress = tuple(rules), progress
-        self.before = registry.slot(self.slot).champion
+        self.place = Place(registry, self.slot, study.name, dry_run)
+        self.before = self.place.champion
 
     def run(self, trial: int | None = None) -> Promotion:
         """Judge the candidates in the order of their objective, until one may be promoted or the looks are spent.
@@ -145,50 +111,36 @@ class GamePromoter:
         trial: consider only this one. Raises InputError for what is wrong with the study, the slot's champion or the
         registry.
         """
-        trials = [item for item in self.study.trials if trial is None or item.number == trial]
-        if trial is not None and not trials:
-            raise InputError(f"--trial {trial} is not a COMPLETE trial of study {self.study.name!r}")
+        trials = self.study.asked(trial)
         if not trials:
-            reason = f"none of the study's {self.study.finished} finished trials is COMPLETE: all were pruned or failed"
-            return self._outcome("no candidate", reason)
-        judged: list[Judged] = []
-        spent = 0
-        for item in trials:
-            if spent == self.looks:
-                break
-            candidate = read_candidate(item, self.study)
-            evidence = Evidence(candidate.faults, solved=self.study.game.solved)
-            findings = judge(self.rules, evidence, SEARCH)
-            if not passed(findings):
-                why = not_asked(self.rules, PANEL, "it failed a rule that is free to ask: no look was spent")
-                judged.append(Judged(candidate, (*findings, *why)))
-                continue
-            spent += 1
-            result, settled = self._challenge(candidate, findings)
-            judged.append(result)
-            if settled is not None:
-                outcome, reason, version = settled
-                return self._outcome(outcome, reason, judged, result, version)
-        chosen = next((one for one in judged if one.panel is not None), judged[0])
-        refusal = self._outcome("none passes", _why_none(len(judged), chosen), judged, chosen)
-        if not self.dry_run:
-            self.registry.refuse(self.slot, refusal.reason, refusal.to_dict())
-        return refusal
+            return self._outcome(Settled(None, "no candidate", self.study.why_none_complete))
+        judged, settled = ask_in_turn(trials, lambda item, _: self._consider(item), self.looks)
+        if settled is None:
+            chosen = next((one for one in judged if one.panel is not None), judged[0])
+            settled = Settled(chosen, "none passes", _why_none(len(judged), chosen))
+        promotion = self._outcome(settled, judged)
+        self.place.record_refusal(promotion)
+        return promotion
 
-    def _challenge(
-        self, candidate: Candidate, findings: Sequence[Finding]
-    ) -> tuple[Judged, tuple[Outcome, str, int | None] | None]:
-        """The panel, and the promotion if every rule is met; None where the next candidate may try."""
-        champion = self._champion()
+    def _consider(self, trial: FrozenTrial) -> Settled[Judged]:
+        """What is free to ask, and then the panel."""
+        candidate = read_candidate(trial, self.study)
+        findings = tuple(judge(self.rules, Evidence(candidate.faults, solved=self.study.game.solved), SEARCH))
+        if passed(findings):
+            return self._challenge(candidate, findings)
+        return Settled(_judged(candidate, (*findings, *not_asked(self.rules, PANEL, NO_LOOK_SPENT))))
+
+    def _challenge(self, candidate: Candidate, findings: tuple[Finding, ...]) -> Settled[Judged]:
+        """The panel, and the promotion if every rule is met."""
         draft = build_bundle(candidate, self.study, gate={})
+        known = _judged(candidate, (*findings, *not_asked(self.rules, PANEL, CHAMPION_ALREADY)))
+        champion = self._load(self.place.champion)
         if champion is not None and champion.members_sha256 == draft.members_sha256:
-            why = not_asked(self.rules, PANEL, "it is the champion already")
-            said = f"{candidate.name} is the champion of {self.slot} already"
-            return Judged(candidate, (*findings, *why)), ("champion already", said, None)
+            return self.place.champion_already(known)
         look = self.registry.take_panel_look(
             self.game,
             self.games,
-            members_sha256=weights_sha256(candidate),
+            members_sha256=draft.members_sha256,
             study=self.study.name,
             study_uid=self.study.uid,
             trial=candidate.trial.number,
@@ -196,48 +148,31 @@ class GamePromoter:
         self.progress(f"{candidate.name}: look {look.number} at the panel, {self.games:,} games")
         rules = Rules(self.study.game, draft.params, self.games, panel_seed(self.study.spec.seed, look.number))
         panel = judge_panel(rules, look.number, draft.player)
-        for _ in range(MAX_RACES):
+
+        def compare(hash_: str | None) -> Settled[Judged]:
+            champion, played = self._load(hash_), panel
+            if champion is not None and champion.members_sha256 == draft.members_sha256:
+                return self.place.champion_already(dataclasses.replace(known, look=look, panel=panel))
             if champion is not None:
-                played = rules.play_player(champion.player)
-                duel = compare(champion.name, panel.episodes, played, look.number, rules.seed)
-                panel = dataclasses.replace(panel, champion=duel)
-            evidence = Evidence(candidate.faults, panel, self.study.game.solved)
+                theirs = rules.play_player(champion.player)
+                duel = compare_players(champion.name, panel.episodes, theirs, look.number, rules.seed)
+                played = dataclasses.replace(panel, champion=duel)
+            evidence = Evidence(candidate.faults, played, self.study.game.solved)
             asked = (*findings, *judge(self.rules, evidence, PANEL))
             gate = {
                 "slot": self.slot,
                 "look": look.number,
-                "panel": described(panel),
+                "panel": described(played),
                 "findings": [finding.to_dict() for finding in asked],
             }
             bundle = build_bundle(candidate, self.study, gate=finite(gate))
-            judged = Judged(candidate, asked, look, panel, bundle)
-            if not judged.passes:
-                return judged, None
-            reason = f"{candidate.name} of {self.study.name} met every rule"
-            if self.dry_run:
-                return judged, ("would promote", reason + " (--dry-run: nothing was changed)", None)
-            try:
-                version = self.registry.promote(
-                    self.slot,
-                    bundle,
-                    expected=champion.hash if champion else None,
-                    reason=reason,
-                    report=finite(judged.to_dict() | {"study": self.study.name}),
-                )
-            except ChampionMoved:
-                champion = self._champion()
-                if champion is not None and champion.members_sha256 == bundle.members_sha256:
-                    return judged, ("champion already", f"{candidate.name} is the champion of {self.slot} by now", None)
-                continue
-            return judged, ("promoted", reason, version)
-        raise RunError(
-            f"the champion of {self.slot} changed {MAX_RACES} times while {candidate.name} was compared with it; "
-            "try again"
-        )
+            judged = dataclasses.replace(_judged(candidate, asked), look=look, panel=played, bundle=bundle)
+            return self.place.settle(judged, hash_)
 
-    def _champion(self) -> GameBundle | None:
-        """The slot's champion. Raises InputError where it does not play this very game."""
-        hash_ = self.registry.slot(self.slot).champion
+        return self.place.race(candidate.name, compare)
+
+    def _load(self, hash_: str | None) -> GameBundle | None:
+        """A champion of the slot. Raises InputError where it does not play this very game."""
         if hash_ is None:
             return None
         champion = player(self.registry.any_bundle(hash_))
@@ -249,28 +184,32 @@ class GamePromoter:
             )
         return champion
 
-    def _outcome(
-        self,
-        outcome: Outcome,
-        reason: str,
-        judged: Sequence[Judged] = (),
-        chosen: Judged | None = None,
-        version: int | None = None,
-    ) -> Promotion:
+    def _outcome(self, settled: Settled[Judged], judged: Sequence[Judged] = ()) -> Promotion:
+        assert settled.outcome is not None
         return Promotion(
-            outcome=outcome,
+            outcome=settled.outcome,
             slot=self.slot,
             study=self.study.name,
-            reason=reason,
+            reason=settled.reason,
             candidates=tuple(judged),
-            chosen=chosen,
+            chosen=settled.judged,
             champion_before=self.before,
-            champion=self.registry.slot(self.slot).champion,
-            version=version,
+            champion=self.place.champion,
+            version=settled.version,
             dry_run=self.dry_run,
             complete=len(self.study.trials),
             looks=self.registry.panel_looks(self.game),
         )
+
+
+def _judged(candidate: Candidate, findings: tuple[Finding, ...]) -> Judged:
+    return Judged(
+        trial=candidate.trial.number,
+        name=candidate.name,
+        objective=candidate.value,
+        findings=findings,
+        candidate=candidate,
+    )
 
 
 ADVICE = {
@@ -287,4 +226,4 @@ def _why_none(count: int, chosen: Judged) -> str:
     advice = dict.fromkeys(ADVICE[finding.name] for finding in failed if finding.name in ADVICE)
     others = "" if count == 1 else f", the closest of {count},"
     helps = f". What helps: {'; '.join(advice)}" if advice else ""
-    return f"{chosen.candidate.name}{others} does not meet {said}{helps}"
+    return f"{chosen.name}{others} does not meet {said}{helps}"

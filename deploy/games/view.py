@@ -58,7 +58,7 @@ def candidates_table(promotion: Promotion) -> Table:
     for judged in promotion.candidates[:SHOWN_CANDIDATES]:
         table.add_row(
             str(judged.candidate.trial.number),
-            f"{judged.candidate.value:.5g}",
+            f"{judged.objective:.5g}",
             str(judged.candidate.member),
             f"{judged.candidate.score:.5g}",
             stage_text(judged.findings, SEARCH),
