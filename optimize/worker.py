@@ -114,6 +114,7 @@ class Worker:
 
     def run(self) -> Outcome:
         """Work until the study has its total, a signal comes, or memory passes its limit."""
+        gc.freeze()  # what there is by now stays: `_share_device` need not go through it before every batch
         metrics = serving_metrics(self.options.metrics_port, self.telemetry, self.heartbeat)
         with metrics, self.share, self.heartbeat, self.pause, self.telemetry, closing(self.records):
             self.supervisor.ready(f"working on study {self.handle.name}")
