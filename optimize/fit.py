@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from envs.errors import InputError
 from optimize.search_space import Dimension, SearchSpace
@@ -98,7 +99,7 @@ def fit_space(space: SearchSpace, transitions: int) -> tuple[SearchSpace, str]:
         f"minibatch {_listed(sizes)} of the space became {_listed(fitted)}: a rollout has {transitions:,} transitions "
         "(num_envs x horizon), and minibatches must divide it"
     )
-    return SearchSpace(space.name, space.version, {**space.tables, "shape": shape}), note
+    return replace(space, tables={**space.tables, "shape": shape}), note
 
 
 def refuse_misfit(sizes: Sequence[int], num_envs: int, horizon: int, source: str) -> None:

@@ -23,7 +23,7 @@ from optimize.fit import (
     neighbours,
     refuse_misfit,
 )
-from optimize.search_space import SearchSpace, load_space
+from optimize.search_space import SearchSpace, Subject, load_space
 from optimize.storage import open_storage, storage_url
 from optimize.study import StudyHandle
 from tests.optimize.conftest import TRAIN, search_app
@@ -57,6 +57,12 @@ def test_a_space_keeps_what_fits_and_says_what_does_not() -> None:
     bare = SearchSpace("bare", 1, {"shape": {}, "ppo": {}, "env": {}})
     assert bare.minibatches == (512,)
     assert fit_space(bare, 768)[0].minibatches == (384,)
+
+
+def test_a_fitted_space_is_still_its_algorithms() -> None:
+    space, note = fit_space(load_space("game", Subject("cartpole", "elegantrl:a2c")), 192)
+    assert note
+    assert list(space.to_dict()) == ["name", "version", "shape", "elegantrl", "env"]
 
 
 def test_a_range_of_minibatches_is_refused() -> None:
