@@ -20,7 +20,7 @@ from agents.shape import Shape
 from tests.agents.helpers import member_params, start
 from tests.agents.toy_env import CrewedChoices, CrewedEnv, ImageEnv, MaskedEnv, ToyEnv
 
-MEMBERS, ROWS, STEPS = (0, 3), 16, 4
+MEMBERS, ROWS, STEPS = (0, 3), 24, 6
 
 
 class CrewedMasked(CrewedEnv, MaskedEnv):
@@ -115,7 +115,7 @@ def losses(ppo: PPO, slot: int, actor: dict[str, Tensor], critic: dict[str, Tens
 @pytest.mark.parametrize("recurrent", ["", "gru", "lstm"])
 @pytest.mark.parametrize("kind", [ToyEnv, MaskedEnv, CrewedChoices, CrewedMasked, ImageEnv, CrewedImages])
 def test_a_step_is_autograds(kind: type[ToyEnv], recurrent: str) -> None:
-    env = kind(len(MEMBERS), 4, cliff=0.5)
+    env = kind(len(MEMBERS), 4, cliff=1.2)
     size = {"recurrent": recurrent, "bptt": STEPS, "net_width": 9, "minibatch": ROWS}
     ppo = start(env, dict(enumerate(MEMBERS)), **size, autoregressive=bool(env.action_dims))
     ppo.train(env, 2)
