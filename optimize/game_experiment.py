@@ -20,7 +20,7 @@ from agents.program import check_plain
 from envs.errors import InputError
 from envs.external.vec_env import ExternalVecEnv
 from envs.files import write_atomic
-from envs.games.play import Episodes, interquartile_mean, interval, play_episodes, random_actions
+from envs.games.play import LONGEST, Episodes, interquartile_mean, interval, play_episodes, random_actions
 from envs.games.registry import GameEnv, get_game
 from envs.streams import derive_seed
 from envs.vec_env import VecEnv
@@ -31,6 +31,10 @@ from optimize.search_space import Settings
 from optimize.spec import GameSpec
 
 LOOK_STEPS, LOOK_ENVS = 256, 16  # random play from which observations are scaled
+ENDLESS_NOTE = (
+    f"episodes have no limit of steps, and are judged once they end or after {LONGEST:,}; "
+    "--env-param max_episode_steps=1000 sets a limit"
+)
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class GameExperiment(Experiment):
             )
         if self.algorithm.plain:
             check_plain(f"--algo {spec.algorithm}", look)
+        self._endless = look.max_step >= LONGEST
         self._normaliser = _scale(look, derive_seed(spec.seed, "normaliser"))
         self._judging: GameEnv | None = None
 
@@ -152,6 +157,7 @@ class GameExperiment(Experiment):
         return [
             f"game: {spec.game}{players}; algorithm {spec.algorithm}",
             f"seeds: {spec.seeds} members per trial{together}, each judged by {spec.episodes} episodes",
+            *([ENDLESS_NOTE] if self._endless else []),
         ]
 
     @property

@@ -146,7 +146,7 @@ def _write_mp4(path: Path, pictures: Iterator[Image.Image], fps: float) -> None:
         raise InputError("--out: MP4 needs packages that are missing here: pip install 'sweepd[video]'") from error
     import numpy as np
 
-    options: dict[str, Any] = {"format": "FFMPEG", "fps": fps, "macro_block_size": 16, "output_params": ["-f", "mp4"]}
+    options: dict[str, Any] = {"format": "FFMPEG", "fps": fps, "macro_block_size": 2, "output_params": ["-f", "mp4"]}
     with contextlib.closing(cast(Any, imageio.get_writer(path, **options))) as writer:
         for picture in pictures:
             writer.append_data(np.asarray(picture))

@@ -7,6 +7,7 @@ A renderer shows the first game of an environment, asked after every step. Addin
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
@@ -152,6 +153,7 @@ class GymnasiumRenderer(SeenRenderer):
         super().__init__(cast(GameEnv, env))
         self._inside = inside
         self.fps = float(inside.metadata.get("render_fps") or 30.0)
+        self._drawn: Image.Image | None = None
 
     def text(self, caption: str, *, final: bool) -> str:
         if self._inside.render_mode == "ansi" and not final:
@@ -159,10 +161,11 @@ class GymnasiumRenderer(SeenRenderer):
         return super().text(caption, final=final)
 
     def picture(self, caption: str, *, final: bool) -> Image.Image:
-        """The episode's last state is gone when it has ended (the next one has begun), so `final` shows that."""
-        del caption, final
-        drawn = self._inside.render()
-        return Image.fromarray(cast(Any, drawn)).convert("RGB")
+        """When an episode has ended, the next one has begun: what was drawn last is shown once more."""
+        del caption
+        if not final or self._drawn is None:
+            self._drawn = Image.fromarray(cast(Any, self._inside.render())).convert("RGB")
+        return self._drawn
 
 
 _RENDERERS: Mapping[str, Callable[[GameEnv, Any], Renderer]] = {
@@ -176,7 +179,8 @@ def _gymnasium(name: str, arguments: dict[str, Any], *, pictures: bool) -> tuple
     made: list[gymnasium.Env[Any, Any]] = []
 
     def make(mode: str | None) -> gymnasium.Env[Any, Any]:
-        made.append(gymnasium.make(spec, render_mode=mode, disable_env_checker=True, **arguments))
+        drawing = {"render_mode": mode} if mode else {}  # not all environments know it
+        made.append(gymnasium.make(spec, disable_env_checker=True, **arguments, **drawing))
         return made[-1]
 
     try:
@@ -186,10 +190,15 @@ def _gymnasium(name: str, arguments: dict[str, Any], *, pictures: bool) -> tuple
             raise InputError(f"{name} draws no pictures (its render modes: {', '.join(modes) or 'none'})")
         mode = "rgb_array" if pictures else "ansi" if "ansi" in modes else None
         if pictures:
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # nobody opens a window, and pygame wants no screen
             make(mode).reset(seed=0)
             made[-1].render()
             made.pop().close()
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         raise InputError(f"{name} needs a package that is missing here: {error}") from error
+    except InputError:
+        raise
+    except Exception as error:  # whatever an environment raises
+        raise InputError(f"{name} cannot be shown: {type(error).__name__}: {error}") from error
     env = ExternalVecEnv(lambda: make(mode), 1, 1)
     return cast(GameEnv, env), GymnasiumRenderer(env, made[-1])

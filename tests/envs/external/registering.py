@@ -1,5 +1,7 @@
-"""A module that registers an environment when it is imported, as packages of environments do."""
+"""A module that registers environments when it is imported, as packages of environments do."""
 
 import gymnasium
 
 gymnasium.register("tests/Counter-v0", entry_point="tests.envs.external.samples:Counter")
+gymnasium.register("tests/Drawn-v0", entry_point="tests.envs.external.samples:Drawn", max_episode_steps=3)
+gymnasium.register("tests/Blank-v0", entry_point="tests.envs.external.samples:Blank")

@@ -49,6 +49,26 @@ class Counter(gymnasium.Env[Any, Any]):
         return np.array([self._count, self._luck, action], dtype=np.float32)
 
 
+class Drawn(Counter):
+    """It draws how often it has stepped, as grey."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - Gymnasium's own way
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(length=9)
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        return np.full((20, 30, 3), 50 * self._count, np.uint8)
+
+
+class Blank(Drawn):
+    """It cannot."""
+
+    def render(self) -> Any:
+        raise ValueError("nothing to draw with")
+
+
 def counters(mode: AutoresetMode) -> SyncVectorEnv:
     """Three of them, whose episodes last 2, 3 and 4 steps."""
     return SyncVectorEnv([lambda length=length: Counter(length) for length in (2, 3, 4)], autoreset_mode=mode)
