@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,32 @@ def test_members_are_apart_and_go_on_exactly(tmp_path: Path, name: str, numbers:
         rest_env.set_member(2, half_env.get_member(0))
         rest.train(rest_env, 5 - before)
         assert_same(alone.get_member(1), rest.get_member(2))
+
+
+CHANGES: dict[str, float] = {
+    "learning_rate": 2e-3, "gamma": 0.6, "gae_lambda": 0.5, "clip": 0.01, "entropy_coef": 0.1, "soft_update_tau": 0.2,
+    "reward_scale": 2.0, "max_grad_norm": 0.01, "adam_eps": 1e-2, "weight_decay": 0.3, "warmup": 64,
+    "explore_rate": 0.9, "explore_noise_std": 0.5, "policy_noise_std": 0.5, "target_entropy": 0.5, "initial_alpha": 1.5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "numbers"), BOTH)
+def test_every_hyperparameter_moves_the_update(name: str, numbers: bool) -> None:
+    kind = ToyEnv if numbers else ChoiceEnv
+
+    def weights(**changes: float) -> Tensor:
+        env = kind(1, 4)
+        program = program_for(name, env)
+        given = {"warmup": 32} if program.kind.replays else {}
+        program.add_member(0, program.params_type(**given | changes), 1, 6, env.state_avg, env.state_std)
+        program.begin(env.reset(5))
+        program.train(env, 3)
+        return torch.cat([part.flatten() for part in program.agents[0].act.state_dict().values()])
+
+    base = weights()
+    for field in fields(program_for(name, kind(1, 4)).params_type):
+        assert not torch.equal(base, weights(**{field.name: CHANGES[field.name]})), field.name
+    assert torch.equal(base, weights())
 
 
 def test_what_is_exported_acts_alike_when_frozen() -> None:

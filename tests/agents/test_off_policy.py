@@ -181,7 +181,7 @@ def test_what_does_not_fit_is_refused(algorithm: str) -> None:
             program.set_member(1, wrong)
         assert_same(state, program.get_member(1))
     env.masked = True
-    with pytest.raises(InputError, match="toy has actions that may be illegal .*: use ppo"):
+    with pytest.raises(InputError, match=r"toy has actions that may be illegal .*: use ppo"):
         program.train(env, 1)
 
 
