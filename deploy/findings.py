@@ -13,7 +13,8 @@ from deploy.bundle_files import NAME_DIGITS
 from deploy.rules import Finding
 
 VERDICT_STYLE = {"pass": "green", "fail": "red", "defer": "yellow", "not asked": "dim", "told": "dim"}
-COLOURS = {"pass": "#2a9d5c", "fail": "#c0392b", "defer": "#b9770e", "not asked": "#8a8a8a", "told": "#8a8a8a"}
+# On white, each with a contrast of 4.5 at least.
+COLOURS = {"pass": "#1e7a45", "fail": "#b03024", "defer": "#8f5a06", "not asked": "#666666", "told": "#666666"}
 
 
 def short(hash_: str | None) -> str:
@@ -88,7 +89,8 @@ def findings_page(
     words = "".join(f"<dt>{html.escape(term)}</dt><dd>{html.escape(text)}</dd>" for term, text in reading)
     sentences = "".join(f"<p>{html.escape(line)}</p>" for line in opening)
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}: {html.escape(headline)}</title>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(title)}: {html.escape(headline)}</title>
 <style>
 body {{ font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1080px; margin: 2em auto; padding: 0 1em; }}
 h1 {{ font-size: 1.6em; margin-bottom: .2em; }}
@@ -99,16 +101,19 @@ td.number {{ text-align: right; white-space: nowrap; }}
 .verdict {{ font-weight: 600; white-space: nowrap; }}
 img {{ width: 100%; }}
 dt {{ font-weight: 600; }} dd {{ margin: 0 0 .6em 0; }}
-small {{ color: #777; }}
-</style></head><body>
+small {{ color: #666; }}
+.wide {{ overflow-x: auto; }} .wide table {{ min-width: 40em; }}
+</style></head><body><main>
 <h1>{html.escape(headline)}</h1>
 {sentences}
-<table><tr><th>rule</th><th>value</th><th>limit</th><th>verdict</th><th>what was found</th></tr>{rows}</table>
+<div class="wide" tabindex="0" role="region" aria-label="Rules"><table>
+<tr><th>rule</th><th>value</th><th>limit</th><th>verdict</th><th>what was found</th></tr>
+{rows}</table></div>
 <img alt="{html.escape(described)}"
  src="data:image/png;base64,{base64.b64encode(picture).decode()}">
 <h2>How to read this</h2><dl>{words}</dl>
 <p><small>{html.escape(footer)}</small></p>
-</body></html>
+</main></body></html>
 """
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.columns import Columns
 from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from deploy.bundle import Bundle
-from deploy.bundle_files import NAME_DIGITS, StoredBundle
+from deploy.bundle_files import StoredBundle
 from deploy.findings import VERDICT_STYLE, short
 from deploy.registry import Event, Garbage, Registry, Slot, Version
 from deploy.report import percent
 from deploy.verify import Verification, stored_metrics
+from deploy.views import bundle_panel, columns, identity_table, minute, plain_value
 
 SHOWN_EVENTS = 20
 # Parts of the manifest that `diff` leaves out: what follows from the others, or is shown in another way.
@@ -57,7 +55,7 @@ def slots_view(registry: Registry) -> RenderableType:
         table.add_row(
             slot.name,
             short(slot.champion),
-            _minute(move.at) if move else "-",
+            minute(move.at) if move else "-",
             short(slot.previous),
             " ".join(short(hash_) for hash_ in slot.challengers) or "none",
             str(slot.revision),
@@ -75,7 +73,7 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
         bundles.add_column(name, justify="right" if name == "version" else "left")
     for version in registry.versions(slot.name):
         bundles.add_row(
-            str(version.number), short(version.bundle), _minute(version.at), state_of(slot, version.bundle, removed)
+            str(version.number), short(version.bundle), minute(version.at), state_of(slot, version.bundle, removed)
         )
     history = Table(title="What happened", title_justify="left")
     for name in ("when (UTC)", "what", "bundle", "instead of"):
@@ -83,7 +81,7 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
     history.add_column("why")
     for event in events[-SHOWN_EVENTS:]:
         history.add_row(
-            _minute(event.at), event.kind, short(event.bundle), short(event.previous), _one_line(event.reason)
+            minute(event.at), event.kind, short(event.bundle), short(event.previous), _one_line(event.reason)
         )
     if len(events) > SHOWN_EVENTS:
         history.caption = f"{len(events) - SHOWN_EVENTS} earlier ones, and every reason in full, with --json"
@@ -132,14 +130,7 @@ def bundle_facts(registry: Registry, bundle: Bundle) -> dict[str, Any]:
 def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
     """One bundle on one screen: who it is, what it may do and why, the gate, the hold-out, the parameters."""
     trials, data = facts["trials"], facts["data"]
-    identity = Table.grid(padding=(0, 2))
-    identity.add_column(style="dim", no_wrap=True)
-    identity.add_column(overflow="fold")
-    identity.add_row("hash", facts["bundle"])
-    identity.add_row("weights (sha256)", facts["weights_sha256"])
-    for place in facts["slots"]:
-        since = f" since {_minute(place['since'])}: {place['why']}" if place["since"] else ""
-        identity.add_row(f"slot {place['slot']}", f"version {place['version']}, {place['is'] or 'no part'}{since}")
+    identity = identity_table(facts)
     for trial in trials:
         origin, policy = trial["origin"], trial["policy"]
         hidden = "×".join(str(width) for width in policy["hidden"])
@@ -177,21 +168,20 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
                 f"fees {metrics.fees:.2%}, invested {metrics.exposure:.0%}",
             )
         )
-    parts += [Text("parameters", style="bold"), Padding(_parameters(trials), (0, 0, 0, 1))]
-    return Panel(Group(*parts), title=f"bundle {facts['bundle'][:NAME_DIGITS]}", title_align="left")
+    return bundle_panel(facts, parts, _parameters(trials))
 
 
 def _parameters(trials: Sequence[Mapping[str, Any]]) -> RenderableType:
     """What was sampled: of several trials, a column each."""
     sampled = [trial["origin"]["parameters"] for trial in trials]
     if len(trials) == 1:
-        return Columns([f"[dim]{name}[/] {_value(value)}" for name, value in sampled[0].items()], padding=(0, 3))
+        return columns(sampled[0])
     table = Table(box=None, padding=(0, 2))
     table.add_column("", style="dim")
     for trial in trials:
         table.add_column(f"trial {trial['origin']['trial']}", justify="right")
     for name in dict.fromkeys(name for own in sampled for name in own):
-        table.add_row(name, *(_value(own.get(name)) for own in sampled))
+        table.add_row(name, *(plain_value(own.get(name)) for own in sampled))
     return table
 
 
@@ -213,7 +203,7 @@ def diff_view(one: StoredBundle[Any], other: StoredBundle[Any]) -> RenderableTyp
     table.add_column(one.name, overflow="fold")
     table.add_column(other.name, overflow="fold")
     for name, values in found.items():
-        table.add_row(name, *(_value(value) for value in values))
+        table.add_row(name, *(plain_value(value) for value in values))
     return table
 
 
@@ -300,16 +290,3 @@ def _leaves(prefix: str, value: Any) -> list[tuple[str, Any]]:
             found += _leaves(f"{prefix}.{name}" if prefix else str(name), item)
         return found
     return [(prefix, value)]
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, list):
-        return " ".join(_value(item) for item in value)
-    return "-" if value is None else str(value)
-
-
-def _minute(moment: str) -> str:
-    """2026-01-02T03:04:05.678Z as 2026-01-02 03:04."""
-    return moment[:16].replace("T", " ")

@@ -8,33 +8,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from rich.console import Console, Group, RenderableType
-from rich.panel import Panel
 from rich.table import Table
-from rich.text import Text
 
 from deploy.bundle import Bundle
-from deploy.findings import findings_table, short, stage_text
+from deploy.findings import findings_table, stage_text
 from deploy.promote import Judged, Promotion, name_trials
+from deploy.views import verdict_panel
 from envs.crypto.metrics import Metrics, equity
 from envs.files import write_atomic
 
 SHOWN_CANDIDATES = 8
-OUTCOME_STYLE = {
-    "promoted": "bold green",
-    "would promote": "bold green",
-    "champion already": "green",
-    "challenger": "yellow",
-}
-HEADLINES = {
-    "promoted": "PROMOTED",
-    "would promote": "WOULD BE PROMOTED",
-    "champion already": "CHAMPION ALREADY",
-    "challenger": "KEPT AS CHALLENGER",
-    "none passes": "NO CANDIDATE PASSES",
-    "no candidate": "NO CANDIDATE",
-    "no hold-out": "NO HOLD-OUT",
-    "first stage": "FIRST STAGE",
-}
+SYNTHETIC = "The market is synthetic: this shows that the program works, and nothing about real markets."
 
 
 def percent(value: float) -> str:
@@ -58,7 +42,7 @@ def promotion_view(promotion: Promotion) -> RenderableType:
                     else "Hold-out: the trials as sub-accounts, their orders netted, canonical policy path",
                 )
             )
-    parts.append(verdict_panel(promotion))
+    parts.append(verdict_panel(promotion, SYNTHETIC if promotion.synthetic else ""))
     return Group(*parts)
 
 
@@ -81,7 +65,7 @@ def candidates_table(promotion: Promotion) -> Table:
     left = promotion.complete - len(shown)
     if left > 0:
         unasked = promotion.complete - len(asked)
-        table.caption = f"{left} more complete trials, {unasked} of them not asked"
+        table.caption = f"{left} more complete trial{'s' * (left > 1)}, {unasked} of them not asked"
     return table
 
 
@@ -106,21 +90,6 @@ def metrics_table(metrics: Metrics, title: str) -> Table:
     table.add_row("fees, share of value", f"{metrics.fees:.2%}", "")
     table.add_row("mean exposure", f"{metrics.exposure:.1%}", "")
     return table
-
-
-def verdict_panel(promotion: Promotion) -> Panel:
-    """The outcome in a headline and a paragraph, and the slot's champion."""
-    text = Text()
-    text.append(HEADLINES[promotion.outcome], style=OUTCOME_STYLE.get(promotion.outcome, "bold yellow"))
-    text.append(f"\n{promotion.reason}.\n")
-    text.append(f"champion of {promotion.slot}: {short(promotion.champion)}")
-    if promotion.champion != promotion.champion_before:
-        text.append(f" (before: {short(promotion.champion_before)})")
-    if promotion.synthetic:
-        text.append(
-            "\nThe market is synthetic: this shows that the program works, and nothing about real markets.", style="dim"
-        )
-    return Panel(text, title="Verdict", title_align="left")
 
 
 def draw_replay(

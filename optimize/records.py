@@ -15,7 +15,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.errors import InputError
+from envs.errors import InputError, RunError
 from optimize.artifacts import announce, announced, publish
 from optimize.background import Background
 from optimize.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -208,8 +208,9 @@ class Records:
             if not (folder / self.experiment.published[0]).exists():
                 self.experiment.draw(folder, title)
             publish(self.handle.run_dir, folder, trial)
-        except OSError as error:  # the trial is complete without it, and the next worker tries again
-            self._say(f"trial {trial.number}: its picture could not be written ({error.strerror or error})")
+        except (OSError, RunError) as error:  # the trial is complete without it, and the next worker tries again
+            said = error.strerror if isinstance(error, OSError) else None
+            self._say(f"trial {trial.number}: its picture could not be made ({said or error})")
 
 
 def note_of(plan: Plan) -> dict[str, Any]:

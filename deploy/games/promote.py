@@ -223,7 +223,7 @@ def _why_none(count: int, chosen: Judged) -> str:
     """Which rule stood in the way of the one that came closest, and what helps."""
     failed = [finding for finding in chosen.findings if finding.verdict == "fail"]
     said = "; ".join(f"{finding.name}: {finding.explanation}" for finding in failed)
-    advice = dict.fromkeys(ADVICE[finding.name] for finding in failed if finding.name in ADVICE)
+    advice = next((ADVICE[finding.name] for finding in failed if finding.name in ADVICE), "")  # what is to be met first
     others = "" if count == 1 else f", the closest of {count},"
-    helps = f". What helps: {'; '.join(advice)}" if advice else ""
+    helps = f". What helps: {advice}" if advice else ""
     return f"{chosen.name}{others} does not meet {said}{helps}"

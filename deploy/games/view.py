@@ -5,28 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.columns import Columns
 from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.panel import Panel as Box
 from rich.table import Table
 from rich.text import Text
 
-from deploy.bundle_files import NAME_DIGITS
-from deploy.findings import findings_table, short, stage_text
+from deploy.findings import findings_table, stage_text
 from deploy.games.bundle import GameBundle
 from deploy.games.gate import PANEL, SEARCH
 from deploy.games.promote import Judged, Promotion, described
 from deploy.games.study import plain
+from deploy.views import bundle_panel, columns, identity_table, verdict_panel
 
 SHOWN_CANDIDATES = 8
-HEADLINES = {
-    "promoted": ("PROMOTED", "bold green"),
-    "would promote": ("WOULD BE PROMOTED", "bold green"),
-    "champion already": ("CHAMPION ALREADY", "green"),
-    "none passes": ("NO CANDIDATE PASSES", "bold yellow"),
-    "no candidate": ("NO CANDIDATE", "bold yellow"),
-}
 
 
 def promotion_view(promotion: Promotion) -> RenderableType:
@@ -39,7 +29,7 @@ def promotion_view(promotion: Promotion) -> RenderableType:
         parts.append(findings_table(_title(chosen), chosen.findings))
         if chosen.panel is not None:
             parts.append(panel_table(described(chosen.panel), chosen.candidate.name))
-    parts.append(verdict_box(promotion))
+    parts.append(verdict_panel(promotion))
     return Group(*parts)
 
 
@@ -66,7 +56,7 @@ def candidates_table(promotion: Promotion) -> Table:
         )
     left = promotion.complete - len(promotion.candidates)
     if left > 0:
-        table.caption = f"{left} more complete trials, not asked"
+        table.caption = f"{left} more complete trial{'s' * (left > 1)}, not asked"
     return table
 
 
@@ -92,18 +82,6 @@ def panel_table(panel: Mapping[str, Any], who: str) -> Table:
 
 def _mean(found: Mapping[str, float]) -> tuple[str, str]:
     return f"{found['mean']:.4g}", f"{found['low']:.4g} to {found['high']:.4g}"
-
-
-def verdict_box(promotion: Promotion) -> Box:
-    """The outcome in a headline and a paragraph, and the slot's champion."""
-    headline, style = HEADLINES[promotion.outcome]
-    text = Text()
-    text.append(headline, style=style)
-    text.append(f"\n{promotion.reason}.\n")
-    text.append(f"champion of {promotion.slot}: {short(promotion.champion)}")
-    if promotion.champion != promotion.champion_before:
-        text.append(f" (before: {short(promotion.champion_before)})")
-    return Box(text, title="Verdict", title_align="left")
 
 
 def game_facts(bundle: GameBundle, places: Sequence[Mapping[str, Any]], folder: str, looks: int) -> dict[str, Any]:
@@ -132,14 +110,7 @@ def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> Renderab
     gate: the table of the gate's findings.
     """
     game, player, origin = facts["game"], facts["player"], facts["origin"]
-    identity = Table.grid(padding=(0, 2))
-    identity.add_column(style="dim", no_wrap=True)
-    identity.add_column(overflow="fold")
-    identity.add_row("hash", facts["bundle"])
-    identity.add_row("weights (sha256)", facts["weights_sha256"])
-    for place in facts["slots"]:
-        since = f" since {place['since'][:16].replace('T', ' ')}: {place['why']}" if place["since"] else ""
-        identity.add_row(f"slot {place['slot']}", f"version {place['version']}, {place['is'] or 'no part'}{since}")
+    identity = identity_table(facts)
     settings = plain(game["params"])
     seats = f", at each of {game['seats']} seats" if game["seats"] > 1 else ""
     identity.add_row("plays", f"{game['name']}{f' ({settings})' if settings else ''}{seats}")
@@ -160,10 +131,4 @@ def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> Renderab
         parts.append(gate)
     if facts["panel"] is not None:
         parts.append(panel_table(facts["panel"], "this player"))
-    drawn = [f"[dim]{name}[/] {_value(value)}" for name, value in origin["parameters"].items()]
-    parts += [Text("parameters", style="bold"), Padding(Columns(drawn, padding=(0, 3)), (0, 0, 0, 1))]
-    return Box(Group(*parts), title=f"bundle {facts['bundle'][:NAME_DIGITS]}", title_align="left")
-
-
-def _value(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return bundle_panel(facts, parts, columns(origin["parameters"]))

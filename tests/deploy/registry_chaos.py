@@ -49,7 +49,7 @@ def audit(folder: Path, url: str | None = None, slot: str = SLOT) -> Folded:
     assert state == folded(registry, slot), (state, folded(registry, slot))
     for hash_ in (found.champion, found.previous, *found.challengers):
         if hash_ is not None:
-            registry.bundle(hash_)
+            registry.any_bundle(hash_)
     versions = registry.versions(slot)
     assert [version.number for version in versions] == list(range(1, len(versions) + 1))
     assert {hash_ for hash_ in state[:2] if hash_} | state[2] <= {version.bundle for version in versions}

@@ -11,6 +11,7 @@ import pytest
 from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import TrialState
 
+from envs.errors import RunError
 from optimize import artifacts, records
 from optimize.background import Background
 from optimize.pruning import make_sampler
@@ -108,15 +109,16 @@ def test_a_killed_workers_pictures_are_made_by_the_next_one(market: Path, sweepd
     assert set(artifacts.announced(handle.run_dir, trials[1], missing=True)) == {"equity.png", "paths.parquet"}
 
 
-def test_a_picture_that_cannot_be_written_is_no_trials_failure(
-    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), RunError("no equilibrium was found")])
+def test_a_picture_that_cannot_be_made_is_no_trials_failure(
+    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    def failing(*_: object) -> None:
+        raise problem
 
-    monkeypatch.setattr(records, "publish", full)
+    monkeypatch.setattr(records, "publish", failing)
     out = sweepd("train", "--n-trials", 1, "--pruner", "none").finish()
-    assert "its picture could not be written (No space left on device)" in out
+    assert f"its picture could not be made ({getattr(problem, 'strerror', None) or problem})" in out
     assert [t.state for t in _handle(market).trials()] == [TrialState.COMPLETE]
 
 

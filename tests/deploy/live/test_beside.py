@@ -148,7 +148,9 @@ def test_what_follows_a_verdict_is_what_the_rule_says(
     world.registry.promote(SLOT, champion, expected=before.hash, reason="better")
     monkeypatch.setattr(watchman_module, "look_number", lambda bars, _timeframe: bars // 5)
     monkeypatch.setattr(
-        watchman_module, "watch", lambda *_, **__: Finding(verdict, "it is so", 5, 5, 10, 1, 5)  # type: ignore[arg-type]
+        watchman_module,
+        "watch",
+        lambda *_, **__: Finding(verdict, "it is so", 5, 5, 10, 1, 5),  # type: ignore[arg-type]
     )
     monkeypatch.setattr(watchman_module, "_score", lambda *_: (np.zeros(50), np.zeros(50)))
     session = world.session()

@@ -244,9 +244,7 @@ def test_a_new_champion_takes_over_at_a_bar_with_the_present_positions(tmp_path:
     for bar in range(FIRST, FIRST + 5):
         world.until_close_of(bar)
         session.pulse()
-    heir = small_bundle(
-        5, tickers=TICKERS[::-1], gain=1.5, params=dataclasses.replace(PARAMS, fee=0.001, lookback=1)
-    )
+    heir = small_bundle(5, tickers=TICKERS[::-1], gain=1.5, params=dataclasses.replace(PARAMS, fee=0.001, lookback=1))
     world.registry.promote(SLOT, heir, expected=world.bundle.hash, reason="better")
     for bar in range(FIRST + 5, FIRST + 9):
         world.until_close_of(bar)
