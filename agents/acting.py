@@ -66,8 +66,9 @@ class Actors:
             self._buffers[rows] = Activations(replace(shape, privileged_dim=0), rows, obs.device)
         into = self._buffers[rows]
         state = obs.view(shape.slots, rows, -1)[..., : shape.state_dim]
-        normalised = (state - self.state_avg).div_(self.state_std)
-        if shape.image_shape is not None:
+        if shape.image_shape is None:
+            normalised = (state - self.state_avg).div_(self.state_std)
+        else:
             normalised = pixels(state, self.state_avg, self.state_std)
         forward(self._weights, normalised, into, critic=False)
         return self._distribution(shape, into.output, self._weights).mode(legal)

@@ -31,9 +31,9 @@ __all__ = ["D3QN", "D3QNParams", "D3QNStats"]
 class D3QNStats(NamedTuple):
     """One rollout of every slot, on the device, (G,) float32; what stands in empty or diverged slots means nothing.
 
-    reward: mean per step, as the environment gave it; explore_rate: share of random actions. Means over the rollout's
-    gradient steps, 0 while a member warms up: critic_loss; value, of the actions in the minibatches; critic_norm,
-    before clipping. updates: gradient steps made.
+    reward: mean per step, as the environment gave it; explore_rate: how often a random action begins after the warm-up,
+    where none is held. Means over the rollout's gradient steps, 0 while a member warms up: critic_loss; value, of the
+    actions in the minibatches; critic_norm, before clipping. updates: gradient steps made.
     """
 
     reward: Tensor

@@ -63,8 +63,8 @@ class OffPolicy(Program):
 
     @abstractmethod
     def _explore(self, obs: Tensor, noise: Tensor, random: Tensor) -> Tensor:
-        """Actions as they are kept, (G, num_envs, columns), at obs (G, num_envs, obs_dim). random: (G, 1, 1), the share
-        of entirely random ones; 1 in a member's warm-up.
+        """Actions as they are kept, (G, num_envs, columns), at obs (G, num_envs, obs_dim). random: (G, 1, 1), how
+        often they are entirely random; 1 in a member's warm-up.
         """
 
     @abstractmethod
@@ -84,7 +84,7 @@ class OffPolicy(Program):
         return [(network.optimizer, 1.0) for network in self.networks.values() if hasattr(network, "optimizer")]
 
     def _explore_rates(self) -> Tensor:
-        """(G,): the share of entirely random actions in this rollout, after the warm-up."""
+        """(G,): how often actions are entirely random in this rollout, after the warm-up."""
         return torch.zeros(self.shape.slots, device=self.device)
 
     def _own_figures(self) -> Figures:

@@ -73,9 +73,10 @@ class SACParams(OffPolicyParams):
 @dataclass(frozen=True, kw_only=True)
 class D3QNParams(OffPolicyParams):
     """reward_scale: best such that returns are of the order of 10: the loss counts errors above 1 by their size alone,
-    so that what is rare is lost on it where returns are large. explore_start, explore_end: how often an action is
-    random, which falls in a straight line over the first explore_share of a member's rollouts; explore_hold: steps for
-    which a random action is held at most (1: plain epsilon-greedy).
+    so that what is rare is lost on it where returns are large. explore_start, explore_end: how often a random action
+    begins where none is held, which falls in a straight line over the first explore_share of a member's rollouts;
+    explore_hold: steps for which a random action is held at most (1: plain epsilon-greedy; with 8, a rate of 0.05 makes
+    one action in eight random).
     """
 
     reward_scale: float = 0.1
