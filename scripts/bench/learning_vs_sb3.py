@@ -12,6 +12,7 @@ seeds together for ours.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import statistics
 import sys
@@ -151,8 +152,8 @@ def theirs(task: Task, seed: int, steps: int) -> tuple[Curve, float]:
             return True
 
     kind = getattr(stable_baselines3, task.peer)
-    model = kind("MlpPolicy", make_vec_env(task.env, task.peer_envs, seed=seed), seed=seed, device="cpu",
-                 **task.peer_args)  # fmt: skip
+    args = copy.deepcopy(task.peer_args)  # it writes into them
+    model = kind("MlpPolicy", make_vec_env(task.env, task.peer_envs, seed=seed), seed=seed, device="cpu", **args)
     start = time.process_time()
     model.learn(steps, callback=Look())
     return curve, time.process_time() - start - looking
