@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -135,7 +136,8 @@ class GameExperiment(Experiment):
                 env.reset_member(slot, derive_seed(self.spec.seed, "evaluation"))
             getattr(act, "begin", lambda _: None)(env)
             done = getattr(act, "done", lambda _: None)
-            played.append(play_episodes(env, act, self.seats, here, ask, done))
+            legally = partial(cast(Any, act), legal=env.action_mask) if env.masked else act
+            played.append(play_episodes(env, legally, self.seats, here, ask, done))
         returns = np.concatenate([part.returns for part in played])
         lengths = np.concatenate([part.lengths for part in played])
         parts = [slice(trial * self.members, (trial + 1) * self.members) for trial in range(len(settings))]

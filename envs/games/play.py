@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -49,10 +48,9 @@ def play_episodes(
     alive = torch.arange(rows, device=env.device) < (members or env.num_members) * env.envs_per_member
     unit = env.reward_unit
     obs, step = env.observe(), 0
-    choose = partial(_legally, act, env) if env.masked else act
     while step < LONGEST and (step % _LOOK_EVERY or bool(alive.any())):
         ask()
-        made = env.step(choose(obs))
+        made = env.step(act(obs))
         obs, step = made.obs, step + 1
         total += torch.where(alive, made.reward.double() * unit, 0.0)
         length += alive
@@ -83,10 +81,6 @@ def _random_legal(env: GameEnv, generator: torch.Generator) -> Tensor:
         option = luck.masked_fill_(~env.action_mask(chosen.to(env.device)).cpu(), -1.0).argmax(1, keepdim=True)
         chosen = torch.cat((chosen, option), 1)
     return chosen if env.action_dims else chosen[:, 0]
-
-
-def _legally(act: Callable[..., Tensor], env: GameEnv, obs: Tensor) -> Tensor:
-    return act(obs, env.action_mask)
 
 
 def interquartile_mean(scores: Floats) -> Floats:

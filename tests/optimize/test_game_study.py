@@ -32,6 +32,8 @@ TRADING = re.compile(
     r"\b(folds?|sharpe|drawdown|trad(e|es|ing)|market|equity|equal weight|bars?|hold-out|ticker|cash|portfolio)\b", re.I
 )
 
+MODULE = "gym:tests.envs.external.registering"
+
 
 def make_spec(environment: str = "cartpole", **changes: Any) -> GameSpec:
     subject = Subject(environment)
@@ -107,8 +109,12 @@ def test_members_that_remember_are_judged_by_whole_episodes(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("game", "algorithm"), [("cartpole", "d3qn"), ("gym:Pendulum-v1", "sac"), ("cartpole", "elegantrl:a2c")]
-)
+    ("game", "algorithm"),
+    [
+        ("cartpole", "d3qn"), ("gym:Pendulum-v1", "sac"), ("cartpole", "elegantrl:a2c"),
+        (f"{MODULE}:tests/Masked-v0", "ppo"), (f"{MODULE}:tests/Advised-v0", "d3qn"),
+    ],
+)  # fmt: skip
 def test_other_algorithms_are_searched_in_the_same_way(game: str, algorithm: str, tmp_path: Path) -> None:
     subject = Subject(game, algorithm)
     space = SearchSpace("none", 1, {table: {} for table in subject.tables}, subject)
@@ -126,6 +132,21 @@ def test_other_algorithms_are_searched_in_the_same_way(game: str, algorithm: str
     assert isinstance(evaluation, GameEvaluation)
     experiment.write(tmp_path, trainer.actors(training), evaluation)
     assert len(load_members(tmp_path / "members.safetensors")) == 2
+
+
+def test_what_an_algorithm_cannot_take_is_refused_before_anything_is_trained() -> None:
+    with pytest.raises(InputError, match=r"--algo d3qn takes .*Masked-v0 has actions that may be illegal .*: use ppo"):
+        make_experiment(f"{MODULE}:tests/Masked-v0", algorithm="d3qn")
+
+
+def test_observations_that_are_not_finite_are_named() -> None:
+    with pytest.raises(InputError, match=r"Spoilt-v0 shows numbers that are not finite \(column 1 of"):
+        make_experiment(f"{MODULE}:tests/Spoilt-v0")
+
+
+def test_an_environment_without_a_limit_of_steps_says_so() -> None:
+    assert not any("no limit" in line for line in make_experiment("gym:FrozenLake-v1").describe())
+    assert any("no limit of steps" in line for line in make_experiment("gym:CliffWalking-v1").describe())
 
 
 def test_members_of_a_game_of_several_players_learn_by_playing_with_each_other() -> None:

@@ -62,6 +62,13 @@ class Drawn(Counter):
         return np.full((20, 30, 3), 50 * self._count, np.uint8)
 
 
+class Spoilt(Counter):
+    """It shows what is no number."""
+
+    def _observe(self, action: int) -> np.ndarray:
+        return np.array([0.0, np.nan, action], dtype=np.float32)
+
+
 class Blank(Drawn):
     """It cannot."""
 
@@ -221,16 +228,18 @@ class Masked(gymnasium.Env[Any, Any]):
     """Which of its options are legal is drawn anew at every step; others it doesn't take. The last legal one pays 1.
 
     several: two choices instead of one. told: whether the mask is in the observation, or else in `info`. empty: at that
-    step of an episode nothing is legal.
+    step of an episode nothing is legal. strict: otherwise it takes what is illegal.
     """
 
-    def __init__(self, several: bool = False, told: bool = True, length: int = 6, empty: int = -1) -> None:
+    def __init__(
+        self, several: bool = False, told: bool = True, length: int = 6, empty: int = -1, strict: bool = True
+    ) -> None:
         sizes = (3, 2) if several else (4,)
         self.action_space = spaces.MultiDiscrete(sizes) if several else spaces.Discrete(4, start=-1)
         seen = spaces.Box(-np.inf, np.inf, (2,), np.float32)
         flags = spaces.Box(0, 1, (sum(sizes),), np.int8)
         self.observation_space = spaces.Dict(observation=seen, action_mask=flags) if told else seen
-        self._sizes, self._told, self._length, self._empty = sizes, told, length, empty
+        self._sizes, self._told, self._length, self._empty, self._strict = sizes, told, length, empty, strict
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed, options=options)
@@ -241,7 +250,7 @@ class Masked(gymnasium.Env[Any, Any]):
         assert self.action_space.contains(action), action
         chosen = action if len(self._sizes) > 1 else [action + 1]
         for option, legal in zip(chosen, np.split(self._mask, self._sizes[:1]), strict=False):
-            assert legal[option], f"{option} is illegal: {legal}"
+            assert legal[option] or not self._strict, f"{option} is illegal: {legal}"
         reward = float(chosen[0] == np.flatnonzero(self._mask[: self._sizes[0]])[-1])
         self._count += 1
         seen, info = self._observe()

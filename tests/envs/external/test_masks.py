@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -14,8 +15,12 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from agents.d3qn import D3QN
+from agents.policy import FrozenPolicy
 from agents.ppo import PPO, PPOParams
 from agents.shape import Shape
+from deploy.games.panel import Rules
+from deploy.games.player import Network
+from deploy.games.replay import Show
 from envs.errors import InputError, RunError
 from envs.external import layouts
 from envs.external.hosted import Layout
@@ -23,6 +28,7 @@ from envs.external.layouts import choose_layout
 from envs.external.sources import FactorySource
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.play import random_actions
+from envs.games.registry import get_game
 from envs.remembered import MachineFile
 from tests.envs.external.samples import Buffered, Masked, Table, masked_ones
 
@@ -120,6 +126,20 @@ def test_a_learner_never_takes_what_is_masked(kind: str) -> None:
     for _ in range(20):
         obs = env.step(act(obs, env.action_mask)).obs  # type: ignore[call-arg]
     env.check()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_frozen_policy_plays_legally_in_panels_and_when_watched(several: bool) -> None:
+    game = get_game("gym:tests.envs.external.registering:tests/Masked-v0")
+    params = game.params(several=several)
+    env = ExternalVecEnv(game.name, 2, 3, several=several)
+    player = Network(FrozenPolicy([program(env).export_member(0)[0]]))
+    rules = Rules(game, params, 5, seed=1)
+    assert rules.play_player(player).lengths.tolist() == [[6] * 5]
+    assert rules.play_baselines()["random"].lengths.tolist() == [[6] * 5]
+    bundle: Any = SimpleNamespace(game=game, params=params, player=player)
+    shots = list(Show(bundle, seed=2, pictures=False).shots(2))
+    assert [shot.step for shot in shots] == [*range(7), *range(7)]
 
 
 @pytest.mark.parametrize("kind", ["observation", "info, two choices"])
