@@ -206,6 +206,9 @@ def _market_settings(flags: dict[str, Any]) -> dict[str, Any]:
     return {key: flags[key] for key in ("fee", "slippage", "minimum_order", "initial_cash", "episode_bars")}
 
 
+_WORDS = {"true": True, "false": False, "none": None}  # as Python writes them: the text "False" would count as true
+
+
 def _game_settings(flags: dict[str, Any]) -> dict[str, Any]:
     """From --scenario and --env-param NAME=VALUE."""
     settings: dict[str, Any] = {"scenario": flags["scenario"]} if flags["scenario"] else {}
@@ -216,7 +219,7 @@ def _game_settings(flags: dict[str, Any]) -> dict[str, Any]:
         try:
             settings[name.strip()] = json.loads(value)
         except json.JSONDecodeError:
-            settings[name.strip()] = value
+            settings[name.strip()] = _WORDS.get(value.lower(), value)
     return settings
 
 

@@ -85,6 +85,12 @@ def test_processors_and_memory_are_those_of_the_control_group(tmp_path: Path, mo
     assert available_memory("cpu") > 2_000_000
 
 
+def test_processors_are_those_of_the_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(sizing.os, "sched_getaffinity", lambda _: {3, 5, 7}, raising=False)
+    assert cpu_count() == 3
+
+
 def test_the_older_control_groups_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizing, "_CGROUPS", tmp_path)
     for name, value in {"cpu/cpu.cfs_quota_us": 100_000, "cpu/cpu.cfs_period_us": 100_000,

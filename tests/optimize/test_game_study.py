@@ -17,6 +17,7 @@ from agents.algorithms import ALGORITHMS, get_algorithm
 from agents.policy import load_members
 from envs.errors import InputError
 from envs.games.play import interquartile_mean, interval
+from optimize import actions
 from optimize.freeze import choose_slots
 from optimize.game_experiment import GameEvaluation, GameExperiment
 from optimize.request import Request, check_request
@@ -137,6 +138,12 @@ def test_other_algorithms_are_searched_in_the_same_way(game: str, algorithm: str
 def test_what_an_algorithm_cannot_take_is_refused_before_anything_is_trained() -> None:
     with pytest.raises(InputError, match=r"--algo d3qn takes .*Masked-v0 has actions that may be illegal .*: use ppo"):
         make_experiment(f"{MODULE}:tests/Masked-v0", algorithm="d3qn")
+
+
+def test_parameters_of_a_game_have_types() -> None:
+    given = ["a=False", "b=true", "c=None", "d=0.5", "e=3", "f=rgb", "g=[1, 2]", "h=8x8"]
+    expected = {"a": False, "b": True, "c": None, "d": 0.5, "e": 3, "f": "rgb", "g": [1, 2], "h": "8x8"}
+    assert actions._game_settings({"scenario": None, "env_param": given}) == expected
 
 
 def test_observations_that_are_not_finite_are_named() -> None:

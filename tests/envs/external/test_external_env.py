@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from typing import Any
 
@@ -14,6 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from envs.errors import InputError, RunError
+from envs.external import vec_env
 from envs.external.hosted import Layout
 from envs.external.vec_env import ExternalVecEnv
 from tests.envs.external.samples import Counter
@@ -199,6 +201,28 @@ def test_a_module_may_be_named_that_registers_the_environment() -> None:
     env.reset(0)
     assert env.step(torch.ones(3, dtype=torch.int64)).reward.tolist() == [1.0] * 3
     env.close()
+
+
+def test_what_a_gpu_reads_is_pinned_as_long_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: dict[int, int] = {}
+
+    class Runtime:
+        def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: ARG002 - CUDA's name
+            pinned[address] = size
+            return 0
+
+        def cudaHostUnregister(self, address: int) -> None:
+            del pinned[address]
+
+    monkeypatch.setattr(torch.cuda, "cudart", Runtime)
+    env = ExternalVecEnv("CartPole-v1", 1, 4)
+    rows = env._envs.buffers.obs
+    vec_env._pin(env, rows)
+    assert pinned == {rows.ctypes.data: rows.nbytes}
+    env.close()
+    del env
+    gc.collect()
+    assert not pinned
 
 
 def test_orders_and_shapes_are_checked() -> None:

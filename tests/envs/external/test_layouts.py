@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envs.errors import InputError
-from envs.external import layouts, vec_env
+from envs.external import first_ready, layouts, vec_env
 from envs.external.hosted import HostedEnvs, Layout
 from envs.external.layouts import LayoutChoice, choose_layout, fixed_layout
 from envs.external.sources import FactorySource, GymSource
@@ -63,6 +63,15 @@ def test_where_workers_are_not_faster_all_stays_here(file: MachineFile, monkeypa
 def test_one_core_or_one_environment_needs_no_measurement(envs: int, cores: int, file: MachineFile) -> None:
     assert choose_layout(SLOW, [{}] * envs, cores=cores, file=file).layout == Layout(envs)
     assert not file.path.exists()
+
+
+def test_cores_are_those_that_this_process_may_use(file: MachineFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layouts, "cpu_count", lambda: 1)
+    assert choose_layout(SLOW, [{}] * 4, file=file).reason == "on one core"
+    monkeypatch.setattr(first_ready, "cpu_count", lambda: 2)
+    envs = first_ready.FirstReadyEnvs(SLOW, [{}] * 3)
+    assert len(envs.pids) == 2
+    envs.close()
 
 
 def test_environments_for_learners_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

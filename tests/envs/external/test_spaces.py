@@ -64,6 +64,15 @@ def test_observations_keep_every_number(space: spaces.Space[Any], seed: int) -> 
         assert sorted(row.tolist()) == numbers(space, value)
 
 
+@pytest.mark.parametrize("space", [spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Box(0, 255, (40, 40), np.uint8)])
+def test_what_needs_no_conversion_is_a_view_of_the_buffer(space: spaces.Space[Any]) -> None:
+    layout = ObservationLayout(space)
+    rows = np.zeros(2, layout.dtype)
+    flat = layout.unpack(torch.from_numpy(rows.view(np.uint8).reshape(2, -1)))
+    layout.writer(rows).all([np.ones_like(space.sample())] * 2)
+    assert flat.eq(1).all()
+
+
 def test_leaves_stay_in_their_columns() -> None:
     space = spaces.Dict(a=spaces.Discrete(3, start=5), b=spaces.Box(-1.0, 1.0, (2,), np.float64))
     layout = ObservationLayout(space)
