@@ -199,7 +199,7 @@ def diff_view(one: StoredBundle[Any], other: StoredBundle[Any]) -> RenderableTyp
     if not found:
         return Text(f"{one.name} and {other.name} are the same")
     table = Table(title="What differs", title_justify="left")
-    table.add_column("")
+    table.add_column("", overflow="fold")
     table.add_column(one.name, overflow="fold")
     table.add_column(other.name, overflow="fold")
     for name, values in found.items():

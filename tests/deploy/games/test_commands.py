@@ -16,6 +16,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from deploy.commands import deploy_commands
+from deploy.findings import COLOURS
 from deploy.games.bundle import GameBundle
 from deploy.registry import Registry
 from envs.errors import InputError
@@ -84,6 +85,13 @@ def test_the_end_of_a_study_promotes_reports_and_records_a_game(promoted: str, f
     page = (folder / "run" / "gate" / "gate.html").read_text()
     no_word_of_trading(re.sub(r"base64,[^\"]*", "", page))
     assert "Promoted: the candidate is the new champion" in page
+    assert "<body><main>" in page
+    assert 'name="viewport"' in page
+    for colour in {*COLOURS.values(), *re.findall(r"[{ ]color: (#\w{6});", page)}:
+        channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+        assert 1.05 / (luminance + 0.05) >= 4.5, colour  # on white, as WCAG asks of text
     study = optuna.load_study(study_name="short", storage=f"sqlite:///{folder / 'studies.db'}")
     kept = optuna.artifacts.get_all_artifact_meta(study)
     assert {meta.filename for meta in kept} == {"gate.html", "replay-trial-0.gif"}
@@ -126,6 +134,7 @@ def test_the_registry_knows_players(sweepd: Run, folder: Path) -> None:
         assert text in shown, text
     facts = json.loads(sweepd("registry", "show", f"{SLOT}@previous", "--json"))
     assert (facts["bundle"], facts["origin"]["trial"], facts["panel"]["games"]) == (slot.previous, 1, 10)
+    assert "…" not in sweepd("registry", "diff", SLOT)
     found = json.loads(sweepd("registry", "diff", SLOT, "--json"))["differences"]
     assert found["origin.trial"] == [1, 0]
     assert "panel.own.mean" in found
