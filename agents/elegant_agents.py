@@ -215,8 +215,16 @@ class ElegantAgents(Program):
                 if agent is None or mad[slot]:
                     actions.append(self._greedy(None, rows))
                     continue
-                with self._stream(slot):
-                    action = self._explore(slot, rows, self._collected(slot) + step * shape.num_envs)
+                try:
+                    with self._stream(slot):
+                        action = self._explore(slot, rows, self._collected(slot) + step * shape.num_envs)
+                except (ValueError, RuntimeError):
+                    if _finite(agent) and bool(torch.isfinite(rows).all()):
+                        raise  # see `_learn`
+                    self._diverged[slot] = mad[slot] = True
+                    kept[slot].clear()
+                    actions.append(self._greedy(None, rows))
+                    continue
                 kept[slot].append(action)
                 actions.append(self._to_env(agent, action[0]))
             result = env.step(torch.cat(actions), out=self.obs)

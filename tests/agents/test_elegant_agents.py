@@ -174,6 +174,26 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(name: str, nu
     assert not env.faults().any()
 
 
+@pytest.mark.parametrize(("name", "numbers"), BOTH)
+def test_a_member_that_sees_no_numbers_is_reported_and_leaves_the_others_alone(name: str, numbers: bool) -> None:
+    """ElegantRL's agents that draw their actions from a distribution raise where it is none."""
+    kind = ToyEnv if numbers else ChoiceEnv
+    warmup = {"warmup": 0} if KINDS[name].replays else {}
+    programs, envs = [], []
+    for blind in (False, True):
+        env = kind(SLOTS, 4)
+        programs.append(started(name, env, {0: 1, 1: 2, 2: 4}, **warmup))
+        envs.append(env)
+        programs[-1].train(env, 1)
+        if blind:
+            env._s[4] = torch.nan  # of member 1
+        programs[-1].train(env, 2)
+    assert programs[1].diverged == [False, True, False]
+    assert not envs[1].faults().any()  # its actions stayed legal
+    for slot in (0, 2):
+        assert_same(programs[0].get_member(slot), programs[1].get_member(slot))
+
+
 def test_what_does_not_work_is_refused_with_a_sentence() -> None:
     for name in BROKEN:
         with pytest.raises(InputError, match=rf"elegantrl:{name} does not work in ElegantRL 0.3.6: .*choose one of"):
