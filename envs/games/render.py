@@ -179,7 +179,7 @@ def _gymnasium(name: str, arguments: dict[str, Any], *, pictures: bool) -> tuple
     made: list[gymnasium.Env[Any, Any]] = []
 
     def make(mode: str | None) -> gymnasium.Env[Any, Any]:
-        drawing = {"render_mode": mode} if mode else {}  # not all environments know it
+        drawing: dict[str, Any] = {"render_mode": mode} if mode else {}  # not all environments know it
         made.append(gymnasium.make(spec, disable_env_checker=True, **arguments, **drawing))
         return made[-1]
 
