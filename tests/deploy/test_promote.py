@@ -275,7 +275,27 @@ def test_a_champion_that_moves_during_the_comparison_is_compared_again(
     assert registry.slot(SLOT).previous == rival.hash
 
 
+def test_who_is_overtaken_by_the_same_weights_is_champion_already(
+    fake: FakeStudy, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.add(2.0, fake.contrarian())
+    real, others = registry.promote, []
+
+    def promote(*args: object, **keywords: object) -> int:
+        monkeypatch.setattr(registry, "promote", real)
+        others.append(run(fake, registry))
+        return real(*args, **keywords)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(registry, "promote", promote)
+    promotion = run(fake, registry)
+    assert (others[0].outcome, promotion.outcome) == ("promoted", "champion already")
+    assert promotion.chosen is not None
+    assert promotion.chosen.look is not None
+    assert [event.kind for event in registry.events(SLOT)] == ["promoted"]
+
+
 def test_studies_without_anything_to_promote_say_so(fake: FakeStudy, registry: Registry, tmp_path: Path) -> None:
+    assert run(fake, registry).reason == "no trial of the study has finished yet"
     fake.add(1.0, fake.idle(), state=TrialState.FAIL)
     promotion = run(fake, registry)
     assert promotion.outcome == "no candidate"
