@@ -97,7 +97,10 @@ def test_a_finished_study_is_judged_in_a_process_of_its_own(tmp_path: Path, monk
     monkeypatch.delenv("SWEEPD_DEPLOYMENTS")
     assert count_looks(spec.data.tickers, *span) == 0
     # Whatever goes wrong there, the worker ends well.
-    fake.data_dir.rename(tmp_path / "gone")
+    fails = tmp_path / "fails"
+    fails.write_text("#!/bin/sh\nexit 2\n")
+    fails.chmod(0o755)
+    monkeypatch.setattr(sweepd.sys, "executable", str(fails))
     sweepd.promote_best(handle, console)  # type: ignore[arg-type]
     assert "ended with code 2; sweepd promote --study-name fake asks again." in console.export_text()
     monkeypatch.setattr(sweepd.sys, "executable", str(tmp_path / "none"))

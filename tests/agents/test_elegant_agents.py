@@ -141,7 +141,7 @@ def test_every_hyperparameter_moves_the_update(name: str, numbers: bool) -> None
         given = {"warmup": 32} if program.kind.replays else {}
         program.add_member(0, program.params_type(**given | changes), 1, 6, env.state_avg, env.state_std)
         program.begin(env.reset(5))
-        program.train(env, 3)
+        program.train(env, 2)
         return torch.cat([part.flatten() for part in program.agents[0].act.state_dict().values()])
 
     base = weights()

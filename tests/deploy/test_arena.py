@@ -16,7 +16,7 @@ from deploy.live.arena import Benchmark, benchmarks, compare, days_due, look_lev
 Array = NDArray[np.float64]
 FOURHOURLY = "4h"
 DAY_BARS = 6
-RECORDS = 60
+RECORDS = 40
 
 
 def champion(rng: np.random.Generator, days: int) -> Array:

@@ -120,7 +120,9 @@ def test_other_algorithms_are_searched_in_the_same_way(game: str, algorithm: str
     subject = Subject(game, algorithm)
     space = SearchSpace("none", 1, {table: {} for table in subject.tables}, subject)
     experiment = make_experiment(game, algorithm=algorithm, space=space.to_dict(), budget=256, episodes=2)
-    shape = {**subject.learner.shape, "net_width": 8, "minibatch": 32}
+    learner = subject.learner.shape
+    fewer = {name: size for name, size in (("epochs", 2), ("updates", 8)) if name in learner}
+    shape = {**learner, "net_width": 8, "minibatch": 32, **fewer}
     trainer = Trainer(experiment)
     trials = [Plan(n, n, {}, Settings(dict(shape), {"learning_rate": 1e-3 * (n + 1)}, {}), n) for n in range(2)]
     in_company = to_the_end(trainer, [trainer.start(one) for one in trials])

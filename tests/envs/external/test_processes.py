@@ -176,6 +176,8 @@ def test_one_that_cannot_be_made_in_a_worker_is_named() -> None:
 
 
 DRIVER = """
+    import signal
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests were started with
     from envs.external.hosted import HostedEnvs, Layout
     from envs.external.sources import FactorySource
     from tests.envs.external.samples import Counter

@@ -298,7 +298,7 @@ def test_a_members_numbers_depend_neither_on_slot_nor_on_company(per_member: int
 
 def test_many_rows_on_two_threads_equal_few_on_one() -> None:
     generator = torch.Generator().manual_seed(0)
-    actions = torch.randint(0, 2, (20, 40_001), generator=generator)
+    actions = torch.randint(0, 2, (12, 40_001), generator=generator)
     made = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
@@ -354,11 +354,11 @@ def test_a_slot_given_to_another_member_disturbs_nobody() -> None:
 def test_a_step_never_asks_the_device_for_a_value(drawn: bool) -> None:
     env = CartPole([random_params(m) for m in range(3)], 5)
     env.reset(1)
-    actions = torch.randint(0, 2, (120, 15))
+    actions = torch.randint(0, 2, (45, 15))
     with NoHostSync():
         for step, action in enumerate(actions):
-            if drawn and step % 40 == 0:
-                env.draw(40)
+            if drawn and step % 15 == 0:
+                env.draw(15)
             env.step(action)
             env.final_obs()
             env.faults()
