@@ -9,6 +9,7 @@ as ended, and where states are normalised, all is by the statistics that a membe
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -410,6 +411,7 @@ class ElegantAgents(Program):
         self._items = [None] * self.shape.slots
 
 
+@functools.cache  # algorithms are asked for often, and to know a class's network two agents have to be made
 def kind_of(algorithm: str) -> Kind:
     """Of `elegantrl:NAME`, or of `elegantrl:NAME:MODULE:CLASS`, with an agent of one's own that is a subclass of
     ElegantRL's. Raises InputError for what ElegantRL 0.3.6 has not, or not in working order, and for a class that is

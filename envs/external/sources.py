@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from envs.errors import InputError
 from envs.external.actions import ActionLayout
 from envs.external.info_mask import InfoMask, tells
 from envs.external.observations import ObservationLayout
+from envs.plugins import load
 
 Space = gymnasium.spaces.Space[Any]
 SINGLE, PARALLEL, VECTOR, BUFFERED = "gymnasium.Env", "parallel", "gymnasium.vector.VectorEnv", "buffered"
@@ -37,12 +37,10 @@ def spec_of(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
     try:
         if module:
-            importlib.import_module(module)
+            load(f"gym:{env_id}", module)
         return gymnasium.spec(name)
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"gym:{env_id}: {error}; the module must be installed, or its folder stand in PYTHONPATH"
-        ) from error
+    except InputError:
+        raise
     except gymnasium.error.Error as error:
         unheard = isinstance(error, gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound)
         hint = "; gym:MODULE:ID imports MODULE first, which may register it" if unheard and not module else ""

@@ -143,6 +143,7 @@ class SeenRenderer:
         return f"{caption}\nsees {' '.join(f'{value:8.4g}' for value in seen[:16])}{' …' if len(seen) > 16 else ''}"
 
     def picture(self, caption: str, *, final: bool) -> Image.Image:
+        """There is none: `showing` refuses where any will be asked for."""
         raise NotImplementedError
 
 
