@@ -28,8 +28,8 @@ class CMASampler(BaseSampler):
     keeps a pickle in the database, which would have to be trusted.) Trials that are asked for together, or while others
     run, are of one generation; the first ones of it that are complete, by number, are its population.
 
-    seed: of this trial's draw. space: of one study, and kept as long as it. start: where the first generation is drawn
-    around; the middle of the ranges where it doesn't say.
+    seed: of this trial's draw. space: of one study, and kept as long as it. start: the mean of the first generation, by
+    parameter; the middle of the range for a parameter that is not in it.
     """
 
     def __init__(self, seed: int, space: IntersectionSearchSpace, start: Mapping[str, Any]) -> None:
@@ -64,8 +64,8 @@ def _replay(complete: Sequence[FrozenTrial], ranges: Mapping[str, Range], start:
 
     count = len(ranges)
     bounds = np.array([[0.0, 1.0]] * count)
-    mean = _point(start, ranges) if all(name in start for name in ranges) else np.full(count, 0.5)
-    strategy = CMA(mean, SIGMA, bounds=bounds, seed=seed % 2**32)
+    mean = [_share(own, start[name]) if name in start else 0.5 for name, own in ranges.items()]
+    strategy = CMA(np.array(mean), SIGMA, bounds=bounds, seed=seed % 2**32)
     while True:
         own = [t for t in complete if t.system_attrs.get(GENERATION) == strategy.generation][: strategy.population_size]
         if len(own) < strategy.population_size:
@@ -86,11 +86,13 @@ def _ends(of: Range) -> tuple[float, float]:
 
 def _point(params: Mapping[str, Any], ranges: Mapping[str, Range]) -> NDArray[np.float64]:
     """(ranges,) numbers from 0 to 1."""
-    point = []
-    for name, own in ranges.items():
-        low, high = _ends(own)
-        point.append(((math.log(params[name]) if own.log else params[name]) - low) / (high - low))
-    return np.array(point)
+    return np.array([_share(own, params[name]) for name, own in ranges.items()])
+
+
+def _share(of: Range, value: float) -> float:
+    """The place of a value in its range, from 0 to 1."""
+    low, high = _ends(of)
+    return float(((math.log(value) if of.log else value) - low) / (high - low))
 
 
 def _value(of: Range, share: float) -> float | int:

@@ -91,9 +91,12 @@ def fit_space(space: SearchSpace, transitions: int) -> tuple[SearchSpace, str]:
     fitted = list(dict.fromkeys(fit_minibatch(size, transitions) for size in sizes))
     if fitted == list(sizes):
         return space, ""
-    dimension = (
-        Dimension("minibatch", choices=tuple(fitted)) if len(fitted) > 1 else Dimension("minibatch", value=fitted[0])
-    )
+    if len(fitted) > 1:
+        start = space.tables["shape"]["minibatch"].start
+        fitted_start = None if start is None else fit_minibatch(int(start), transitions)
+        dimension = Dimension("minibatch", choices=tuple(fitted), start=fitted_start)
+    else:
+        dimension = Dimension("minibatch", value=fitted[0])
     shape = {**space.tables["shape"], "minibatch": dimension}
     note = (
         f"minibatch {_listed(sizes)} of the space became {_listed(fitted)}: a rollout has {transitions:,} transitions "

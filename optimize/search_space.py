@@ -8,7 +8,7 @@ parameter and is described by one of
     { choices = [64, 128, 256] }                 one of these values
     { value = 2 }                                this value in every trial
 
-With `start` beside a range or choices in all of them, trial 0 has those values: the defaults that a search begins at.
+With `start` beside a range or choices, trial 0 has that value; the sampler draws its other parameters.
 `[timeframe.<name>.<table>]` replaces single entries for studies on bars of that length. What is not named keeps its
 default.
 Parameters live in one flat namespace under the names of the environment's and the algorithm's parameters (`EnvParams`
@@ -196,13 +196,11 @@ class SearchSpace:
 
     @property
     def start(self) -> dict[str, Scalar]:
-        """Parameters of the first trial, where the space says where to begin; else none."""
-        drawn = [dimension for dimension in self.dimensions if dimension.value is None]
-        if any(dimension.start is None for dimension in drawn):
-            return {}
+        """Parameters of the first trial: those whose dimensions have a `start`. The sampler draws the others."""
         start: dict[str, Scalar] = {}
-        for dimension in drawn:
-            assert dimension.start is not None
+        for dimension in self.dimensions:
+            if dimension.start is None:
+                continue
             switched_on = dimension.off is None or dimension.start != dimension.off
             start |= {} if dimension.off is None else {f"{dimension.name}_on": switched_on}
             start |= {dimension.name: dimension.start} if switched_on else {}
@@ -362,7 +360,10 @@ def _dimension(source: str, subject: Subject, table: str, name: str, entry: Any)
     kinds = [k for k in ("low", "choices", "value") if k in entry]
     if len(kinds) != 1:
         raise InputError(f"{where} needs exactly one of low and high, choices, or value")
+    start = entry.get("start")
     if kinds == ["value"]:
+        if start is not None and start != entry["value"]:
+            raise InputError(f"{where} start = {start!r} differs from its only value {entry['value']!r}; leave it out")
         return Dimension(name, value=entry["value"])
     if kinds == ["choices"]:
         choices = entry["choices"]
@@ -372,21 +373,18 @@ def _dimension(source: str, subject: Subject, table: str, name: str, entry: Any)
             or not all(isinstance(c, bool | int | float | str) for c in choices)
         ):
             raise InputError(f"{where} choices = {choices!r} should be a list of values")
+        if start is not None and start not in choices:
+            raise InputError(f"{where} start = {start!r} is not one of its choices")
         if len(choices) == 1:
             return Dimension(name, value=choices[0])
-        if "start" in entry and entry["start"] not in choices:
-            raise InputError(f"{where} start = {entry['start']!r} is not one of its choices")
-        return Dimension(name, choices=tuple(choices), start=entry.get("start"))
+        return Dimension(name, choices=tuple(choices), start=start)
     low, high = entry["low"], entry.get("high")
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (low, high))
     if not numbers or not low < high or (entry.get("log") and low <= 0):
         raise InputError(
             f"{where} low = {low!r}, high = {high!r} should be numbers with low < high (and low > 0 on a log scale)"
         )
-    start = entry.get("start")
-    if start is not None and start != entry.get("off") and not low <= start <= high:
-        raise InputError(f"{where} start = {start!r} lies outside {low} … {high}")
-    return Dimension(
+    dimension = Dimension(
         name,
         low=low,
         high=high,
@@ -395,6 +393,25 @@ def _dimension(source: str, subject: Subject, table: str, name: str, entry: Any)
         off=entry.get("off"),
         start=start,
     )
+    if start is not None and start != dimension.off:
+        _check_start(where, dimension)
+    return dimension
+
+
+def _check_start(where: str, dimension: Dimension) -> None:
+    """Raise InputError where a range does not contain its `start`."""
+    start, low, high = dimension.start, dimension.low, dimension.high
+    if isinstance(start, bool | str) or not isinstance(start, float | int):
+        raise InputError(f"{where} start = {start!r} should be a number")
+    assert low is not None
+    assert high is not None
+    if not low <= start <= high:
+        raise InputError(f"{where} start = {start!r} lies outside {low} … {high}")
+    step = dimension.step or (1 if dimension.whole else None)
+    if step is not None:
+        steps = (start - low) / step
+        if abs(steps - round(steps)) > 1e-8:
+            raise InputError(f"{where} start = {start!r} is not {low} plus a multiple of its step {step}")
 
 
 def _probe(source: str, space: SearchSpace) -> None:

@@ -73,3 +73,10 @@ def test_it_begins_where_it_is_told() -> None:
     first = [t.params for t in study.trials if GENERATION in t.system_attrs]
     assert sum(p["x"] for p in first) / 7 < -0.4
     assert sum(p["n"] for p in first) / 7 > 6.5
+
+
+def test_a_parameter_without_a_start_begins_in_the_middle_of_its_range() -> None:
+    study = new_study()
+    run(study, 2, 7, fresh=False, start={"x": -0.9})
+    first = [t.params for t in study.trials if GENERATION in t.system_attrs]
+    assert sum(p["x"] for p in first) / 7 < -0.4

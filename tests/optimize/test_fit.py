@@ -137,3 +137,36 @@ def test_presets_are_fitted_to_the_envs_that_were_asked_for(train: Callable[...,
     said = train("--search-space", "wide", "--n-envs", 5, "--horizon", 64, "--budget", 10_000)
     assert "minibatch 256, 512, 1024 of the space became 320" in said
     assert "created with" not in train("--search-space", "wide", "--n-envs", 5, "--horizon", 64, "--budget", 10_000)
+
+
+@pytest.mark.parametrize("envs", [8, 10, 12, 20, 24, 100])
+def test_a_fitted_space_keeps_where_the_search_begins(envs: int) -> None:
+    space = load_space("game", Subject("cartpole"))
+    fitted, _ = fit_space(space, envs * 64)
+    wanted = {**space.start, "minibatch": fit_minibatch(512, envs * 64)}
+    assert {**fitted.start, "minibatch": wanted["minibatch"]} == wanted
+    sizes = fitted.minibatches
+    assert fitted.start.get("minibatch") == (wanted["minibatch"] if len(sizes) > 1 else None)
+    assert wanted["minibatch"] in sizes
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes"])
+def test_the_first_trial_has_the_values_where_the_search_begins(
+    market: Path, monkeypatch: pytest.MonkeyPatch, sampler: str
+) -> None:
+    """Some parameters have a start, others not; the minibatches do not fit and become 20 and 40."""
+    monkeypatch.chdir(market)
+    monkeypatch.setattr(actions, "work", lambda *_: None)
+    text = Path("tiny.toml").read_text()
+    for line, start in (("choices = [16, 32]", 32), ("high = 2e-3, log = true", 3e-4), ("off = 0.0", "0.0")):
+        assert line in text
+        text = text.replace(line, f"{line}, start = {start}")
+    Path("tiny.toml").write_text(text)
+    words = ["train", *TRAIN, "--horizon", "20", "--n-envs", "auto", "--budget", "240", "--sampler", sampler]
+    monkeypatch.setattr("optimize.freeze.measure_num_envs", lambda *_: (2, []))
+    CliRunner().invoke(search_app(), words, catch_exceptions=False)
+    handle = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s")
+    first = handle.ask_batch(1, "w", 3)[0].params
+    assert (first["minibatch"], first["learning_rate"], first["target_kl_on"]) == (40, 3e-4, False)
+    assert {"net_width", "action_scale", "lookback"} <= set(first)
+    assert handle.ask_batch(1, "w", 3)[0].params["learning_rate"] != 3e-4
