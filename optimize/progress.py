@@ -119,7 +119,9 @@ class StudyWatch:
         or no such study.
         """
         ours = [study for study in self._open().get_all_studies() if SPEC_KEY in study.user_attrs]
-        names = [s.study_name for s in sorted(ours, key=lambda s: str(s.user_attrs["sweepd:created"]), reverse=True)]
+        # Ids rise in the order of creation, which decides where two dates are equal.
+        ours.sort(key=lambda study: (str(study.user_attrs["sweepd:created"]), study._study_id), reverse=True)
+        names = [study.study_name for study in ours]
         if self.study_name is not None:
             if self.study_name not in names:
                 raise InputError(f"--study-name {self.study_name!r}: {hide_password(self.url)} has no such study")

@@ -54,7 +54,7 @@ def create_study(storage: StudyStorage, name: str, spec: StudySpec, runs_dir: Pa
         UID_KEY: uid,
         RUN_DIR_KEY: str((runs_dir / f"{name}-{uid[:8]}").resolve()),
         FLAGS_KEY: dict(flags),
-        "sweepd:created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "sweepd:created": datetime.now(UTC).isoformat(timespec="microseconds"),
     }
     try:
         with storage.transaction() as session:

@@ -7,6 +7,7 @@ import json
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from rich.console import Console
@@ -94,6 +95,16 @@ def test_a_study_is_watched_with_its_artifacts_and_optunas_dashboard(
     assert StudyWatch("s", None, Path("runs")).studies() == ["s", "n"]
     with pytest.raises(InputError, match="no such study"):
         StudyWatch("x", None, Path("runs")).studies()
+
+
+def test_studies_made_in_the_same_second_are_listed_the_newest_first(tmp_path: Path) -> None:
+    """Also where the date has no fractions, as in databases of earlier versions; "a" to "c" are not in this order."""
+    storage = open_storage(storage_url(None, tmp_path))
+    for name in "bca":
+        study = optuna.create_study(study_name=name, storage=storage)
+        study.set_user_attr("sweepd:spec", "{}")
+        study.set_user_attr("sweepd:created", "2026-11-22T02:38:05+00:00")
+    assert StudyWatch(None, None, tmp_path).studies() == ["a", "c", "b"]
 
 
 def test_where_there_is_no_database_it_is_said(tmp_path: Path) -> None:
