@@ -275,8 +275,8 @@ class PPO:
         running = self._live & ~self._diverged
         updates = torch.zeros(slots, device=self.device)
         for rows in batches.unbind(0):
-            running, distribution, losses = self._minibatch(rows, running, terms, stop_early=stop_early)
-            updates += running
+            running, stepped, distribution, losses = self._minibatch(rows, running, terms, stop_early=stop_early)
+            updates += stepped
         log_std = self.population.weights.log_std
         return RolloutStats(
             reward=self.rollout.mean_reward(),
@@ -288,12 +288,13 @@ class PPO:
 
     def _minibatch(
         self, rows: Tensor, running: Tensor, terms: _Terms, *, stop_early: bool
-    ) -> tuple[Tensor, Distribution, tuple[Tensor, Tensor, Tensor]]:
+    ) -> tuple[Tensor, Tensor, Distribution, tuple[Tensor, Tensor, Tensor]]:
         """One gradient step on the transitions `rows` (G * minibatch,) of the members `running` (G,) bool. Gradients of
         the others are computed, too, and left unused.
 
-        Returns who still runs, the actions' distribution, and (log of the probability ratios, value errors, gradient
-        norms).
+        Returns which members keep running, which of them made this step (a minibatch without any transition to learn
+        from is skipped, the next one is not), the actions' distribution, and (log of the probability ratios, value
+        errors, gradient norms).
         """
         weights, batch, acts, grads = self.population.weights, self._batch, self._learning, self._grads
         self.rollout.gather(rows, batch)
@@ -312,7 +313,6 @@ class PPO:
             share = self._share(learned)
             advantage, pull = advantage * share, pull * share
             d_entropy = torch.where(learned, d_entropy * share, 0.0)
-            running = running & learned.any(-1)
         ratio = log_ratio.exp()
         if stop_early:
             running = running & ~(self._mean(ratio - 1.0 - log_ratio) > terms.target_kl)
@@ -332,9 +332,10 @@ class PPO:
         finite = torch.isfinite(norms).all(0)
         self._diverged |= running & ~finite
         running = running & finite
-        self.optimizer.apply(norms, terms.max_norm, running)
+        stepped = running if learned is None else running & learned.any(-1)
+        self.optimizer.apply(norms, terms.max_norm, stepped)
         weights.log_std.clamp_(max=0.0)
-        return running, distribution, (log_ratio, error, norms)
+        return running, stepped, distribution, (log_ratio, error, norms)
 
     def _minibatch_stats(
         self, log_ratio: Tensor, error: Tensor, norms: Tensor, distribution: Distribution

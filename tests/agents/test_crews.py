@@ -102,7 +102,7 @@ def test_a_gradient_step_is_that_of_the_present_alone(kind: type[CrewedEnv]) -> 
     found = []
     for rest in (others, some):
         rows = torch.cat([torch.cat(pair) for pair in zip(some, rest, strict=True)])
-        _, distribution, losses = ppo._minibatch(rows, torch.zeros(2, dtype=torch.bool), terms, stop_early=True)
+        _, _, distribution, losses = ppo._minibatch(rows, torch.zeros(2, dtype=torch.bool), terms, stop_early=True)
         ppo.optimizer.norms(ppo._grads)
         found.append((ppo.optimizer.grad.clone(), ppo._minibatch_stats(*losses, distribution)))
     torch.testing.assert_close(*found)
@@ -119,3 +119,20 @@ def test_a_minibatch_of_nobody_changes_nothing() -> None:
     for name in ("weights", "adam_m", "adam_step"):
         assert torch.equal(before[name], ppo.get_member(0)[name])
     assert [float(stats.updates), float(stats.entropy), float(stats.reward)] == [0.0, 0.0, 0.0]
+
+
+def test_an_empty_minibatch_is_skipped_alone() -> None:
+    """One row in ten steps has an agent, so some minibatches of 4 have none: all others are learned from."""
+    env = CrewedEnv(2, 4)
+    ppo = start(env, {0: 0, 1: 3}, horizon=10, minibatch=4)
+    env.present = lambda: (env._row == 1) & (env._age % 5 < 2)  # type: ignore[method-assign]
+    orders = []
+    gather = ppo.rollout.gather
+    ppo.rollout.gather = lambda rows, batch: (orders.append(rows), gather(rows, batch))[1]  # type: ignore[method-assign, func-returns-value]
+    updates = ppo.train(env, 1)[0].updates
+    flags = ppo.rollout._all.learned
+    assert flags is not None
+    filled = torch.stack([flags.flatten()[rows].view(2, -1).any(-1) for rows in orders])
+    assert not filled[:-1].all(0).any()  # both members skip one before their last
+    assert torch.equal(updates, filled.sum(0).float())
+    assert float(updates.min()) > 0
