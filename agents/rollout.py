@@ -141,8 +141,6 @@ class Rollout:
             _, reward, terminated, truncated = env.step(action, out=self.obs)
             self._see(env, step + 1)
             self.rewards[:, step] = reward.view(slots, envs)
-            if shape.crewed:
-                self.rewards[:, step].masked_fill_(~self._present[:, step], 0.0)
             self._terminated[:, step] = terminated.view(slots, envs)
             self._truncated[:, step] = truncated.view(slots, envs)
             self._forget(step)
@@ -194,9 +192,11 @@ class Rollout:
         return 1.0 - flat.var(1) / (returns.var(1) + 1e-12)
 
     def _estimate_of_crews(self, gamma: Tensor, gae_lambda: Tensor, done: Tensor) -> Tensor:
-        """The same where agents come and go: a row's agent goes on where it acts next (or where the episode ends), and
-        steps at which it is absent don't exist: their rewards are nobody's. An action with neither in the rollout
-        teaches nothing, since nobody knows yet what it was good for.
+        """`estimate` where agents come and go. Time is counted in an agent's own actions: an action leads to the
+        agent's next action in the same episode, or to the episode's end. Its reward is the undiscounted sum of all
+        rewards that reach the row up to there, as PettingZoo's AEC environments accumulate them. Rewards before an
+        agent's first action of an episode (or of the rollout) belong to no action and are dropped. An action is not
+        learned from when neither the next action nor the end is in the rollout, since its outcome is not known.
         """
         slots, samples = self.shape.slots, self.shape.samples
         taken, learned = self._taken(), self._all.learned
@@ -205,15 +205,17 @@ class Rollout:
         assert counts is not None
         value, known = self._values[:, -1], self._present[:, -1]
         ahead = torch.zeros_like(value)  # the advantage of the agent's next action
+        reward = torch.zeros_like(value)  # since the agent's last action
         for step in range(self.shape.horizon - 1, -1, -1):
             here, end, final = self._present[:, step], done[:, step], self._final_values[:, step]
             value, ahead, known = torch.where(end, final, value), torch.where(end, 0.0, ahead), end | known
-            error = self.rewards[:, step] + gamma[:, 0] * value - self._values[:, step]
+            reward = torch.where(end, 0.0, reward) + self.rewards[:, step]
+            error = reward + gamma[:, 0] * value - self._values[:, step]
             advantage = torch.where(known, error + gamma[:, 0] * gae_lambda[:, 0] * ahead, 0.0)
             learned[:, step] = here & known
             self._advantages[:, step] = torch.where(here, advantage, 0.0)
             value, ahead = torch.where(here, self._values[:, step], value), torch.where(here, advantage, ahead)
-            known = here | known
+            reward, known = torch.where(here, 0.0, reward), here | known
         flat, values = self._advantages.view(slots, -1)[:, :samples], self._values.view(slots, -1)[:, :samples]
         returns = torch.where(counts, flat + values, 0.0)
         variance = _variance(flat, counts)
@@ -223,10 +225,11 @@ class Rollout:
         return (1.0 - variance / (_variance(returns, counts) + 1e-12))[:, 0]
 
     def mean_reward(self) -> Tensor:
-        """(G,): per step, of agents that were there."""
+        """(G,): per step; where agents come and go, per action, and 0 without any."""
         if not self.shape.crewed:
             return self.rewards.mean((1, 2))
-        return _mean(self.rewards.flatten(1), self._present[:, :-1].flatten(1))[:, 0]
+        actions = self._present[:, :-1].sum((1, 2))
+        return torch.where(actions > 0, self.rewards.sum((1, 2)) / actions.clamp_min(1), 0.0)
 
     def batches(self, order: Tensor) -> Tensor:
         """Which transitions each gradient step takes: (steps, G * minibatch) for `gather`, from (G, epochs, shuffled)

@@ -117,9 +117,10 @@ class VecEnv(ABC):
         raise NotImplementedError(f"{self.env_name} has no illegal actions")
 
     def present(self) -> Tensor:
-        """(num_envs,) bool: rows with an agent that acts now. What the others see, do and are paid is nothing to
-        anybody; an agent that comes back before its row's episode ends goes on where it was, and one that is away when
-        it ends gets nothing any more. Environments that are `crewed`.
+        """(num_envs,) bool: rows with an agent that acts now. In the other rows, observations and actions have no
+        meaning. Their rewards count: they belong to the agent's last action in the same episode. An agent that comes
+        back before its row's episode ends continues that episode; if it is absent when the episode ends, the value of
+        the end is 0. Environments that are `crewed`.
         """
         raise NotImplementedError(f"{self.env_name} has an agent in every row")
 

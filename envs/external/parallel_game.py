@@ -32,9 +32,10 @@ class ParallelGame:
             {agent: decoded[rows[agent]] for agent in acting}
         )
         self._show(observations)
+        for agent, reward in rewards.items():  # also of agents that did not act: their last action earned it
+            buffers.reward[rows[agent]] = reward
         for agent in acting:
             row = rows[agent]
-            buffers.reward[row] = rewards[agent]
             buffers.terminated[row], buffers.truncated[row] = terminated[agent], truncated[agent]
             if terminated[agent] or truncated[agent]:
                 buffers.final[row] = buffers.obs[row]

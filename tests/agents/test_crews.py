@@ -1,13 +1,13 @@
-"""Environments whose agents come and go: an absent one teaches nothing, and a present one all that it would alone."""
+"""Environments whose agents come and go: what they see while absent has no effect, rewards go to their last action."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from agents.ppo import PPO, _Terms
-from tests.agents.helpers import assert_same, start
-from tests.agents.toy_env import ChoicesEnv, CrewedChoices, CrewedEnv, ToyEnv
+from agents.ppo import PPO, PPOParams, _Terms
+from tests.agents.helpers import assert_same, shape_for, start
+from tests.agents.toy_env import ChoicesEnv, CrewedChoices, CrewedEnv, LatePayEnv, ToyEnv
 
 
 def trained(kind: type[ToyEnv], *, garbage: float = 0.0, stay: bool = False) -> tuple[PPO, dict[str, torch.Tensor]]:
@@ -21,7 +21,7 @@ def trained(kind: type[ToyEnv], *, garbage: float = 0.0, stay: bool = False) -> 
 
 @pytest.mark.parametrize("kind", [CrewedEnv, CrewedChoices])
 @pytest.mark.parametrize("garbage", [1e6, torch.nan])
-def test_what_absent_agents_see_and_are_paid_changes_nothing(kind: type[CrewedEnv], garbage: float) -> None:
+def test_what_absent_agents_see_changes_nothing(kind: type[CrewedEnv], garbage: float) -> None:
     clean, clean_stats = trained(kind)
     dirty, dirty_stats = trained(kind, garbage=garbage)
     for slot in range(3):
@@ -47,7 +47,7 @@ def test_advantages_run_over_an_agents_own_actions() -> None:
     rollout = ppo.rollout
     rollout.collect(env, ppo.streams)
     rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
-    ends_alone = trailing = 0
+    ends_alone = paid_later = trailing = 0
     for member in range(2):
         gamma, lam = (float(ppo._numbers[name][member]) for name in ("gamma", "gae_lambda"))
         advantages, returns = torch.full((23, 4), torch.nan), torch.full((23, 4), torch.nan)
@@ -69,7 +69,9 @@ def test_advantages_run_over_an_agents_own_actions() -> None:
                     continue
                 else:
                     following = value[after]
-                reward = float(rollout.rewards[member, step, row])
+                last = end if end is not None else after - 1
+                reward = sum(rollout.rewards[member, step : last + 1, row].tolist())
+                paid_later += last > step
                 advantage = reward + gamma * following - value[step] + gamma * lam * advantage
                 advantages[step, row], returns[step, row] = advantage, advantage + value[step]
         counts = advantages.isfinite()
@@ -81,6 +83,7 @@ def test_advantages_run_over_an_agents_own_actions() -> None:
         torch.testing.assert_close(side[..., -2][counts], normal, rtol=1e-4, atol=1e-5)
         assert not side[..., -2:][~counts].any()
     assert ends_alone > 0
+    assert paid_later > 0
     assert trailing > 0
 
 
@@ -119,6 +122,33 @@ def test_a_minibatch_of_nobody_changes_nothing() -> None:
     for name in ("weights", "adam_m", "adam_step"):
         assert torch.equal(before[name], ppo.get_member(0)[name])
     assert [float(stats.updates), float(stats.entropy), float(stats.reward)] == [0.0, 0.0, 0.0]
+
+
+def test_a_reward_that_comes_while_an_agent_is_absent_is_learned_from() -> None:
+    env = LatePayEnv(4, 8)
+    shape = shape_for(env, num_envs=8, horizon=24, minibatch=48, epochs=4)
+    ppo = PPO(shape)
+    for slot in range(4):
+        ppo.add_member(slot, PPOParams(learning_rate=3e-3), slot, 30, env.state_avg, env.state_std)
+        env.streams.seed(slot, 50 + slot)
+    stats = ppo.train(env, 30)
+    assert float(stats[0].reward.max()) < 0.7
+    assert float(stats[-1].reward.min()) > 0.9
+
+
+def test_rewards_before_the_first_action_of_an_episode_are_dropped() -> None:
+    env = LatePayEnv(1, 2)
+    ppo = start(env, {0: 0}, num_envs=2, horizon=12, minibatch=12)
+    ppo.rollout.collect(env, ppo.streams)
+    rollout, first = ppo.rollout, torch.zeros(12, 2, dtype=torch.bool)
+    first[6] = True  # the first step of the second episode; its agents act one step later
+    rollout._present[0, 6] = False
+    found = []
+    for reward in (0.0, 100.0):
+        rollout.rewards[0][first] = reward
+        rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
+        found.append(rollout._side[0, :-1, :, -2:].clone())
+    assert torch.equal(*found)
 
 
 def test_an_empty_minibatch_is_skipped_alone() -> None:

@@ -221,8 +221,8 @@ class MaskedEnv(ChoicesEnv):
 
 
 class CrewedEnv(ToyEnv):
-    """The same with agents that come and go, by the episode's age and the row, unless they `stay`; `garbage` is what
-    rows without one see and are paid.
+    """The same with agents that come and go, by the episode's age and the row, unless they `stay`. Rows without an
+    agent see `garbage`, take the action 0, and are paid for it.
     """
 
     crewed = True
@@ -245,11 +245,36 @@ class CrewedEnv(ToyEnv):
         step = super().step(torch.where(here.view(-1, *(1 for _ in action.shape[1:])), action, 0), out)
         self._acting = None
         obs = self._observe() if out is None else out.copy_(self._observe())
-        return step._replace(obs=obs, reward=torch.where(here, step.reward, self.garbage))
+        return step._replace(obs=obs)
 
 
 class CrewedChoices(CrewedEnv, ChoicesEnv):
     """That with several choices."""
+
+
+class LatePayEnv(ChoiceEnv):
+    """An agent that acts in every second of 6 steps. It sees a sign, chooses one of two, and is paid 1 for the right
+    choice one step later, while it is absent.
+    """
+
+    crewed = True
+
+    def __init__(self, members: int, envs_per_member: int) -> None:
+        super().__init__(members, envs_per_member, choices=2, max_step=6)
+        self.state_avg, self.state_std = torch.zeros(self.state_dim), torch.ones(self.state_dim)
+        self._owed = torch.zeros(self.num_envs)
+
+    def present(self) -> Tensor:
+        return self._age % 2 == 0
+
+    def _observe(self) -> Tensor:
+        return torch.stack((self._s[:, 0].sign(), self._age / 6.0), 1)
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        here, right = self.present(), (action == 1) == (self._s[:, 0] > 0)
+        paid = torch.where(here, 0.0, self._owed)
+        self._owed = torch.where(here, right.float(), 0.0)
+        return super().step(action, out)._replace(reward=paid)
 
 
 class ImageEnv(ChoiceEnv):

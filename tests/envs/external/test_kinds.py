@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -34,6 +36,21 @@ def test_agents_that_are_absent_are_masked() -> None:
     assert env.final_obs()[:3, 0].tolist() == [2.0, 3.0, 4.0]
     assert made.obs[:3, 0].tolist() == [0.0] * 3
     assert not torch.equal(made.obs[0, 1], made.obs[3, 1])  # games have their own random numbers
+
+
+class PaidLater(Tag):
+    """Pays an agent that has left as well."""
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        seen, rewards, *rest = super().step(actions)
+        return seen, {agent: rewards.get(agent, 5.0) for agent in self.possible_agents}, *rest
+
+
+def test_a_reward_reaches_an_agent_that_is_absent() -> None:
+    env = ExternalVecEnv(PaidLater, 1, 3)
+    env.reset(0)
+    rewards = [env.step(torch.zeros(3, 1)).reward.tolist() for _ in range(4)]
+    assert rewards == [[0.0] * 3, [0.0] * 3, [5.0, 0.0, 0.0], [5.0, 5.0, 0.0]]
 
 
 def test_rows_must_be_whole_games() -> None:
