@@ -40,13 +40,22 @@ class Interval:
 @dataclass(frozen=True)
 class Opponent:
     """Whom the candidate was compared with. own: its mean return. difference: candidate less opponent, paired by game.
-    wins: the share of games in which the candidate did better, half of the equal ones included.
+    ahead, equal, behind: in how many games the candidate's return was higher, the same and lower. share: of ahead in
+    the games that were not equal.
     """
 
     name: str
     own: Interval
     difference: Interval
-    wins: float
+    ahead: int
+    equal: int
+    behind: int
+    share: Interval
+
+    @property
+    def games(self) -> int:
+        """How many both played."""
+        return self.ahead + self.equal + self.behind
 
 
 @dataclass(frozen=True)
@@ -140,12 +149,31 @@ def interval(values: Floats, level: float, seed: int) -> Interval:
     return Interval(mean, float(low), float(high), level)
 
 
+def share_interval(ahead: int, behind: int, level: float) -> Interval:
+    """The share of `ahead` in `ahead + behind` games, with its exact (Clopper-Pearson) interval; 0 to 1 without games.
+
+    Its lower end is above 1/2 exactly where a sign test at (1 - level) / 2 finds the candidate ahead more often.
+    """
+    from scipy.special import betaincinv
+
+    games, tail = ahead + behind, (1.0 - level) / 2.0
+    low = float(betaincinv(ahead, behind + 1, tail)) if ahead else 0.0
+    high = float(betaincinv(ahead + 1, behind, 1.0 - tail)) if behind else 1.0
+    return Interval(ahead / games if games else 0.5, low, high, level)
+
+
 def compare(name: str, own: Episodes, other: Episodes, look: int, seed: int) -> Opponent:
     """Two players of the same games."""
-    ours, theirs = own.returns[0], other.returns[0]
-    wins = float((ours > theirs).mean() + 0.5 * (ours == theirs).mean())
+    ours, theirs, level = own.returns[0], other.returns[0], confidence(look)
+    ahead, behind = int((ours > theirs).sum()), int((ours < theirs).sum())
     return Opponent(
-        name, interval(theirs, 0.95, seed), interval(ours - theirs, confidence(look), derive_seed(seed, name)), wins
+        name,
+        own=interval(theirs, 0.95, seed),
+        difference=interval(ours - theirs, level, derive_seed(seed, name)),
+        ahead=ahead,
+        equal=ours.size - ahead - behind,
+        behind=behind,
+        share=share_interval(ahead, behind, level),
     )
 
 

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial
 from deploy.bundle_files import finite
 from deploy.bundles import player
 from deploy.games.bundle import GameBundle, default_slot
-from deploy.games.gate import DEFAULT_RULES, PANEL, SEARCH, Evidence
+from deploy.games.gate import DEFAULT_RULES, PANEL, SEARCH, Evidence, shown
 from deploy.games.panel import Opponent, Panel, Rules, judge_panel, panel_seed
 from deploy.games.panel import compare as compare_players
 from deploy.games.study import Candidate, GameStudy, build_bundle, read_candidate, same_game
@@ -36,17 +36,26 @@ GAMES = 100  # of a panel
 
 @dataclass(frozen=True, kw_only=True)
 class Judged(JudgedCandidate):
-    """A candidate and what every rule said about it. look, panel, bundle: None where it did not play the panel."""
+    """A candidate and what every rule said about it. look, panel, bundle: None where it did not play the panel.
+    solved: the mean return from which on the game counts as solved.
+    """
 
     candidate: Candidate
     panel: Panel | None = None
     bundle: GameBundle | None = None
+    solved: float | None = None
+
+    @property
+    def shown(self) -> str:
+        """What the panel showed, in plain words; empty where it was not played."""
+        return "" if self.panel is None else shown(self.panel, self.solved)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: plain numbers and text."""
         return super().to_dict() | {
             "member": self.candidate.member,
             "score": self.candidate.score,
+            "shown": self.shown,
             "panel": None if self.panel is None else described(self.panel),
         }
 
@@ -73,7 +82,10 @@ def _opponent(other: Opponent) -> dict[str, Any]:
     return {
         "own": dataclasses.asdict(other.own),
         "difference": dataclasses.asdict(other.difference),
-        "wins": other.wins,
+        "ahead": other.ahead,
+        "equal": other.equal,
+        "behind": other.behind,
+        "share": dataclasses.asdict(other.share),
     }
 
 
@@ -166,7 +178,9 @@ class GamePromoter:
                 "findings": [finding.to_dict() for finding in asked],
             }
             bundle = build_bundle(candidate, self.study, gate=finite(gate))
-            judged = dataclasses.replace(_judged(candidate, asked), look=look, panel=played, bundle=bundle)
+            judged = dataclasses.replace(
+                _judged(candidate, asked), look=look, panel=played, bundle=bundle, solved=self.study.game.solved
+            )
             return self.place.settle(judged, hash_)
 
         return self.place.race(candidate.name, compare)
@@ -215,7 +229,9 @@ def _judged(candidate: Candidate, findings: tuple[Finding, ...]) -> Judged:
 ADVICE = {
     "training-faults": "run the study again, or ask with --trial for another one",
     "beats-baselines": "a larger --budget, or more trials",
+    "ahead-of-baselines": "a larger --budget or more trials; in a game that few large payoffs decide, a lower --limit",
     "beats-champion": "a larger --budget or more trials; where nobody can do better, the champion rightly stays",
+    "ahead-of-champion": "a larger --budget, more trials, or more --games where the difference is small",
 }
 
 

@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from deploy.findings import findings_page
+from deploy.games.gate import MAJORITY
 from deploy.games.panel import Opponent, Panel
 from deploy.games.promote import Judged, Promotion
 from deploy.games.study import GameStudy, plain
@@ -31,8 +32,10 @@ READING = (
     (
         "Better than whom?",
         "Than baseline players (random play, and others where the game has them), and than the present champion. "
-        "The difference is taken game by game. Its interval says where the true mean difference lies with that "
-        "confidence (a bootstrap over games); the rule asks that all of it is above 0.",
+        "Two things are asked. The mean return must be higher: the difference is taken game by game, and the interval "
+        "of its mean (a bootstrap over games) must lie above 0. And the return must be higher in most games: of the "
+        "games that are not equal, the interval of the share in which the candidate is ahead must lie above one half. "
+        "A few large payoffs can raise a mean; the second rule asks that the candidate is usually ahead, too.",
     ),
     (
         "Looks",
@@ -42,7 +45,7 @@ READING = (
     (
         "The picture",
         "Left: the mean return of a game for each player, with its 95 % interval, and every single game as a dot. "
-        "Right: by how much the candidate is better than each; green where surely.",
+        "Right: by how much its mean is higher than that of each; green where both rules are met.",
     ),
 )
 
@@ -78,6 +81,7 @@ def summary(study: GameStudy, promotion: Promotion, chosen: Judged) -> list[str]
         f"the best of its trial's seeds, judged by look {chosen.panel.look} at a panel of {chosen.panel.games:,} games "
         f"and asking for slot {promotion.slot}. Looks at this game's panel so far: {promotion.looks}.",
         promotion.reason[:1].upper() + promotion.reason[1:] + ".",
+        chosen.shown,
     ]
 
 
@@ -102,7 +106,7 @@ def draw_panel(panel: Panel, name: str) -> bytes:
     left.set_xlabel("return of a game", fontsize=8)
     for row, other in enumerate(others, start=1):
         gap = other.difference
-        colour = "#2a9d5c" if gap.low > 0.0 else "#c0392b"
+        colour = "#2a9d5c" if gap.low > 0.0 and other.share.low > MAJORITY else "#c0392b"
         right.plot([gap.low, gap.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt")
         right.plot([gap.mean], [row], "o", color=colour, markersize=6)
     right.axvline(0.0, color="black", linewidth=1)

@@ -29,7 +29,7 @@ def promotion_view(promotion: Promotion) -> RenderableType:
         parts.append(findings_table(_title(chosen), chosen.findings))
         if chosen.panel is not None:
             parts.append(panel_table(described(chosen.panel), chosen.candidate.name))
-    parts.append(verdict_panel(promotion))
+    parts.append(verdict_panel(promotion, chosen.shown if chosen is not None else ""))
     return Group(*parts)
 
 
@@ -74,10 +74,17 @@ def panel_table(panel: Mapping[str, Any], who: str) -> Table:
     table.add_row(Text(who, style="bold"), *_mean(panel["own"]), "", "", "")
     for other, found in others:
         gap = found["difference"]
-        ahead = f"{gap['mean']:+.4g}", f"{gap['low']:+.4g} to {gap['high']:+.4g}", f"{found['wins']:.0%}"
+        ahead = f"{gap['mean']:+.4g}", f"{gap['low']:+.4g} to {gap['high']:+.4g}", _ahead(found)
         table.add_row(other, *_mean(found["own"]), *ahead)
     table.caption = f"ahead: {who}, compared with the player of that line, game by game"
     return table
+
+
+def _ahead(found: Mapping[str, Any]) -> str:
+    """In how many games; bundles made before games were counted have a share in which equal games count half."""
+    if "ahead" not in found:
+        return f"{found['wins']:.0%}"
+    return f"{found['ahead']}" + (f", {found['equal']} equal" if found["equal"] else "")
 
 
 def _mean(found: Mapping[str, float]) -> tuple[str, str]:

@@ -136,7 +136,7 @@ def _gym_params(**arguments: Any) -> GymParams:
 
 def _gym(name: str) -> Game:
     try:
-        spec_of(name.removeprefix("gym:"))
+        spec = spec_of(name.removeprefix("gym:"))
     except InputError as error:
         raise InputError(f"--env {error}") from None
 
@@ -149,7 +149,7 @@ def _gym(name: str) -> Game:
     ) -> GameEnv:
         return cast(GameEnv, ExternalVecEnv(name, [dict(own) for own in params], num_envs, device=device))
 
-    return Game(name, _gym_params, make)
+    return Game(name, _gym_params, make, solved=spec.reward_threshold)
 
 
 def get_game(name: str) -> Game:

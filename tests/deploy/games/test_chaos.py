@@ -17,7 +17,7 @@ from deploy.registry import Registry
 from tests.deploy.games.players import GOOD, SLOT, WEAK, study_of
 from tests.deploy.registry_chaos import audit, die_at
 
-GAMES = 6
+GAMES = 10  # fewer cannot be ahead in a majority surely enough at a second look
 
 
 def promote(folder: Path, study: GameStudy, point: int = 0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import re
 from collections.abc import Callable
@@ -13,11 +14,13 @@ import optuna
 import pytest
 import typer
 from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner
 
 from deploy.commands import deploy_commands
 from deploy.findings import COLOURS
 from deploy.games.bundle import GameBundle
+from deploy.games.view import panel_table
 from deploy.registry import Registry
 from envs.errors import InputError
 from envs.games.registry import get_game
@@ -114,7 +117,7 @@ def test_a_second_promotion_changes_nothing(sweepd: Run) -> None:
         (["--weights", "fold-score"], "--weights is not for games"),
         (["--data-dir", "data"], "--data-dir is not for games"),
         (["--first-stage"], "--first-stage is not for games"),
-        (["--limit", "pbo=1"], "the rules are training-faults, beats-baselines, solved, beats-champion"),
+        (["--limit", "pbo=1"], "the rules are training-faults, beats-baselines, ahead-of-baselines, solved, beats-"),
         (["--limit", "solved"], "like beats-champion=5"),
     ],
 )
@@ -211,3 +214,15 @@ def test_every_game_can_be_shown_or_says_why_not() -> None:
     if not importlib.util.find_spec("pygame"):
         with pytest.raises(InputError, match="gym:CartPole-v1 needs a package that is missing here"):
             showing(game, game.params(), pictures=True)
+
+
+def test_the_panel_of_a_bundle_made_before_games_were_counted_is_shown() -> None:
+    at = {"mean": 1.0, "low": 0.5, "high": 1.5, "confidence": 0.95}
+    old = {"own": at, "difference": at, "wins": 0.625}
+    new = {"own": at, "difference": at, "ahead": 61, "equal": 2, "behind": 37, "share": at}
+    table = panel_table({"games": 100, "own": at, "baselines": {"random": old}, "champion": {"name": "a"} | new}, "b")
+    console = Console(width=160, file=io.StringIO())
+    console.print(table)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "62%" in text
+    assert "61, 2 equal" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,25 @@ from deploy.bundle import load_bundle
 from deploy.bundle_files import MEMBERS_FILE, canonical_json, read_members, sha256, write_bundle
 from deploy.bundles import load_any
 from deploy.games.bundle import GameBundle, default_slot, make_game_bundle
-from deploy.games.gate import DEFAULT_RULES
-from deploy.games.panel import Rules, compare, confidence, interval, judge_panel, panel_seed
+from deploy.games.gate import DEFAULT_RULES, PANEL, Evidence, shown
+from deploy.games.panel import (
+    Interval,
+    Opponent,
+    Panel,
+    Rules,
+    compare,
+    confidence,
+    interval,
+    judge_panel,
+    panel_seed,
+    share_interval,
+)
 from deploy.games.player import HeuristicPlayer, read_player, single_file, split_members
 from deploy.games.promote import GamePromoter, Promotion
 from deploy.games.study import GameStudy, build_bundle, read_candidate
 from deploy.games.verify import verify_game_bundle
 from deploy.registry import Registry
-from deploy.rules import with_limits
+from deploy.rules import judge, with_limits
 from envs.errors import InputError
 from envs.games.play import Episodes
 from envs.games.registry import get_game
@@ -140,7 +152,7 @@ def test_differences_are_paired_and_intervals_stricter_with_every_look() -> None
     games = rng.normal(0.0, 50.0, 100)
     ours, theirs = (Episodes(values[None], np.ones((1, 100), np.int64)) for values in (games + 1.0, games))
     found = compare("other", ours, theirs, 1, 0)
-    assert found.wins == 1.0
+    assert (found.ahead, found.equal, found.behind) == (100, 0, 0)
     assert [found.difference.low, found.difference.high] == pytest.approx([1.0, 1.0], abs=1e-12)
     assert [confidence(look) for look in (1, 2, 3)] == [0.95, 0.975, 0.9875]
     values = rng.normal(1.0, 2.0, 100)
@@ -149,6 +161,62 @@ def test_differences_are_paired_and_intervals_stricter_with_every_look() -> None
     half = 1.96 * values.std() / 10.0
     assert narrow.low == pytest.approx(values.mean() - half, abs=0.04)
     assert narrow.high == pytest.approx(values.mean() + half, abs=0.04)
+
+
+def versus(ours: Any, theirs: Any) -> dict[str, str]:
+    """The verdicts of the rules about others, of a candidate that is compared with random play and a champion."""
+    lengths = np.ones((1, len(ours)), np.int64)
+    played = [Episodes(np.asarray(values, np.float64)[None], lengths) for values in (ours, theirs)]
+    own = interval(played[0].returns[0], 0.95, 0)
+    other = compare("random", *played, 1, 0)
+    panel = Panel(seed=0, look=1, episodes=played[0], own=own, baselines=(other,), champion=other)
+    return {finding.name: finding.verdict for finding in judge(DEFAULT_RULES, Evidence((), panel), PANEL)}
+
+
+def test_better_means_a_higher_mean_and_ahead_in_most_games() -> None:
+    rng = np.random.default_rng(1)
+    lander = rng.normal(-143.0, 40.0, 100)
+    random = lander + np.repeat([20.0, -80.0], [51, 49])  # a mean of -172, and ahead in 51 games
+    assert versus(lander, random) == {
+        "beats-baselines": "pass", "ahead-of-baselines": "fail", "beats-champion": "pass", "ahead-of-champion": "fail"
+    }  # fmt: skip
+    games = rng.normal(5000.0, 400.0, 100)
+    for ours, theirs, verdict in (
+        (games + rng.normal(45.0, 90.0, 100), games, "pass"),  # a lead of half a deviation
+        ([500.0] * 100, [500.0] * 88 + [400.0] * 12, "pass"),  # equal games say nothing
+        ([500.0] * 100, [500.0] * 100, "fail"),
+        ([1.0] * 30 + [0.0] * 70, [0.0] * 100, "pass"),  # a rare payoff that nobody else has
+        (games + np.repeat([300.0, -10.0], [20, 80]), games, "fail"),  # a few games decide the mean
+        (games + np.repeat([20.0, -200.0], [90, 10]), games, "fail"),  # usually ahead, and worse on the whole
+    ):
+        found = versus(ours, theirs)
+        assert ("pass" if set(found.values()) == {"pass"} else "fail") == verdict, found
+
+
+def test_the_share_of_games_ahead_is_an_exact_interval() -> None:
+    assert share_interval(0, 0, 0.95) == Interval(0.5, 0.0, 1.0, 0.95)
+    assert share_interval(100, 0, 0.95).low == pytest.approx(0.025 ** (1 / 100))
+    assert share_interval(0, 100, 0.95).high == pytest.approx(1 - 0.025 ** (1 / 100))
+    for ahead in range(30):  # a sign test, summed by hand
+        chance = sum(math.comb(30, more) for more in range(ahead, 31)) / 2**30
+        assert (share_interval(ahead, 30 - ahead, 0.95).low > 0.5) == (chance < 0.025)
+
+
+def test_what_a_panel_showed_is_said_plainly() -> None:
+    def opponent(name: str, mean: float) -> Opponent:
+        at = Interval(mean, mean, mean, 0.95)
+        return Opponent(name, at, at, 49, 2, 49, share_interval(49, 49, 0.95))
+
+    episodes, own = Episodes(np.zeros((1, 100)), np.ones((1, 100), np.int64)), Interval(-143.0, -150.0, -136.0, 0.95)
+    panel = Panel(seed=0, look=1, episodes=episodes, own=own, baselines=(opponent("random", -171.0),))
+    said = shown(panel, 200.0)
+    assert said.startswith("Mean return of a game -143; -171 by random (ahead in 49 of 100 games, equal in 2).")
+    assert "counts as solved from 200 on: it is not." in said
+    assert "compared with random play alone" in said
+    more = dataclasses.replace(panel, champion=opponent("abc", -150.0))
+    assert "; -150 by champion abc (ahead in 49" in shown(more, None)
+    assert "alone" not in shown(more, None)
+    assert get_game("gym:MountainCar-v0").solved == -110.0  # as Gymnasium registers it
 
 
 def test_every_baseline_player_of_a_game_must_be_beaten() -> None:
@@ -183,7 +251,8 @@ def test_heuristic_players_play_bucket_brigade_and_nothing_else() -> None:
 def test_a_player_becomes_champion_and_gives_way_to_a_better_one_only(tmp_path: Path, registry: Registry) -> None:
     first = promote(study_of(tmp_path / "a", [WEAK]), registry)
     assert (first.outcome, first.slot, first.version) == ("promoted", SLOT, 1)
-    assert [finding.name for finding in first.chosen.findings] == ["training-faults", "beats-baselines", "solved"]
+    names = [finding.name for finding in first.chosen.findings]
+    assert names == ["training-faults", "beats-baselines", "ahead-of-baselines", "solved"]
     assert first.chosen.findings[-1].verdict == "told"  # nobody solves it in 60 steps, and that decides nothing
     again = promote(study_of(tmp_path / "a", [WEAK]), registry)
     assert again.outcome == "champion already"
