@@ -9,6 +9,7 @@ mixture stands for a table as a whole: all other seats draw one player together.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from agents.equilibrium import Mixture, equilibrium
 from agents.policy import FrozenPolicy, Member
-from envs.errors import InputError
+from envs.errors import InputError, RunError
 from envs.games.play import play_episodes
 from envs.games.registry import Game
 from envs.streams import derive_seed
@@ -148,14 +149,15 @@ def exploitation(own: Floats, mixture: Floats) -> Exploitation:
 def restricted(matches: Matches, among: int) -> Mixture:
     """The equilibrium of the game among the first players alone, with weight 0 for the others."""
     found = equilibrium(matches.payoffs[:among, :among])
-    return Mixture(np.concatenate([found.weights, np.zeros(len(matches.names) - among)]), found.payoff)
+    weights = np.concatenate([found.weights, np.zeros(len(matches.names) - among)])
+    return dataclasses.replace(found, weights=weights)
 
 
 def report(matches: Matches, members: int) -> dict[str, Any]:
-    """All of it as JSON. members: the first players are a population's own, of whom there are so many."""
-    mixtures = {"all": restricted(matches, len(matches.names))}
-    if 0 < members < len(matches.names):
-        mixtures = {"members": restricted(matches, members), **mixtures}
+    """All of it as JSON. members: the first players are a population's own, of whom there are so many.
+
+    An equilibrium that was not found in time is {"unsolved": why}.
+    """
     described: dict[str, Any] = {
         "players": list(matches.names), "members": members, "seats": matches.seats,
         "games": matches.own.shape[-1], "confidence": CONFIDENCE,
@@ -163,15 +165,24 @@ def report(matches: Matches, members: int) -> dict[str, Any]:
     for name, scores in (("own", matches.own), ("team", matches.team)):
         mean, reach = interval(scores)
         described[name] = {"mean": mean.tolist(), "low": (mean - reach).tolist(), "high": (mean + reach).tolist()}
-    described["equilibrium"] = {
-        among: {
-            "weights": {name: round(float(w), 6) for name, w in zip(matches.names, found.weights, strict=True) if w},
-            "payoff": found.payoff,
-            "exploitability": _told(exploitation(matches.own, found.weights), matches.names),
-        }
-        for among, found in mixtures.items()
-    }
+    among = {"all": len(matches.names)}
+    if 0 < members < len(matches.names):
+        among = {"members": members, **among}
+    described["equilibrium"] = {who: _described(matches, count) for who, count in among.items()}
     return described
+
+
+def _described(matches: Matches, among: int) -> dict[str, Any]:
+    try:
+        found = restricted(matches, among)
+    except RunError as error:
+        return {"unsolved": str(error)}
+    return {
+        "weights": {name: round(float(w), 6) for name, w in zip(matches.names, found.weights, strict=True) if w},
+        "payoff": found.payoff,
+        "payoff_bound": found.bound,
+        "exploitability": _told(exploitation(matches.own, found.weights), matches.names),
+    }
 
 
 def _told(found: Exploitation, names: Sequence[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,18 @@ def draw_league(folder: Path, title: str) -> None:
         axes.set_yticks(range(count), names if not place else [""] * count, fontsize=8)
         axes.set_title(f"{label}: row at one seat, column at the others", fontsize=9)
     found = league["equilibrium"]["all"]
-    weights = ", ".join(f"{name} {weight:.0%}" for name, weight in found["weights"].items())
-    figure.text(0.02, 0.03, f"equilibrium of the restricted game: {weights}; it pays {found['payoff']:.0f}", fontsize=8)
+    figure.text(0.02, 0.03, f"equilibrium of the restricted game: {equilibrium_words(found)}", fontsize=8)
     figure.suptitle(title, fontsize=10)
     write_atomic(folder / "league.png", lambda path: figure.savefig(path, format="png"))
+
+
+def equilibrium_words(found: Mapping[str, Any]) -> str:
+    """An equilibrium of `league.json` in words."""
+    if "unsolved" in found:
+        return str(found["unsolved"])
+    weights = ", ".join(f"{name} {weight:.0%}" for name, weight in found["weights"].items())
+    words = f"{weights}; it pays {found['payoff']:.0f}"
+    bound = found["payoff_bound"]
+    return (
+        words if bound <= found["payoff"] else f"{words} (stopped by its time limit; none pays more than {bound:.0f})"
+    )

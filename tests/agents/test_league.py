@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,12 +13,13 @@ import torch
 from torch import Tensor
 
 from agents.equilibrium import equilibrium
-from agents.league import Players, exploitation, interval, play_matches, report
-from envs.errors import InputError
+from agents.league import Matches, Players, exploitation, interval, play_matches, report
+from envs.errors import InputError, RunError
 from envs.games.bucket_brigade import BucketBrigade
 from envs.games.bucket_players import Brigade
 from envs.games.registry import get_game
 from envs.streams import derive_seed
+from optimize.league_artifacts import equilibrium_words
 
 BUCKET = get_game("bucket-brigade")
 ALONE = dataclasses.replace(BUCKET, players=lambda _params, _seed: {})
@@ -111,6 +114,39 @@ def test_nobody_gains_by_leaving_an_equilibrium() -> None:
         assert found.weights.sum() == pytest.approx(1.0)
         assert (found.weights >= 0.0).all()
         assert (payoffs @ found.weights).max() == pytest.approx(found.payoff, abs=1e-2)
+
+
+def test_zero_sum_games_of_many_players_take_a_moment() -> None:
+    half = np.random.default_rng(0).normal(size=(40, 40))
+    payoffs = 500.0 + half - half.T  # nobody knows a better mixture than maximin: minutes as a mixed-integer program
+    began = time.monotonic()
+    found = equilibrium(payoffs)
+    assert time.monotonic() - began < 10.0
+    assert found.proven
+    assert found.payoff == pytest.approx(500.0)
+    assert (found.weights > 0.0).sum() > 10
+    assert (payoffs @ found.weights).max() == pytest.approx(500.0, abs=1e-6)
+
+
+def test_the_search_for_an_equilibrium_ends_in_time_and_says_what_it_is_worth(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    half = rng.normal(size=(30, 30))
+    payoffs = half - half.T + 0.01 * rng.normal(size=(30, 30))  # not zero-sum, and hard
+    began = time.monotonic()
+    with pytest.raises(RunError, match=r"no equilibrium was found within 0\.2 s among 30 players"):
+        equilibrium(payoffs, time_limit=0.2)
+    assert time.monotonic() - began < 10.0
+    monkeypatch.setattr("agents.equilibrium.TIME_LIMIT", 0.2)
+    own = payoffs[..., None] + np.zeros(2)
+    told = report(Matches(tuple(map(str, range(30))), 2, own, own), members=0)
+    assert told["equilibrium"] == {"all": {"unsolved": "no equilibrium was found within 0.2 s among 30 players"}}
+    assert equilibrium_words(told["equilibrium"]["all"]).startswith("no equilibrium was found")
+    stopped = SimpleNamespace(x=np.array([0.0, 1.0, 0.0, 1.0, 0.2]), status=1, mip_dual_bound=-0.8)
+    monkeypatch.setattr("agents.equilibrium._best_paid", lambda *_: stopped)
+    found = equilibrium(np.array([[3.0, 0.0], [5.0, 1.0]]))
+    assert (found.payoff, found.bound, found.proven) == (1.0, 4.0, False)
+    words = {"weights": {"b": 1.0}, "payoff": found.payoff, "payoff_bound": found.bound}
+    assert equilibrium_words(words) == "b 100%; it pays 1 (stopped by its time limit; none pays more than 4)"
 
 
 @pytest.mark.parametrize("payoffs", [np.zeros((2, 3)), np.zeros((0, 0)), np.full((2, 2), np.nan)])
