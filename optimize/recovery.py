@@ -20,7 +20,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
 import sqlalchemy as sa
 from optuna.storages._rdb import models
 from optuna.trial import TrialState
@@ -28,6 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from envs.errors import RunError
+from optimize import processes
 from optimize.storage import MAX_TRIES, StudyStorage, attempts, workers
 from optimize.ticking import Ticking
 
@@ -36,21 +36,6 @@ GRACE_SECONDS = 120.0
 SECOND_REQUEST_AFTER = 10.0
 GIVE_UP_AFTER = 30.0
 ATTEMPTS_KEY = "sweepd:attempts"  # how the attempts of a trial ended that did not end by themselves
-
-
-def process_start(pid: int) -> str | None:
-    """Something that tells this process from any other that ever had its pid; None where there is no such process."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-        return None if fields[0] == "Z" else f"{boot}:{fields[19]}"
-    except OSError:
-        pass
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.2f}"
-    except psutil.Error:
-        return None
 
 
 def memory_kills() -> int:
@@ -64,7 +49,7 @@ def memory_kills() -> int:
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker as recorded in the database."""
+    """A worker as recorded in the database. started: its process's `processes.identity`."""
 
     worker: str
     host: str
@@ -77,13 +62,16 @@ class Worker:
 
     @property
     def is_here(self) -> bool:
-        """True where the worker ran on this machine."""
-        return self.host == socket.gethostname()
+        """Whether its pid means the same process to this process: the same machine, boot and PID namespace.
+
+        The host name counts, too: virtual machines resumed from one snapshot of memory share the rest.
+        """
+        return self.host == socket.gethostname() and processes.same_namespace(self.started)
 
     @property
     def alive(self) -> bool | None:
-        """Whether its process lives; None where that cannot be seen from here (another machine)."""
-        return process_start(self.pid) == self.started if self.is_here else None
+        """Whether its process runs; None where that cannot be seen from here, so that only its heartbeats tell."""
+        return processes.is_running(self.pid, self.started) if self.is_here else None
 
 
 def list_workers(storage: StudyStorage, study_id: int, session: Session | None = None) -> list[Worker]:
@@ -112,11 +100,10 @@ def register_worker(
 
     name: under which this process is recorded already, since it has started itself again; "" for a new one.
 
-    Unless `alongside`, a worker of the same study that runs on this machine is asked to drain first (SIGTERM to the
-    recorded
-    process, after checking that it still is that process; once more after `second_request_after` seconds). Raises
-    RunError where
-    it is still there `give_up_after` seconds after the first request.
+    Unless `alongside`, a worker of the same study in this PID namespace of this machine is asked to drain first
+    (SIGTERM to the recorded process, after checking that it still is that process; once more after
+    `second_request_after` seconds). A worker in another container is left alone. Raises RunError where the worker still
+    runs `give_up_after` seconds after the first request.
     """
     name = name or uuid.uuid4().hex
     asked: dict[str, tuple[float, int]] = {}
@@ -133,7 +120,7 @@ def register_worker(
                         study_id=study_id,
                         host=socket.gethostname(),
                         pid=os.getpid(),
-                        started=process_start(os.getpid()) or "",
+                        started=processes.identity(os.getpid()),
                         alongside=alongside,
                         state="starting",
                         beat=storage.now(session),

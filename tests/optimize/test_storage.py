@@ -15,13 +15,13 @@ from optuna.trial import TrialState
 
 from envs.database_file import NETWORK_FILE_SYSTEMS, file_system_of
 from envs.errors import InputError, TryAgainLater
+from optimize.processes import identity, namespace
 from optimize.recovery import (
     ATTEMPTS_KEY,
     Heartbeat,
     claim_closing,
     leave,
     list_workers,
-    process_start,
     recover_stale,
     register_worker,
 )
@@ -266,7 +266,7 @@ def test_a_worker_that_died_before_it_trained_the_trial_says_nothing_about_it(
     heartbeat.info = {"trials": [0]}
     heartbeat.beat()
     with storage.transaction() as session:
-        session.execute(workers.update().values(started="another process"))
+        session.execute(workers.update().values(started=f"{namespace()}/1"))  # another process has its pid now
     found = {r.trial_id: r.tries for r in recover_stale(open_storage(storage.url), _id(storage))}
     assert found == {trained: 1, asked: 0}
     assert "its process is gone" in study.get_trials()[1].user_attrs[ATTEMPTS_KEY][0]["how"]
@@ -305,12 +305,12 @@ def test_a_new_worker_asks_the_running_one_to_drain_and_not_a_process_that_reuse
             session.execute(
                 workers.update()
                 .where(workers.c.worker == first)
-                .values(pid=child.pid, started=process_start(child.pid))
+                .values(pid=child.pid, started=identity(child.pid))
             )
             row = session.execute(sa.select(workers)).one()._asdict()
             session.execute(
                 workers.insert().values(
-                    **{**row, "worker": "reused", "pid": bystander.pid, "started": "another boot:1"}
+                    **{**row, "worker": "reused", "pid": bystander.pid, "started": f"{namespace()}/1"}
                 )
             )
         beside = register_worker(storage, _id(storage), alongside=True, say=asked.append)
@@ -345,7 +345,7 @@ def test_a_worker_that_ignores_the_first_request_gets_a_second(storage: StudySto
             session.execute(
                 workers.update()
                 .where(workers.c.worker == first)
-                .values(pid=child.pid, started=process_start(child.pid))
+                .values(pid=child.pid, started=identity(child.pid))
             )
         register_worker(
             storage, _id(storage), alongside=False, say=asked.append, second_request_after=0.5, give_up_after=20
