@@ -68,7 +68,7 @@ def train(
 ) -> None:
     """Join or make the study and work on it. flags: all of `train`'s; given: names of those that a person set."""
     console = LogConsole(flags["log_file"], flags["log_format"])
-    # A watchdog ends a hung worker with SIGABRT: then its stacks are in the log.
+    # For crashes outside training; while a worker trains, `deaths.CrashFile` keeps the stacks.
     faulthandler.enable(2)
     try:
         for own in _studies(flags):

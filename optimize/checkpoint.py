@@ -20,6 +20,7 @@ from envs.errors import InputError
 from envs.files import write_atomic
 
 FORMAT = 2
+CHECKPOINT_KEY = "sweepd:checkpoint"  # trial attribute: the newest checkpoint's path, sha256, rung and rollouts
 State = dict[str, Tensor]
 
 

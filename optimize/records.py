@@ -18,10 +18,10 @@ from optuna.trial import FrozenTrial, TrialState
 from envs.errors import InputError, RunError
 from optimize.artifacts import announce, announced, publish
 from optimize.background import Background
-from optimize.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from optimize.checkpoint import CHECKPOINT_KEY, Checkpoint, read_checkpoint, write_checkpoint
 from optimize.experiment import Evaluation, Experiment
 from optimize.storage import TrialLost
-from optimize.study import CHECKPOINT_KEY, Plan, StudyHandle
+from optimize.study import Plan, StudyHandle
 from optimize.telemetry import Curves
 from optimize.trial_batch import Trainer, Training
 

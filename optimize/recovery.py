@@ -28,23 +28,24 @@ from sqlalchemy.orm import Session
 
 from envs.errors import RunError
 from optimize import processes
-from optimize.storage import MAX_TRIES, StudyStorage, attempts, workers
+from optimize.checkpoint import CHECKPOINT_KEY
+from optimize.deaths import (
+    ATTEMPTS_KEY,
+    MAX_DEATHS,
+    Death,
+    add_note,
+    counted,
+    memory_counters,
+    ran_out_of_memory,
+    read_crash,
+)
+from optimize.storage import StudyStorage, attempts, workers
 from optimize.ticking import Ticking
 
 BEAT_SECONDS = 10.0
 GRACE_SECONDS = 120.0
 SECOND_REQUEST_AFTER = 10.0
 GIVE_UP_AFTER = 30.0
-ATTEMPTS_KEY = "sweepd:attempts"  # how the attempts of a trial ended that did not end by themselves
-
-
-def memory_kills() -> int:
-    """How many processes this machine's kernel has killed for memory since it started; 0 where that is not told."""
-    try:
-        lines = Path("/proc/vmstat").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,6 @@ class Heartbeat:
         self.lost: set[int] = set()
         self.state = "training"
         self.info: dict[str, Any] = {}
-        self._memory_kills = memory_kills()
         self.last_error = ""
         self.beaten = time.monotonic()
         self._ticking = Ticking(self.try_beat, interval, "heartbeat", end=storage.remove_session)
@@ -230,7 +230,7 @@ class Heartbeat:
             session.execute(
                 workers.update()
                 .where(workers.c.worker == self.worker)
-                .values(beat=now, info=json.dumps({**self.info, "memory_kills": self._memory_kills}))
+                .values(beat=now, info=json.dumps({**self.info, **memory_counters()}))
             )
             for trial_id, token in sorted(held.items()):
                 ours = (
@@ -254,39 +254,50 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Recovered:
-    """A trial that a dead worker held: `quarantined` after too many attempts without a new rung, else WAITING again.
+    """A trial that a dead worker held: WAITING again, or failed (`quarantined`) after `MAX_DEATHS` deaths that it
+    caused.
 
-    how: what is known of the worker's end.
+    deaths: that count against it since its last checkpoint. how: what is known of the worker's end.
     """
 
     trial_id: int
     number: int
-    tries: int
+    deaths: int
     quarantined: bool
     how: str
 
 
-def _end_of(worker: Worker | None, silence: float) -> str:
+def crash_file(run_dir: Path, worker: str) -> Path:
+    """Where a worker's crash is written (`deaths.CrashFile`)."""
+    return run_dir / "crashes" / f"{worker}.txt"
+
+
+def _end_of(worker: Worker | None, silence: float, run_dir: Path | None) -> Death:
     """What is known of the end of a trial's last worker. silence: seconds since its last beat for the trial."""
-    if worker is None or worker.alive is not False:
-        return f"no heartbeat for {silence:.0f} s"
-    if memory_kills() > worker.info.get("memory_kills", memory_kills()):
-        return "its process is gone, and the system has killed for memory meanwhile"
-    return "its process is gone: it crashed, was killed, or the machine went down"
+    if worker is None:
+        return Death(f"no heartbeat for {silence:.0f} s")
+    crash = read_crash(file) if run_dir and (file := crash_file(run_dir, worker.worker)) and not worker.alive else None
+    if crash is not None:
+        return Death(f"its process crashed: {crash.what}; stacks in {file}", frozenset(crash.trials))
+    if not worker.alive and ran_out_of_memory(worker.info, worker.beat_age):
+        how = "its process is gone, and the system has killed for memory meanwhile"
+        return Death(how, frozenset(worker.info.get("trials", ())))
+    if worker.alive is not False:
+        return Death(f"no heartbeat for {silence:.0f} s")
+    return Death("its process is gone: it was killed, or the machine went down")
 
 
-def _attributes(session: Session, trial_id: int, key: str) -> list[Any]:
-    """A trial's attribute that is a list; empty where there is none yet."""
+def _attribute(session: Session, trial_id: int, key: str) -> Any:
+    """A trial's attribute; None where there is none yet."""
     table = models.TrialUserAttributeModel
     text = session.execute(
         sa.select(table.value_json).where(table.trial_id == trial_id, table.key == key)
     ).scalar_one_or_none()
-    found: list[Any] = json.loads(text) if text else []
-    return found
+    return json.loads(text) if text else None
 
 
 def recover_stale(
-    storage: StudyStorage, study_id: int, *, grace: float = GRACE_SECONDS, max_tries: int = MAX_TRIES
+    storage: StudyStorage, study_id: int, *, grace: float = GRACE_SECONDS, run_dir: Path | None = None
 ) -> list[Recovered]:
     """Put RUNNING trials whose attempt is dead back to WAITING under their own number.
 
@@ -294,8 +305,10 @@ def recover_stale(
     RUNNING trial
     that never beat (made by something else than a worker) gets its first beat here. Each trial is changed in one
     transaction that
-    checks its token, beat and state once more, and notes how the attempt ended (`sweepd:attempts`). A trial with
-    which `max_tries` workers died while they trained it, none reaching a new rung, is failed instead.
+    checks its token, beat and state once more, and notes how the attempt ended (`sweepd:attempts`). A trial that has
+    killed `MAX_DEATHS` workers without a new checkpoint is failed instead (`optimize/deaths.py` says what counts).
+
+    run_dir: the study's folder, with the crash files.
     """
     trial, recovered = models.TrialModel, []
     with storage.transaction() as session:
@@ -334,10 +347,13 @@ def recover_stale(
             if same is None:
                 continue
             owner = known_workers.get(known.worker)
-            # A worker that died before it got to training this trial has nothing to say about it.
-            tries = known.tries + (owner is None or row.number in owner.info.get("trials", [row.number]))
-            how = _end_of(owner, now - known.beat)
-            quarantined = tries >= max_tries
+            death = _end_of(owner, now - known.beat, run_dir)
+            checkpoint = _attribute(session, row.trial_id, CHECKPOINT_KEY)
+            who = f"{owner.host}:{owner.pid}" if owner else ""
+            note = death.note(row.number, checkpoint, worker=who, rung=known.rung, seen_dead=round(now))
+            history = add_note(_attribute(session, row.trial_id, ATTEMPTS_KEY) or [], note)
+            deaths = counted(history, checkpoint)
+            quarantined = deaths >= MAX_DEATHS
             state = TrialState.FAIL if quarantined else TrialState.WAITING
             values: dict[str, Any] = {"state": state}
             if quarantined:
@@ -349,13 +365,13 @@ def recover_stale(
             )
             if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
                 continue
-            session.execute(attempts.update().where(attempts.c.trial_id == row.trial_id).values(token="", tries=tries))
-            notes = _attributes(session, row.trial_id, ATTEMPTS_KEY)
-            who = f"{owner.host}:{owner.pid}" if owner else ""
-            ended = {"worker": who, "rung": known.rung, "seen_dead": round(now), "how": how}
-            changes: dict[str, Any] = {ATTEMPTS_KEY: [*notes, ended]}
+            session.execute(attempts.update().where(attempts.c.trial_id == row.trial_id).values(token=""))
+            changes: dict[str, Any] = {ATTEMPTS_KEY: history}
             if quarantined:
-                changes["sweepd:reason"] = f"quarantined: its process died {tries} times without reaching a new rung"
+                changes["sweepd:reason"] = (
+                    f"quarantined: {deaths} workers died while they trained it alone, without a new checkpoint "
+                    f"({death.how})"
+                )
             attribute = models.TrialUserAttributeModel
             session.execute(
                 sa.delete(attribute).where(attribute.trial_id == row.trial_id, attribute.key.in_(list(changes)))
@@ -364,8 +380,12 @@ def recover_stale(
                 attribute(trial_id=row.trial_id, key=key, value_json=json.dumps(value))
                 for key, value in changes.items()
             )
-        recovered.append(Recovered(row.trial_id, row.number, tries, quarantined, how))
+        recovered.append(Recovered(row.trial_id, row.number, deaths, quarantined, death.how))
     if dead_workers:  # kept until here: that they are dead is what freed their trials at once
         with storage.transaction() as session:
             session.execute(workers.delete().where(workers.c.worker.in_(dead_workers)))
+        for file in [crash_file(run_dir, name) for name in dead_workers] if run_dir else ():
+            if read_crash(file) is None:
+                with suppress(OSError):
+                    file.unlink(missing_ok=True)
     return recovered

@@ -35,8 +35,6 @@ from envs.database_file import BUSY_TIMEOUT, preparing_sqlite
 from envs.errors import InputError, TryAgainLater
 from optimize.patience import Patience, is_away, patient
 
-MAX_TRIES = 3  # attempts of a trial that may die without reaching a new rung
-
 _metadata = sa.MetaData()
 attempts = sa.Table(
     "sweepd_attempts",
@@ -45,7 +43,7 @@ attempts = sa.Table(
     sa.Column("token", sa.String(64), nullable=False),  # "" while nobody holds the trial
     sa.Column("worker", sa.String(64), nullable=False),
     sa.Column("beat", sa.Float, nullable=False),  # seconds since the epoch, by the database's clock
-    sa.Column("tries", sa.Integer, nullable=False),  # attempts that died since the trial last reached a new rung
+    sa.Column("tries", sa.Integer, nullable=False),  # not used any longer
     sa.Column("rung", sa.Integer, nullable=False),  # rungs reached so far
 )
 workers = sa.Table(
@@ -74,7 +72,7 @@ class TrialLost(Exception):
 @patient(
     "claim_new", "claim_waiting", "get_all_studies", "get_all_trials", "get_study_directions",
     "get_study_id_from_name", "get_study_name_from_id", "get_study_system_attrs", "get_study_user_attrs", "get_trial",
-    "get_trial_id_from_study_id_trial_number", "holds", "last_tries", "reached", "set_study_system_attr",
+    "get_trial_id_from_study_id_trial_number", "holds", "reached", "set_study_system_attr",
     "set_study_user_attr", "set_trial_intermediate_value", "set_trial_param", "set_trial_state_values",
     "set_trial_system_attr", "set_trial_user_attr", "set_trial_user_attrs", "_get_trials", "_set_trial_param",
 )  # fmt: skip
@@ -219,27 +217,12 @@ class StudyStorage(RDBStorage):
         self._took(trial_id, token)
         return True
 
-    def last_tries(self, study_id: int) -> set[int]:
-        """Ids of waiting trials that have one attempt left: they are to be trained alone, so that whoever dies of them
-        takes nobody along.
-        """
-        trial = models.TrialModel
-        query = (
-            sa.select(attempts.c.trial_id)
-            .join(trial, trial.trial_id == attempts.c.trial_id)
-            .where(trial.study_id == study_id, trial.state == TrialState.WAITING, attempts.c.tries >= MAX_TRIES - 1)
-        )
-        with self.transaction() as session:
-            return set(session.execute(query).scalars())
-
     def reached(self, trial_id: int, rung: int) -> None:
-        """Note that a held trial reached a new rung: its dead attempts start counting afresh. Raises TrialLost."""
+        """Note that a held trial reached a rung. Raises TrialLost."""
         with self.transaction() as session:
             self._check_token(session, trial_id)
             session.execute(
-                attempts.update()
-                .where(attempts.c.trial_id == trial_id, attempts.c.rung < rung)
-                .values(rung=rung, tries=0)
+                attempts.update().where(attempts.c.trial_id == trial_id, attempts.c.rung < rung).values(rung=rung)
             )
 
     # -- fenced writes

@@ -20,6 +20,8 @@ from optuna.trial import TrialState
 
 from envs.errors import InputError
 from envs.streams import derive_seed
+from optimize.checkpoint import CHECKPOINT_KEY
+from optimize.deaths import is_suspect
 from optimize.pruning import make_pruner, make_sampler
 from optimize.search_space import SearchSpace, Settings
 from optimize.spec import SPEC_KEY, StudySpec
@@ -27,7 +29,7 @@ from optimize.storage import StudyStorage, TrialLost, require_study
 from optimize.study_cache import StudyCache
 
 UID_KEY, RUN_DIR_KEY, FLAGS_KEY = "sweepd:uid", "sweepd:run_dir", "sweepd:flags"
-REASON_KEY, CHECKPOINT_KEY = "sweepd:reason", "sweepd:checkpoint"
+REASON_KEY = "sweepd:reason"
 TOTAL_KEY = "sweepd:total"  # finished trials that the last worker was asked for
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
@@ -135,15 +137,14 @@ class StudyHandle:
         after the same history, however often it was interrupted.
 
         total: trials the study shall have in the end. Trials whose parameters do not fit the space fail here, with the
-        reason. A trial on its last attempt comes alone.
+        reason. A trial that may have killed a worker comes alone (`deaths.is_suspect`).
         """
         plans: list[Plan] = []
         shape: dict[str, Any] | None = None
-        last_tries = self.storage.last_tries(self.study_id)
         for waiting in [t for t in self.trials() if t.state == TrialState.WAITING]:
             if len(plans) == size:
                 break
-            alone = waiting._trial_id in last_tries
+            alone = is_suspect(waiting.user_attrs)
             if alone and plans:
                 continue
             known = self.shape_known({**waiting.system_attrs.get("fixed_params", {}), **waiting.params})

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from envs.errors import TryAgainLater
 from envs.supervisor import Supervisor
+from optimize.deaths import CrashFile
 from optimize.experiment import Evaluation, Experiment
 from optimize.measure import make_chunks
 from optimize.metrics import serving_metrics
@@ -28,6 +29,7 @@ from optimize.recovery import (
     GRACE_SECONDS,
     Heartbeat,
     claim_closing,
+    crash_file,
     leave,
     recover_stale,
     register_worker,
@@ -96,6 +98,7 @@ class Worker:
         self.heartbeat = Heartbeat(handle.storage, name, options.beat_seconds)
         self.pause = PauseWatch(handle.storage, handle.study_id)
         self.records = Records(handle, experiment, self.heartbeat.lost_trial, telemetry.say)
+        self.crashes = CrashFile(crash_file(handle.run_dir, name))
         self.supervisor = Supervisor()
         patience = handle.storage.patience
         patience.limit, patience.say, patience.stopping = options.patience_seconds, telemetry.say, self._asked_to_stop
@@ -116,7 +119,7 @@ class Worker:
         """Work until the study has its total, a signal comes, or memory passes its limit."""
         gc.freeze()  # what there is by now stays: `_share_device` need not go through it before every batch
         metrics = serving_metrics(self.options.metrics_port, self.telemetry, self.heartbeat)
-        with metrics, self.share, self.heartbeat, self.pause, self.telemetry, closing(self.records):
+        with metrics, self.share, self.heartbeat, self.pause, self.telemetry, closing(self.records), self.crashes:
             self.supervisor.ready(f"working on study {self.handle.name}")
             self.records.make_up()
             while not self.stop():
@@ -146,9 +149,15 @@ class Worker:
 
     def _recover(self) -> None:
         storage = self.handle.storage
-        for taken in storage.patience(recover_stale, storage, self.handle.study_id, grace=self.options.grace_seconds):
+        for taken in storage.patience(
+            recover_stale,
+            storage,
+            self.handle.study_id,
+            grace=self.options.grace_seconds,
+            run_dir=self.handle.run_dir,
+        ):
             fate = (
-                f"failed: its process died {taken.tries} times without reaching a new rung"
+                f"failed: {taken.deaths} workers died while they trained it alone ({taken.how})"
                 if taken.quarantined
                 else f"put back, its worker died ({taken.how})"
             )
@@ -223,6 +232,7 @@ class Worker:
         return trainer, trainings
 
     def _batch(self, plans: list[Plan]) -> None:
+        self._describe(plans, 0)
         try:
             trainer, trainings = self._begin(plans)
         except BaseException:  # the GPU is lost, say: the trials wait for whoever comes next
@@ -233,7 +243,7 @@ class Worker:
         self._asked = time.monotonic()
         try:
             while trainings:
-                self._describe(trainings)
+                self._describe([t.plan for t in trainings], min(t.rung for t in trainings) + 1)
                 self._done_steps, self._want_steps = (
                     0,
                     sum(
@@ -320,13 +330,17 @@ class Worker:
             f"trial {training.plan.number} was given to another worker meanwhile; its copy here is dropped"
         )
 
-    def _describe(self, trainings: list[Training]) -> None:
-        numbers = ", ".join(str(t.plan.number) for t in trainings)
-        rung = min(t.rung for t in trainings) + 1
-        self.telemetry.activity = f"trials {numbers}, rung {rung} of {self.spec.rungs}"
+    def _describe(self, plans: list[Plan], rung: int) -> None:
+        """Say what is in training from now on, also where it is read should this process die. rung: 0 while the
+        programs are made.
+        """
+        numbers = [plan.number for plan in plans]
+        self.crashes.training(numbers)
+        doing = f"rung {rung} of {self.spec.rungs}" if rung else "preparing"
+        self.telemetry.activity = f"trials {', '.join(map(str, numbers))}, {doing}"
         self.telemetry.share_of_batch = 0.0
         self.heartbeat.info = {
-            "trials": [t.plan.number for t in trainings],
+            "trials": numbers,
             "rung": rung,
             "device": str(self.experiment.device),
             "device_workers": self.share.workers,

@@ -31,9 +31,8 @@ from optuna.trial import FrozenTrial, TrialState
 from agents.policy import load_members
 from envs.crypto.bars import write_bars
 from envs.crypto.demo_market import make_planted_market
-from optimize import actions, worker
+from optimize import actions
 from optimize.crypto_experiment import CryptoExperiment, load_study_bars
-from optimize.recovery import recover_stale
 from optimize.storage import attempts, open_storage
 from optimize.study import Plan, StudyHandle
 from optimize.trial_batch import Trainer
@@ -166,8 +165,6 @@ def _worker(words: list[str], folder: Path, trail: Path, way: str, seed: int) ->
     actions.WorkerOptions = functools.partial(  # type: ignore[misc, assignment]
         WorkerOptions, beat_seconds=BEAT, grace_seconds=GRACE
     )
-    # Here every worker dies within seconds, whatever it trains: that says nothing about a trial.
-    worker.recover_stale = functools.partial(recover_stale, max_tries=1000)  # type: ignore[assignment]
     rng = random.Random(seed)
     _leave_a_trail(trail)
     if way != "clock":

@@ -21,9 +21,10 @@ from optuna.trial import TrialState
 
 from agents.ppo import PPO
 from envs.errors import RunError
-from optimize import actions, launch, recovery
+from optimize import actions, launch
+from optimize.deaths import ATTEMPTS_KEY, MAX_DEATHS
 from optimize.patience import is_away
-from optimize.recovery import ATTEMPTS_KEY, Heartbeat, Worker, list_workers, recover_stale, register_worker
+from optimize.recovery import Heartbeat, list_workers, recover_stale, register_worker
 from optimize.storage import attempts, open_storage, storage_url
 from optimize.trial_batch import Trainer
 from optimize.worker import Worker as TrainingWorker
@@ -77,17 +78,45 @@ def test_a_trial_that_kills_its_process_every_time_is_quarantined_and_the_study_
 
     monkeypatch.setattr(Trainer, "advance", deadly)
     study = ("--n-trials", 3, "--pruner", "none", "--sampler", "random")
-    for _ in range(3):
+    for _ in range(4):  # in company once, then alone
         sweepd("train", *study).finish(-signal.SIGSEGV)
     out = sweepd("train", *study).finish()
-    assert "trial 1: failed: its process died 3 times without reaching a new rung" in out
+    assert "trial 1: failed: 3 workers died while they trained it alone (its process crashed: Segmentation fault" in out
     trials = open_handle(market).trials()
     assert [t.state for t in trials] == [TrialState.COMPLETE, TrialState.FAIL, TrialState.COMPLETE]
-    assert "quarantined" in trials[1].user_attrs["sweepd:reason"]
-    assert [end["how"] for end in trials[1].user_attrs[ATTEMPTS_KEY]] == [
-        "its process is gone: it crashed, was killed, or the machine went down"
-    ] * 3
-    assert all(len(t.user_attrs[ATTEMPTS_KEY]) == 2 for t in (trials[0], trials[2]))  # they died with it, twice
+    assert "quarantined: 3 workers died while they trained it alone" in trials[1].user_attrs["sweepd:reason"]
+    history = trials[1].user_attrs[ATTEMPTS_KEY]
+    assert [end["evidence"] for end in history] == ["in company", *["alone"] * 3]
+    assert all("Segmentation fault in deadly (test_misfortunes.py:" in end["how"] for end in history)
+    for innocent in (trials[0], trials[2]):  # suspects after the first death, and trained alone since
+        assert [end["evidence"] for end in innocent.user_attrs[ATTEMPTS_KEY]] == ["in company"]
+    assert len(list((open_handle(market).run_dir / "crashes").iterdir())) == 4  # the stacks are kept
+
+
+@pytest.mark.slow
+def test_kills_from_outside_never_fail_a_trial(
+    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = Trainer.advance
+
+    def evicted(self: Trainer, trainings: Any, until: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+        advance(self, trainings, until)
+
+    study = ("--n-trials", 2, "--pruner", "none", "--sampler", "random")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "advance", evicted)
+        for _ in range(MAX_DEATHS + 2):
+            sweepd("train", *study).finish(-signal.SIGKILL)
+    out = sweepd("train", *study).finish()
+    assert "training trials 0, 1 together" in out, "nothing is held against them"
+    trials = open_handle(market).trials()
+    assert [t.state for t in trials] == [TrialState.COMPLETE] * 2
+    for trial in trials:
+        history = trial.user_attrs[ATTEMPTS_KEY]
+        assert len(history) == MAX_DEATHS + 2
+        assert not any("evidence" in end for end in history)
+    assert list((open_handle(market).run_dir / "crashes").iterdir()) == []
 
 
 def test_a_lost_gpu_puts_the_trials_back_and_ends_the_worker(
@@ -148,19 +177,6 @@ def test_only_the_databases_clock_counts(tmp_path: Path, monkeypatch: pytest.Mon
         with other.transaction() as session:
             (beat,) = session.execute(sa.select(attempts.c.beat).where(attempts.c.trial_id == trial)).one()
             assert abs(other.now(session) - beat) < 30
-
-
-def test_deaths_by_memory_are_told_apart_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def worker(alive: bool) -> Worker:
-        seen = Worker("w", "h", 1, "s", False, "training", 5.0, {"memory_kills": 3})
-        monkeypatch.setattr(Worker, "alive", property(lambda _: alive))
-        return seen
-
-    monkeypatch.setattr(recovery, "memory_kills", lambda: 4)
-    assert recovery._end_of(worker(False), 9.0) == "its process is gone, and the system has killed for memory meanwhile"
-    assert recovery._end_of(worker(True), 9.0) == "no heartbeat for 9 s"
-    monkeypatch.setattr(recovery, "memory_kills", lambda: 3)
-    assert "it crashed, was killed, or the machine went down" in recovery._end_of(worker(False), 9.0)
 
 
 @pytest.mark.parametrize("error", [

@@ -17,7 +17,6 @@ from envs.database_file import NETWORK_FILE_SYSTEMS, file_system_of
 from envs.errors import InputError, TryAgainLater
 from optimize.processes import identity, namespace
 from optimize.recovery import (
-    ATTEMPTS_KEY,
     Heartbeat,
     claim_closing,
     leave,
@@ -26,7 +25,6 @@ from optimize.recovery import (
     register_worker,
 )
 from optimize.storage import (
-    MAX_TRIES,
     StudyStorage,
     TrialLost,
     attempts,
@@ -211,65 +209,6 @@ def test_a_worker_whose_process_is_gone_holds_nothing_any_longer(storage: StudyS
     alive = register_worker(other, _id(other), alongside=False, say=lambda _: None)
     assert [r.trial_id for r in recover_stale(other, _id(other), grace=3600)] == [trial_id]
     assert [w.worker for w in list_workers(other, _id(other))] == [alive]
-
-
-def test_a_trial_that_kills_its_process_is_quarantined_unless_it_gets_somewhere(
-    storage: StudyStorage, study: optuna.Study
-) -> None:
-    trial_id = storage.claim_new(_id(storage), "w", 1)
-    assert trial_id is not None
-    other = open_storage(storage.url)
-
-    def die() -> bool:
-        with storage.transaction() as session:
-            session.execute(attempts.update().values(beat=0.0))
-        storage.drop(trial_id)
-        return recover_stale(other, _id(storage))[0].quarantined
-
-    assert not die()
-    assert storage.claim_waiting(_id(storage), trial_id, "w", 1)
-    storage.reached(trial_id, 1)  # a new rung: the count starts afresh
-    assert storage.last_tries(_id(storage)) == set()
-    for last in (False, False, True):
-        assert die() is last
-        if not last:
-            assert storage.claim_waiting(_id(storage), trial_id, "w", 1)
-    frozen = study.get_trials()[0]
-    assert frozen.state == TrialState.FAIL
-    assert "quarantined" in frozen.user_attrs["sweepd:reason"]
-    assert [end["rung"] for end in frozen.user_attrs[ATTEMPTS_KEY]] == [0, 1, 1, 1]
-    assert all("no heartbeat" in end["how"] for end in frozen.user_attrs[ATTEMPTS_KEY])
-
-
-@pytest.mark.usefixtures("study")
-def test_the_last_attempt_is_known_and_putting_back_is_no_attempt(storage: StudyStorage) -> None:
-    first, second = (storage.claim_new(_id(storage), "w", 2) for _ in range(2))
-    assert first is not None
-    assert second is not None
-    for _ in range(MAX_TRIES):
-        storage.set_trial_state_values(second, TrialState.WAITING)
-        assert storage.claim_waiting(_id(storage), second, "w", 2)
-    with storage.transaction() as session:
-        session.execute(attempts.update().where(attempts.c.trial_id == first).values(tries=MAX_TRIES - 1))
-    assert storage.last_tries(_id(storage)) == set()  # it runs
-    storage.set_trial_state_values(first, TrialState.WAITING)
-    storage.set_trial_state_values(second, TrialState.WAITING)
-    assert storage.last_tries(_id(storage)) == {first}
-
-
-def test_a_worker_that_died_before_it_trained_the_trial_says_nothing_about_it(
-    storage: StudyStorage, study: optuna.Study
-) -> None:
-    name = register_worker(storage, _id(storage), alongside=False, say=lambda _: None)
-    trained, asked = (storage.claim_new(_id(storage), name, 2) for _ in range(2))
-    heartbeat = Heartbeat(storage, name, interval=60)
-    heartbeat.info = {"trials": [0]}
-    heartbeat.beat()
-    with storage.transaction() as session:
-        session.execute(workers.update().values(started=f"{namespace()}/1"))  # another process has its pid now
-    found = {r.trial_id: r.tries for r in recover_stale(open_storage(storage.url), _id(storage))}
-    assert found == {trained: 1, asked: 0}
-    assert "its process is gone" in study.get_trials()[1].user_attrs[ATTEMPTS_KEY][0]["how"]
 
 
 @pytest.mark.usefixtures("study")

@@ -12,7 +12,7 @@ import pytest
 from optuna.trial import TrialState
 
 from agents.policy import load_members
-from optimize.storage import MAX_TRIES, attempts
+from optimize.deaths import ATTEMPTS_KEY
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import count, numbers, open_handle, training_begun, wait_for
 
@@ -149,7 +149,7 @@ def test_a_second_signal_ends_the_process_at_once_and_the_next_worker_takes_its_
     assert [t.state for t in open_handle(market).trials()] == [TrialState.WAITING]
 
 
-def test_a_last_try_comes_alone_and_an_interrupted_batch_without_new_trials(market: Path, sweepd: Sweepd) -> None:
+def test_a_suspect_comes_alone_and_an_interrupted_batch_without_new_trials(market: Path, sweepd: Sweepd) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     handle = open_handle(market)
     for _ in range(3):
@@ -157,19 +157,17 @@ def test_a_last_try_comes_alone_and_an_interrupted_batch_without_new_trials(mark
     plans = handle.ask_batch(3, "w", total=4)
     assert [p.number for p in plans] == [1, 2, 3]
 
-    def put_back_with_last_try(number: int) -> None:
+    def put_back_with_suspect(number: int) -> None:
         for plan in plans:
             if plan.trial_id in handle.storage.held():
+                history = [{"evidence": "in company", "checkpoint": 0}] if plan.number == number else []
+                handle.set_attributes(plan.trial_id, {ATTEMPTS_KEY: history})
                 handle.put_back(plan.trial_id)
-        with handle.storage.transaction() as session:
-            session.execute(attempts.update().values(tries=0))
-            here = attempts.c.trial_id == plans[number - 1].trial_id
-            session.execute(attempts.update().where(here).values(tries=MAX_TRIES - 1))
 
-    put_back_with_last_try(2)  # the others go first, without it, and then it comes, without a new one
+    put_back_with_suspect(2)  # the others go first, without it, and then it comes, without a new one
     assert [p.number for p in handle.ask_batch(3, "w", total=4)] == [1, 3]
     assert [p.number for p in handle.ask_batch(3, "w", total=6)] == [2]
-    put_back_with_last_try(1)
+    put_back_with_suspect(1)
     assert [p.number for p in handle.ask_batch(3, "w", total=6)] == [1]
     begun = handle.ask_batch(3, "w", total=4)
     assert [p.number for p in begun] == [2, 3]
