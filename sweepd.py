@@ -94,7 +94,8 @@ def _deployment(handle: StudyHandle, *words: str) -> tuple[list[str], dict[str, 
     The database's URL may hold a password, so it is not put where `ps` shows it.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "SWEEPD_STORAGE": handle.storage.url}
-    return [sys.executable, "-m", "sweepd", *words, "--study-name", handle.name], environment
+    where = ("--study-name", handle.name, "--runs-dir", str(handle.run_dir.parent))
+    return [sys.executable, "-m", "sweepd", *words, *where], environment
 
 
 def _give_way(process: subprocess.Popen[Any], niceness: int) -> None:
@@ -111,7 +112,7 @@ def looks_so_far(handle: StudyHandle) -> int:
     return count_looks(data.tickers, last - (bars - 1) * bar_seconds(data.timeframe), last) if bars else 0
 
 
-def watch_studies(study_name: str | None, storage: str | None, runs_dir: Path) -> Search:
+def watch_studies(study_name: str | None, storage: str | None, runs_dir: Path | None) -> Search:
     """What the dashboard shows of the search."""
     from optimize.progress import StudyWatch  # imports Optuna's storages, which other commands don't need
 

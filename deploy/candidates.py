@@ -120,9 +120,9 @@ class Candidate:
         return Evidence(paths=self.paths, faults=self.faults, selection=self.selection)
 
 
-def open_study(name: str | None, storage: str) -> FinishedStudy:
+def open_study(name: str | None, storage: str, runs_dir: Path | None = None) -> FinishedStudy:
     """Read a study on a market; see `deploy.studies.find_study`. Raises InputError for one on a game, too."""
-    return market_study(find_study(name, storage))
+    return market_study(find_study(name, storage, runs_dir))
 
 
 def market_study(found: FoundStudy) -> FinishedStudy:

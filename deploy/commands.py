@@ -9,15 +9,14 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.panel import Panel
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from deploy.candidates import MARKET, FinishedStudy, market_study, open_study
+from deploy.candidates import MARKET, FinishedStudy, market_study
 from deploy.findings import short
 from deploy.games.commands import play_command, promote_game, promote_game_after_study, refuse_market_flags
 from deploy.gate import DEFAULT_RULES
 from deploy.manifest import Weights
+from deploy.next_commands import next_commands, print_next
 from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl, chosen_registry
 from deploy.promote import Promoter, Promotion
 from deploy.registry import Registry
@@ -53,6 +52,12 @@ def promote_command(
             "--storage",
             envvar="SWEEPD_STORAGE",
             help="Database of the study: a SQLite file or a URL; default runs/sweepd.db.",
+        ),
+    ] = None,
+    runs_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--runs-dir", help="The folder that holds the study's folder. Default: found from the study's database."
         ),
     ] = None,
     slot: Annotated[
@@ -102,7 +107,11 @@ def promote_command(
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Change no champion. The look is counted all the same: you see its numbers."),
+        typer.Option(
+            "--dry-run",
+            help="Print the verdict and write nothing, except that a hold-out evaluation is counted: its numbers are "
+            "seen.",
+        ),
     ] = False,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
@@ -115,7 +124,7 @@ def promote_command(
     """
     console = Console()
     Supervisor().ready("judging the candidates")
-    found = find_study(study_name, storage_url(storage))
+    found = find_study(study_name, storage_url(storage), runs_dir)
     opened = Registry(deployments, registry)
     if found.environment != MARKET:
         refuse_market_flags(found, data_dir=data_dir, ensemble=ensemble, weights=weights, first_stage=first_stage)
@@ -151,26 +160,27 @@ def promote_command(
         typer.echo(json.dumps(promotion.to_dict(), indent=1))
         return
     print_promotion(console, promotion)
-    if not first_stage:
+    if not (first_stage or dry_run):
         _report(console, study, promotion, promoter)
     if promotion.outcome in ("promoted", "champion already"):
-        console.print(f"next: sweepd trade --replay {promotion.slot}", highlight=False)
+        print_next(console, next_commands(promotion, study, opened, [("trade --replay", "replay the champion")])[:1])
 
 
 def after_study_command(
     study_name: Annotated[str, typer.Option("--study-name")],
     storage: Annotated[str | None, typer.Option("--storage", envvar="SWEEPD_STORAGE")] = None,
+    runs_dir: Annotated[Path | None, typer.Option("--runs-dir")] = None,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
     """What a worker starts, in a process of its own, when its study has ended: see `promote_after_study`, and for games
     `deploy.games.commands.promote_game_after_study`.
     """
-    found = find_study(study_name, storage_url(storage))
+    found, opened = find_study(study_name, storage_url(storage), runs_dir), Registry(deployments, registry)
     if found.environment != MARKET:
-        promote_game_after_study(found, Registry(deployments, registry), console=Console())
-        return
-    promote_after_study(study_name, storage_url(storage), console=Console(), deployments=deployments, registry=registry)
+        promote_game_after_study(found, opened, console=Console())
+    else:
+        promote_after_study(market_study(found), opened, console=Console())
 
 
 def count_looks(tickers: Sequence[str], first: int, last: int) -> int:
@@ -184,26 +194,16 @@ def count_looks(tickers: Sequence[str], first: int, last: int) -> int:
 
 
 def promote_after_study(
-    study_name: str,
-    storage: str,
-    *,
-    console: Console,
-    deployments: Path = DEPLOYMENTS,
-    registry: str | None = None,
-    data_dir: Path | None = None,
-    slot: str | None = None,
+    study: FinishedStudy, registry: Registry, *, console: Console, data_dir: Path | None = None, slot: str | None = None
 ) -> Promotion:
     """What a worker does when its study has ended: promote the best trial if it deserves it, replay the champion over
-    the hold-out through the paper trader, and say what came of it and what to do next.
+    the hold-out through the paper trader, and say how it ended and what to do next.
 
-    storage: an SQLAlchemy URL. Problems with the champion's replay are said, and do not undo the promotion.
+    Problems with the champion's replay are printed, and do not undo the promotion.
     """
-    opened = Registry(deployments, registry)
-    url = storage_url(storage)
-    study = open_study(study_name, url)
     promoter = Promoter(
         study,
-        opened,
+        registry,
         slot=slot,
         data_dir=data_dir,
         progress=lambda text: console.print(text, style="dim", highlight=False),
@@ -215,11 +215,13 @@ def promote_after_study(
         console.print(f"Nothing to replay: slot {promotion.slot} has no champion yet.", highlight=False)
     else:
         try:
-            _replay_champion(console, opened, promotion, data_dir or Path(study.spec.data.dir))
+            _replay_champion(console, registry, promotion, data_dir or Path(study.spec.data.dir))
         except (InputError, RunError, OSError) as error:
             console.print(f"The champion {short(promotion.champion)} could not be replayed: {error}", style="yellow")
-    next_commands = _next_commands(promotion, opened, url)
-    console.print(Panel("\n".join(next_commands), title="Next", title_align="left"), highlight=False)
+    champion = [("trade --replay", "replay the champion")]
+    if not promotion.slot.startswith("demo-"):  # no venue sells what the demo market trades
+        champion.append(("trade", "trade it live, on paper"))
+    print_next(console, next_commands(promotion, study, registry, champion))
     return promotion
 
 
@@ -246,23 +248,3 @@ def _replay_champion(console: Console, registry: Registry, promotion: Promotion,
     result = run_replay(bundle, bars, window, console=console, slot=promotion.slot)
     paths = write_replay(result, replay_folder(registry.folder, promotion.slot, result))
     print_replay(console, result, paths)
-
-
-def _next_commands(promotion: Promotion, registry: Registry, storage: str) -> list[str]:
-    """What a user may want to do now; flags that have their defaults are left out."""
-    study = f"--study-name {promotion.study}"
-    if storage != storage_url(None):
-        study += f" --storage {make_url(storage).render_as_string(hide_password=True)}"
-    commands = []
-    if promotion.champion is not None:
-        commands.append(f"sweepd trade --replay {promotion.slot}   # replay the champion")
-        if not promotion.slot.startswith("demo-"):  # nobody sells what the demo market trades
-            commands.append(f"sweepd trade {promotion.slot}   # trade it live, on paper")
-        if registry.slot(promotion.slot).previous is not None:
-            commands.append(f"sweepd rollback {promotion.slot}   # bring the previous champion back")
-    return [
-        *commands,
-        f"sweepd promote {study} --dry-run   # judge the candidates again",
-        f"sweepd status {study}   # trials and best parameters",
-        f"sweepd dashboard {study}   # the study in a browser",
-    ]

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from deploy.models import VERSION_TABLE, Base
 from envs.database_file import preparing_sqlite
 from envs.errors import InputError, RunError
+from envs.invocation import install_extra
 
 HEAD = "0003"  # the newest of the migrations: what the models say
 _ADVISORY_LOCK = 0x73776565  # any number that other programs on the same PostgreSQL are unlikely to use
@@ -88,7 +89,7 @@ class RegistryDatabase:
             try:
                 return create_engine(self.url, pool_pre_ping=True)
             except ModuleNotFoundError as error:
-                raise InputError(f"the registry needs {error.name}: pip install 'sweepd[postgres]'") from error
+                raise InputError(f"the registry needs {error.name}: {install_extra('postgres')}") from error
         engine = create_engine(self.url, connect_args={"timeout": _BUSY_TIMEOUT})
 
         @event.listens_for(engine, "connect")

@@ -19,6 +19,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from deploy.bundle_files import MEMBERS_FILE, sha256
 from envs.errors import InputError
+from envs.study_folder import study_folder
 
 
 class Described(BaseModel):
@@ -32,8 +33,11 @@ Spec = TypeVar("Spec", bound=Described)
 
 @dataclass(frozen=True)
 class FoundStudy:
-    """A study made by sweepd. storage: URL of its database. described: its frozen spec. trials: the COMPLETE ones, best
-    first (ties: oldest first). finished: how many ended in any way.
+    """A study made by sweepd.
+
+    storage: URL of its database. run_dir: the folder of its files. described: its frozen spec. trials: the COMPLETE
+    ones, best first (ties: oldest first). finished: how many ended in any way. runs_dir: the folder that must be named
+    (`--runs-dir`) to find `run_dir`; None where the database is enough.
     """
 
     name: str
@@ -43,6 +47,7 @@ class FoundStudy:
     described: Mapping[str, Any]
     trials: tuple[FrozenTrial, ...]
     finished: int
+    runs_dir: Path | None
 
     @property
     def environment(self) -> str:
@@ -82,10 +87,17 @@ def storage_url(storage: str | None) -> str:
     return storage if "://" in storage else f"sqlite:///{Path(storage).resolve()}"
 
 
-def find_study(name: str | None, storage: str) -> FoundStudy:
-    """Read a study. name: None takes the only one that the storage has.
+def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> FoundStudy:
+    """Read a study.
 
-    storage: an SQLAlchemy URL. Raises InputError where there is no such storage or study, or it was not made by sweepd.
+    Args:
+        name: the study; None takes the only one that the storage has.
+        storage: an SQLAlchemy URL.
+        runs_dir: the folder that holds the study's folder, where the user named one (see `study_folder`).
+
+    Raises:
+        InputError: there is no such storage or study, sweepd did not make it, or the folder that holds the weights of
+            its complete trials is missing.
     """
     try:
         url = make_url(storage)
@@ -126,14 +138,18 @@ def find_study(name: str | None, storage: str) -> FoundStudy:
         if trial.state == TrialState.COMPLETE and trial.value is not None and np.isfinite(trial.value)
     ]
     best_first = sorted(complete, key=lambda trial: (-float(trial.value or 0.0), trial.number))
+    folder = study_folder(storage, attributes, runs_dir)
+    if complete and not folder.is_dir():
+        raise InputError(f"study {name!r} has no files in {folder}; name the folder that holds {folder.name}: --runs-dir")
     return FoundStudy(
         name=name,
         storage=storage,
         uid=str(attributes.get("sweepd:uid", "")),
-        run_dir=Path(str(attributes.get("sweepd:run_dir", "."))),
+        run_dir=folder,
         described=described,
         trials=tuple(best_first),
         finished=sum(trial.state.is_finished() for trial in trials),
+        runs_dir=None if folder == study_folder(storage, attributes) else folder.parent,
     )
 
 

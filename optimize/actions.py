@@ -299,7 +299,7 @@ def run(config: Path, out: Path | None, start_from: Path | None, gpu: str | None
 def show_status(
     study_name: str | None,
     where: str | None,
-    runs_dir: Path,
+    runs_dir: Path | None,
     as_json: bool,
     watch: bool,
     count_looks: CountLooks | None = None,
@@ -316,7 +316,7 @@ def show_status(
     def look() -> list[dict[str, Any]]:
         ours = [study.study_name for study in storage.get_all_studies() if "sweepd:spec" in study.user_attrs]
         names = [study_name] if study_name else ours
-        handles.update({name: StudyHandle(storage, name) for name in names if name not in handles})
+        handles.update({name: StudyHandle(storage, name, runs_dir) for name in names if name not in handles})
         return [study_status(handles[name], count_looks) for name in names]
 
     # Where nobody sees how wide it is, tables get room.

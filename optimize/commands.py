@@ -389,7 +389,7 @@ def search_commands(
     def status(
         study_name: Annotated[str | None, typer.Option(help="Which study. Default: all.")] = None,
         storage: Annotated[str | None, typer.Option(help="As for train.")] = None,
-        runs_dir: Annotated[Path, typer.Option(help="As for train.")] = Path("runs"),
+        runs_dir: Annotated[Path | None, typer.Option(help="As for train.")] = None,
         as_json: Annotated[
             bool, typer.Option("--json", help="Print JSON; docs/operations.md says what each key means.")
         ] = False,

@@ -14,15 +14,22 @@ from pathlib import Path
 import torch
 
 from envs.errors import InputError, TryAgainLater
+from envs.invocation import install_extra
 from envs.sizing import available_memory, cpu_count
 from optimize.storage import hide_password, open_storage
 
 GIB = 2**30
 VERSIONS = ("optuna", "elegantrl", "numpy", "pandas", "sqlalchemy", "TA-Lib", "gymnasium", "safetensors")
+# Packages of extras: (the one to look for, its extra, what needs it).
 EXTRAS = (
-    ("optuna-dashboard", "dashboard", "sweepd dashboard"),
-    ("ccxt", "ccxt", "downloads from exchanges"),
+    ("optuna-dashboard", "dashboard", "sweepd dashboard in a browser"),
+    ("ccxt", "ccxt", "bars from exchanges"),
+    ("alpaca-py", "alpaca", "trading on Alpaca's paper account"),
     ("psycopg", "postgres", "PostgreSQL"),
+    ("prometheus-client", "metrics", "--metrics-port"),
+    ("apprise", "notify", "SWEEPD_NOTIFY"),
+    ("imageio-ffmpeg", "video", "MP4 of games"),
+    ("pygame", "classic-control", "pictures of Gymnasium's small environments"),
 )
 
 
@@ -57,7 +64,7 @@ def examine(storage: str, folder: Path) -> Iterator[Finding]:
         try:
             yield Finding(True, name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(True, name, f"not installed; only {purpose} needs it (pip install 'sweepd[{extra}]')")
+            yield Finding(True, name, f"not installed; only {purpose} needs it: {install_extra(extra)}")
 
 
 def _torch() -> Iterator[Finding]:

@@ -59,7 +59,7 @@ def open_study(
         if made is not None:
             return made
         say(f"study {name} was made by another worker meanwhile; joining it")
-    handle = StudyHandle(storage, name)
+    handle = StudyHandle(storage, name, runs_dir if "runs_dir" in request.given else None)
     spec = handle.spec
     _refuse_flags(storage, name, spec, request)
     refuse_other(name, spec, dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version()))

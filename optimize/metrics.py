@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from envs.errors import InputError
+from envs.invocation import install_extra
 from optimize.recovery import Heartbeat
 from optimize.telemetry import Telemetry
 
@@ -94,7 +95,7 @@ def make_registry() -> Any:
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector
     except ImportError:
-        raise InputError("--metrics-port needs prometheus_client: pip install 'sweepd[metrics]'") from None
+        raise InputError(f"--metrics-port needs prometheus_client: {install_extra('metrics')}") from None
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     return registry

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from envs.errors import InputError
+from envs.invocation import install_extra
 from envs.sparkline import sparkline
 from optimize.artifacts import artifact_store
 from optimize.outlook import CountLooks, sentence
@@ -107,9 +108,9 @@ class StudyWatch:
     """
 
     def __init__(
-        self, study_name: str | None, storage: str | None, runs_dir: Path, count_looks: CountLooks | None = None
+        self, study_name: str | None, storage: str | None, runs_dir: Path | None, count_looks: CountLooks | None = None
     ) -> None:
-        self.study_name, self.url = study_name, storage_url(storage, runs_dir)
+        self.study_name, self.url, self.runs_dir = study_name, storage_url(storage, runs_dir), runs_dir
         self._count_looks = count_looks
         self._storage: StudyStorage | None = None
         self._handles: dict[str, StudyHandle] = {}  # kept, since they remember finished trials
@@ -131,7 +132,7 @@ class StudyWatch:
     def progress(self, name: str) -> dict[str, Any]:
         """See `study_progress`."""
         if name not in self._handles:
-            self._handles[name] = StudyHandle(self._open(), name)
+            self._handles[name] = StudyHandle(self._open(), name, self.runs_dir)
         return study_progress(self._handles[name], self._count_looks)
 
     def show(self, found: dict[str, Any]) -> Group:
@@ -145,11 +146,11 @@ class StudyWatch:
         try:
             import optuna_dashboard
         except ImportError:
-            raise InputError("sweepd dashboard needs optuna-dashboard: pip install 'sweepd[dashboard]'") from None
+            raise InputError(f"sweepd dashboard needs optuna-dashboard: {install_extra('dashboard')}") from None
         names = self.studies()
         if not names:
             raise InputError(f"there is no study in {hide_password(self.url)}; start one with sweepd train")
-        run_dir = StudyHandle(self._open(), names[0]).run_dir
+        run_dir = StudyHandle(self._open(), names[0], self.runs_dir).run_dir
         application: WSGIApplication = optuna_dashboard.wsgi(self._open(), artifact_store=artifact_store(run_dir))
         return application
 

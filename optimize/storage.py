@@ -33,6 +33,8 @@ from sqlalchemy.orm import Session
 
 from envs.database_file import BUSY_TIMEOUT, preparing_sqlite
 from envs.errors import InputError, TryAgainLater
+from envs.invocation import install_extra
+from envs.study_folder import RUNS
 from optimize.patience import Patience, is_away, patient
 
 _metadata = sa.MetaData()
@@ -307,10 +309,10 @@ class StudyStorage(RDBStorage):
         return done
 
 
-def storage_url(storage: str | None, runs_dir: Path) -> str:
-    """The database URL for `--storage`: none means `sweepd.db` under the runs directory, a path means a SQLite file."""
+def storage_url(storage: str | None, runs_dir: Path | None = None) -> str:
+    """The database URL for `--storage`: a path means a SQLite file, None `sweepd.db` in runs_dir (default: `runs`)."""
     if storage is None:
-        storage = str(runs_dir / "sweepd.db")
+        storage = str((runs_dir or RUNS) / "sweepd.db")
     if "://" in storage:
         if storage.startswith("postgresql://"):
             return "postgresql+psycopg://" + storage.removeprefix("postgresql://")
@@ -366,7 +368,7 @@ def open_storage(
                 return StudyStorage(url, immediate=immediate, busy_timeout=busy_timeout)
         except ImportError as error:
             raise InputError(
-                f"--storage {shown}: the driver is missing ({error.name or error}); pip install 'sweepd[postgres]'"
+                f"--storage {shown}: the driver is missing ({error.name or error}); {install_extra('postgres')}"
             ) from None
         except (sa.exc.ProgrammingError, sa.exc.IntegrityError) as error:
             # On a server two workers may make the tables at once: one of them is told that they exist already.

@@ -20,6 +20,7 @@ from optuna.trial import TrialState
 
 from envs.errors import InputError
 from envs.streams import derive_seed
+from envs.study_folder import FOLDER_KEY, recorded_folder, study_folder
 from optimize.checkpoint import CHECKPOINT_KEY
 from optimize.deaths import is_suspect
 from optimize.pruning import make_pruner, make_sampler
@@ -28,7 +29,7 @@ from optimize.spec import SPEC_KEY, StudySpec
 from optimize.storage import StudyStorage, TrialLost, require_study
 from optimize.study_cache import StudyCache
 
-UID_KEY, RUN_DIR_KEY, FLAGS_KEY = "sweepd:uid", "sweepd:run_dir", "sweepd:flags"
+UID_KEY, FLAGS_KEY = "sweepd:uid", "sweepd:flags"
 REASON_KEY = "sweepd:reason"
 TOTAL_KEY = "sweepd:total"  # finished trials that the last worker was asked for
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
@@ -54,7 +55,7 @@ def create_study(storage: StudyStorage, name: str, spec: StudySpec, runs_dir: Pa
     attributes = {
         SPEC_KEY: spec.to_json(),
         UID_KEY: uid,
-        RUN_DIR_KEY: str((runs_dir / f"{name}-{uid[:8]}").resolve()),
+        FOLDER_KEY: recorded_folder(storage.url, runs_dir / f"{name}-{uid[:8]}"),
         FLAGS_KEY: dict(flags),
         "sweepd:created": datetime.now(UTC).isoformat(timespec="microseconds"),
     }
@@ -91,9 +92,18 @@ def count_states(trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, int]:
 
 
 class StudyHandle:
-    """An open study. Raises InputError where there is none of that name, or one that sweepd did not make."""
+    """An open study.
 
-    def __init__(self, storage: StudyStorage, name: str) -> None:
+    Args:
+        storage: its database.
+        name: its name.
+        runs_dir: the folder that holds its folder, where the user named one (see `study_folder`).
+
+    Raises:
+        InputError: there is no study of that name, or sweepd did not make it.
+    """
+
+    def __init__(self, storage: StudyStorage, name: str, runs_dir: Path | None = None) -> None:
         self.storage, self.name = storage, name
         self.study_id = require_study(storage, name)
         attributes = storage.get_study_user_attrs(self.study_id)
@@ -101,7 +111,7 @@ class StudyHandle:
             raise InputError(f"--study-name {name!r} is an Optuna study, but not one of sweepd; choose another name")
         self.spec = StudySpec.from_json(attributes[SPEC_KEY])
         self.space: SearchSpace = self.spec.search_space
-        self.run_dir = Path(attributes[RUN_DIR_KEY])
+        self.run_dir = study_folder(storage.url, attributes, runs_dir)
         self.flags: dict[str, Any] = attributes[FLAGS_KEY]
         self.pruner = make_pruner(self.spec.pruner, self.spec.rungs)
         self._shared_space = IntersectionSearchSpace(include_pruned=True)

@@ -25,6 +25,7 @@ from requests.adapters import HTTPAdapter
 from deploy.brokers.base import AccountState, Broker, Fill, Order
 from envs.crypto.params import Instruments
 from envs.errors import InputError, TryAgainLater
+from envs.invocation import install_extra
 
 PAPER_URL = "https://paper-api.alpaca.markets"
 SMALLEST_BUY = Decimal(10)  # USD; Alpaca rejects crypto buys below
@@ -68,7 +69,7 @@ class AlpacaBroker(Broker):
         try:
             from alpaca.trading.client import TradingClient
         except ImportError:
-            raise InputError("--broker alpaca needs alpaca-py: pip install 'sweepd[alpaca]'") from None
+            raise InputError(f"--broker alpaca needs alpaca-py: {install_extra('alpaca')}") from None
         self._symbols = dict(symbols)
         self._fee = Decimal(str(fee))
         self._patience, self._sleep = patience, sleep

@@ -44,7 +44,7 @@ def dashboard_command(app: typer.Typer, open_search: OpenSearch) -> None:
             str | None, typer.Option(help="The study of --training, which it implies. Default: the newest.")
         ] = None,
         storage: Annotated[str | None, typer.Option(envvar="SWEEPD_STORAGE", help="As for train.")] = None,
-        runs_dir: Annotated[Path, typer.Option(help="As for train.")] = Path("runs"),
+        runs_dir: Annotated[Path | None, typer.Option(help="As for train.")] = None,
         deployments: Deployments = DEPLOYMENTS,
         registry: RegistryUrl = None,
     ) -> None:

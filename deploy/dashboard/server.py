@@ -10,6 +10,7 @@ import typer
 
 from deploy.dashboard.source import PaperSource, Search
 from envs.errors import InputError, RunError
+from envs.invocation import install_extra
 
 
 def serve(paper: PaperSource, search: Search, port: int, path: str) -> None:
@@ -23,7 +24,7 @@ def serve(paper: PaperSource, search: Search, port: int, path: str) -> None:
         from deploy.dashboard.web import Dashboard
     except ImportError as error:
         raise InputError(
-            f"sweepd dashboard needs {error.name}: pip install 'sweepd[dashboard]', or use --terminal"
+            f"sweepd dashboard needs {error.name}: {install_extra('dashboard')}; or use --terminal"
         ) from None
 
     class Quiet(WSGIRequestHandler):

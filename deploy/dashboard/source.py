@@ -40,7 +40,7 @@ class Search(Protocol):
 
 
 # Study name (None: the newest), --storage, --runs-dir.
-OpenSearch = Callable[[str | None, str | None, Path], Search]
+OpenSearch = Callable[[str | None, str | None, Path | None], Search]
 
 
 class PaperSource:

@@ -8,8 +8,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.panel import Panel
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from deploy.bundles import load_any, player
@@ -17,12 +15,14 @@ from deploy.games.gate import DEFAULT_RULES
 from deploy.games.promote import GAMES, GamePromoter, Promotion
 from deploy.games.study import GameStudy, game_study
 from deploy.games.view import promotion_view
+from deploy.next_commands import next_commands, print_next
 from deploy.options import DEPLOYMENTS, Deployments, RegistryUrl
 from deploy.registry import Registry
 from deploy.rules import parse_limits, with_limits
-from deploy.studies import FoundStudy, attach, storage_url
+from deploy.studies import FoundStudy, attach
 from envs.errors import InputError, RunError
 
+CHAMPION_COMMANDS = (("play", "watch the champion"), ("registry show", "where it comes from"))
 MARKET_FLAGS = {"data_dir": None, "ensemble": 1, "weights": "equal", "first_stage": False}
 
 
@@ -66,9 +66,10 @@ def promote_game(
         typer.echo(json.dumps(promotion.to_dict(), indent=1))
         return
     console.print(promotion_view(promotion))
-    _publish(console, study, promotion)
+    if not dry_run:
+        _publish(console, study, promotion)
     if promotion.outcome in ("promoted", "champion already"):
-        console.print(f"next: sweepd play {promotion.slot}", highlight=False)
+        print_next(console, next_commands(promotion, study, registry, CHAMPION_COMMANDS)[:1])
 
 
 def promote_game_after_study(
@@ -82,8 +83,7 @@ def promote_game_after_study(
     promotion = GamePromoter(study, registry, slot=slot, progress=progress).run()
     console.print(promotion_view(promotion))
     _publish(console, study, promotion)
-    next_commands = _next_commands(promotion, registry, study.storage)
-    console.print(Panel("\n".join(next_commands), title="Next", title_align="left"), highlight=False)
+    print_next(console, next_commands(promotion, study, registry, CHAMPION_COMMANDS))
     return promotion
 
 
@@ -104,27 +104,6 @@ def _publish(console: Console, study: GameStudy, promotion: Promotion) -> None:
         console.print(f"{missing}: {error}", style="yellow", highlight=False)
     if paths:
         console.print("report: " + ", ".join(str(path) for path in paths), highlight=False, soft_wrap=True)
-
-
-def _next_commands(promotion: Promotion, registry: Registry, storage: str) -> list[str]:
-    """What a user may want to do now; flags that have their defaults are left out."""
-    study = f"--study-name {promotion.study}"
-    if storage != storage_url(None):
-        study += f" --storage {make_url(storage).render_as_string(hide_password=True)}"
-    commands = []
-    if promotion.champion is not None:
-        commands += [
-            f"sweepd play {promotion.slot}   # watch the champion",
-            f"sweepd registry show {promotion.slot}   # who it is",
-        ]
-        if registry.slot(promotion.slot).previous is not None:
-            commands.append(f"sweepd rollback {promotion.slot}   # bring the previous champion back")
-    return [
-        *commands,
-        f"sweepd promote {study} --dry-run   # judge the candidates again",
-        f"sweepd status {study}   # trials and best parameters",
-        f"sweepd dashboard {study}   # the study in a browser",
-    ]
 
 
 def play_command(

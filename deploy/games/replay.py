@@ -20,6 +20,7 @@ from deploy.studies import FoundStudy, attach
 from envs.errors import InputError
 from envs.files import write_atomic
 from envs.games.render import Renderer, showing
+from envs.invocation import install_extra
 from envs.streams import derive_seed
 
 MOST_FRAMES = 2_000  # of an animation
@@ -143,7 +144,7 @@ def _write_mp4(path: Path, pictures: Iterator[Image.Image], fps: float) -> None:
         import imageio.v2 as imageio
         import imageio_ffmpeg  # noqa: F401 - imageio says less clearly that it lacks it
     except ModuleNotFoundError as error:
-        raise InputError("--out: MP4 needs packages that are missing here: pip install 'sweepd[video]'") from error
+        raise InputError(f"--out: MP4 needs packages that are missing here: {install_extra('video')}") from error
     import numpy as np
 
     options: dict[str, Any] = {"format": "FFMPEG", "fps": fps, "macro_block_size": 2, "output_params": ["-f", "mp4"]}

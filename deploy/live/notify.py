@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from envs.errors import InputError
+from envs.invocation import install_extra
 
 Kind = Literal["trade", "promotion", "rollback", "alert", "daily"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -122,7 +123,7 @@ def _service(address: str, name: str) -> Any:
     try:
         from apprise import Apprise
     except ImportError:
-        raise InputError(f"{ADDRESSES_VARIABLE} is set, which needs apprise: pip install 'sweepd[notify]'") from None
+        raise InputError(f"{ADDRESSES_VARIABLE} is set, which needs apprise: {install_extra('notify')}") from None
     logging.getLogger("apprise").disabled = True
     logging.getLogger("urllib3.connectionpool").setLevel(logging.WARNING)
     try:

@@ -14,6 +14,7 @@ import requests
 
 from envs.crypto.timeframe import bar_seconds
 from envs.errors import InputError, RunError
+from envs.invocation import install_extra
 
 ALPACA_URL = "https://data.alpaca.markets"
 ATTEMPTS = 7
@@ -177,7 +178,7 @@ class CcxtSource:
             import ccxt
         except ImportError:
             raise InputError(
-                "--source ccxt needs the package ccxt, which is missing; install sweepd[ccxt] or use --source alpaca"
+                f"--source ccxt needs the package ccxt: {install_extra('ccxt')}; or use --source alpaca"
             ) from None
         if exchange_id not in ccxt.exchanges:
             near = get_close_matches(exchange_id, ccxt.exchanges, 1)

@@ -26,6 +26,7 @@ from envs.crypto.bars import Bars, load_bars, write_bars
 from envs.crypto.features import get_recipe
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.splits import CrossValidation, make_splits
+from envs.study_folder import FOLDER_KEY, recorded_folder
 
 START = 1_577_836_800
 HIDDEN = (8, 8)
@@ -213,7 +214,7 @@ class FakeStudy:
         self.study = optuna.create_study(study_name=name, storage=self.storage, direction="maximize")
         self.study.set_user_attr("sweepd:spec", json.dumps(spec))
         self.study.set_user_attr("sweepd:uid", f"{name:0<32}")
-        self.study.set_user_attr("sweepd:run_dir", str(self.run_dir))
+        self.study.set_user_attr(FOLDER_KEY, recorded_folder(self.storage, self.run_dir))
 
     @property
     def state_dim(self) -> int:

@@ -471,7 +471,7 @@ def test_after_a_study_the_verdict_the_replay_and_the_next_commands_are_printed(
     console = Console(width=160, force_terminal=False)
     with console.capture() as captured:
         promotion = promote_after_study(
-            fake.name, fake.storage, console=console, deployments=fake.folder / "deployments"
+            open_study(fake.name, fake.storage), Registry(fake.folder / "deployments"), console=console
         )
     text = captured.get()
     assert promotion.outcome == "promoted"
@@ -491,7 +491,7 @@ def test_after_a_study_without_a_winner_the_reason_is_printed(fake: FakeStudy, u
     console = Console(width=160, force_terminal=False)
     with console.capture() as captured:
         promotion = promote_after_study(
-            fake.name, fake.storage, console=console, deployments=fake.folder / "deployments"
+            open_study(fake.name, fake.storage), Registry(fake.folder / "deployments"), console=console
         )
     assert promotion.outcome == "none passes"
     assert "NO CANDIDATE PASSES" in captured.get()

@@ -16,6 +16,7 @@ from torch import Tensor
 from agents.policy import save_members
 from deploy.games.study import GameSpec, GameStudy
 from envs.games.cartpole import CartPoleParams
+from envs.study_folder import FOLDER_KEY, recorded_folder
 
 ENV = {"max_steps": 60}
 SLOT = "cartpole-max_steps_60"
@@ -74,7 +75,7 @@ def study_of(folder: Path, *trials: Sequence[Sequence[float]], **changes: Any) -
     described = spec(**changes)
     return GameStudy(
         name="short", storage="", uid="u" * 32, run_dir=folder, described=described, trials=tuple(frozen),
-        finished=len(frozen), spec=GameSpec.model_validate(described),
+        finished=len(frozen), runs_dir=None, spec=GameSpec.model_validate(described),
     )  # fmt: skip
 
 
@@ -83,6 +84,6 @@ def store(study: GameStudy, url: str) -> None:
     made = optuna.create_study(study_name=study.name, storage=url, direction="maximize")
     made.set_user_attr("sweepd:spec", json.dumps(dict(study.described)))
     made.set_user_attr("sweepd:uid", study.uid)
-    made.set_user_attr("sweepd:run_dir", str(study.run_dir))
+    made.set_user_attr(FOLDER_KEY, recorded_folder(url, study.run_dir))
     for trial in study.trials:
         made.add_trial(create_trial(state=TrialState.COMPLETE, value=trial.value, user_attrs=trial.user_attrs))

@@ -1,0 +1,69 @@
+"""The commands that are printed after a promotion, for the user to copy: each runs as it stands."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from rich.console import Console
+from sqlalchemy.engine import make_url
+
+from deploy.options import DEPLOYMENTS
+from deploy.promotion import AnyPromotion, Judged
+from deploy.registry import Registry
+from deploy.studies import FoundStudy, storage_url
+from envs.invocation import program
+
+
+def next_commands(
+    promotion: AnyPromotion[Judged], study: FoundStudy, registry: Registry, champion: Sequence[tuple[str, str]]
+) -> list[str]:
+    """What a user may want to do now, one command with a comment per line.
+
+    Args:
+        promotion: how it ended.
+        study: the study that asked.
+        registry: the registry that it asked.
+        champion: (command that takes a slot, what it does), printed where the slot has a champion.
+    """
+    slot, where, of_study = shlex.quote(promotion.slot), registry_flags(registry), study_flags(study)
+    commands = []
+    if promotion.champion is not None:
+        commands += [(f"{command} {slot}{where}", what) for command, what in champion]
+        if registry.slot(promotion.slot).previous is not None:
+            commands.append((f"rollback {slot}{where}", "bring the previous champion back"))
+    commands += [
+        (f"promote{of_study}{where} --dry-run", "judge the candidates again"),
+        (f"status{of_study}", "trials and best parameters"),
+        (f"dashboard{of_study}{where}", "the study in a browser"),
+    ]
+    return [f"{program()} {command}   # {what}" for command, what in commands]
+
+
+def study_flags(study: FoundStudy) -> str:
+    """The flags that name a study, each after a space; those that have their defaults are left out.
+
+    The password of a database URL is left out, too: PGPASSWORD or ~/.pgpass supplies it.
+    """
+    words = ["--study-name", study.name]
+    if study.storage != storage_url(None):
+        words += ["--storage", make_url(study.storage).set(password=None).render_as_string()]
+    if study.runs_dir is not None:
+        words += ["--runs-dir", str(study.runs_dir)]
+    return f" {shlex.join(words)}"
+
+
+def registry_flags(registry: Registry) -> str:
+    """The flags that name a registry, each after a space; none for the default one."""
+    words = [] if registry.folder == DEPLOYMENTS else ["--deployments", str(registry.folder)]
+    url = registry.database.url
+    if url != make_url(f"sqlite:///{registry.folder / 'registry.db'}"):
+        words += ["--registry", url.set(password=None).render_as_string()]
+    return "".join(f" {shlex.quote(word)}" for word in words)
+
+
+def print_next(console: Console, commands: Sequence[str]) -> None:
+    """Print them one per line; a long one is not wrapped, so that it can be copied."""
+    console.rule("Next", align="left")
+    for command in commands:
+        console.print(command, highlight=False, markup=False, soft_wrap=True)
