@@ -140,7 +140,8 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
     best_first = sorted(complete, key=lambda trial: (-float(trial.value or 0.0), trial.number))
     folder = study_folder(storage, attributes, runs_dir)
     if complete and not folder.is_dir():
-        raise InputError(f"study {name!r} has no files in {folder}; name the folder that holds {folder.name}: --runs-dir")
+        where = f"{folder} does not exist; name the folder that holds {folder.name}: --runs-dir"
+        raise InputError(f"study {name!r} has no files: {where}")
     return FoundStudy(
         name=name,
         storage=storage,

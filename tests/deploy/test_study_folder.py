@@ -101,7 +101,7 @@ def test_a_study_of_before_that_was_not_moved_is_still_found(fake: FakeStudy) ->
 
 def test_runs_dir_names_the_folder_and_a_missing_one_is_refused(fake: FakeStudy, tmp_path: Path) -> None:
     (fake.folder / "runs").rename(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match=f"no files in .*name the folder that holds {fake.run_dir.name}: --runs-dir"):
+    with pytest.raises(InputError, match=f"does not exist; name the folder that holds {fake.run_dir.name}: --runs-dir"):
         find_study(fake.name, fake.storage)
     study = find_study(fake.name, fake.storage, tmp_path / "elsewhere")
     assert study.run_dir == tmp_path / "elsewhere" / fake.run_dir.name
