@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 DRAWS = 5_000
 CHUNK = 500_000  # block lengths drawn at once
-FIRST_LEVEL = 0.1
+ALPHA = 0.1  # for all looks at one hold-out or panel together
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,11 @@ class Bootstrap:
     bars: int
 
 
-def look_level(look: int) -> float:
-    """0.1/2^j: the p at which look number j (1 …) at one hold-out is tested. All looks ever taken add up to 0.1."""
-    return FIRST_LEVEL / 2.0**look
+def gate_level(look: int) -> float:
+    """0.1/2^j: the p at which the gate tests look number j (1 …) at one hold-out or panel. The levels of all looks add
+    up to 0.1. `deploy.live.arena.arena_level` is that of a live challenger, and shrinks more slowly.
+    """
+    return ALPHA / 2.0**look
 
 
 def block_length(values: Array) -> float:

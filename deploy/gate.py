@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from deploy.backtests import Deflation
-from deploy.bootstrap import FIRST_LEVEL, Bootstrap, look_level
+from deploy.bootstrap import ALPHA, Bootstrap, gate_level
 from deploy.overfitting import Overfitting
 from deploy.rules import Measured, Rule
 from envs.crypto.metrics import Metrics
@@ -176,8 +176,8 @@ def _holdout_excess(evidence: Evidence) -> Measured:
     return Measured(
         test.p,
         f"{returns}; were there no advantage, one like this would show with chance {test.p:.2g}, and look "
-        f"{evidence.look} at this hold-out asks for {look_level(evidence.look):.2g} at most",
-        scale=look_level(evidence.look) / FIRST_LEVEL,
+        f"{evidence.look} at this hold-out asks for {gate_level(evidence.look):.2g} at most",
+        scale=gate_level(evidence.look) / ALPHA,
     )
 
 
@@ -207,7 +207,7 @@ def _beats_champion(evidence: Evidence) -> Measured | None:
         f"{_percent(duel.candidate.total_return)} after fees, where champion {duel.champion_name} made "
         f"{_percent(duel.champion.total_return)}, over the {duel.bars:,} bars that neither had seen; without a "
         f"difference, one like this would show with chance {duel.difference.p:.2g}",
-        scale=look_level(evidence.look) / FIRST_LEVEL,
+        scale=gate_level(evidence.look) / ALPHA,
     )
 
 
@@ -225,7 +225,7 @@ DEFAULT_RULES: tuple[Rule[Evidence], ...] = (
     Rule(
         "constant-policy", "cross-validation", "<", 0.99, "more than buying and holding in disguise", _constant_policy
     ),
-    Rule("holdout-excess", "hold-out", "<=", FIRST_LEVEL, "beats equal weight on unseen bars", _holdout_excess),
+    Rule("holdout-excess", "hold-out", "<=", ALPHA, "beats equal weight on unseen bars", _holdout_excess),
     Rule("max-drawdown", "hold-out", "<=", 0.35, "bearable losses on the way", _holdout_drawdown),
-    Rule("beats-champion", "hold-out", "<=", FIRST_LEVEL, "beats the present champion", _beats_champion),
+    Rule("beats-champion", "hold-out", "<=", ALPHA, "beats the present champion", _beats_champion),
 )

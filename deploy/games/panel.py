@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deploy.bootstrap import look_level
+from deploy.bootstrap import gate_level
 from deploy.games.player import Act, Player
 from envs.games.play import Episodes, play_episodes, random_actions
 from envs.games.registry import Game, GameEnv
@@ -132,7 +132,7 @@ def panel_seed(study_seed: int, look: int) -> int:
 
 def confidence(look: int) -> float:
     """Of the intervals that decide at a game's look number 1 …: 95 %, 97.5 %, …"""
-    return 1.0 - look_level(look)
+    return 1.0 - gate_level(look)
 
 
 def interval(values: Floats, level: float, seed: int) -> Interval:

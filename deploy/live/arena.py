@@ -67,8 +67,10 @@ def days_due(bars: int, timeframe: str) -> int:
     return FIRST_DAYS << ((days // FIRST_DAYS).bit_length() - 1) if days >= FIRST_DAYS else 0
 
 
-def look_level(looks_taken: int) -> float:
-    """What p has to be under after so many looks at the present champion, by any challenger."""
+def arena_level(looks_taken: int) -> float:
+    """0.05/(j(j+1)): the p at which look number j = looks_taken + 1 at the present champion is tested, whichever
+    challenger it is about. The gate's looks at a hold-out have another level, `deploy.bootstrap.gate_level`.
+    """
     look = looks_taken + 1
     return ALPHA / (look * (look + 1))
 
@@ -89,7 +91,7 @@ def compare(
         return Comparison("too early", f"{done} of {FIRST_DAYS} days: too early to compare")
     bars = days * DAY // bar_seconds(timeframe)
     gained = _log(challenger_returns[:bars]) - _log(champion_returns[:bars])
-    level = look_level(looks_taken)
+    level = arena_level(looks_taken)
     p, p_worse = _p_values(gained, level, seed)
     outcome: Outcome = "better" if p <= level else "worse" if p_worse <= WORSE else "undecided"
     total = float(np.sum(gained))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from deploy.book import EqualWeight
 from deploy.live import arena
-from deploy.live.arena import Benchmark, benchmarks, compare, days_due, look_level
+from deploy.live.arena import Benchmark, benchmarks, compare, days_due, arena_level
 
 Array = NDArray[np.float64]
 FOURHOURLY = "4h"
@@ -55,8 +55,8 @@ def test_only_the_bars_of_the_look_count() -> None:
 
 
 def test_all_looks_together_keep_five_percent() -> None:
-    assert [look_level(taken) for taken in (0, 1, 2)] == pytest.approx([0.05 / 2, 0.05 / 6, 0.05 / 12])
-    assert sum(look_level(taken) for taken in range(10_000)) == pytest.approx(0.05, rel=1e-3)
+    assert [arena_level(taken) for taken in (0, 1, 2)] == pytest.approx([0.05 / 2, 0.05 / 6, 0.05 / 12])
+    assert sum(arena_level(taken) for taken in range(10_000)) == pytest.approx(0.05, rel=1e-3)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from skfolio.utils.bootstrap import optimal_block_size
 
-from deploy.bootstrap import block_length, bootstrap_means, bootstrap_samples, look_level, mean_above_zero
+from deploy.bootstrap import block_length, bootstrap_means, bootstrap_samples, gate_level, mean_above_zero
 
 
 def series(seed: int, n: int, phi: float) -> NDArray[np.float64]:
@@ -89,5 +89,5 @@ def test_a_clear_mean_is_found_and_the_same_seed_gives_the_same_answer() -> None
 
 
 def test_all_looks_together_spend_a_tenth() -> None:
-    assert [look_level(look) for look in (1, 2, 3)] == [0.05, 0.025, 0.0125]
-    assert sum(look_level(look) for look in range(1, 60)) == pytest.approx(0.1)
+    assert [gate_level(look) for look in (1, 2, 3)] == [0.05, 0.025, 0.0125]
+    assert sum(gate_level(look) for look in range(1, 60)) == pytest.approx(0.1)
