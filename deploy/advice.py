@@ -58,6 +58,6 @@ def _length(search: Search) -> str:
     if years >= enough or search.trials < 2:
         return ""
     return (
-        f"With {search.trials} trials on {years:.1f} years of bars, luck alone is expected to show an annual Sharpe "
-        f"ratio of 1 ({enough:.1f} years would be long enough not to). "
+        f"With {search.trials} trials on {years:.1f} years of bars, luck alone is expected to show an annual "
+        f"information ratio of 1 ({enough:.1f} years would be long enough not to). "
     )

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
@@ -22,6 +21,7 @@ from deploy.overfitting import BLOCKS, Overfitting, cscv
 from envs.crypto import luck
 from envs.crypto.luck import Moments
 from envs.crypto.metrics import Metrics, PathTrades
+from envs.crypto.selection import PATHS_FILE, Deflation, TrialReturns, read_columns, trial_folder
 from envs.crypto.timeframe import bars_per_year
 
 Array = NDArray[np.float64]
@@ -39,34 +39,6 @@ class Backtest:
     metrics: tuple[Metrics, ...]
     moments: tuple[Moments, ...]
     excess: Array
-
-
-@dataclass(frozen=True)
-class Deflation:
-    """The deflated Sharpe ratio of one trial, or of several that share the capital.
-
-    by_path: DSR per path. path: the median one (of an even number, the lower of the two in the middle), which the
-    rest is about: moments of its excess returns; variance and correlation over the trials; luck: SR0, per bar.
-    trials, effective: N and N_eff. needed: the Sharpe ratio per bar at which DSR would be .95; record: bars needed at
-    the present one. diversification: what the luck of one trial is multiplied by (see `Combination`).
-    """
-
-    by_path: tuple[float, ...]
-    path: int
-    moments: Moments
-    variance: float
-    correlation: float
-    luck: float
-    trials: int
-    effective: float
-    needed: float
-    record: float
-    diversification: float = 1.0
-
-    @property
-    def probability(self) -> float:
-        """DSR of the median path."""
-        return self.by_path[self.path]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,21 +63,19 @@ class Search:
     """A study's trials as the statistics of selection see them.
 
     trials: N, all that finished in any way. backtests: by number, of the COMPLETE trials whose paths could be read.
-    unreadable: by number, why a COMPLETE trial's could not. time: (T,) opens of the bars of a path, seconds.
-    correlation: (φ,) mean correlation of two trials' excess returns, by path. timeframe: of the bars.
+    unreadable: by number, why a COMPLETE trial's could not. returns: those of `backtests`. timeframe: of the bars.
     """
 
     trials: int
     backtests: Mapping[int, Backtest]
     unreadable: Mapping[int, str]
-    time: NDArray[np.int64]
-    correlation: Array
+    returns: TrialReturns
     timeframe: str
 
     @property
     def bars(self) -> int:
         """T, bars of a path."""
-        return len(self.time)
+        return len(self.returns.time)
 
     @property
     def annual(self) -> float:
@@ -115,7 +85,7 @@ class Search:
     @cached_property
     def sharpes(self) -> Array:
         """(n, φ) Sharpe ratios of excess returns per bar, in the order of `backtests`."""
-        return np.array([[one.sharpe for one in backtest.moments] for backtest in self.backtests.values()])
+        return self.returns.sharpes
 
     @cached_property
     def overfitting(self) -> Overfitting | None:
@@ -131,10 +101,6 @@ class Search:
             return None
         return cscv(np.stack([backtest.excess for backtest in self.backtests.values()], axis=1), chosen=chosen)
 
-    def variance(self, path: int) -> float:
-        """V: of the trials' Sharpe ratios on a path; with fewer than two of them 1/(T-1), as without any skill."""
-        return float(np.var(self.sharpes[:, path], ddof=1)) if len(self.sharpes) > 1 else 1.0 / (self.bars - 1)
-
     def deflation(self, number: int) -> Deflation | None:
         """The deflated Sharpe ratio of a trial; None where its paths could not be read."""
         backtest = self.backtests.get(number)
@@ -144,29 +110,7 @@ class Search:
         """The deflated Sharpe ratio of a back-test that was chosen from these trials. diversification: (φ,), of several
         trials together.
         """
-        effective = [luck.effective_trials(self.trials, float(rho)) for rho in self.correlation]
-        spread = np.ones(len(effective)) if diversification is None else diversification
-        variances = [self.variance(path) for path in range(len(effective))]
-        enlarged = [variance * float(ratio) ** 2 for variance, ratio in zip(variances, spread, strict=True)]
-        by_path = tuple(
-            luck.deflated_sharpe(one, variance, count)
-            for one, variance, count in zip(backtest.moments, enlarged, effective, strict=True)
-        )
-        path = int(np.argsort(by_path, kind="stable")[(len(by_path) - 1) // 2])
-        own, expected = backtest.moments[path], luck.luck_sharpe(enlarged[path], effective[path])
-        return Deflation(
-            by_path=by_path,
-            path=path,
-            moments=own,
-            variance=variances[path],
-            correlation=float(self.correlation[path]),
-            luck=expected,
-            trials=self.trials,
-            effective=effective[path],
-            needed=luck.needed_sharpe(own.n, effective[path], enlarged[path]),
-            record=luck.minimum_track_record(own, expected),
-            diversification=float(spread[path]),
-        )
+        return self.returns.deflate(backtest.moments, self.trials, diversification)
 
     def describe(
         self, trials: Sequence[int] = (), deflation: Deflation | None = None, overfitting: Overfitting | None = None
@@ -205,57 +149,36 @@ class Search:
 
 
 def read_paths(path: Path) -> tuple[PathTrades, NDArray[np.int64]]:
-    """The back-test paths that a trial stored, (φ, T) arrays, and the opens of their bars, (T,) seconds.
-
-    Raises ValueError where the file has no path or its paths are not on one calendar.
+    """The back-test paths that a trial stored, (φ, T) arrays, and the opens of their bars, (T,) seconds. Raises as
+    `read_columns`.
     """
-    table = pd.read_parquet(path, columns=["path", "date", *PATH_COLUMNS])
-    count = int(table["path"].nunique())
-    if count == 0 or len(table) % count:
-        raise ValueError(f"{path} has no paths of one length")
-    table = table.sort_values(["path", "date"], kind="stable")
-    time = table["date"].dt.tz_convert(None).to_numpy(dtype="datetime64[s]").astype(np.int64).reshape(count, -1)
-    if (
-        not (time == time[0]).all()
-        or not (table["path"].to_numpy().reshape(count, -1) == np.arange(count)[:, None]).all()
-    ):
-        raise ValueError(f"the paths in {path} are not on one calendar")
-    columns = {name: table[name].to_numpy(dtype=np.float64).reshape(count, -1) for name in PATH_COLUMNS}
-    return PathTrades(**columns), time[0]
+    columns, time = read_columns(path, PATH_COLUMNS)
+    return PathTrades(**columns), time
 
 
 def read_search(complete: Sequence[FrozenTrial], finished: int, run_dir: Path, timeframe: str) -> Search:
     """Read the paths of all COMPLETE trials. finished: trials that ended in any way. run_dir: the study's."""
     backtests: dict[int, Backtest] = {}
     unreadable: dict[int, str] = {}
-    times = np.empty(0, dtype=np.int64)
-    sums = np.empty((0, 0))
+    returns = TrialReturns()
     for trial in complete:
         try:
-            paths, time = read_paths(run_dir / _folder(trial) / "paths.parquet")
-            if backtests and not np.array_equal(time, times):
-                raise ValueError("its paths are on other bars than those of the other trials")
+            paths, time = read_paths(_paths_file(trial, run_dir))
             metrics = tuple(paths.summarise(timeframe))
+            excess = paths.returns - paths.equal_weight
+            returns.add(trial.number, excess, time)
         except (OSError, ValueError, KeyError) as error:
             unreadable[trial.number] = f"its back-test paths cannot be read: {error}"
             continue
-        excess = paths.returns - paths.equal_weight
-        own = tuple(luck.moments(row) for row in excess)
-        if not backtests:
-            times, sums = time, np.zeros(excess.shape)
-        sums += _standard(excess)
-        backtests[trial.number] = Backtest(metrics, own, np.mean(excess, axis=0))
-    # Σ over pairs of correlations from one sum over trials: |Σ z|² = n + Σ of ρ over ordered pairs, for unit vectors z.
-    n = len(backtests)
-    correlation = (np.sum(sums**2, axis=1) - n) / (n * (n - 1)) if n > 1 else np.zeros(len(sums))
-    return Search(finished, backtests, unreadable, times, np.clip(correlation, 0.0, 1.0), timeframe)
+        backtests[trial.number] = Backtest(metrics, returns.moments[trial.number], np.mean(excess, axis=0))
+    return Search(finished, backtests, unreadable, returns, timeframe)
 
 
 def combine(trials: Sequence[FrozenTrial], shares: Sequence[float], run_dir: Path, timeframe: str) -> Combination:
     """Trials that share the capital, as one back-test. Raises ValueError or OSError where their paths cannot be read or
     do not fit together.
     """
-    found = [read_paths(run_dir / _folder(trial) / "paths.parquet") for trial in trials]
+    found = [read_paths(_paths_file(trial, run_dir)) for trial in trials]
     if any(not np.array_equal(time, found[0][1]) for _, time in found):
         raise ValueError("the trials' paths are on different bars")
     paths = [one for one, _ in found]
@@ -284,16 +207,5 @@ def combine(trials: Sequence[FrozenTrial], shares: Sequence[float], run_dir: Pat
     return Combination(whole, found[0][1], backtest, np.maximum(ratio, 1.0))
 
 
-def _folder(trial: FrozenTrial) -> str:
-    recorded = trial.user_attrs.get("sweepd:members")
-    if isinstance(recorded, Mapping) and "path" in recorded:
-        return str(Path(str(recorded["path"])).parent)
-    return f"trial-{trial.number:05d}"
-
-
-def _standard(rows: Array) -> Array:
-    """Rows centred, of length 1; those that do not vary are 0, as if uncorrelated with everything."""
-    centred = rows - np.mean(rows, axis=1, keepdims=True)
-    norm = np.sqrt(np.sum(centred**2, axis=1, keepdims=True))
-    flat = norm <= 1e-12 * np.sqrt(np.sum(rows**2, axis=1, keepdims=True))
-    return np.where(flat, 0.0, centred / np.where(flat, 1.0, norm))
+def _paths_file(trial: FrozenTrial, run_dir: Path) -> Path:
+    return run_dir / trial_folder(trial.user_attrs, trial.number) / PATHS_FILE

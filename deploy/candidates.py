@@ -8,11 +8,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 from optuna.trial import FrozenTrial
+from pydantic import AfterValidator
 
 from deploy.backtests import Search, combine, read_search
 from deploy.bundle import Bundle, default_symbols, format_time, make_bundle, read_policy, recipe_part
@@ -33,7 +34,7 @@ from deploy.shares import choose_shares
 from deploy.studies import Described, FoundStudy, find_study, scored_weights
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.features import get_recipe
-from envs.crypto.metrics import Metrics
+from envs.crypto.metrics import Metrics, objective_name
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.splits import CrossValidation, Splits, make_splits
 from envs.errors import InputError
@@ -64,7 +65,7 @@ class StudySpec(Described):
     holdout: float
     first_bar: int
     max_lookback: int
-    objective: str
+    objective: Annotated[str, AfterValidator(objective_name)]
     code_version: str
     torch_version: str
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from deploy.backtests import Deflation
 from deploy.bootstrap import ALPHA, Bootstrap, gate_level
 from deploy.overfitting import Overfitting
 from deploy.rules import Measured, Rule
 from envs.crypto.metrics import Metrics
+from envs.crypto.selection import Deflation
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,8 @@ def _deflated_sharpe(evidence: Evidence) -> Measured | None:
             f"{selection.chosen} trials, each as lucky as the best of {found.trials} ({found.effective:.1f} "
             f"independent ones), would show {luck:+.2f} together, {found.diversification:.2f} times what one would"
         )
-    explanation = (
-        f"on {path} its members' return over equal weight has an annual Sharpe ratio of {own:+.2f}; {lucky}, and "
-        f"{needed:+.2f} is needed"
-    )
+    explanation = f"on {path} its members have an annual information ratio over equal weight of {own:+.2f}; {lucky}, "
+    explanation += f"and {needed:+.2f} is needed" if math.isfinite(needed) else "and there are too few bars for any"
     if math.isfinite(found.record) and found.record > selection.bars:
         explanation += f", or {found.record / selection.bars:,.1f} times as much data at this ratio"
     return Measured(found.probability, explanation)
@@ -168,8 +166,8 @@ def _holdout_excess(evidence: Evidence) -> Measured:
     metrics, test = _need(evidence.holdout), evidence.excess
     returns = (
         f"{_percent(metrics.total_return)} after fees on the hold-out, where equal weight made "
-        f"{_percent(metrics.equal_weight_return)} (Sharpe ratio {metrics.sharpe:+.2f} against "
-        f"{metrics.equal_weight_sharpe:+.2f})"
+        f"{_percent(metrics.equal_weight_return)} (annual Sharpe ratio {metrics.sharpe:+.2f} and "
+        f"{metrics.equal_weight_sharpe:+.2f}, information ratio {metrics.information_ratio:+.2f})"
     )
     if test is None:
         return Measured(None, returns)

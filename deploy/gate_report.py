@@ -49,9 +49,9 @@ READING = (
     ),
     (
         "Above luck?",
-        "The Sharpe ratio is return per risk; here that of the return over equal weight. Grey: all trials that reached "
-        "the end. Red: what the best of so many would be expected to show without any skill. Dashed: what is needed to "
-        "be 95 % sure that it is more than that (deflated Sharpe ratio).",
+        "The information ratio is the Sharpe ratio (return per risk) of the returns in excess of equal weight. Grey: "
+        "all trials that reached the end. Red: what the best of so many would be expected to show without any skill. "
+        "Dashed: what is needed to be 95 % sure that it is more than that (deflated Sharpe ratio).",
     ),
     (
         "Stays good?",

@@ -12,9 +12,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from deploy.backtests import Deflation, Search
+from deploy.backtests import Search
 from deploy.overfitting import Overfitting
 from envs.crypto.metrics import equity
+from envs.crypto.selection import Deflation
 
 Array = NDArray[np.float64]
 OWN, EQUAL, CHAMPION, LUCK, GOOD, BAD = "#1f5fa8", "#8a8a8a", "#2a9d5c", "#c0392b", "#2a9d5c", "#c0392b"
@@ -78,7 +79,7 @@ def draw_logits(axes: Axes, found: Overfitting | None) -> None:
 
 
 def draw_sharpes(axes: Axes, search: Search, name: str, deflation: Deflation | None) -> None:
-    """Annual Sharpe ratios over equal weight of all trials on the median path, the candidate's, and luck's."""
+    """Annual information ratios over equal weight of all trials on the median path, the candidate's, and luck's."""
     axes.set_title("Is the chosen trial above what luck shows?", fontsize=9, loc="left")
     if deflation is None:
         _say(axes, "the trial stored no back-test path")
@@ -95,7 +96,7 @@ def draw_sharpes(axes: Axes, search: Search, name: str, deflation: Deflation | N
     ):
         style = "--" if label == "needed" else "-"
         axes.axvline(value, color=colour, linewidth=1.8, linestyle=style, label=f"{label}: {value:+.2f}")
-    axes.set_xlabel("annual Sharpe ratio of the return over equal weight")
+    axes.set_xlabel("annual information ratio over equal weight")
     axes.set_ylabel("trials")
     axes.set_ylim(0, 1.45 * axes.get_ylim()[1])  # room for the legend
     axes.legend(fontsize=7, loc="upper left")

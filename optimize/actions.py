@@ -21,6 +21,7 @@ from rich.text import Text
 
 from agents.algorithms import get_algorithm
 from envs.crypto.demo_market import DEMO_BARS
+from envs.crypto.metrics import DEFAULT_OBJECTIVE
 from envs.crypto.splits import CrossValidation
 from envs.errors import InputError, RunError
 from envs.games.registry import get_game
@@ -30,7 +31,7 @@ from optimize.experiment import Experiment
 from optimize.freeze import decide, make_experiment, open_study
 from optimize.launch import DEMO, SMOKE, SMOKE_BARS, choose_device, make_demo_data, own_arguments, run_on_all
 from optimize.measure import typical_shape
-from optimize.outlook import CountLooks, outlook, sentence
+from optimize.outlook import CountLooks, sentence, study_outlook
 from optimize.pause import pause_study, resume_study
 from optimize.profiling import profile as profile_batch
 from optimize.recovery import GRACE_SECONDS, Worker, leave, list_workers, register_worker
@@ -113,7 +114,7 @@ def _train(
     handle, experiment = open_study(storage, name, request, device, flags["runs_dir"], recorded, say)
     _describe(handle, experiment, say)
     looks = None if count_looks is None else count_looks(handle)
-    say(f"  gate: {sentence(outlook(handle.spec, flags['n_trials'], handle.trials()), looks)}")
+    say(f"  gate: {sentence(study_outlook(handle, flags['n_trials']), looks)}")
     if flags["gpu"] == "all" and torch.cuda.device_count() > 1:
         count = torch.cuda.device_count()
         each = default_limit(count) / 2**30 if flags["max_memory"] is None else flags["max_memory"]
@@ -183,7 +184,7 @@ def _request(flags: dict[str, Any], given: frozenset[str]) -> Request:
         environment=flags["env"],
         algorithm=flags["algo"],
         search_space=flags["search_space"] or ("wide" if market else "game"),
-        objective=flags["objective"] or ("excess-sharpe" if market else RETURN),
+        objective=flags["objective"] or (DEFAULT_OBJECTIVE if market else RETURN),
         horizon=flags["horizon"] or algorithm.horizon,
         cv=CrossValidation(flags["cv"], flags["groups"], flags["test_groups"], flags["embargo"]),
         n_envs=_envs(flags["n_envs"]) if "n_envs" in given else algorithm.num_envs,

@@ -143,9 +143,10 @@ def search_commands(
             str | None,
             typer.Option(
                 help=(
-                    "Markets: excess-sharpe (over equal weight), sharpe, sortino or information-ratio: mean over paths "
-                    "less a tenth of the deviation. Games: return, the interquartile mean over seeds. Default: the "
-                    "first."
+                    "Markets: information-ratio (the Sharpe ratio of the returns in excess of equal weight, which the "
+                    "gate tests), sharpe-difference (the Sharpe ratio minus that of equal weight), sharpe or sortino: "
+                    "the mean over paths minus a tenth of the deviation. Games: return, the interquartile mean over "
+                    "seeds. Default: the first."
                 ),
                 rich_help_panel=STUDY,
             ),

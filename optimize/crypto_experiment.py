@@ -18,7 +18,7 @@ from envs.crypto.env import CryptoEnv
 from envs.crypto.evaluate import WindowTrades, path_trades, trade_windows
 from envs.crypto.features import get_recipe
 from envs.crypto.market import make_market, observation_normaliser
-from envs.crypto.metrics import OBJECTIVES, Metrics, PathTrades
+from envs.crypto.metrics import Metrics, PathTrades, objective
 from envs.crypto.params import EnvParams
 from envs.crypto.splits import Fold, Splits, Window, make_splits
 from envs.errors import InputError
@@ -26,8 +26,6 @@ from optimize.artifacts import draw_equity, write_trial
 from optimize.experiment import Evaluation, Experiment
 from optimize.search_space import Settings
 from optimize.spec import CryptoSpec
-
-STD_WEIGHT = 0.1  # what the objective takes off for paths that differ
 
 
 def load_study_bars(spec: CryptoSpec, data_dir: Path | None = None) -> Bars:
@@ -166,14 +164,13 @@ class CryptoExperiment(Experiment):
         """One trial's rows begin at `first_row`; order: (fold, group) of each."""
         if not np.isfinite(trades.returns[first_row : first_row + len(order)]).all():
             return None
-        objective = OBJECTIVES[self.spec.objective]
-        timeframe = self.spec.data.timeframe
+        name, timeframe = self.spec.objective, self.spec.data.timeframe
         scores = []
         for fold in self.folds:
             mine = [row for row, (index, _) in enumerate(order, start=first_row) if index == fold.index]
-            scores.append(objective(_one_path(trades, mine), timeframe, STD_WEIGHT).value)
+            scores.append(objective(_one_path(trades, mine), timeframe, name).value)
         paths = path_trades(self.splits, trades, order, first_row)
-        final = objective(paths, timeframe, STD_WEIGHT)
+        final = objective(paths, timeframe, name)
         return CryptoEvaluation(
             float(np.mean(scores)),
             final.value,

@@ -35,8 +35,7 @@ from optimize.spec import (
     torch_version,
 )
 from optimize.storage import StudyStorage
-from optimize.study import StudyHandle, create_study, study_exists
-from optimize.summary import best_trial
+from optimize.study import StudyHandle, best_trial, create_study, study_exists
 
 CPU_SLOTS, GPU_SLOTS = 10, 64
 TRIALS_PER_BATCH = 4

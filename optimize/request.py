@@ -9,7 +9,7 @@ from typing import Any
 
 from agents.algorithms import get_algorithm
 from envs.crypto.features import get_recipe
-from envs.crypto.metrics import OBJECTIVES
+from envs.crypto.metrics import DEFAULT_OBJECTIVE, OBJECTIVES, objective_name
 from envs.crypto.params import EnvParams
 from envs.crypto.splits import CrossValidation
 from envs.errors import InputError
@@ -55,7 +55,7 @@ class Request:
     search_space: str = "wide"
     sampler: str = "tpe"
     pruner: str = "hyperband"
-    objective: str = "excess-sharpe"
+    objective: str = DEFAULT_OBJECTIVE
     seed: int = 0
     threads: int | None = None
     precision: str = "fp32"
@@ -75,7 +75,7 @@ class Request:
 def check_request(request: Request) -> None:
     """Raise InputError for the first flag that cannot be right, before anything is read or written."""
     choices = {
-        "objective": (request.objective, tuple(OBJECTIVES) if request.market else (RETURN,)),
+        "objective": (objective_name(request.objective), tuple(OBJECTIVES) if request.market else (RETURN,)),
         "sampler": (request.sampler, SAMPLERS),
         "pruner": (request.pruner, PRUNERS),
     }

@@ -21,7 +21,7 @@ from agents.precision import set_precision
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.features import get_recipe
-from envs.crypto.metrics import Metrics, PathTrades
+from envs.crypto.metrics import DEFAULT_OBJECTIVE, OBJECTIVES, Metrics, PathTrades, objective_name
 from envs.crypto.params import EnvParams
 from envs.crypto.splits import CrossValidation
 from envs.errors import InputError, RunError
@@ -44,7 +44,7 @@ TRAIN_DEFAULTS: dict[str, Any] = {
     "num_envs": None,
     "slots": None,
     "holdout": 0.15,
-    "objective": "excess-sharpe",
+    "objective": DEFAULT_OBJECTIVE,
     "seed": 0,
     "threads": None,
     "precision": "fp32",
@@ -215,6 +215,10 @@ def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         value = tables["train"][key]
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise InputError(f"[train] {key} = {value!r} must be a whole number of at least 1")
+    if objective_name(str(tables["train"]["objective"])) not in OBJECTIVES:
+        raise InputError(
+            f"[train] objective = {tables['train']['objective']!r} is not known; choose one of {', '.join(OBJECTIVES)}"
+        )
     for key, value in tables["shape"].items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError(f"[shape] {key} = {value!r} must be a whole number of at least 1")

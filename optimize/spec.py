@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from envs.crypto.metrics import objective_name
 from envs.crypto.splits import CrossValidation
 from envs.errors import InputError
 from optimize.search_space import SearchSpace, Settings, Subject
@@ -146,6 +147,9 @@ class CryptoSpec(StudySpec):
     holdout: float
     first_bar: int
     max_lookback: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "objective", objective_name(self.objective))  # the class is frozen
 
     @property
     def members(self) -> int:

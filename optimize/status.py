@@ -10,11 +10,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from optimize.outlook import CountLooks, outlook, sentence
+from optimize.outlook import CountLooks, sentence, study_outlook
 from optimize.pause import pause_of
 from optimize.recovery import GRACE_SECONDS, Worker, list_workers
-from optimize.study import REASON_KEY, TOTAL_KEY, StudyHandle, count_states
-from optimize.summary import best_trial
+from optimize.study import REASON_KEY, TOTAL_KEY, StudyHandle, best_trial, count_states
 from optimize.telemetry import GpuUse, duration
 
 FAILURES_SHOWN = 5
@@ -52,17 +51,15 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
         "trials_per_hour": round(hourly, 2),
         "eta_seconds": _eta(left, hourly, speed, living),
         "best": None if best is None else {"trial": best.number, "value": best.value, "params": best.params},
-        "gate": _gate(handle, max(total, done), trials, count_looks),
+        "gate": _gate(handle, max(total, done), count_looks),
         "workers": workers,
         "storage_retries": sum(w.get("storage_retries", 0) for w in living),
         "failures": _failures(trials),
     }
 
 
-def _gate(
-    handle: StudyHandle, total: int, trials: list[FrozenTrial], count_looks: CountLooks | None
-) -> dict[str, Any] | None:
-    found = outlook(handle.spec, total, trials)
+def _gate(handle: StudyHandle, total: int, count_looks: CountLooks | None) -> dict[str, Any] | None:
+    found = study_outlook(handle, total)
     return None if found is None else {**found, "looks": None if count_looks is None else count_looks(handle)}
 
 

@@ -16,8 +16,9 @@ import sqlalchemy as sa
 from optuna.search_space import IntersectionSearchSpace
 from optuna.storages._rdb import models
 from optuna.study import StudyDirection
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
+from envs.crypto.selection import TrialReturns
 from envs.errors import InputError
 from envs.streams import derive_seed
 from envs.study_folder import FOLDER_KEY, recorded_folder, study_folder
@@ -115,6 +116,7 @@ class StudyHandle:
         self.flags: dict[str, Any] = attributes[FLAGS_KEY]
         self.pruner = make_pruner(self.spec.pruner, self.spec.rungs)
         self._shared_space = IntersectionSearchSpace(include_pruned=True)
+        self.returns = TrialReturns()  # of the complete trials, as far as they were read (`optimize.outlook`)
         self.cached = StudyCache(storage)
         self.study = optuna.load_study(study_name=name, storage=self.cached, pruner=self.pruner)
 
@@ -255,3 +257,9 @@ class StudyHandle:
 
     def _tell(self, trial_id: int, state: TrialState, value: float | None = None) -> None:
         self.study.tell(self.storage.get_trial(trial_id).number, value, state=state)
+
+
+def best_trial(handle: StudyHandle) -> FrozenTrial | None:
+    """The complete trial with the highest value, the earliest of equals; None where none is complete."""
+    complete = [t for t in handle.trials() if t.state == TrialState.COMPLETE and t.value is not None]
+    return max(complete, key=lambda t: (t.value or 0.0, -t.number), default=None)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 from rich.console import Console
 from rich.table import Table
 
+from optimize.outlook import sentence, study_outlook
 from optimize.spec import CryptoSpec
-from optimize.study import REASON_KEY, StudyHandle
+from optimize.study import FINISHED, REASON_KEY, StudyHandle, best_trial
 from optimize.telemetry import Telemetry, duration
 from optimize.timing import Phases
 
 METRICS = (
     ("sharpe", "Sharpe", "{:+.2f}"),
-    ("excess_sharpe", "Sharpe over equal weight", "{:+.2f}"),
+    ("information_ratio", "information ratio over equal weight", "{:+.2f}"),
     ("annual_return", "return a year", "{:+.1%}"),
     ("excess_growth", "log growth over equal weight a year", "{:+.2f}"),
     ("max_drawdown", "largest drawdown", "{:.1%}"),
@@ -25,12 +26,6 @@ METRICS = (
     ("exposure", "exposure", "{:.0%}"),
     ("trades", "trades", "{:,.0f}"),
 )
-
-
-def best_trial(handle: StudyHandle) -> FrozenTrial | None:
-    """The complete trial with the highest value, the earliest of equals; None where none is complete."""
-    complete = [t for t in handle.trials() if t.state == TrialState.COMPLETE and t.value is not None]
-    return max(complete, key=lambda t: (t.value or 0.0, -t.number), default=None)
 
 
 def print_summary(
@@ -90,6 +85,9 @@ def print_summary(
     )
     metrics: dict[str, Any] = best.user_attrs.get("sweepd:metrics", {})
     console.print(_market_table(metrics) if market else _game_table(metrics))
+    if market:
+        said = sentence(study_outlook(handle, sum(counts[state.name] for state in FINISHED)))
+        console.print(f"gate: {said}", highlight=False, soft_wrap=True)
 
 
 def _market_table(metrics: Mapping[str, Any]) -> Table:

@@ -9,14 +9,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from optuna.trial import TrialState
 from rich.console import Console
 
 import sweepd
 from deploy.candidates import open_study
 from deploy.commands import count_looks
+from deploy.promote import Promoter
+from deploy.registry import Registry
+from envs.crypto.selection import TrialReturns
 from envs.errors import InputError, RunError
+from optimize.outlook import study_outlook
 from optimize.spec import CryptoSpec, GameSpec
 from tests.deploy.builders import FakeStudy
+from tests.optimize.test_outlook import spec
 
 
 @pytest.mark.parametrize(
@@ -106,3 +112,29 @@ def test_a_finished_study_is_judged_in_a_process_of_its_own(tmp_path: Path, monk
     monkeypatch.setattr(sweepd.sys, "executable", str(tmp_path / "none"))
     sweepd.promote_best(handle, console)  # type: ignore[arg-type]
     assert "could not be judged" in console.export_text()
+
+
+def test_status_and_gate_ask_for_the_same_ratio(tmp_path: Path) -> None:
+    """Once the study has ended, what `sweepd status` and the summary say is needed is what the gate asks for."""
+    fake = FakeStudy(tmp_path)
+    for value in (2.0, 0.5, -1.0):
+        fake.add(value, fake.contrarian())
+    fake.add(0.0, fake.contrarian(), state=TrialState.PRUNED)
+    trials = fake.study.get_trials()
+    handle = SimpleNamespace(
+        spec=spec(24_000), run_dir=fake.run_dir, trials=lambda: trials, returns=TrialReturns()
+    )
+    promotion = Promoter(open_study(fake.name, fake.storage), Registry(tmp_path / "deployments"), looks=0).run()
+    asked = promotion.to_dict()["selection"]
+    for _ in range(2):  # paths are read once
+        found = study_outlook(handle, len(trials))  # type: ignore[arg-type]
+        assert found is not None
+        assert (found["best"], found["measured"], found["effective"]) == (0, 3, asked["effective_trials"])
+        assert found["needed_sharpe"] == pytest.approx(asked["needed_sharpe"], rel=1e-12)
+        assert found["sharpe"] == pytest.approx(asked["sharpe"], rel=1e-12)
+    assert promotion.chosen is not None
+    said = next(one.explanation for one in promotion.chosen.findings if one.name == "deflated-sharpe")
+    assert f"{found['needed_sharpe']:+.2f} is needed" in said
+    # Where the files are on another machine, the figures are those planned.
+    elsewhere = SimpleNamespace(**vars(handle) | {"run_dir": tmp_path / "none", "returns": TrialReturns()})
+    assert study_outlook(elsewhere, len(trials))["measured"] == 0  # type: ignore[arg-type, index]

@@ -117,17 +117,27 @@ def minimum_backtest_years(trials: float, annual_sharpe: float = 1.0) -> float:
     return (expected_maximum(trials) / annual_sharpe) ** 2
 
 
-def needed_sharpe(bars: int, trials: float, variance: float | None = None, confidence: float = CONFIDENCE) -> float:
-    """The Sharpe ratio (per bar) at which DSR reaches `confidence`, for normal returns.
+def needed_sharpe(
+    bars: int,
+    trials: float,
+    variance: float | None = None,
+    confidence: float = CONFIDENCE,
+    *,
+    skewness: float = 0.0,
+    kurtosis: float = 3.0,
+) -> float:
+    """The Sharpe ratio (per bar) at which DSR reaches `confidence`, for returns of this skewness g3 and raw kurtosis
+    g4; by default normal ones.
 
     bars: n, out of sample. trials: N, or N_eff where the correlation is known. variance: V over the trials; by default
-    1/(n-1), what trials without skill would have. Solves (SR - SR0)²·(n-1) = Φ⁻¹(confidence)²·(1 + SR²/2) for the
-    larger SR; infinite where the data are too short for any.
+    1/(n-1), what trials without skill would have. Solves (SR - SR0)²·(n-1) = Φ⁻¹(confidence)²·(1 - g3·SR +
+    (g4-1)/4·SR²) for the larger SR; infinite where the data are too short for any.
     """
     m = bars - 1.0
     z2 = NORMAL.inv_cdf(confidence) ** 2
-    if m <= z2 / 2.0:
+    a = m - z2 * (kurtosis - 1.0) / 4.0
+    if a <= 0.0:
         return math.inf
     luck = luck_sharpe(1.0 / m if variance is None else variance, trials)
-    a, b, c = m - z2 / 2.0, m * luck, m * luck**2 - z2
+    b, c = m * luck - z2 * skewness / 2.0, m * luck**2 - z2
     return (b + math.sqrt(max(b * b - a * c, 0.0))) / a

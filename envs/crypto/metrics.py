@@ -12,7 +12,7 @@ Period 1945–1964" (alpha).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -34,7 +34,6 @@ class Metrics:
     """Numbers of one path or window.
 
     sharpe, sortino: annualised, of the returns. equal_weight_sharpe: of equal weight over the same bars.
-        excess_sharpe: their difference.
     max_drawdown, equal_weight_drawdown: largest fall from a peak, as a share of the peak, 0 … 1.
     total_return, equal_weight_return: growth over the whole length, 0.1 = 10 %. annual_return: the same, compounded
         to a year.
@@ -42,8 +41,8 @@ class Metrics:
         portfolio's value then.
     trades: fills. hit_rate: share of winning bars among bars with a return. exposure: mean share of the value not in
         cash.
-    alpha: Jensen's, per year. beta: against equal weight. information_ratio: annualised, of the returns in excess of
-        equal weight.
+    alpha: Jensen's, per year. beta: against equal weight. information_ratio: the annualised Sharpe ratio of the
+        returns in excess of equal weight, which the gate's deflated Sharpe ratio tests.
     excess_growth: difference of log growth from equal weight's, per year. bars: number of returns.
     reason: "" or why a ratio is 0 for want of a denominator.
     """
@@ -63,7 +62,6 @@ class Metrics:
     information_ratio: float
     excess_growth: float
     equal_weight_sharpe: float
-    excess_sharpe: float
     equal_weight_return: float
     equal_weight_drawdown: float
     bars: int
@@ -211,7 +209,6 @@ def summarise(
         information_ratio=information_ratio(r, b, per_year),
         excess_growth=excess_growth(r, b, per_year),
         equal_weight_sharpe=equal,
-        excess_sharpe=own - equal,
         equal_weight_return=total_return(b),
         equal_weight_drawdown=max_drawdown(b),
         bars=n,
@@ -263,43 +260,32 @@ class Objective:
     reasons: tuple[str, ...]
 
 
-ObjectiveFunction = Callable[[PathTrades, str, float], Objective]
+# By name, the default first: what each takes of a path's metrics. `objective` describes what is made of it.
+OBJECTIVES: Mapping[str, Callable[[Metrics], float]] = {
+    "information-ratio": lambda metrics: metrics.information_ratio,  # what the gate tests
+    "sharpe-difference": lambda metrics: metrics.sharpe - metrics.equal_weight_sharpe,
+    "sharpe": lambda metrics: metrics.sharpe,
+    "sortino": lambda metrics: metrics.sortino,
+}
+DEFAULT_OBJECTIVE = "information-ratio"
+FORMER_NAMES = {"excess-sharpe": "sharpe-difference"}  # in studies and commands of before
 
 
-def default_objective(paths: PathTrades, timeframe: str, std_weight: float = 0.1) -> Objective:
-    """mean over paths of (Sharpe - Sharpe of equal weight) - std_weight · std over paths.
+def objective_name(name: str) -> str:
+    """The present name of an objective, given that or a former one."""
+    return FORMER_NAMES.get(name, name)
+
+
+def objective(
+    paths: PathTrades, timeframe: str, name: str = DEFAULT_OBJECTIVE, *, std_weight: float = 0.1
+) -> Objective:
+    """mean over paths of a path's score - std_weight · std over paths. name: a key of `OBJECTIVES`, the path's score.
 
     A path with fewer than 30 trades or a mean exposure under 5 % scores min(0, its score) - 1, with the reason: else,
     in a falling market, "never trade" would win the search. The standard deviation over paths divides by φ (they are
     all the paths there are), so it is 0 for one path.
     """
-    return _objective(paths, timeframe, std_weight, lambda metrics: metrics.excess_sharpe)
-
-
-def sharpe_objective(paths: PathTrades, timeframe: str, std_weight: float = 0.1) -> Objective:
-    """As `default_objective`, of the annualised Sharpe ratio itself."""
-    return _objective(paths, timeframe, std_weight, lambda metrics: metrics.sharpe)
-
-
-def sortino_objective(paths: PathTrades, timeframe: str, std_weight: float = 0.1) -> Objective:
-    """As `default_objective`, of the annualised Sortino ratio."""
-    return _objective(paths, timeframe, std_weight, lambda metrics: metrics.sortino)
-
-
-def information_ratio_objective(paths: PathTrades, timeframe: str, std_weight: float = 0.1) -> Objective:
-    """As `default_objective`, of the information ratio against equal weight."""
-    return _objective(paths, timeframe, std_weight, lambda metrics: metrics.information_ratio)
-
-
-OBJECTIVES: dict[str, ObjectiveFunction] = {
-    "excess-sharpe": default_objective,
-    "sharpe": sharpe_objective,
-    "sortino": sortino_objective,
-    "information-ratio": information_ratio_objective,
-}
-
-
-def _objective(paths: PathTrades, timeframe: str, std_weight: float, score: Callable[[Metrics], float]) -> Objective:
+    score = OBJECTIVES[name]
     scores, reasons = [], []
     for path, metrics in enumerate(paths.summarise(timeframe)):
         value = score(metrics)

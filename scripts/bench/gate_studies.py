@@ -52,7 +52,7 @@ def judge(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     bundle = build_bundle(best, study, bars, holdout, gate={})
     score = next((one.score for one in promotion.candidates if one.trials == best.trials and one.score), None)
     metrics = (score or score_bundle(bundle, bars, (holdout[0] - 1, holdout[1] - 1))).metrics
-    ahead = float(np.mean([one.excess_sharpe for one in best.paths]))
+    ahead = float(np.mean([one.information_ratio for one in best.paths]))
     chosen = promotion.chosen
     assert chosen is not None
     return {

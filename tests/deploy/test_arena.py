@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from deploy.book import EqualWeight
 from deploy.live import arena
-from deploy.live.arena import Benchmark, benchmarks, compare, days_due, arena_level
+from deploy.live.arena import Benchmark, arena_level, benchmarks, compare, days_due
 
 Array = NDArray[np.float64]
 FOURHOURLY = "4h"

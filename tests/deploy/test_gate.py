@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy.backtests import Deflation
 from deploy.bootstrap import Bootstrap
 from deploy.gate import DEFAULT_RULES, Duel, Evidence, Selection, Twin
 from deploy.overfitting import Overfitting
 from deploy.rules import Measured, Rule, deferred, judge, not_asked, parse_limits, passed, with_limits
 from envs.crypto.luck import Moments
 from envs.crypto.metrics import Metrics, summarise
+from envs.crypto.selection import Deflation
 from envs.errors import InputError
 
 

@@ -95,14 +95,18 @@ def test_the_minimum_track_record_is_where_the_probability_reaches_the_confidenc
         assert luck.probabilistic_sharpe(shorter, benchmark) < 0.95
 
 
-@given(st.integers(200, 100_000), st.floats(1.0, 1e4), st.none() | st.floats(0.0, 1e-3))
+@given(
+    st.integers(200, 100_000), st.floats(1.0, 1e4), st.none() | st.floats(0.0, 1e-3),
+    st.floats(-1.0, 1.0), st.floats(3.0, 20.0),
+)  # fmt: skip
 def test_the_needed_sharpe_is_where_the_deflated_one_reaches_the_confidence(
-    bars: int, trials: float, variance: float | None
+    bars: int, trials: float, variance: float | None, skewness: float, kurtosis: float
 ) -> None:
-    needed = luck.needed_sharpe(bars, trials, variance)
+    needed = luck.needed_sharpe(bars, trials, variance, skewness=skewness, kurtosis=kurtosis)
     used = 1.0 / (bars - 1) if variance is None else variance
-    assert luck.deflated_sharpe(Moments(bars, needed), used, trials) == pytest.approx(0.95, abs=1e-9)
-    assert luck.deflated_sharpe(Moments(bars, 0.99 * needed), used, trials) < 0.95
+    exactly, less = (Moments(bars, share * needed, skewness, kurtosis) for share in (1.0, 0.99))
+    assert luck.deflated_sharpe(exactly, used, trials) == pytest.approx(0.95, abs=1e-9)
+    assert luck.deflated_sharpe(less, used, trials) < 0.95
 
 
 @given(st.integers(1, 10_000), st.floats(-1.0, 1.0))

@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 from purgedcv import default_backtest_metrics
 
 from envs.crypto import metrics
-from envs.crypto.metrics import OBJECTIVES, Metrics, PathTrades, default_objective, summarise
+from envs.crypto.metrics import OBJECTIVES, Metrics, PathTrades, objective, summarise
 from envs.crypto.timeframe import SECONDS, bars_per_year
 
 HOURS = 8766.0
@@ -54,7 +54,6 @@ def test_against_pandas() -> None:
             "information_ratio": excess.mean() / excess.std() * HOURS**0.5,
             "excess_growth": (np.log1p(own) - np.log1p(equal)).mean() * HOURS,
             "equal_weight_sharpe": equal.mean() / equal.std() * HOURS**0.5,
-            "excess_sharpe": (own.mean() / own.std() - equal.mean() / equal.std()) * HOURS**0.5,
             "equal_weight_return": (1 + equal).prod() - 1,
             "turnover": 0.02 * HOURS,
             "fees": 0.001 * len(r),
@@ -110,7 +109,7 @@ def test_sharpe_does_not_depend_on_the_length_of_the_test() -> None:
     """Quiet error 10: twice the same bars, the same ratios (to n - 1 against n), the same growth per year."""
     r, b = sample(bars=5000)
     once, thrice = summary(r, b), summary(np.tile(r, 3), np.tile(b, 3))
-    for name in ("sharpe", "equal_weight_sharpe", "excess_sharpe", "information_ratio"):
+    for name in ("sharpe", "equal_weight_sharpe", "information_ratio"):
         assert getattr(thrice, name) == pytest.approx(getattr(once, name), rel=1 / 5000), name
     for name in ("sortino", "annual_return", "turnover", "alpha", "excess_growth", "exposure", "hit_rate"):
         assert getattr(thrice, name) == pytest.approx(getattr(once, name), rel=1e-9), name
@@ -184,12 +183,12 @@ def paths_of(returns: np.ndarray, equal_weight: np.ndarray, trades: float = 0.1,
 def test_the_default_objective() -> None:
     samples = [sample(seed) for seed in range(4)]
     returns, equal = (np.stack(rows) for rows in zip(*samples, strict=True))
-    got = default_objective(paths_of(returns, equal), "1h")
+    got = objective(paths_of(returns, equal), "1h")
     factor = HOURS**0.5
-    scores = [factor * (r.mean() / r.std(ddof=1) - b.mean() / b.std(ddof=1)) for r, b in samples]
+    scores = [factor * (r - b).mean() / (r - b).std(ddof=1) for r, b in samples]  # what the gate tests
     np.testing.assert_allclose(got.path_scores, scores, **TIGHT)
     np.testing.assert_allclose(got.value, np.mean(scores) - 0.1 * np.std(scores), **TIGHT)
-    wary = default_objective(paths_of(returns, equal), "1h", 0.7)
+    wary = objective(paths_of(returns, equal), "1h", std_weight=0.7)
     np.testing.assert_allclose(wary.value, np.mean(scores) - 0.7 * np.std(scores), **TIGHT)
     assert got.reasons == ()
     assert bars_per_year("1h") == HOURS
@@ -199,23 +198,23 @@ def test_a_path_that_hardly_trades_scores_at_most_minus_one() -> None:
     """In a falling market cash beats equal weight: without this rule "never trade" would win the search."""
     _, equal = sample()
     equal = equal[None] - 0.001
-    idle = default_objective(paths_of(np.zeros_like(equal), equal, trades=0.0, exposure=0.0), "1h")
+    idle = objective(paths_of(np.zeros_like(equal), equal, trades=0.0, exposure=0.0), "1h")
     assert idle.value == -1.0
     assert idle.reasons == ("path 0: 0 trades, fewer than 30; exposure 0.0%, under 5%; zero variance",)
     good = 0.001 + 0.9 * equal
-    assert default_objective(paths_of(good, equal), "1h").value > 0.0
+    assert objective(paths_of(good, equal), "1h").value > 0.0
     # 29 trades in 3,000 bars; 30 are enough.
-    few = default_objective(paths_of(good, equal, trades=29 / 3000), "1h")
+    few = objective(paths_of(good, equal, trades=29 / 3000), "1h")
     assert few.value == -1.0
     assert few.reasons == ("path 0: 29 trades, fewer than 30",)
-    assert default_objective(paths_of(good, equal, trades=30 / 3000), "1h").value > 0.0
-    assert default_objective(paths_of(good, equal, exposure=0.049), "1h").value == -1.0
-    assert default_objective(paths_of(good, equal, exposure=0.0501), "1h").value > 0.0
+    assert objective(paths_of(good, equal, trades=30 / 3000), "1h").value > 0.0
+    assert objective(paths_of(good, equal, exposure=0.049), "1h").value == -1.0
+    assert objective(paths_of(good, equal, exposure=0.0501), "1h").value > 0.0
     # A loss is not forgiven: min(0, score) - 1.
     bad = 1.5 * equal
-    score = default_objective(paths_of(bad - 0.002, equal), "1h").value
+    score = objective(paths_of(bad - 0.002, equal), "1h").value
     assert score < 0.0
-    assert default_objective(paths_of(bad - 0.002, equal, trades=0.0), "1h").value == pytest.approx(score - 1.0)
+    assert objective(paths_of(bad - 0.002, equal, trades=0.0), "1h").value == pytest.approx(score - 1.0)
 
 
 def test_the_rule_is_per_path() -> None:
@@ -223,7 +222,7 @@ def test_the_rule_is_per_path() -> None:
     returns, equal = (np.stack(rows) for rows in zip(*samples, strict=True))
     paths = paths_of(returns, equal)
     paths.trades[1] = 0.0
-    got, free = default_objective(paths, "1h"), default_objective(paths_of(returns, equal), "1h")
+    got, free = objective(paths, "1h"), objective(paths_of(returns, equal), "1h")
     assert got.path_scores[0] == free.path_scores[0]
     assert got.path_scores[2] == free.path_scores[2]
     assert got.path_scores[1] == min(0.0, free.path_scores[1]) - 1.0
@@ -235,12 +234,12 @@ def test_other_objectives_read_their_own_ratio() -> None:
     r, b = sample()
     one = summary(r, b)
     expected = {
-        "excess-sharpe": one.excess_sharpe,
+        "information-ratio": one.information_ratio,
+        "sharpe-difference": one.sharpe - one.equal_weight_sharpe,
         "sharpe": one.sharpe,
         "sortino": one.sortino,
-        "information-ratio": one.information_ratio,
     }
-    assert set(OBJECTIVES) == set(expected)
-    for name, objective in OBJECTIVES.items():
-        assert objective(paths_of(r[None], b[None]), "1h", 0.1).value == pytest.approx(expected[name], rel=1e-12), name
-        assert objective(paths_of(r[None], b[None], trades=0.0), "1h", 0.1).value <= -1.0
+    assert list(OBJECTIVES) == list(expected)
+    for name, value in expected.items():
+        assert objective(paths_of(r[None], b[None]), "1h", name).value == pytest.approx(value, rel=1e-12), name
+        assert objective(paths_of(r[None], b[None], trades=0.0), "1h", name).value <= -1.0

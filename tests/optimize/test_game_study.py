@@ -252,7 +252,7 @@ def test_a_study_of_a_game_is_searched_and_speaks_of_games_alone(tmp_path: Path)
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(changes: dict[str, Any], sentence: str) -> None:
-    changes = {"objective": "return" if "environment" in changes else "excess-sharpe", **changes}
+    changes = {"objective": "return" if "environment" in changes else "information-ratio", **changes}
     with pytest.raises(InputError, match=re.escape(sentence)):
         check_request(Request(**changes))
 

@@ -12,8 +12,7 @@ from rich.console import Console
 
 from envs.crypto.bars import load_bars
 from optimize.crypto_experiment import CryptoExperiment
-from optimize.study import StudyHandle
-from optimize.summary import best_trial
+from optimize.study import StudyHandle, best_trial
 from optimize.worker import WorkerOptions, work
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import open_handle

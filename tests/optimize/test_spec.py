@@ -15,6 +15,7 @@ from envs.errors import InputError
 from optimize.checkpoint import Checkpoint, MemberState, read_checkpoint, write_checkpoint
 from optimize.freeze import choose_slots
 from optimize.pruning import RungPruner, make_pruner, make_sampler
+from optimize.request import Request, check_request
 from optimize.spec import StudySpec, check_folds, differences, refuse_other
 from tests.optimize.test_trial_batch import make_spec
 
@@ -141,3 +142,15 @@ def test_a_checkpoint_comes_back_and_a_damaged_one_is_refused(tmp_path: Path) ->
         read_checkpoint(path)
     with pytest.raises(InputError):
         read_checkpoint(tmp_path / "none.safetensors")
+
+
+def test_a_former_name_of_an_objective_keeps_its_meaning(bars: Bars) -> None:
+    """Studies frozen with `excess-sharpe`, the difference of two Sharpe ratios, go on as they were."""
+    frozen = StudySpec.from_json(make_spec(bars).to_json().replace('"information-ratio"', '"excess-sharpe"'))
+    assert frozen.objective == "sharpe-difference"
+    assert differences(frozen, make_spec(bars, objective="excess-sharpe")) == []
+    with pytest.raises(InputError, match="created with objective = \"sharpe-difference\""):
+        refuse_other("s", frozen, make_spec(bars))
+    check_request(Request(objective="excess-sharpe"))
+    with pytest.raises(InputError, match="--objective 'excess' is not known; choose one of information-ratio,"):
+        check_request(Request(objective="excess"))

@@ -35,7 +35,7 @@ def make_spec(bars: Bars, **changes: Any) -> CryptoSpec:
         recipe={"name": RECIPE.name, "version": RECIPE.version, "memory": RECIPE.memory},
         cv=dataclasses.asdict(cv), holdout=0.05, first_bar=8,
         max_lookback=2, env={}, budget=128, rungs=2, num_envs=2, horizon=16, slots=4, trials_per_batch=3,
-        objective="excess-sharpe", sampler="tpe", pruner="none", seed=0,
+        objective="information-ratio", sampler="tpe", pruner="none", seed=0,
         space=SearchSpace("none", 1, {"shape": {}, "ppo": {}, "env": {}}).to_dict(), threads=1,
     )  # fmt: skip
     return dataclasses.replace(spec, **changes)

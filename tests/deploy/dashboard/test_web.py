@@ -77,7 +77,7 @@ class OneStudy(NoStudies):
             "trials": {"WAITING": 0, "RUNNING": 2, "COMPLETE": 4, "PRUNED": 0, "FAIL": 1}, "total": 10, "done": 5,
             "rungs": 4, "steps_per_second": 1_200_000, "trials_per_hour": 40.0, "eta_seconds": 450.0,
             "best": {"trial": 3, "value": 0.9, "params": {"learning_rate": 3e-4}}, "workers": [worker],
-            "storage_retries": 0, "failures": [{"trial": 2, "reason": "diverged"}], "objective": "excess-sharpe",
+            "storage_retries": 0, "failures": [{"trial": 2, "reason": "diverged"}], "objective": "information-ratio",
             "synthetic": True, "outlook": "the best of 10 trials needs 1.2", "history": PAST,
             "gate": {"trials": 10, "years": 2.0, "needed_sharpe": 1.2, "looks": 0},
         } | changes  # fmt: skip
