@@ -11,6 +11,7 @@ import alembic.util
 import pytest
 from hypothesis import settings
 
+import envs  # noqa: F401  # sets MKL's reproducible mode before a test computes with torch
 from tests.postgres_server import NoServer, PostgresServer
 
 # A busy machine is slow now and then; only wrong answers shall fail a property.

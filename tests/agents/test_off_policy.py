@@ -22,18 +22,23 @@ KINDS = pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])
 
 
 def trained(
-    members: dict[int, int], rollouts: int = 5, kind: type[ToyEnv] = ToyEnv, **sizes: int
+    members: dict[int, int], rollouts: int = 5, kind: type[ToyEnv] = ToyEnv, actions: int = 0, **sizes: int
 ) -> tuple[OffPolicy, ToyEnv]:
-    program, env = started(kind(SLOTS, 4), members, **sizes)
+    size = {} if not actions else {"choices": actions} if kind.if_discrete else {"action_dim": actions}
+    program, env = started(kind(SLOTS, 4, **size), members, **sizes)
     program.train(env, rollouts)
     return program, env
 
 
 @KINDS
-@pytest.mark.parametrize(("member", "width", "minibatch"), [(1, 33, 17), (2, 64, 96)])
-def test_alone_in_company_and_in_another_slot(kind: type[ToyEnv], member: int, width: int, minibatch: int) -> None:
+@pytest.mark.parametrize(
+    ("member", "width", "minibatch", "actions"), [(1, 33, 17, 0), (2, 64, 96, 0), (1, 64, 17, 5), (1, 33, 48, 7)]
+)
+def test_alone_in_company_and_in_another_slot(
+    kind: type[ToyEnv], member: int, width: int, minibatch: int, actions: int
+) -> None:
     torch.set_num_threads(1)
-    size = {"net_width": width, "minibatch": minibatch}
+    size = {"net_width": width, "minibatch": minibatch, "actions": actions}
     alone, env = trained({1: member}, kind=kind, **size)
     stats = alone.train(env, 1)[-1]
     assert float(stats.updates[1]) == 6.0
@@ -45,11 +50,12 @@ def test_alone_in_company_and_in_another_slot(kind: type[ToyEnv], member: int, w
         assert_same(env.get_member(1), other_env.get_member(slot))
         for name, value in other._asdict().items():
             assert torch.equal(value[slot], getattr(stats, name)[1]), name
-        rows = torch.randn(SLOTS, 3, alone.shape.obs_dim)
-        swapped = rows.clone()
-        swapped[slot] = rows[1]
-        ours = alone.act_fn()(rows.flatten(0, 1)).view(SLOTS, 3, -1)[1]
-        assert torch.equal(ours, program.act_fn()(swapped.flatten(0, 1)).view(SLOTS, 3, -1)[slot])
+        for count in (1, 2, 3):
+            rows = torch.randn(SLOTS, count, alone.shape.obs_dim)
+            swapped = rows.clone()
+            swapped[slot] = rows[1]
+            ours = alone.act_fn()(rows.flatten(0, 1)).view(SLOTS, count, -1)[1]
+            assert torch.equal(ours, program.act_fn()(swapped.flatten(0, 1)).view(SLOTS, count, -1)[slot])
 
 
 @KINDS

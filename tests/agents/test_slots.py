@@ -34,6 +34,7 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "deviation": lambda x, _: x.flatten(1).std(1),
     "norm": lambda x, _: torch.linalg.vector_norm(x.flatten(1), dim=1),
     "products": lambda x, y: torch.bmm(x.mT, y),
+    "transposed products": lambda x, y: torch.bmm(x, y.mT),
     "ones": lambda x, _: torch.bmm(x.new_ones(len(x), 1, x.shape[1]), x),
 }
 
@@ -41,7 +42,7 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_gives_a_slot_the_same_bits_wherever_it_lies(name: str) -> None:
     generator, operation = torch.Generator().manual_seed(0), OPERATIONS[name]
-    for rows, columns in ((1, 3), (5, 7), (17, 33), (64, 16)):
+    for rows, columns in ((1, 3), (5, 7), (2, 7), (17, 33), (64, 5), (64, 7), (128, 10), (64, 16)):
         for _ in range(5):
             x, y = torch.randn(2, 5, rows, columns, generator=generator)
             moved = torch.randperm(5, generator=generator)
@@ -49,7 +50,8 @@ def test_an_operation_gives_a_slot_the_same_bits_wherever_it_lies(name: str) -> 
 
 
 SEVEN = Shape(state_dim=1, action_dim=21, discrete=True, action_dims=(3,) * 7)
-SHAPES = [Shape(state_dim=1, action_dim=17), Shape(state_dim=1, action_dim=5, discrete=True), SEVEN,
+SHAPES = [*(Shape(state_dim=1, action_dim=size) for size in (5, 7, 10, 17)),
+          *(Shape(state_dim=1, action_dim=size, discrete=True) for size in (5, 7, 10)), SEVEN,
           replace(SEVEN, autoregressive=True)]  # fmt: skip
 
 
