@@ -19,6 +19,7 @@ from envs.crypto.portfolio import Portfolio
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+ROUNDING = 1e-9  # of a position, relative
 POSITION = ("units", "basis", "held", "high")
 
 
@@ -55,29 +56,44 @@ class Book:
         self.basis = self.units * close
         self.high = np.where(self.units > 0.0, close, 0.0)
 
-    def settle(self, fills: Sequence[Fill], account: AccountState, restart: Mask, hole: Mask) -> None:
+    def after(self, fills: Sequence[Fill]) -> tuple[float, Array, Array]:
+        """Cash and units as `fills` leave them, and in between the units that are left of those held before."""
+        cash, left, bought = self.cash, self.units.copy(), np.zeros_like(self.units)
+        for fill in fills:
+            if fill.status != "filled":
+                continue
+            asset = self.tickers.index(fill.order.ticker)
+            if fill.order.side == "sell":
+                cash += fill.notional - fill.fee
+                rest = max(0.0, left[asset] - fill.units)
+                left[asset] = 0.0 if fill.order.whole and rest <= ROUNDING * left[asset] else rest
+            else:
+                cash -= fill.notional
+                bought[asset] += fill.units
+        return max(0.0, cash), left, left + bought
+
+    def settle(self, fills: Sequence[Fill], account: AccountState, restart: Mask, hole: Mask, close: Array) -> None:
         """A bar has filled orders, and clocks run on by one bar.
 
         account: the broker's, after those fills. restart: clocks that the holding rule restarts where the bar is no
-        hole.
+        hole. close: (N,) of the bar. Units that no fill explains count as bought at the close; of units that are gone
+        without a fill, the cost goes with them.
         """
-        kept, after = self.units.copy(), self._units_of(account)
-        for fill in fills:
-            asset = self.tickers.index(fill.order.ticker)
-            if fill.status == "filled" and fill.order.side == "sell":
-                # Of a whole position, what a venue filled in part only is still there.
-                left = min(kept[asset], after[asset]) if fill.order.whole else max(0.0, kept[asset] - fill.units)
-                self.basis[asset] *= left / kept[asset] if kept[asset] > 0.0 else 0.0
-                kept[asset] = left
-        still_open = kept > 0.0
+        _, left, expected = self.after(fills)
+        units = self._units_of(account)
+        still_open = (left > 0.0) & (units > 0.0)
         self.held = np.where(still_open, self.held + 1.0, 0.0)
         self.held[restart & ~hole] = 0.0
         self.high[~still_open] = 0.0
-        self.basis[~still_open] = 0.0
+        self.basis *= np.divide(left, self.units, out=np.zeros_like(left), where=self.units > 0.0)
         for fill in fills:
             if fill.status == "filled" and fill.order.side == "buy":
                 self.basis[self.tickers.index(fill.order.ticker)] += fill.notional
-        self.cash, self.units = account.cash, after
+        self.basis *= np.divide(np.minimum(units, expected), expected, out=np.ones_like(left), where=expected > 0.0)
+        self.basis += np.maximum(units - expected, 0.0) * close
+        # Whatever the reason why the cost of a position is unknown: without one its return would be infinite.
+        self.basis = np.where(units > 0.0, np.where(self.basis > 0.0, self.basis, units * close), 0.0)
+        self.cash, self.units = account.cash, units
 
     def mark(self, close: Array) -> None:
         """Note a bar's close in the highs of open positions."""

@@ -23,7 +23,7 @@ from envs.database_file import preparing_sqlite
 from envs.errors import InputError, RunError
 from envs.invocation import install_extra
 
-HEAD = "0003"  # the newest of the migrations: what the models say
+HEAD = "0004"  # the newest of the migrations: what the models say
 _ADVISORY_LOCK = 0x73776565  # any number that other programs on the same PostgreSQL are unlikely to use
 _BUSY_TIMEOUT = 60.0
 

@@ -112,9 +112,10 @@ class LookRow(Base):
 class TraderRow(Base):
     """The trader of a slot: who writes its rows now, how far it is, and what it was told.
 
-    token: of the process that may write; whoever starts a trader puts its own there. last_bar: open of the last bar
-    acted on. halt: why it must not trade, None where it may; halt_sells: whether it sells everything first. session:
-    what the trader as a whole must remember (a JSON object).
+    token: of the process that may write; whoever starts a trader puts its own there. account: the venue's name of the
+    account, None for virtual money. last_bar: open of the last bar acted on. halt: why it must not trade, None where it
+    may; halt_sells: whether it sells everything first. session: what the trader as a whole must remember (a JSON
+    object).
     """
 
     __tablename__ = "traders"
@@ -123,6 +124,7 @@ class TraderRow(Base):
     pid: Mapped[int]
     host: Mapped[str] = mapped_column(Text)
     broker: Mapped[str] = mapped_column(Text)
+    account: Mapped[str | None] = mapped_column(Text)
     feed: Mapped[str] = mapped_column(Text)
     timeframe: Mapped[str] = mapped_column(Text)
     started: Mapped[str] = mapped_column(Text)
@@ -157,6 +159,7 @@ class LaneBarRow(Base):
     bundle: Mapped[str | None] = mapped_column(Text)
     value: Mapped[float] = mapped_column(Double)
     cash: Mapped[float] = mapped_column(Double)
+    flow: Mapped[float] = mapped_column(Double, server_default="0")
     fees: Mapped[float] = mapped_column(Double)
     notional: Mapped[float] = mapped_column(Double)
     trades: Mapped[int]

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from deploy.book import Book, EqualWeight
 from deploy.brokers.base import AccountState, Fill, Order, Side
 from deploy.bundle import Bundle, format_time
+from deploy.flows import Flow
 from deploy.live.risk import RiskLimits, RiskRules, Situation, Verdict, apply, tightened
 from deploy.scoring import in_order
 from deploy.sub_accounts import SubAccounts
@@ -102,7 +103,8 @@ class Entry:
     trades, unfilled: how many were and were not. exposure: 1 - cash / value. units: (N,) held. action: (N,) decided at
     its close, None where none was; of several trials their mean, weighted by share. orders: sent at its close. dropped:
     orders that were too small to send, or held back by a risk rule. crossed: quote units that changed hands between
-    trials at its close. fills: what became of the orders sent a bar before. risk: what risk rules had against trading.
+    trials at its close. fills: what became of the orders sent a bar before. flow: what was transferred into the account
+    or out of it since the bar before. risk: what risk rules had against trading.
     """
 
     time: int
@@ -120,6 +122,7 @@ class Entry:
     dropped: int
     crossed: float
     fills: tuple[Fill, ...]
+    flow: Flow
     risk: tuple[str, ...] = ()
 
 
@@ -279,7 +282,7 @@ class PaperTrader:
             )
         if self._benchmark is not None:
             plan = self._decided.plan or _no_orders(len(self._acts), len(self._tickers))
-            accounts.settle(fills, account, plan, bar.hole)
+            accounts.settle(fills, account, plan, bar.hole, bar.close)
             self._benchmark.next_bar(bar.open, bar.hole)
             accounts.mark(bar.close)
         else:
@@ -288,9 +291,8 @@ class PaperTrader:
         self._append(bar)
         self._decided = _Decision(None, None)
         entry = self._entry(bar, (*counted, *fills))
-        self._verdict = self._risk.judge(
-            Situation(bar.time, value=entry.value, **vars(conditions or Conditions(expected + self._seconds)))
-        )
+        flow, seen = entry.flow.value(self._tickers, bar.close), conditions or Conditions(expected + self._seconds)
+        self._verdict = self._risk.judge(Situation(bar.time, value=entry.value, flow=flow, **vars(seen)))
         return self.decide(bar, entry, conditions) if decide else entry
 
     def decide(self, bar: ClosedBar, entry: Entry, conditions: Conditions | None = None) -> Entry:
@@ -308,13 +310,13 @@ class PaperTrader:
             risk=self._verdict.reasons,
         )
 
-    def sold_out(self, account: AccountState) -> None:
+    def sold_out(self, account: AccountState, fills: Sequence[Fill]) -> None:
         """Positions were sold between two bars, by an operator's halt: the books are what the account is now, and wait
-        for no more fills of the bar before.
+        for no more fills of the bar before. fills: all since that bar.
         """
         assert self._accounts is not None
         assert self._history is not None
-        self._accounts.reset(account, self._history.close[-1])
+        self._accounts.reset(account, self._history.close[-1], fills)
         self._decided = _Decision(None, None)
 
     def _entry(self, bar: ClosedBar, fills: tuple[Fill, ...]) -> Entry:
@@ -333,13 +335,14 @@ class PaperTrader:
             notional=sum(fill.notional for fill in done),
             trades=len(done),
             unfilled=len(fills) - len(done),
-            exposure=1.0 - accounts.cash / value,
+            exposure=1.0 - accounts.cash / value if value > 0.0 else 0.0,
             units=accounts.units,
             action=None,
             orders=(),
             dropped=0,
             crossed=0.0,
             fills=fills,
+            flow=accounts.take_flow(),
         )
 
     def _look_back(self, history: Bars, lags: int) -> Array:
@@ -383,6 +386,8 @@ class PaperTrader:
         """What the trials do at the close of `bar`, and what they order together."""
         accounts = self._accounts
         assert accounts is not None
+        if accounts.value(bar.close) <= 0.0:  # all was withdrawn: there is no share of it to decide about
+            return _Decision(None, None)
         actions = np.stack([act(self.observation(bar.close, place)) for place, act in enumerate(self._acts)])
         if not np.isfinite(actions).all():
             raise RunError(f"the policy of bundle {self.bundle.name} gives actions that are no numbers")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from deploy.book import Book
 from deploy.brokers.base import AccountState, Fill
+from deploy.flows import Flow, unexplained
 from envs.crypto.portfolio import Orders, Portfolio
 
 Array = NDArray[np.float64]
@@ -25,8 +26,9 @@ Mask = NDArray[np.bool_]
 class SubAccounts:
     """One book per trial. shares: of the capital, one per trial; account: the broker's, split by them.
 
-    held: (N,) units of the account as the broker gave them, of which no order may sell more. correction: the largest
-    relative difference so far between the account and the sum of its books.
+    held: (N,) units of the account as the broker gave them, of which no order may sell more. flow: transfers since
+    `take_flow`. correction: the largest relative difference so far, transfers left out, between the account and the sum
+    of its books.
     """
 
     def __init__(self, tickers: Sequence[str], shares: Sequence[float], account: AccountState) -> None:
@@ -36,6 +38,7 @@ class SubAccounts:
             Book(tickers, AccountState(account.cash * share, _times(account.units, share))) for share in shares
         )
         self.held = self._units_of(account)
+        self.flow = Flow()
         self.correction = 0.0
 
     @classmethod
@@ -44,6 +47,7 @@ class SubAccounts:
         accounts = cls(tickers, shares, AccountState(0.0, {}))
         accounts.books = tuple(Book.restored(tickers, book) for book in state["books"])
         accounts.held, accounts.correction = np.array(state["held"]), state["correction"]
+        accounts.flow = Flow.restored(state.get("flow"))
         return accounts
 
     @classmethod
@@ -64,7 +68,8 @@ class SubAccounts:
     def state(self) -> dict[str, Any]:
         """What `restored` needs, as JSON has it."""
         books = [book.state() for book in self.books]
-        return {"books": books, "held": self.held.tolist(), "correction": self.correction}
+        state = {"books": books, "held": self.held.tolist(), "correction": self.correction}
+        return state | ({"flow": self.flow.state()} if self.flow else {})
 
     @property
     def cash(self) -> float:
@@ -102,26 +107,42 @@ class SubAccounts:
             book.cash, book.units = float(portfolio.cash[row]), units[row].copy()
             book.basis, book.high, book.held = cost[row] * units[row], high[row].copy(), held[row].copy()
 
-    def settle(self, fills: Sequence[Fill], account: AccountState, orders: Orders, hole: Mask) -> None:
+    def settle(self, fills: Sequence[Fill], account: AccountState, orders: Orders, hole: Mask, close: Array) -> None:
         """A bar has filled net orders, and clocks run on by one bar.
 
-        account: the broker's, after those fills. orders: each trial's part of them, a row each. What the account
-        differs from the sum of the books by (rounding, and whatever else a venue books) is shared in proportion.
+        account: the broker's, after those fills. orders: each trial's part of them, a row each. close: (N,) of the bar.
+        What was transferred into the account is shared by the books' values, what was transferred out of it comes from
+        all in proportion; so does what remains of the difference between the account and the sum of the books
+        (rounding, fees).
         """
         parts = [self._part(row, fills, orders) for row in range(len(self.books))]
-        after = [_after(book, part) for book, part in zip(self.books, parts, strict=True)]
+        after = [book.after(part) for book, part in zip(self.books, parts, strict=True)]
+        flow = self._note_flow(fills, account, close)
         self.held = self._units_of(account)
-        units = self._scaled(np.array([state[1] for state in after]), self.held)
-        cash = self._scaled(np.array([[state[0]] for state in after]), np.array([account.cash]))
+        shares = self._value_shares(close)
+        came = np.array([flow.units.get(ticker, 0.0) for ticker in self._tickers])
+        units = self._scaled(np.array([state[2] for state in after]), came, self.held, shares)
+        cash = self._scaled(
+            np.array([[state[0]] for state in after]), np.array([flow.cash]), np.array([account.cash]), shares
+        )
         for row, book in enumerate(self.books):
             own = AccountState(float(cash[row, 0]), dict(zip(self._tickers, units[row].tolist(), strict=True)))
-            book.settle(parts[row], own, orders.restart_clock[row].numpy(), hole)
+            book.settle(parts[row], own, orders.restart_clock[row].numpy(), hole, close)
 
-    def reset(self, account: AccountState, close: Array) -> None:
-        """Share the account as it is now by the books' values at `close`; what they know about a position stays."""
-        values = np.array([book.value(close) for book in self.books])
+    def take_flow(self) -> Flow:
+        """What was transferred since this was asked last."""
+        flow, self.flow = self.flow, Flow()
+        return flow
+
+    def reset(self, account: AccountState, close: Array, fills: Sequence[Fill]) -> None:
+        """Share the account as it is now by the books' values at `close`; what they know about a position stays.
+
+        fills: those since the books were settled.
+        """
+        self._note_flow(fills, account, close)
+        shares = self._value_shares(close)
         self.held = self._units_of(account)
-        for book, share in zip(self.books, values / values.sum(), strict=True):
+        for book, share in zip(self.books, shares, strict=True):
             cost = np.where(book.units > 0.0, book.basis / np.where(book.units > 0.0, book.units, 1.0), close)
             book.cash, book.units = account.cash * share, self.held * share
             book.basis = book.units * cost
@@ -144,8 +165,26 @@ class SubAccounts:
             found.append(dataclasses.replace(fill, order=order, **amounts))
         return found
 
-    def _scaled(self, parts: Array, total: Array) -> Array:
-        """(R, n) numbers scaled so that their sums are `total` (n,); shared like the capital where all are 0."""
+    def _note_flow(self, fills: Sequence[Fill], account: AccountState, close: Array) -> Flow:
+        """What the account differs by from the books and the fills since they were settled."""
+        before = AccountState(self.cash, dict(zip(self._tickers, self.units.tolist(), strict=True)))
+        flow = unexplained(before, fills, account, self._tickers, close)
+        self.flow += flow
+        return flow
+
+    def _value_shares(self, close: Array) -> Array:
+        """(R,) of the books in the account's value; as the capital was shared where nothing is left."""
+        values = np.array([book.value(close) for book in self.books])
+        return values / values.sum() if values.sum() > 0.0 else np.array(self._shares)
+
+    def _scaled(self, parts: Array, came: Array, total: Array, shares: Array) -> Array:
+        """(R, n) numbers, with transfers `came` (n,) shared by `shares` (R,), scaled so that their sums are `total`
+        (n,); shared like the capital where all are 0.
+        """
+        parts = parts + np.maximum(came, 0.0) * shares[:, None]
+        held = parts.sum(axis=0)
+        gone = np.divide(np.minimum(came, 0.0), held, out=np.zeros_like(held), where=held > 0.0)
+        parts = parts * np.maximum(1.0 + gone, 0.0)
         sums = parts.sum(axis=0)
         worst = np.max(np.abs(sums - total) / np.maximum(np.maximum(np.abs(total), np.abs(sums)), 1e-9), initial=0.0)
         self.correction = max(self.correction, float(worst))
@@ -155,19 +194,3 @@ class SubAccounts:
 
 def _times(units: Mapping[str, float], share: float) -> dict[str, float]:
     return {ticker: amount * share for ticker, amount in units.items()}
-
-
-def _after(book: Book, fills: Sequence[Fill]) -> tuple[float, Array]:
-    """Cash and units of a book after its part of the fills."""
-    cash, units = book.cash, book.units.copy()
-    for fill in fills:
-        if fill.status != "filled":
-            continue
-        asset = book.tickers.index(fill.order.ticker)
-        if fill.order.side == "sell":
-            cash += fill.notional - fill.fee
-            units[asset] = 0.0 if fill.order.whole else max(0.0, units[asset] - fill.units)
-        else:
-            cash -= fill.notional
-            units[asset] += fill.units
-    return max(0.0, cash), units

@@ -78,6 +78,7 @@ class AlpacaBroker(Broker):
         self._client._retry = 0
         for scheme in ("https://", "http://"):
             self._client._session.mount(scheme, _Timely(timeout))
+        self.account_name = str(self._ask("the account", lambda: self._client.get_account())["account_number"])
         self._assets = self._read_assets()
         self._open: dict[str, Order] = {}
         self._settled: list[Fill] = []

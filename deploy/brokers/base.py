@@ -63,10 +63,12 @@ class AccountState:
 class Broker(ABC):
     """A broker that trades on paper. No implementation may place an order with real money.
 
-    immediate: whether it fills orders as soon as they are sent, and not only at the next bar.
+    immediate: whether it fills orders as soon as they are sent, and not only at the next bar. account_name: the venue's
+    name of the account, by which two traders of one account are noticed; None for virtual money.
     """
 
     immediate: bool
+    account_name: str | None = None
 
     @abstractmethod
     def account(self) -> AccountState:

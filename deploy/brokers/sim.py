@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from deploy.brokers.base import AccountState, Broker, Fill, Order
 from deploy.bundle import Bundle
+from deploy.flows import Flow
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.portfolio import Orders, Portfolio, Rules, fill_orders
 
@@ -46,6 +47,13 @@ class SimBroker(Broker):
         """Hold what was held when `state` was taken."""
         self._cash = torch.tensor(state["cash"], dtype=torch.float64)
         self._units = torch.tensor([state["units"][ticker] for ticker in self._tickers], dtype=torch.float64)
+
+    def transfer(self, flow: Flow) -> None:
+        """Take cash and units in, or out as far as they are there."""
+        self._cash = (self._cash + flow.cash).clamp_min(0.0)
+        for ticker, amount in flow.units.items():
+            asset = self._tickers.index(ticker)
+            self._units[asset] = (self._units[asset] + amount).clamp_min(0.0)
 
     def adopt(self, orders: Sequence[Order]) -> list[Order]:
         """None of them: an account of virtual money knows no orders of an earlier process."""

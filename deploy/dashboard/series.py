@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.flows import growth
 from deploy.live.store import Lane, LaneColumns, TraderStore
 from envs.crypto import metrics
 from envs.crypto.timeframe import bars_per_year
@@ -23,15 +24,16 @@ FEWEST_RETURNS = 30  # from which on a Sharpe ratio is shown
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """A lane with its lines, (n,) each. growth: value over the first value. drawdown: share below the peak, 0 … 1."""
+    """A lane with its lines, (n,) each. growth: time-weighted, 1 at the first line: no transfer counts as a gain or a
+    loss. drawdown: share of the growth below its peak, 0 … 1.
+    """
 
     lane: Lane
     lines: LaneColumns
 
     @property
     def growth(self) -> Array:
-        first = self.lines.value[:1]
-        return self.lines.value / first if first.size and first[0] > 0.0 else np.zeros_like(self.lines.value)
+        return growth(self.lines.value, self.lines.flow)
 
     @property
     def drawdown(self) -> Array:
@@ -42,7 +44,8 @@ class Series:
     @property
     def returns(self) -> Array:
         """(n - 1,) simple, per line; 0 after a total loss."""
-        before, after = self.lines.value[:-1], self.lines.value[1:]
+        grown = self.growth
+        before, after = grown[:-1], grown[1:]
         return np.divide(after - before, before, out=np.zeros_like(before), where=before > 0.0)
 
     def sharpe(self, timeframe: str) -> float | None:
@@ -53,9 +56,10 @@ class Series:
     def since(self, moment: int) -> float | None:
         """Total return since the close of the last bar that opened at `moment` or before; None where there is none."""
         place = int(np.searchsorted(self.lines.time, moment, side="right")) - 1
-        if place < 0 or self.lines.value[place] <= 0.0:
+        if place < 0:
             return None
-        return float(self.lines.value[-1] / self.lines.value[place] - 1.0)
+        grown = self.growth
+        return float(grown[-1] / grown[place] - 1.0) if grown[place] > 0.0 else None
 
     def cut(self, first: int, last: int) -> Series | None:
         """The part from the line of bar `first` to that of bar `last` (opens); None unless it has both."""

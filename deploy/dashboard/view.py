@@ -23,9 +23,10 @@ ORDER_OF_KINDS = ("account", "shadow", "challenger", "benchmark")
 
 @dataclass(frozen=True)
 class LaneView:
-    """What a lane came to. value, cash, fees: quote units. returns: over all its bars, and the last day, 7 and 30 days
-    where it is as old. drawdown: share below its peak now; max_drawdown: at worst. sharpe: annual; None for few bars.
-    exposure: share of the value not in cash now. days: from its first bar to its last.
+    """What a lane came to. value, cash, fees, flow (net transfers, which are no part of the returns): quote units.
+    returns: over all its bars, and the last day, 7 and 30 days where it is as old. drawdown: share below its peak now;
+    max_drawdown: at worst. sharpe: annual; None for few bars. exposure: share of the value not in cash now. days: from
+    its first bar to its last.
     """
 
     name: str
@@ -47,6 +48,7 @@ class LaneView:
     exposure: float
     trades: int
     fees: float
+    flow: float
     growth: list[float]
 
 
@@ -261,7 +263,7 @@ def lane_view(series: Series, timeframe: str) -> LaneView:
         total_return=float(series.growth[-1] - 1.0), day=over(1), week=over(7), month=over(30),
         sharpe=series.sharpe(timeframe), drawdown=float(drawdown[-1]), max_drawdown=float(drawdown.max()),
         exposure=1.0 - float(lines.cash[-1]) / value if value > 0.0 else 0.0, trades=int(lines.trades.sum()),
-        fees=float(lines.fees.sum()), growth=series.sketch(),
+        fees=float(lines.fees.sum()), flow=float(lines.flow.sum()), growth=series.sketch(),
     )  # fmt: skip
 
 
@@ -392,4 +394,6 @@ def _summary(lanes: Sequence[LaneView]) -> str:
     equal = next((lane for lane in lanes if lane.name == EQUAL_WEIGHT), None)
     if equal is not None:
         text += f", equal weight {percent(equal.total_return)}"
+    if own.flow:
+        text += f", besides transfers of {own.flow:+,.2f}"
     return f"{text}; it is {share(own.drawdown)} below its peak, at worst it was {share(own.max_drawdown)}."

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from deploy.brokers.base import Broker, Fill, Order
 from deploy.brokers.sim import SimBroker, sim_broker
 from deploy.bundle import Bundle
+from deploy.flows import Flow
 from deploy.live.risk import RiskLimits
 from deploy.live.store import ACCOUNT, Changes, Lane, LaneBar, LaneKind, OrderLine
 from deploy.paper_trader import ClosedBar, Conditions, Entry, PaperTrader
 from envs.crypto.bars import Bars
+
+NOTHING = Flow()
 
 
 class TradingLane:
@@ -36,10 +39,16 @@ class TradingLane:
         """What it trades."""
         return self.trader.bundle
 
-    def close_bar(self, bar: ClosedBar, changes: Changes, conditions: Conditions, *, decide: bool) -> Entry:
-        """Book what became of the last bar's orders, and act on a closed bar; `note` says what is to be written."""
+    def close_bar(
+        self, bar: ClosedBar, changes: Changes, conditions: Conditions, *, decide: bool, transfer: Flow = NOTHING
+    ) -> Entry:
+        """Book what became of the last bar's orders, and act on a closed bar; `note` says what is to be written.
+
+        transfer: into or out of a simulated account, as the account that it shadows had it.
+        """
         if isinstance(self.broker, SimBroker):
             self.broker.next_bar(bar.time, bar.open, bar.hole)
+            self.broker.transfer(transfer)
         news = self.broker.fills()
         changes.fills += news
         booked, counted = [*self.settled, *news], self.counted
@@ -69,6 +78,7 @@ class TradingLane:
                 bundle=self.bundle.hash,
                 value=float(entry.value),
                 cash=float(entry.cash),
+                flow=float(entry.flow.value(tickers, bar.close)),
                 fees=float(entry.fees),
                 notional=float(entry.notional),
                 trades=entry.trades,
@@ -102,8 +112,9 @@ class TradingLane:
 
     def sold_out(self) -> None:
         """All was sold between two bars: nothing that was sent is left to be booked."""
-        self.counted, self.settled = [*self.counted, *self.settled], []
-        self.trader.sold_out(self.broker.account())
+        fills, self.settled = self.settled, []
+        self.counted = [*self.counted, *fills]
+        self.trader.sold_out(self.broker.account(), fills)
 
     def recover(self, lines: Sequence[OrderLine], *, late: str | None) -> list[Fill]:
         """Find out what became of the last bar's orders after a restart, and send those that never arrived.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.flows import growth
 from deploy.live.store import TraderStore
 
 Array = NDArray[np.float64]
@@ -17,7 +18,7 @@ def returns_beside(
     store: TraderStore, slot: str, lanes: tuple[str, ...], since: int, *, without: Sequence[Span] = ()
 ) -> dict[str, Array]:
     """(n,) simple returns per bar of each lane, of the same bars: those that all of them have a line for, from the one
-    that opened at `since`, whose close is where they begin.
+    that opened at `since`, whose close is where they begin. Transfers are no part of them (`deploy.flows`).
 
     without: spans (opens of the first bar and of the last, None where it lasts) of bars that are left out.
     """
@@ -31,8 +32,9 @@ def returns_beside(
         kept &= ~((common[1:] >= first) & (common[1:] <= (np.inf if last is None else last)))
     found = {}
     for lane, column in columns.items():
-        value = column.value[np.isin(column.time, common)]
-        found[lane] = (value[1:] / value[:-1] - 1.0)[kept]
+        grown = growth(column.value, column.flow)[np.isin(column.time, common)]
+        steps = np.divide(grown[1:], grown[:-1], out=np.ones_like(grown[1:]), where=grown[:-1] > 0.0)
+        found[lane] = (steps - 1.0)[kept]
     return found
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from deploy.bundle import format_time
+from deploy.flows import rebased
 from deploy.live.risk_limits import RiskLimits, duration_text, parse_limits, percent, tightened
 from envs.crypto.portfolio import Orders, Portfolio
 from envs.crypto.timeframe import DAY
@@ -35,7 +36,8 @@ class Situation:
 
     time: its open, seconds since the epoch. now: seconds since the epoch; in a replay the bar's end. value: of the
     account at its close, quote units. data_age: seconds since it closed. halt: why the operator stopped trading, or
-    None. halt_sells: everything is to be sold first.
+    None. halt_sells: everything is to be sold first. flow: quote units that were transferred into the account in the
+    bar (negative: out of it), which are part of the value and no gain.
     """
 
     time: int
@@ -44,6 +46,7 @@ class Situation:
     data_age: float
     halt: str | None
     halt_sells: bool
+    flow: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,8 @@ class DrawdownStop(Rule):
 
     def judge(self, situation: Situation) -> Verdict:
         """Sell all while it lasts."""
+        if self._peak is not None:
+            self._peak = rebased(self._peak, situation.value, situation.flow)
         if self._until is not None and situation.time >= self._until:
             self._until, self._peak = None, None
         if self._until is None:
@@ -145,6 +150,7 @@ class DailyLossLimit(Rule):
         if day != self._day:
             self._base = situation.value if self._day is None else self._last
             self._day, self._reason = day, ""
+        self._base = rebased(self._base, situation.value, situation.flow)
         self._last = situation.value
         if not self._reason and situation.value <= self._base * (1.0 - self._limit) and self._base > 0.0:
             self._reason = (

@@ -19,13 +19,14 @@ from deploy.brokers.sim import sim_broker
 from deploy.bundle import Bundle, format_time
 from deploy.bundle_files import NAME_DIGITS
 from deploy.feeds import SETTLE_SECONDS, Feed, RecordedFeed
+from deploy.flows import Flow, rebased
 from deploy.live.arena import CASH, EQUAL_WEIGHT, Benchmark, benchmarks
 from deploy.live.clock import Clock
 from deploy.live.contest import Contest, lane_name
 from deploy.live.hot_swap import DRY_RUN_BARS, problem_with
 from deploy.live.lane import TradingLane, lane_trader
 from deploy.live.risk import RiskLimits
-from deploy.live.store import ACCOUNT, Changes, Lane, LaneBar, LaneKind, OrderLine, Trader, TraderStore
+from deploy.live.store import ACCOUNT, STOPPED, Changes, Lane, LaneBar, LaneKind, OrderLine, Trader, TraderStore
 from deploy.live.watchman import OnAlert, Watchman
 from deploy.paper_trader import ClosedBar, Conditions, Entry
 from deploy.registry import Registry
@@ -91,7 +92,11 @@ class Session:
         self._max_delay = self._seconds / 4 if options.max_delay is None else options.max_delay
         self._feed, broker = make_feed(bundle), make_broker(bundle)
         self._token = self._store.take_over(
-            self._slot, broker=options.broker, feed=options.feed, timeframe=bundle.manifest.timeframe
+            self._slot,
+            broker=options.broker,
+            feed=options.feed,
+            timeframe=bundle.manifest.timeframe,
+            account=broker.account_name,
         )
         self.pulses = 0  # looks that came to their end
         self._refused: str | None = None  # the champion that could not take over
@@ -121,7 +126,7 @@ class Session:
             if isinstance(self._feed, RecordedFeed) and self._feed.over:
                 break
             self._clock.wait(self._until_next())
-        self._status = "stopped"
+        self._status = STOPPED
         self._read()
 
     def pulse(self) -> None:
@@ -190,15 +195,18 @@ class Session:
         self._state = self._state | {"prices": dict(zip(self._feed.tickers, map(float, bar.close), strict=True))}
         heir = self._heir() if decide and trader.halt is None else None
         changes = Changes(last_bar=bar.time, session=self._state)
+        transfer = Flow()  # of the account, which is always the first lane
         orders: list[tuple[TradingLane, tuple[Order, ...]]] = []
         for lane in list(self._lanes):
             try:
-                entry = self._close_bar(lane, bar, trader, changes, heir=heir, decide=decide)
+                entry = self._close_bar(lane, bar, trader, changes, heir=heir, decide=decide, transfer=transfer)
             except RunError as error:
                 if lane.kind != CHALLENGER:
                     raise
                 self._retire(lane, str(error), changes)
                 continue
+            if lane is self._account:
+                transfer = entry.flow
             orders.append((lane, entry.orders))
         self._note_benchmarks(bar, changes)
         self._status = f"acted on the bar of {format_time(bar.time)}"
@@ -213,15 +221,27 @@ class Session:
             self._look_around(bar)
 
     def _close_bar(
-        self, lane: TradingLane, bar: ClosedBar, trader: Trader, changes: Changes, *, heir: Bundle | None, decide: bool
+        self,
+        lane: TradingLane,
+        bar: ClosedBar,
+        trader: Trader,
+        changes: Changes,
+        *,
+        heir: Bundle | None,
+        decide: bool,
+        transfer: Flow,
     ) -> Entry:
-        """What a lane does at the end of a bar. heir: the bundle that takes over the account there, if any."""
+        """What a lane does at the end of a bar. heir: the bundle that takes over the account there, if any. transfer:
+        into or out of the account in this bar, which the shadow follows.
+        """
         conditions = self._conditions(bar, trader, lane)
+        if lane.kind != SHADOW:
+            transfer = Flow()
         own = bar.in_order(self._feed.tickers, lane.bundle.manifest.tickers)
         if heir is None or lane.kind == CHALLENGER:
-            entry = lane.close_bar(own, changes, conditions, decide=decide)
+            entry = lane.close_bar(own, changes, conditions, decide=decide, transfer=transfer)
         else:
-            entry = lane.close_bar(own, changes, conditions, decide=False)
+            entry = lane.close_bar(own, changes, conditions, decide=False, transfer=transfer)
             left = self._words(lane.bundle)
             lane.hand_over(heir, self._history, self._limits)
             own = bar.in_order(self._feed.tickers, heir.manifest.tickers)
@@ -232,6 +252,8 @@ class Session:
         lane.note(own, entry, changes)
         if lane is self._account:
             self._note_risk(entry, changes)
+            if entry.flow:
+                changes.events.append(("transfer", entry.flow.text(self._feed.tickers, bar.close), bar.time))
         return entry
 
     def _conditions(self, bar: ClosedBar, trader: Trader, lane: TradingLane) -> Conditions:
@@ -276,17 +298,21 @@ class Session:
         line = changes.bars[0]
         equal = next(one.value for one in changes.bars if one.lane == EQUAL_WEIGHT)
         before = self._state.get("day")
-        today = {"day": bar.time // DAY, "value": line.value, "equal": equal, "trades": 0}
+        today = {"day": bar.time // DAY, "value": line.value, "equal": equal, "trades": 0, "flow": 0.0}
         if before is None:
             self._state = self._state | {"day": today}
-        elif before["day"] != today["day"]:
-            gained, held = line.value / before["value"] - 1, equal / before["equal"] - 1
-            day, trades = format_time(before["day"] * DAY)[:10], before["trades"] + line.trades
-            text = f"{day}: {line.value:,.2f} ({gained:+.2%}), equal weight {held:+.2%}, {trades} trades"
+            changes.session = self._state
+            return
+        base = rebased(before["value"], line.value, line.flow)
+        trades, flow = before["trades"] + line.trades, before.get("flow", 0.0) + line.flow
+        if before["day"] != today["day"]:
+            gained, held = line.value / base - 1 if base > 0.0 else 0.0, equal / before["equal"] - 1
+            day, moved = format_time(before["day"] * DAY)[:10], f", transfers {flow:+,.2f}" if flow else ""
+            text = f"{day}: {line.value:,.2f} ({gained:+.2%}{moved}), equal weight {held:+.2%}, {trades} trades"
             changes.events.append(("day", text, bar.time))
             self._state = self._state | {"day": today}
-        elif line.trades:
-            self._state = self._state | {"day": before | {"trades": before["trades"] + line.trades}}
+        elif line.trades or line.flow:
+            self._state = self._state | {"day": before | {"value": base, "trades": trades, "flow": flow}}
         changes.session = self._state
 
     def _tell_trades(self, fills: Sequence[Fill]) -> None:

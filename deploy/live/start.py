@@ -40,7 +40,7 @@ NOTICES: Mapping[str, Kind] = {
     "promoted": "promotion",
     "rolled back": "rollback",
     "day": "daily",
-    **dict.fromkeys(("alert", "halted", "risk", "stale", "fresh", "swap refused"), "alert"),
+    **dict.fromkeys(("alert", "halted", "risk", "stale", "fresh", "swap refused", "transfer"), "alert"),
 }
 
 

@@ -27,6 +27,7 @@ from envs.errors import InputError, RunError
 
 LaneKind = Literal["account", "shadow", "challenger", "benchmark"]
 INTENDED = "intended"  # an order that is committed before it is sent: its results are still unknown
+STOPPED: Final = "stopped"  # the status of a trader that ended by itself
 ACCOUNT: Final = "account"  # the name of the lane that trades with the broker
 
 
@@ -79,7 +80,8 @@ class Lane:
 class LaneBar:
     """A lane's line for the closed bar that opened at `time`; money in quote units.
 
-    value, cash: at its close. fees, notional, trades, unfilled: of the orders that met it. dropped: orders decided at
+    value, cash: at its close. flow: what was transferred into the lane in the bar, or out of it, which is part of the
+    value and no gain. fees, notional, trades, unfilled: of the orders that met it. dropped: orders decided at
     its close that were too small to send. crossed: what changed hands between an ensemble's trials then. units, action:
     by ticker, at its close; action is None where nothing was decided.
     """
@@ -89,6 +91,7 @@ class LaneBar:
     bundle: str | None
     value: float
     cash: float
+    flow: float = 0.0
     fees: float = 0.0
     notional: float = 0.0
     trades: int = 0
@@ -106,6 +109,7 @@ class LaneColumns:
     time: NDArray[np.int64]
     value: NDArray[np.float64]
     cash: NDArray[np.float64]
+    flow: NDArray[np.float64]
     fees: NDArray[np.float64]
     notional: NDArray[np.float64]
     trades: NDArray[np.int64]
@@ -192,16 +196,16 @@ class TraderStore:
         """A lane's lines from bars that opened at `since` or later, read fast: years of them are many."""
         row = LaneBarRow
         query = (
-            select(row.time, row.value, row.cash, row.fees, row.notional, row.trades, row.bundle)
+            select(row.time, row.value, row.cash, row.flow, row.fees, row.notional, row.trades, row.bundle)
             .where(row.slot == slot, row.lane == lane, row.time >= since)
             .order_by(row.time)
         )
         with self._database.reading() as session:
             found = [tuple(line) for line in session.connection().execute(query)]
-        columns = np.array(found, dtype=object).reshape(len(found), 7).T
-        value, cash, fees, notional = columns[1:5].astype(np.float64)
-        time, trades = columns[[0, 5]].astype(np.int64)
-        return LaneColumns(time, value, cash, fees, notional, trades, columns[6])
+        columns = np.array(found, dtype=object).reshape(len(found), 8).T
+        value, cash, flow, fees, notional = columns[1:6].astype(np.float64)
+        time, trades = columns[[0, 6]].astype(np.int64)
+        return LaneColumns(time, value, cash, flow, fees, notional, trades, columns[7])
 
     def orders(
         self, slot: str, *, lane: str | None = None, decided: int | None = None, newest: int | None = None
@@ -227,13 +231,17 @@ class TraderStore:
 
     # ---- writing ----
 
-    def take_over(self, slot: str, *, broker: str, feed: str, timeframe: str) -> str:
+    def take_over(self, slot: str, *, broker: str, feed: str, timeframe: str, account: str | None = None) -> str:
         """Become the slot's trader, whoever was before. Returns the token that all further writing needs.
 
-        Raises InputError where the slot was traded with another broker, whose account its lanes tell about.
+        account: the venue's name of the account, None for virtual money. Raises InputError where the slot was traded
+        with another broker, whose account its lanes tell about, and where another slot trades that account or holds
+        units in it.
         """
         token = secrets.token_hex(8)
         with self._database.writing() as session:
+            if account is not None:
+                _refuse_shared(session, slot, broker, account)
             row = session.get(TraderRow, slot)
             if row is None:
                 row = TraderRow(slot=slot, last_bar=None, halt=None, halt_sells=False, session={}, broker=broker)
@@ -243,6 +251,7 @@ class TraderStore:
                     f"slot {slot!r} has been traded with --broker {row.broker}; its positions are there. Go on with "
                     f"that broker, or trade {broker} in another slot"
                 )
+            row.account = account
             row.token, row.pid, row.host = token, os.getpid(), socket.gethostname()
             row.feed, row.timeframe, row.started, row.beat, row.status = (
                 feed,
@@ -305,6 +314,20 @@ class TraderStore:
             if row.token != token:
                 raise Replaced(f"slot {slot!r} is traded by process {row.pid} on {row.host} since {row.started}")
             yield session, row
+
+
+def _refuse_shared(session: Session, slot: str, broker: str, account: str) -> None:
+    """Raise InputError where the account is another slot's: each would take the other's orders for transfers."""
+    sharing = select(TraderRow).where(TraderRow.slot != slot, TraderRow.broker == broker, TraderRow.account == account)
+    for other in session.scalars(sharing):
+        newest = select(LaneBarRow.units).where(LaneBarRow.slot == other.slot, LaneBarRow.lane == ACCOUNT)
+        units = session.scalar(newest.order_by(LaneBarRow.time.desc()).limit(1)) or {}
+        if not other.status.startswith(STOPPED) or any(units.values()):
+            raise InputError(
+                f"slot {slot!r}: slot {other.slot!r} trades the same {broker} account {account}, and neither could "
+                "tell its own orders and money from the other's; use the keys of another paper account, or give the "
+                f"account up there: sweepd trade halt {other.slot}, and stop its trader once all is sold"
+            )
 
 
 def _require(session: Session, slot: str) -> TraderRow:

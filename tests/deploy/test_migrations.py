@@ -21,7 +21,7 @@ from deploy.registry import Registry
 from envs.errors import InputError
 from tests.deploy.builders import small_bundle
 
-REVISIONS = ["0001", "0002", "0003"]
+REVISIONS = ["0001", "0002", "0003", "0004"]
 SINCE = {"lane_bars": "0003", "trader_events": "0003"}  # the revision that made a table, if not the first
 SLOT = "crypto-1h"
 A, B, C = "a" * 64, "b" * 64, "c" * 64
@@ -107,7 +107,10 @@ def test_history_is_append_only_in_every_revision(registry_url: str, revision: s
         )
         if revision >= "0003":
             connection.execute(
-                sa.text("INSERT INTO lane_bars VALUES (:s, 'account', 1, NULL, 1, 1, 0, 0, 0, 0, 0, 0, '{}', NULL)"),
+                sa.text(
+                    "INSERT INTO lane_bars (slot, lane, time, value, cash, fees, notional, trades, unfilled, dropped, "
+                    "crossed, units) VALUES (:s, 'account', 1, 1, 1, 0, 0, 0, 0, 0, 0, '{}')"
+                ),
                 {"s": SLOT},
             )
             connection.execute(sa.text("INSERT INTO trader_events VALUES (1, :s, 'now', 1, 'k', '')"), {"s": SLOT})

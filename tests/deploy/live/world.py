@@ -71,6 +71,7 @@ class KillableBroker(Broker):
 
     def __init__(self, inner: Broker, killer: Killer) -> None:
         self.inner, self.killer, self.immediate = inner, killer, inner.immediate
+        self.account_name = inner.account_name
 
     def account(self) -> AccountState:
         return self.inner.account()

@@ -1,0 +1,209 @@
+"""Cash and units that come into an account or leave it without an order: the trader goes on, and no return, limit or
+record takes them for a gain or a loss.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deploy.brokers.sim import SimBroker
+from deploy.dashboard.series import SeriesCache
+from deploy.dashboard.view import slot_view
+from deploy.flows import Flow, growth, rebased
+from deploy.live.records import returns_beside
+from deploy.live.risk import RiskLimits, RiskRules, Situation
+from deploy.live.session import SHADOW, Session
+from deploy.live.store import ACCOUNT
+from envs.errors import InputError
+from tests.deploy.alpaca_server import Exchange
+from tests.deploy.builders import ensemble_of
+from tests.deploy.live.test_session import FIRST, TICKERS, bars_of, bundle_of
+from tests.deploy.live.test_session import exchange as exchange
+from tests.deploy.live.world import SLOT, World
+
+HOUR = 3600
+STRICT = RiskLimits(drawdown=0.15, daily_loss=0.15)
+
+
+def run(world: World, first: int, last: int, session: Session | None = None) -> Session:
+    """A session that acts on the bars from `first` to before `last`."""
+    session = session or world.session()
+    for bar in range(first, last):
+        world.until_close_of(bar)
+        session.pulse()
+    return session
+
+
+def transfer(session: Session, flow: Flow) -> None:
+    """Cash or units move into or out of the account during the next bar, after its orders were filled."""
+    broker = session._account.broker
+    assert isinstance(broker, SimBroker)
+    fill = broker.next_bar
+
+    def next_bar(*bar: Any) -> None:
+        fill(*bar)
+        broker.transfer(flow)
+        broker.next_bar = fill  # type: ignore[method-assign]
+
+    broker.next_bar = next_bar  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [
+        Flow(5_000.0),
+        Flow(-6_000.0),
+        Flow(0.0, {TICKERS[1]: 40.0}),
+        Flow(1_000.0, {TICKERS[0]: 25.0, TICKERS[2]: -1e9}),
+        Flow(-1e9, dict.fromkeys(TICKERS, -1e9)),
+    ],
+    ids=["cash came", "cash went", "units came", "some of each", "all went"],
+)
+@pytest.mark.parametrize("trials", [1, 2])
+def test_a_transfer_is_told_and_counts_as_no_gain_or_loss(tmp_path: Path, flow: Flow, trials: int) -> None:
+    bundle = bundle_of() if trials == 1 else ensemble_of([bundle_of(0), bundle_of(1)], (0.6, 0.4))
+    world = World(tmp_path, bundle, bars_of(), FIRST, options={"limits": STRICT})
+    session = run(world, FIRST, FIRST + 4)
+    transfer(session, flow)
+    run(world, FIRST + 4, FIRST + 8, session)
+    run(world, FIRST + 8, FIRST + 12)  # and another process goes on from it
+    lines = world.lines()
+    assert len(lines) == 12
+    [told] = [text for kind, text in world.told if kind == "transfer"]
+    assert told.endswith("which no order explains; this counts as no gain or loss")
+    moved = np.array([line.flow for line in lines])
+    assert np.flatnonzero(moved).tolist() == [4]
+    [returns] = returns_beside(world.store, SLOT, (ACCOUNT,), 0).values()
+    assert np.abs(returns).max() < 0.05
+    assert not [text for kind, text in world.told if kind == "risk"]
+    emptied = flow.cash == -1e9
+    assert (lines[-1].value > 0.0) != emptied
+    if not emptied:
+        assert lines[4].value - lines[3].value == pytest.approx(moved[4], abs=500.0)
+        assert sum(line.trades for line in lines[5:]) > 0
+
+
+def test_units_that_no_fill_explains_are_bought_at_the_close(tmp_path: Path) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    session = run(world, FIRST, FIRST + 1)
+    transfer(session, Flow(0.0, {TICKERS[1]: 7.0}))
+    world.store.halt(SLOT, "wait", sells=False)
+    run(world, FIRST + 1, FIRST + 2, session)
+    accounts = session._account.trader._accounts
+    assert accounts is not None
+    [book] = accounts.books
+    place, close = TICKERS.index(TICKERS[1]), session._history.close[-1]
+    fills = [line.fill for line in world.store.orders(SLOT) if line.fill and line.order.ticker == TICKERS[1]]
+    paid = sum(fill.notional for fill in fills)
+    assert book.basis[place] == pytest.approx(paid + 7.0 * close[place], rel=1e-9)
+
+
+def test_an_account_that_was_emptied_is_traded_again_once_it_is_funded(tmp_path: Path) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST, options={"limits": STRICT})
+    session = run(world, FIRST, FIRST + 4)
+    transfer(session, Flow(-1e9, dict.fromkeys(TICKERS, -1e9)))
+    run(world, FIRST + 4, FIRST + 6, session)
+    assert [line.value for line in world.lines()][-2:] == [0.0, 0.0]
+    transfer(session, Flow(8_000.0))
+    run(world, FIRST + 6, FIRST + 10, session)
+    lines = world.lines()
+    assert lines[6].flow == lines[6].value == 8_000.0
+    assert sum(line.trades for line in lines[7:]) > 0
+    [returns] = returns_beside(world.store, SLOT, (ACCOUNT,), 0).values()
+    assert np.abs(returns).max() < 0.05
+
+
+def test_the_day_and_the_dashboard_leave_transfers_out(tmp_path: Path) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    session = run(world, FIRST, FIRST + 4)
+    transfer(session, Flow(-6_000.0))
+    run(world, FIRST + 4, FIRST + 24, session)
+    [day] = [text for kind, text in world.told if kind == "day" and "transfers" in text]
+    gained = float(day.partition("(")[2].partition("%")[0])
+    assert abs(gained) < 5.0
+    view = slot_view(world.registry, SeriesCache(world.store), SLOT, world.clock.now())
+    lane = view.lane(ACCOUNT)
+    assert lane is not None
+    assert lane.flow < -1_000.0
+    assert abs(lane.total_return) < 0.1
+    assert lane.max_drawdown < 0.1
+    assert "besides transfers of -" in view.summary
+
+
+def test_the_shadow_follows_the_account(tmp_path: Path, exchange: Exchange) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
+    session = run(world, FIRST, FIRST + 4)
+    exchange.cash += Decimal(4_000)
+    exchange.units["BTC/USD"] = exchange.units.get("BTC/USD", Decimal(0)) + 30
+    run(world, FIRST + 4, FIRST + 8, session)
+    run(world, FIRST + 8, FIRST + 12)
+    shadow, own = world.lines(SHADOW), world.lines()
+    assert own[4].flow == pytest.approx(4_000.0 + 30 * session._history.close[-4][0], rel=0.05)
+    np.testing.assert_allclose([line.value for line in own], [line.value for line in shadow], rtol=1e-3)
+    records = returns_beside(world.store, SLOT, (ACCOUNT, SHADOW), 0)
+    np.testing.assert_allclose(records[ACCOUNT], records[SHADOW], atol=1e-3)
+
+
+def test_a_transfer_while_a_halt_sells_is_found(tmp_path: Path, exchange: Exchange) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
+    session = run(world, FIRST, FIRST + 4)
+    exchange.cash += Decimal(3_000)
+    world.store.halt(SLOT, "by the operator", sells=True)
+    world.clock.wait(10.0)
+    session.pulse()
+    run(world, FIRST + 4, FIRST + 6)
+    assert [line.flow for line in world.lines()] == pytest.approx([0, 0, 0, 0, 3_000, 0], abs=0.01)
+
+
+def test_fees_and_rounding_are_no_transfers(tmp_path: Path, exchange: Exchange) -> None:
+    exchange.fee = Decimal("0.0015")  # the bundle says 0.0025
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
+    run(world, FIRST, FIRST + 12)
+    assert sum(line.trades for line in world.lines()) > 5
+    assert {line.flow for line in world.lines()} == {0.0}
+
+
+def test_two_slots_on_one_account_are_refused(tmp_path: Path, exchange: Exchange) -> None:
+    first = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
+    session = run(first, FIRST, FIRST + 3)
+    second = World(tmp_path, bundle_of(5), bars_of(), FIRST, exchange, slot="other-1h")
+    with pytest.raises(InputError, match=f"slot 'other-1h': slot '{SLOT}' trades the same alpaca account PA0000000001"):
+        second.session()
+    session._clock.stop.set()
+    session.run()  # stopped, but it still holds something
+    with pytest.raises(InputError, match="give the account up there"):
+        second.session()
+    first.store.halt(SLOT, "by the operator", sells=True)
+    session._clock.stop.clear()
+    run(first, FIRST + 3, FIRST + 5, session)
+    session._clock.stop.set()
+    session.run()
+    second.session()
+    with pytest.raises(InputError, match="slot 'other-1h' trades the same alpaca account"):
+        first.session()
+
+
+def test_limits_move_along_with_a_transfer() -> None:
+    def judge(values: list[tuple[float, float]]) -> list[bool]:
+        rules = RiskRules(RiskLimits(drawdown=0.2, daily_loss=0.1))
+        return [
+            rules.judge(Situation(HOUR * bar, 0.0, value, 0.0, None, False, flow)).sell_all
+            for bar, (value, flow) in enumerate(values)
+        ]
+
+    assert judge([(100, 0), (40, -60), (40, 0), (35, 0)]) == [False, False, False, True]
+    assert judge([(100, 0), (95, 0), (195, 100), (170, 0)]) == [False, False, False, True]  # 5 % and 13 % of the day
+    assert judge([(100, 0), (0, -100), (0, 0), (50, 50), (44, 0)]) == [False, False, False, False, True]
+
+
+def test_growth_is_time_weighted() -> None:
+    value, flow = np.array([100.0, 110.0, 60.0, 66.0, 0.0, 50.0, 55.0]), np.array([0.0, 0, -50, 0, -66, 50, 0])
+    np.testing.assert_allclose(growth(value, flow), [1, 1.1, 1.1, 1.21, 1.21, 1.21, 1.331])
+    assert growth(np.zeros(0), np.zeros(0)).tolist() == []
+    assert rebased(100.0, 40.0, 0.0) == 100.0
+    assert rebased(100.0, 0.0, 0.0) == 100.0
