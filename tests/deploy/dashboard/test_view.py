@@ -43,11 +43,11 @@ def test_the_lanes_numbers_are_those_of_their_values(made: Made) -> None:
         for value in values:
             peak = max(peak, value)
             below.append(1.0 - value / peak)
-        assert lane.total_return == pytest.approx(values[-1] / values[0] - 1.0, rel=1e-12, abs=1e-15)
+        assert lane.total_return == pytest.approx(values[-1] / values[0] - 1.0, rel=1e-12, abs=1e-12)
         assert lane.week == pytest.approx(values[-1] / values[-1 - 7 * 24] - 1.0, abs=1e-12)
-        assert lane.month == pytest.approx(values[-1] / values[-1 - 30 * 24] - 1.0, abs=1e-15)
-        assert lane.drawdown == pytest.approx(below[-1], abs=1e-15)
-        assert lane.max_drawdown == pytest.approx(max(below), abs=1e-15)
+        assert lane.month == pytest.approx(values[-1] / values[-1 - 30 * 24] - 1.0, abs=1e-12)
+        assert lane.drawdown == pytest.approx(below[-1], abs=1e-12)
+        assert lane.max_drawdown == pytest.approx(max(below), abs=1e-12)
         assert lane.sharpe is not None
         deviation = statistics.stdev(returns)
         expected = math.sqrt(365.25 * 24) * statistics.fmean(returns) / deviation if deviation else 0.0
