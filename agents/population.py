@@ -21,7 +21,7 @@ class Population:
     """Stacked weights (`flat`, and `weights` as views of it) and frozen normalisers of G slots. Empty slots hold zeros.
 
     state_avg, state_std: (G, 1, obs_dim), applied as (obs - avg) / std; value_avg, value_std: (G, 1, 1), the critic's
-    output is value * std + avg.
+    output is value * std + avg; popart: (G, 1, 1) bool, whose value_avg and value_std follow the returns.
     """
 
     def __init__(self, shape: Shape, device: torch.device) -> None:
@@ -33,6 +33,7 @@ class Population:
         self.state_std = torch.ones(shape.slots, 1, shape.obs_dim, device=device)
         self.value_avg = torch.zeros(shape.slots, 1, 1, device=device)
         self.value_std = torch.ones(shape.slots, 1, 1, device=device)
+        self.popart = torch.zeros(shape.slots, 1, 1, dtype=torch.bool, device=device)
 
     def new_member(self, slot: int, seed: int, initial_log_std: float, state_avg: Tensor, state_std: Tensor) -> None:
         """Put a freshly initialised member into a slot: what ElegantRL's own constructors make of this seed.
@@ -56,6 +57,10 @@ class Population:
         for choice, (earlier, size) in enumerate(chain, start=1):
             networks[0][f"chain.{choice}.weight"] = torch.zeros(size, earlier)
         self.import_member(slot, networks[0] | _facts(shape), networks[1])
+
+    def value_unit(self) -> Tensor:
+        """(G, 1, 1): the unit of value errors: value_std of members with return scaling, 1 of the others."""
+        return torch.where(self.popart & (self.value_std > 0), self.value_std, 1.0)
 
     def inputs(self, obs: Tensor) -> Tensor:
         """What networks take of (G, rows, obs_dim) observations as a rollout keeps them: normalised already, but for

@@ -3,10 +3,10 @@ environment.
 
 It is ElegantRL's PPO: a Gaussian before tanh whose log-probability is that of the sample before tanh, or a categorical
 distribution (`agents.distributions`), a smooth-L1 critic, and separate networks, each with its own gradient clip and
-Adam. It departs from it in four things: every
-transition is used once per epoch (a permutation per member), a truncated episode is bootstrapped with the value of its
-last observation, advantages are normalised over the member's whole rollout, and what is random comes from a stream per
-member.
+Adam. It differs in five points: every transition is used once per epoch (a permutation per member), a truncated episode
+is bootstrapped with the value of its last observation, advantages are normalised over the member's whole rollout, value
+targets are normalised by a running mean and deviation where `popart_beta` is above 0 (`agents.popart`), and all random
+numbers come from a stream per member.
 
 Reading order: `train` collects a rollout, estimates advantages and updates. Nothing in these loops reads a tensor's
 value on the host, except the environment's fault latch, once per rollout; nothing mixes members. A member whose
@@ -27,6 +27,7 @@ from agents.acting import Actors
 from agents.distributions import Distribution, distribution_of
 from agents.networks import Activations, Backward, forward, new_gradients
 from agents.optimizer import Adam
+from agents.popart import scale_values
 from agents.population import Population, StateDict
 from agents.ppo_params import NUMBERS, SCHEDULES, PPOParams
 from agents.rollout import Rollout, Transitions
@@ -47,10 +48,11 @@ _IN_CODE = {
 class RolloutStats(NamedTuple):
     """One rollout of every slot, on the device, (G,) float32; what stands in empty or diverged slots means nothing.
 
-    reward: mean per step; value_loss, approx_kl, clip_fraction, actor_norm, critic_norm: of the rollout's last
-    minibatch, the norms before clipping; explained_variance: of the returns by the values before the update; entropy:
-    in nats (of the Gaussian before tanh as it is after the update; of the last minibatch's categorical
-    distributions); std: mean over actions, 0 where they are discrete; updates: gradient steps made.
+    reward: mean per step; value_loss (of normalised returns with return scaling), approx_kl, clip_fraction, actor_norm,
+    critic_norm: of the rollout's last minibatch, the norms before clipping; explained_variance: of the returns by the
+    values before the update; entropy: in nats (of the Gaussian before tanh as it is after the update; of the last
+    minibatch's categorical distributions); std: mean over actions, 0 where they are discrete; updates: gradient steps
+    made.
     """
 
     reward: Tensor
@@ -74,26 +76,28 @@ class _Slot:
 
 
 class _Terms(NamedTuple):
-    """What a rollout's gradient steps take of the members' numbers: the bounds of the clipped ratio, the loss's
-    derivative for each row's entropy, and for its clipped value error, (G, 1); the largest norm, the KL to stop at
-    (infinite where off), (G,).
+    """What a rollout's gradient steps take of the members' numbers, (G, 1): the bounds of the clipped ratio, the loss's
+    derivative by each row's entropy, the unit of value errors, the loss's derivative by a critic's output per clipped
+    error; (G,): the largest norm, the KL to stop at (infinite where off).
     """
 
     low: Tensor
     high: Tensor
     d_entropy: Tensor
+    unit: Tensor
     pull: Tensor
     max_norm: Tensor
     target_kl: Tensor
 
     @classmethod
-    def of(cls, numbers: Mapping[str, Tensor], value_std: Tensor, minibatch: int) -> _Terms:
-        target = numbers["target_kl"][:, 0]
+    def of(cls, numbers: Mapping[str, Tensor], population: Population, minibatch: int) -> _Terms:
+        target, unit = numbers["target_kl"][:, 0], population.value_unit()[..., 0]
         return cls(
             low=1.0 - numbers["clip"],
             high=1.0 + numbers["clip"],
             d_entropy=numbers["entropy_coef"] / -minibatch,
-            pull=numbers["value_coef"] * value_std / minibatch,
+            unit=unit,
+            pull=numbers["value_coef"] * (population.value_std[..., 0] / unit) / minibatch,
             max_norm=numbers["max_grad_norm"][:, 0],
             target_kl=torch.where(target > 0, target, torch.inf),
         )
@@ -144,6 +148,8 @@ class PPO:
         self.population.new_member(slot, derive_seed(seed, "weights"), params.initial_log_std, state_avg, state_std)
         self.streams.seed(slot, derive_seed(seed, "ppo"))
         self._occupy(slot, _Slot(params, total_rollouts))
+        if params.popart_beta > 0:
+            self.population.value_std[slot] = 0  # no returns are known yet
 
     def remove_member(self, slot: int) -> None:
         """Make a slot empty."""
@@ -151,7 +157,7 @@ class PPO:
         self.optimizer.reset(slot)
         self.streams.seed(slot, None)
         self._slots[slot] = None
-        self._live[slot] = self._diverged[slot] = False
+        self._live[slot] = self._diverged[slot] = self.population.popart[slot] = False
         self._rows(self.rollout.obs, slot).zero_()
         self._memory(slot).zero_()
 
@@ -212,7 +218,7 @@ class PPO:
             target.copy_(state[name])
         self.streams.set_state(slot, state["stream"])
         rollouts, total, schedule, has_obs = state["counters"].tolist()
-        numbers = dict(zip(NUMBERS, state["params"].tolist(), strict=True))
+        numbers = dict(zip(NUMBERS, state["params"].tolist(), strict=False))  # states of before lack the last ones
         params = PPOParams(**numbers, lr_schedule=SCHEDULES[schedule])
         self._occupy(slot, _Slot(params, total, rollouts, bool(has_obs)))
 
@@ -270,8 +276,9 @@ class PPO:
         shape, slots = self.shape, self.shape.slots
         batches = self.rollout.batches(self.streams.permutations(shape.epochs, self.rollout.shuffled))
         self.optimizer.lr = [self._learning_rate(slot) for slot in range(slots)]
+        self._scale_values()
         stop_early = any(member.params.target_kl > 0 for member in self._slots if member)
-        terms = _Terms.of(self._numbers, self.population.value_std[..., 0], shape.minibatch)
+        terms = _Terms.of(self._numbers, self.population, shape.minibatch)
         running = self._live & ~self._diverged
         updates = torch.zeros(slots, device=self.device)
         for rows in batches.unbind(0):
@@ -285,6 +292,13 @@ class PPO:
             std=log_std.exp().sum((1, 2)) / shape.action_dim,
             updates=updates,
         )
+
+    def _scale_values(self) -> None:
+        """Let the value normalisers of members with return scaling follow the rollout's returns."""
+        rollouts = torch.tensor([[member.rollouts if member else 0] for member in self._slots], device=self.device)
+        rate = torch.maximum(self._numbers["popart_beta"], 1.0 / (rollouts + 1))
+        learns = (self._live & ~self._diverged).unsqueeze(-1)
+        scale_values(self.population, *self.rollout.moments(), rate, self.population.popart[..., 0] & learns)
 
     def _minibatch(
         self, rows: Tensor, running: Tensor, terms: _Terms, *, stop_early: bool
@@ -321,8 +335,8 @@ class PPO:
         d_log_prob = torch.where(plain <= clipped, plain, 0.0).mul_(-1.0 / self.shape.minibatch)
         d_output = distribution.backward(d_log_prob, d_entropy, grads)
 
-        # The critic minimises value_coef * smooth L1 of (value - return), whose derivative is the error clipped to 1.
-        error = self.rollout.value(acts.value) - returns
+        # The critic minimises value_coef * smooth L1 of (value - return) / unit; its derivative is the clipped error.
+        error = (self.rollout.value(acts.value) - returns) / terms.unit
         if learned is not None:
             error = torch.where(learned, error, 0.0)
         d_value = error.clamp(-1.0, 1.0).mul_(pull)
@@ -399,6 +413,7 @@ class PPO:
         self._live[slot] = True
         for name, numbers in self._numbers.items():
             numbers[slot] = getattr(member.params, name)
+        self.population.popart[slot] = member.params.popart_beta > 0
         self.optimizer.eps[slot] = member.params.adam_eps
         self.optimizer.weight_decay[slot] = member.params.weight_decay
 

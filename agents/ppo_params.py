@@ -18,7 +18,9 @@ class PPOParams:
     probability ratio; entropy_coef: per nat of entropy; initial_log_std: of the Gaussian before tanh, capped at 0
     throughout; value_coef: scales the critic's gradient (before its clip); max_grad_norm: of each network; target_kl:
     mean KL per minibatch above which a rollout's remaining updates are left out, 0 = off; adam_eps; lr_schedule:
-    constant, linear or cosine over the member's rollouts; weight_decay: AdamW's.
+    constant, linear or cosine over the member's rollouts; weight_decay: AdamW's; popart_beta: scales value targets by
+    the running mean and standard deviation of the returns (`agents.popart`), in which every rollout has this weight (an
+    equal weight until that is smaller), 0 = off.
     """
 
     learning_rate: float = 1e-3
@@ -32,11 +34,12 @@ class PPOParams:
     target_kl: float = 0.0
     adam_eps: float = 1e-5
     weight_decay: float = 0.0
+    popart_beta: float = 0.0
     lr_schedule: str = "constant"
 
     def __post_init__(self) -> None:
         above_zero = ("learning_rate", "clip", "value_coef", "max_grad_norm", "adam_eps")
-        shares = ("gamma", "gae_lambda")
+        shares = ("gamma", "gae_lambda", "popart_beta")
         for name in NUMBERS:
             value = getattr(self, name)
             if name in above_zero:

@@ -187,7 +187,7 @@ class Rollout:
         flat = advantages.view(slots, -1)[:, :samples]
         returns = flat + values[:, :samples]
         side = self._taken().side
-        side[..., -2] = (flat - flat.mean(1, keepdim=True)) / (flat.std(1, keepdim=True) + 1e-4)
+        side[..., -2] = (flat - flat.mean(1, keepdim=True)) / (flat.std(1, keepdim=True) + self._least_deviation())
         side[..., -1] = returns
         return 1.0 - flat.var(1) / (returns.var(1) + 1e-12)
 
@@ -219,10 +219,23 @@ class Rollout:
         flat, values = self._advantages.view(slots, -1)[:, :samples], self._values.view(slots, -1)[:, :samples]
         returns = torch.where(counts, flat + values, 0.0)
         variance = _variance(flat, counts)
-        centred = (flat - _mean(flat, counts)) / (variance.sqrt() + 1e-4)
+        centred = (flat - _mean(flat, counts)) / (variance.sqrt() + self._least_deviation())
         taken.side[..., -2] = torch.where(counts, centred, 0.0)
         taken.side[..., -1] = returns
         return (1.0 - variance / (_variance(returns, counts) + 1e-12))[:, 0]
+
+    def _least_deviation(self) -> Tensor:
+        """(G, 1): what is added to the deviation that advantages are divided by."""
+        unit = torch.where(self.population.popart, self.population.value_std, 1.0)[:, 0]
+        return (1e-4 * unit).clamp_min(1e-30)
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """(G, 1) each: mean and variance of the returns that `estimate` found."""
+        taken = self._taken()
+        returns, counts = taken.side[..., -1], taken.learned
+        if counts is None:
+            return returns.mean(1, keepdim=True), returns.var(1, keepdim=True)
+        return _mean(returns, counts), _variance(returns, counts)
 
     def mean_reward(self) -> Tensor:
         """(G,): per step; where agents come and go, per action, and 0 without any."""

@@ -101,7 +101,7 @@ def test_a_gradient_step_is_that_of_the_present_alone(kind: type[CrewedEnv]) -> 
     ppo.rollout._taken().side[..., -3].masked_fill_(~counted, -1000.0)  # whatever was done there
     some = [torch.nonzero(row)[:8, 0] + first for row, first in zip(counted, (0, 52), strict=True)]
     others = [torch.nonzero(~row)[:8, 0] + first for row, first in zip(counted, (0, 52), strict=True)]
-    terms = _Terms.of(ppo._numbers, ppo.population.value_std[..., 0], 16)
+    terms = _Terms.of(ppo._numbers, ppo.population, 16)
     found = []
     for rest in (others, some):
         rows = torch.cat([torch.cat(pair) for pair in zip(some, rest, strict=True)])

@@ -127,7 +127,7 @@ def test_a_step_is_autograds(kind: type[ToyEnv], recurrent: str) -> None:
             leaf += 0.15 * torch.randn_like(leaf)
         ppo.population.weights.log_std.clamp_(max=0.0)
         rows = ppo.rollout.batches(ppo.streams.permutations(1, ppo.rollout.shuffled))[0]
-        terms = _Terms.of(ppo._numbers, ppo.population.value_std[..., 0], ROWS)
+        terms = _Terms.of(ppo._numbers, ppo.population, ROWS)
         ppo._minibatch(rows, torch.zeros(len(MEMBERS), dtype=torch.bool), terms, stop_early=True)
     counted = ppo._batch.learned
     assert counted is None or (counted.any(1).all() and not counted.all())

@@ -109,7 +109,7 @@ def test_a_rollout_is_what_the_networks_say_of_it_again(kind: str, env_kind: typ
     order = torch.arange(rollout.shuffled).expand(2, 1, -1)
     rows = rollout.batches(order)
     assert sorted(rows[0].tolist()) == [*range(48), *range(52, 100)]
-    running, terms = torch.zeros(2, dtype=torch.bool), _Terms.of(ppo._numbers, ppo.population.value_std[..., 0], 48)
+    running, terms = torch.zeros(2, dtype=torch.bool), _Terms.of(ppo._numbers, ppo.population, 48)
     _, _, _, (log_ratio, error, _) = ppo._minibatch(rows[0], running, terms, stop_early=False)
     learned = ppo._batch.learned if env.crewed else torch.ones_like(log_ratio, dtype=torch.bool)
     assert learned is not None  # an agent's last action before its leave teaches nothing, and isn't lived through again

@@ -208,7 +208,7 @@ def test_advantages_equal_a_scalar_reference(horizon: int, interval: int, cliff:
 CHANGES: dict[str, Any] = {
     "learning_rate": 2e-3, "gamma": 0.8, "gae_lambda": 0.5, "clip": 0.01, "entropy_coef": 0.1, "initial_log_std": -0.3,
     "value_coef": 1.5, "max_grad_norm": 0.05, "target_kl": 1e-4, "adam_eps": 1e-3, "weight_decay": 0.1,
-    "lr_schedule": "linear",
+    "lr_schedule": "linear", "popart_beta": 0.1,
 }  # fmt: skip
 
 
