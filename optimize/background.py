@@ -21,6 +21,11 @@ class Background:
         """Do this when its turn comes."""
         self._pending.append(self._pool.submit(job))
 
+    @property
+    def busy(self) -> bool:
+        """Whether a job is waiting or under way."""
+        return any(not future.done() for future in self._pending)
+
     def wait(self) -> None:
         """Return once everything given so far is done. Raises the first error of a job since the last `wait`."""
         errors = [error for future in self._take() if (error := future.exception()) is not None]

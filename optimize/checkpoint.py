@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,19 +35,31 @@ class MemberState:
     rollouts: int = 0
 
 
+def total_rollouts(members: Sequence[MemberState]) -> int:
+    """How far a trial is: rollouts of all its members. Grows with every rollout of any of them."""
+    return sum(member.rollouts for member in members)
+
+
+def describe_rollouts(members: Sequence[MemberState]) -> str:
+    """ "rollout 12", or "rollouts 8 to 12" where some members are ahead."""
+    fewest, most = min(m.rollouts for m in members), max(m.rollouts for m in members)
+    return f"rollout {most}" if fewest == most else f"rollouts {fewest} to {most}"
+
+
 @dataclass
 class Checkpoint:
     """A trial between rollouts. members: one per fold or seed. rung: rungs reached. seconds: spent training it so far,
     all attempts.
 
-    scores: objective and fold scores of the rungs reached. note: what identifies the trial (seed, params), checked on
-    resuming.
+    curves: by rollout, one row of the algorithm's curves per member that has trained it, since the last rung. note:
+    what identifies the trial (seed, params), checked on resuming.
     """
 
     members: list[MemberState]
     rung: int = 0
     seconds: float = 0.0
     note: dict[str, Any] = field(default_factory=dict)
+    curves: dict[int, list[list[float]]] = field(default_factory=dict)
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
@@ -57,6 +69,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
         for part, state in (("learner", member.learner), ("env", member.env)):
             for name, tensor in (state or {}).items():
                 tensors[f"{fold}.{part}.{name}"] = tensor.detach().cpu().contiguous().clone()
+    tensors |= _packed(checkpoint.curves)
     described = {
         "format": FORMAT,
         "rung": checkpoint.rung,
@@ -89,7 +102,24 @@ def read_checkpoint(path: Path, sha256: str | None = None) -> Checkpoint:
         MemberState(_part(tensors, fold, "learner"), _part(tensors, fold, "env"), int(rollouts))
         for fold, rollouts in enumerate(described["rollouts"])
     ]
-    return Checkpoint(members, int(described["rung"]), float(described["seconds"]), dict(described["note"]))
+    rung, seconds, note = int(described["rung"]), float(described["seconds"]), dict(described["note"])
+    return Checkpoint(members, rung, seconds, note, _unpacked(tensors))
+
+
+def _packed(curves: Mapping[int, list[list[float]]]) -> State:
+    rows = [row for at in sorted(curves) for row in curves[at]]
+    if not rows:
+        return {}
+    counts = [[at, len(curves[at])] for at in sorted(curves)]
+    return {"curves.counts": torch.tensor(counts), "curves.rows": torch.tensor(rows, dtype=torch.float64)}
+
+
+def _unpacked(tensors: Mapping[str, Tensor]) -> dict[int, list[list[float]]]:
+    if "curves.counts" not in tensors:  # none, or a checkpoint made before they were kept
+        return {}
+    rollouts, counts = tensors["curves.counts"].T.tolist()
+    parts = torch.split(tensors["curves.rows"], counts)
+    return {at: part.tolist() for at, part in zip(rollouts, parts, strict=True)}
 
 
 def _part(tensors: Mapping[str, Tensor], fold: int, part: str) -> State | None:

@@ -8,7 +8,8 @@ are made afterwards, and made by the next worker where that did not happen.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,16 @@ from optuna.trial import FrozenTrial, TrialState
 from envs.errors import InputError, RunError
 from optimize.artifacts import announce, announced, publish
 from optimize.background import Background
-from optimize.checkpoint import CHECKPOINT_KEY, Checkpoint, read_checkpoint, write_checkpoint
+from optimize.checkpoint import (
+    CHECKPOINT_KEY,
+    Checkpoint,
+    describe_rollouts,
+    read_checkpoint,
+    total_rollouts,
+    write_checkpoint,
+)
 from optimize.experiment import Evaluation, Experiment
+from optimize.pace import CheckpointPace
 from optimize.storage import TrialLost
 from optimize.study import Plan, StudyHandle
 from optimize.telemetry import Curves
@@ -43,6 +52,8 @@ class Records:
         self.handle, self.experiment = handle, experiment
         self._lost, self._say = lost, say
         self._thread = Background("records")
+        self._kept: dict[int, int] = {}  # trial id to how far its newest checkpoint is
+        self.pace = CheckpointPace(lambda: self._thread.busy)
 
     def wait(self) -> None:
         """Return once everything is on disk. Raises what went wrong (OSError: a full disk)."""
@@ -73,13 +84,22 @@ class Records:
 
         self._thread.submit(write)
 
+    def checkpoints(self, trainings: Sequence[Training]) -> None:
+        """Checkpoints of the trials that have advanced since their last ones, inside a rung."""
+        for training in trainings:
+            if self._kept.get(training.plan.trial_id) != total_rollouts(training.members):
+                self.checkpoint(training)
+
     def checkpoint(self, training: Training) -> None:
         """Write a checkpoint of the trial as it is now, beside the training that goes on."""
         write = self._checkpoint_of(training)
+        self._kept[training.plan.trial_id] = total_rollouts(training.members)
 
         def job() -> None:
+            began = time.perf_counter()
             try:
                 write()
+                self.pace.spent(time.perf_counter() - began)
             except TrialLost:
                 self._lost(training.plan.trial_id)
             except FileNotFoundError:
@@ -105,9 +125,10 @@ class Records:
     def _file_of(self, training: Training) -> tuple[Path, Checkpoint]:
         plan = training.plan
         # The trainer replaces a member's state as a whole, so the list is all that has to be kept.
-        content = Checkpoint(list(training.members), training.rung, training.seconds, note_of(plan))
+        note, curves = note_of(plan), {rollout: list(rows) for rollout, rows in training.curves.items()}
+        content = Checkpoint(list(training.members), training.rung, training.seconds, note, curves)
         token = self.handle.storage.held().get(plan.trial_id, "")
-        name = f"checkpoint-{max(m.rollouts for m in content.members):07d}-{token[:8]}.safetensors"
+        name = f"checkpoint-{total_rollouts(content.members):09d}-{token[:8]}.safetensors"
         return self.handle.trial_dir(plan.number) / name, content
 
     def _checkpoint_of(self, training: Training) -> Callable[[], None]:
@@ -116,16 +137,21 @@ class Records:
 
         def write() -> None:
             """The file, then its record under the attempt's token; only then is the one before superfluous."""
+            before = [old for old in path.parent.glob("checkpoint-*.safetensors") if old != path]
             sha256 = write_checkpoint(path, content)
-            recorded = {"path": f"{path.parent.name}/{path.name}", "sha256": sha256, "rung": content.rung}
+            recorded = {
+                "path": f"{path.parent.name}/{path.name}",
+                "sha256": sha256,
+                "rung": content.rung,
+                "rollouts": total_rollouts(content.members),
+            }
             try:
                 storage.set_trial_user_attr(trial_id, CHECKPOINT_KEY, recorded)
             except TrialLost:
                 path.unlink(missing_ok=True)
                 raise
-            for old in path.parent.glob("checkpoint-*.safetensors"):
-                if old != path:
-                    old.unlink(missing_ok=True)
+            for old in before:  # not what the trial's next holder may have written meanwhile
+                old.unlink(missing_ok=True)
 
         return write
 
@@ -134,11 +160,15 @@ class Records:
         either way.
         """
         plan = training.plan
+        self._kept.pop(plan.trial_id, None)
         checkpoint = self._unrecorded(plan) or self._recorded(plan)
         if checkpoint is None:
             return
-        self._say(f"trial {plan.number} goes on from rung {checkpoint.rung} (rollout {checkpoint.members[0].rollouts})")
+        at = describe_rollouts(checkpoint.members)
+        self._say(f"trial {plan.number} goes on from rung {checkpoint.rung} ({at})")
         training.members, training.rung, training.seconds = checkpoint.members, checkpoint.rung, checkpoint.seconds
+        training.curves.update(checkpoint.curves)
+        self._kept[plan.trial_id] = total_rollouts(training.members)
 
     def _recorded(self, plan: Plan) -> Checkpoint | None:
         """The checkpoint that the database knows of."""
@@ -154,9 +184,10 @@ class Records:
         """A newer one that no worker came to record: it was killed, or the database was away. Rungs beyond those that
         were reported have to be trained again, to be reported.
         """
-        recorded = Path(plan.checkpoint["path"]).name if plan.checkpoint else ""
-        for path in sorted(self.handle.trial_dir(plan.number).glob("checkpoint-*.safetensors"), reverse=True):
-            if path.name.split("-")[1] <= recorded[len("checkpoint-") :].split("-")[0]:
+        recorded = _rollouts_of(Path(plan.checkpoint["path"])) if plan.checkpoint else -1
+        found = self.handle.trial_dir(plan.number).glob("checkpoint-*.safetensors")
+        for path in sorted(found, key=_rollouts_of, reverse=True):
+            if _rollouts_of(path) <= recorded:
                 break
             with suppress(InputError):
                 checkpoint = self._read(plan, path)
@@ -211,6 +242,11 @@ class Records:
         except (OSError, RunError) as error:  # the trial is complete without it, and the next worker tries again
             said = error.strerror if isinstance(error, OSError) else None
             self._say(f"trial {trial.number}: its picture could not be made ({said or error})")
+
+
+def _rollouts_of(path: Path) -> int:
+    """How far the checkpoint in this file is, by its name."""
+    return int(path.name.split("-")[1])
 
 
 def note_of(plan: Plan) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from envs.crypto.splits import CrossValidation
 from envs.errors import InputError, RunError
 from envs.files import write_atomic
 from optimize.artifacts import draw_equity, write_trial
-from optimize.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from optimize.checkpoint import Checkpoint, describe_rollouts, read_checkpoint, write_checkpoint
 from optimize.crypto_experiment import CryptoEvaluation, CryptoExperiment
 from optimize.fit import fit_budget, fit_minibatch, most_envs, refuse_misfit
 from optimize.freeze import choose_slots
@@ -132,9 +132,11 @@ def run(
         nonlocal steps
         steps += count
 
-    trainer = Trainer(experiment, stop=stop, progress=progress, say=say)
-    training = trainer.start(plan)
     out = Path(train["out"]) if train["out"] else None
+    trainer = Trainer(
+        experiment, stop=stop, progress=progress, say=say, keep=lambda trainings: _keep(out, trainings[0], note)
+    )
+    training = trainer.start(plan)
     if train["start_from"]:
         _start_from(Path(train["start_from"]), trainer, training, note, say)
     values: list[float] = []
@@ -151,6 +153,7 @@ def run(
         f"{spec.slots} members)"
     )
     while training.rung < spec.rungs:
+        trainer.pace.begun()
         try:
             trainer.advance([training], lambda t: t.rung + 1)
             evaluation = evaluate()
@@ -340,7 +343,7 @@ def _start_from(
     if path.name.startswith("checkpoint"):
         checkpoint = read_checkpoint(path)
         if checkpoint.note == note and len(checkpoint.members) == len(training.members):
-            say(f"going on from {path}: rung {checkpoint.rung}, rollout {checkpoint.members[0].rollouts}")
+            say(f"going on from {path}: rung {checkpoint.rung}, {describe_rollouts(checkpoint.members)}")
             training.members, training.rung, training.seconds = checkpoint.members, checkpoint.rung, checkpoint.seconds
             return
         training.initial = trainer.actors_of(

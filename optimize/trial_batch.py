@@ -26,6 +26,7 @@ from envs.sizing import out_of_memory
 from envs.streams import derive_seed
 from optimize.checkpoint import MemberState, State
 from optimize.experiment import Evaluation, Experiment
+from optimize.pace import CheckpointPace
 from optimize.study import Plan
 
 
@@ -75,9 +76,10 @@ class _Seat:
 class Trainer:
     """Trains trials of one shape on one device.
 
-    stop: asked between rollouts; True interrupts. progress: told the environment steps of each rollout. slots: members
-    to compute at once, fewer than the study's G on some machines. ran_out: told how many there are from now on, when
-    memory ran out.
+    stop: asked between rollouts; True interrupts. keep: given the trials in training, inside a rung, between two
+    rollouts, whenever `pace` says that checkpoints are due. progress: told the environment steps of each rollout.
+    slots: members to compute at once, fewer than the study's G on some machines. ran_out: told how many there are from
+    now on, when memory ran out.
     """
 
     def __init__(
@@ -89,9 +91,12 @@ class Trainer:
         say: Callable[[str], None] = lambda _: None,
         slots: int | None = None,
         ran_out: Callable[[int], None] = lambda _: None,
+        keep: Callable[[Sequence[Training]], None] | None = None,
+        pace: CheckpointPace | None = None,
     ) -> None:
         self.experiment, self.spec = experiment, experiment.spec
         self.stop, self.progress, self.say, self.ran_out = stop, progress, say, ran_out
+        self.keep, self.pace = keep, pace or CheckpointPace()
         self.slots = slots or experiment.spec.slots
         self._together = experiment.spec.trials_per_batch  # trials evaluated at once
         self.seconds = 0.0
@@ -99,6 +104,8 @@ class Trainer:
         self._env: Any = None  # a `VecEnv` as the experiment makes it, and seats members in it
         self._learner: Learner | None = None
         self._shape: tuple[tuple[str, int], ...] = ()
+        self._in_training: Sequence[Training] = ()
+        self._counted = 0.0  # when seconds were last added to the trials
 
     def start(self, plan: Plan) -> Training:
         """A trial from the beginning. Its members are made when they are first loaded."""
@@ -115,7 +122,8 @@ class Trainer:
         is met with programs of fewer slots; RunError where one slot is too many.
         """
         began = time.monotonic()
-        seconds = {id(t): t.seconds for t in trainings}
+        self._counted = began
+        self._in_training = trainings
         try:
             while True:
                 waiting = [
@@ -129,19 +137,25 @@ class Trainer:
                     return
                 # Members with equally much left share a program, so that all of its slots are used to the end.
                 left = {seat: self.spec.rung_end(rung(seat.training)) - seat.state.rollouts for seat in waiting}
-                most = max(left.values())
+                most, *fewer = sorted(set(left.values()), reverse=True)
                 group = [seat for seat in waiting if left[seat] == most][: self.slots]
+                # A program that is not full catches up with members that are ahead, and is joined by them.
+                rollouts = most - fewer[0] if fewer and len(group) < self.slots else most
                 try:
-                    self._train(group, most)
+                    self._train(group, rollouts)
                 except (RuntimeError, MemoryError) as error:
                     if not out_of_memory(error):
                         raise
                     self._smaller(error)
         finally:
-            spent = time.monotonic() - began
-            self.seconds += spent
-            for training in trainings:
-                training.seconds = seconds[id(training)] + spent
+            self._count_seconds()
+            self.seconds += time.monotonic() - began
+
+    def _count_seconds(self) -> None:
+        now = time.monotonic()
+        for training in self._in_training:
+            training.seconds += now - self._counted
+        self._counted = now
 
     def _smaller(self, error: BaseException) -> None:
         """Give up the programs in memory and go on with half as many slots: the same experiment, to rounding."""
@@ -230,18 +244,34 @@ class Trainer:
             for seat, first, row in zip(group, begun, rows, strict=False):
                 seat.training.curves[first + done].append(row)
             stopped = self.stop()
+            if self.keep is not None and not stopped and done < rollouts and self.pace.due():
+                self._keep_now(take)
             return stopped
 
+        def take() -> None:
+            for slot, seat in enumerate(group):
+                state = MemberState(learner.get_member(slot), env.get_member(slot), begun[slot] + done)
+                seat.training.members[seat.member] = state
+
         learner.train(env, rollouts, on_rollout)
-        for slot, (seat, diverged) in enumerate(zip(group, learner.diverged, strict=False)):
+        take()
+        for seat, diverged in zip(group, learner.diverged, strict=False):
             training = seat.training
-            state = MemberState(learner.get_member(slot), env.get_member(slot), begun[slot] + done)
-            training.members[seat.member] = state
             if diverged and not training.fault:
-                at = f"{self.experiment.member} {seat.member}, by rollout {state.rollouts} of {self.spec.rollouts}"
+                at = f"{self.experiment.member} {seat.member}, by rollout {seat.state.rollouts} of {self.spec.rollouts}"
                 training.fault = f"diverged: {at} the gradient was not finite"
         if stopped:
             raise Interrupted
+
+    def _keep_now(self, take: Callable[[], None]) -> None:
+        """Have a checkpoint written of the trials in training, as they are now."""
+        self.pace.begun()
+        began = time.perf_counter()
+        take()
+        self._count_seconds()
+        assert self.keep is not None
+        self.keep([training for training in self._in_training if not training.fault])
+        self.pace.spent(time.perf_counter() - began)
 
     # -- evaluation
     # ---------------------------------------------------------------------------------------------------------------

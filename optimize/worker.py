@@ -18,6 +18,7 @@ from rich.console import Console
 
 from envs.errors import TryAgainLater
 from envs.supervisor import Supervisor
+from optimize.checkpoint import describe_rollouts
 from optimize.deaths import CrashFile
 from optimize.experiment import Evaluation, Experiment
 from optimize.measure import make_chunks
@@ -222,6 +223,8 @@ class Worker:
             say=self.telemetry.say,
             slots=slots,
             ran_out=lambda left: self.chunks.ran_out(shape, left),
+            keep=self.records.checkpoints,
+            pace=self.records.pace,
         )
         trainings = [trainer.start(plan) for plan in plans]
         for training in trainings:
@@ -243,6 +246,7 @@ class Worker:
         self._asked = time.monotonic()
         try:
             while trainings:
+                self.records.pace.begun()
                 self._describe([t.plan for t in trainings], min(t.rung for t in trainings) + 1)
                 self._done_steps, self._want_steps = (
                     0,
@@ -263,7 +267,7 @@ class Worker:
                         trainings = self._without_lost(trainings)
                         continue
                     self.records.wait()  # or an older checkpoint would be recorded after the one that is written now
-                    for training in trainings:
+                    for training in self._fail_diverged(trainings):
                         self._put_back(training, with_checkpoint=True)
                     return
                 trainings = self._rung(trainer, trainings, evaluations)
@@ -458,9 +462,8 @@ class Worker:
         except TrialLost:
             self._drop(training)
             return
-        self.telemetry.say(
-            f"trial {training.plan.number} put back at rollout {training.members[0].rollouts} of {self.spec.rollouts}"
-        )
+        at = describe_rollouts(training.members)
+        self.telemetry.say(f"trial {training.plan.number} put back at {at} of {self.spec.rollouts}")
 
 
 def device_name(device: torch.device) -> str:

@@ -25,6 +25,7 @@ from optimize.search_space import SearchSpace, Settings, Subject, load_space
 from optimize.spec import GameSpec, StudySpec
 from optimize.study import Plan
 from optimize.trial_batch import Interrupted, Trainer, Training
+from tests.optimize.checkpointing import EveryRollout, kept_in
 from tests.optimize.conftest import Running
 from tests.optimize.study_files import open_handle
 
@@ -119,7 +120,7 @@ def test_members_that_remember_are_judged_by_whole_episodes(tmp_path: Path) -> N
 def test_other_algorithms_are_searched_in_the_same_way(game: str, algorithm: str, tmp_path: Path) -> None:
     subject = Subject(game, algorithm)
     space = SearchSpace("none", 1, {table: {} for table in subject.tables}, subject)
-    experiment = make_experiment(game, algorithm=algorithm, space=space.to_dict(), budget=256, episodes=2)
+    experiment = make_experiment(game, algorithm=algorithm, space=space.to_dict(), budget=384, rungs=1, episodes=2)
     learner = subject.learner.shape
     fewer = {name: size for name, size in (("epochs", 2), ("updates", 8)) if name in learner}
     shape = {**learner, "net_width": 8, "minibatch": 32, **fewer}
@@ -129,6 +130,12 @@ def test_other_algorithms_are_searched_in_the_same_way(game: str, algorithm: str
     alone = Trainer(experiment)
     assert to_the_end(alone, [alone.start(trials[1])])[1] == in_company[1]
     assert in_company[0][2] != in_company[1][2]
+    kept: list[Training] = []
+    keeping = Trainer(experiment, keep=kept_in(tmp_path, kept), pace=EveryRollout())
+    assert to_the_end(keeping, [keeping.start(trials[1])])[1] == in_company[1]
+    resumed = Trainer(experiment)
+    for torn in (kept[0], kept[-1]):
+        assert to_the_end(resumed, [torn])[1] == in_company[1]
     training = trainer.start(trials[0])
     trainer.advance([training], lambda _: 1)
     evaluation = trainer.evaluate([training])[0]

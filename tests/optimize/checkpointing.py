@@ -1,0 +1,32 @@
+"""Checkpoints after every rollout, and trials resumed from their files."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from optimize.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from optimize.pace import CheckpointPace
+from optimize.trial_batch import Training
+
+
+class EveryRollout(CheckpointPace):
+    """A checkpoint is always due."""
+
+    def due(self) -> bool:
+        return True
+
+
+def kept_in(folder: Path, kept: list[Training]) -> Callable[[Sequence[Training]], None]:
+    """A `Trainer.keep` that writes each checkpoint, reads it back, and appends the trial as resumed from it."""
+
+    def keep(trainings: Sequence[Training]) -> None:
+        for training in trainings:
+            path = folder / f"{len(kept)}.safetensors"
+            curves = dict(training.curves)
+            sha256 = write_checkpoint(path, Checkpoint(list(training.members), training.rung, 1.0, {}, curves))
+            back = read_checkpoint(path, sha256)
+            kept.append(Training(training.plan, back.members, back.rung, curves=defaultdict(list, back.curves)))
+
+    return keep
