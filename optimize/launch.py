@@ -101,24 +101,43 @@ def own_arguments(index: int, log_file: Path | None, metrics_port: int | None, m
 def run_on_all(arguments: Sequence[str], own: Sequence[Sequence[str]]) -> None:
     """Run one worker process per GPU, pass signals on, and wait for all.
 
-    arguments: what all get; own: what each gets after them. Raises RunError where one of them failed; the others then
-    go on to the study's end.
-    """
-    workers = [subprocess.Popen([sys.executable, "-m", "sweepd", *arguments, *extra]) for extra in own]
+    Each worker has a process group of its own: Ctrl-C on the terminal reaches this process alone, so each worker gets
+    every signal exactly once (the second one ends it at once). SIGINT, SIGTERM and SIGHUP (unless ignored, as under
+    nohup) are passed on as SIGTERM.
 
-    def forward(signum: int, _frame: FrameType | None) -> None:
+    arguments: what all get; own: what each gets after them. Raises RunError where one of them failed; the others then
+    go on to the study's end. A worker that was ended by a signal passed on has not failed.
+    """
+    workers: list[subprocess.Popen[bytes]] = []
+    told: set[int] = set()
+    asked = False
+
+    def forward(_signum: int = 0, _frame: FrameType | None = None) -> None:
+        nonlocal asked
+        asked = True
         for worker in workers:
             if worker.poll() is None:
-                worker.send_signal(signum)
+                worker.send_signal(signal.SIGTERM)
+                told.add(worker.pid)
 
-    before = {s: signal.signal(s, forward) for s in (signal.SIGINT, signal.SIGTERM)}
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    handled = [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
+    before = {s: signal.signal(s, forward) for s in handled}
     try:
+        for extra in own:
+            if asked:
+                break
+            command = [sys.executable, "-m", "sweepd", *arguments, *extra]
+            workers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0))
+            if asked and workers[-1].pid not in told:  # the signal came before this worker was in the list
+                workers[-1].send_signal(signal.SIGTERM)
         while any(worker.poll() is None for worker in workers):
             time.sleep(0.2)
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
-    failed = [str(index) for index, worker in enumerate(workers) if worker.returncode]
+    ended = {0, -signal.SIGTERM, 128 + signal.SIGTERM} if asked else {0}
+    failed = [str(index) for index, worker in enumerate(workers) if worker.returncode not in ended]
     if failed:
         raise RunError(
             f"the worker{'s' if len(failed) > 1 else ''} on GPU {', '.join(failed)} failed; their messages are above"

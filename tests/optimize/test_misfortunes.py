@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import signal
 import sqlite3
@@ -215,11 +216,11 @@ def test_one_process_per_gpu_gets_the_signals_and_a_failure_is_named(
     started: list[list[str]] = []
     real = subprocess.Popen
 
-    def start(command: list[str]) -> subprocess.Popen[bytes]:
+    def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         started.append(command)
         script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); open(sys.argv[1], 'w'); " \
             "time.sleep(60 * (sys.argv[2] == '0')); sys.exit(3)"  # fmt: skip
-        return real([sys.executable, "-c", script, str(tmp_path / command[-1]), command[-1]])
+        return real([sys.executable, "-c", script, str(tmp_path / command[-1]), command[-1]], **options)
 
     monkeypatch.setattr(launch.subprocess, "Popen", start)
 
@@ -234,3 +235,48 @@ def test_one_process_per_gpu_gets_the_signals_and_a_failure_is_named(
         launch.run_on_all(["train"], [["--gpu", "0"], ["--gpu", "1"]])
     thread.join()
     assert started == [[sys.executable, "-m", "sweepd", "train", "--gpu", str(index)] for index in range(2)]
+
+
+COUNTING = """
+import os, pathlib, signal, sys, time
+mine = pathlib.Path(sys.argv[1])
+got = []
+for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(signum, lambda *_: got.append(1))
+(mine / "begun").touch()
+until = time.monotonic() + 60
+while not got and time.monotonic() < until:
+    time.sleep(0.01)
+time.sleep(0.5)
+(mine / "signals").write_text(f"{len(got)} {os.getpgrp() == os.getpid()}")
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_of_the_terminal_reaches_each_gpus_worker_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signum: int
+) -> None:
+    """A terminal signals the whole foreground process group."""
+    folders = [tmp_path / str(index) for index in range(2)]
+    for folder in folders:
+        folder.mkdir()
+    real = subprocess.Popen
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        return real([sys.executable, "-c", COUNTING, str(tmp_path / command[-1])], **options)
+
+    monkeypatch.setattr(launch.subprocess, "Popen", start)
+
+    def parent() -> None:
+        os.setsid()
+        launch.run_on_all(["train"], [["--gpu", "0"], ["--gpu", "1"]])
+
+    process = multiprocessing.get_context("fork").Process(target=parent)
+    process.start()
+    assert process.pid is not None
+    wait_for(lambda: all((folder / "begun").exists() for folder in folders))
+    os.killpg(process.pid, signum)
+    process.join(60)
+    assert process.exitcode == 0
+    # Two equal signals may arrive as one: that the terminal does not signal the workers' groups is what counts.
+    assert [(folder / "signals").read_text() for folder in folders] == ["1 True", "1 True"]
