@@ -4,8 +4,14 @@
 #   ./start_vectorized_training.sh                    a demo: synthetic market, small study, promotion, paper replay (≈ 5 minutes)
 #   ./start_vectorized_training.sh --smoke            the same in under a minute
 #   ./start_vectorized_training.sh --data-dir DIR …   your bars; every flag of `sweepd train` passes through (see --help)
-#   ./start_vectorized_training.sh --detach …         in the background, logging to logs/worker_vectorized.log
+#   ./start_vectorized_training.sh --env cartpole …   a game
+#   ./start_vectorized_training.sh --study-name S …   an existing study goes on
+#   ./start_vectorized_training.sh --detach …         in the background, logging to logs/worker_vectorized.log; returns once the
+#                                                     worker is ready, or has ended: then with its exit code (2: wrong input)
 #   ./start_vectorized_training.sh --install-only     install and stop
+#
+# The demo runs only where no argument says what to train on (also with --n-trials 80 alone): none of --data-dir, --config, --env,
+# --scenario, --env-param, --tickers, --study-name, --storage, and no SWEEPD_STORAGE.
 #
 # Started again for a study that a worker is already running, it asks that worker to put its trials back and takes over.
 #
@@ -76,36 +82,64 @@ install() {
 
 detach=0
 install_only=0
-market=0 # whether the arguments say which bars to train on
+subject=${SWEEPD_STORAGE:-} # not empty: something says what to train on, or in which database the study is
 arguments=()
-for argument in "$@"; do
+while [ $# -gt 0 ]; do
+    argument=$1
+    shift
+    if [ "$argument" = --storage ] && [ $# -gt 0 ]; then
+        argument=--storage=$1
+        shift
+    fi
+    case ${argument%%=*} in
+        --data-dir | --config | --env | --scenario | --env-param | --tickers | --study-name | --storage | --demo | --smoke | --help)
+            subject=$argument
+            ;;
+    esac
     case $argument in
         --detach) detach=1 ;;
         --install-only) install_only=1 ;;
-        --data-dir | --data-dir=* | --config | --config=* | --demo | --smoke | --help)
-            market=1
-            arguments+=("$argument")
+        --storage=*://*:*@*) # every user of the machine can read the arguments of a process
+            say "warning: passing --storage on as SWEEPD_STORAGE, since it holds a password; set SWEEPD_STORAGE yourself instead"
+            export SWEEPD_STORAGE=${argument#--storage=}
             ;;
         *) arguments+=("$argument") ;;
     esac
 done
-[ "$market" = 1 ] || arguments=(--demo ${arguments[@]+"${arguments[@]}"})
 
 install
 [ "$install_only" = 0 ] || exit 0
+if [ -z "$subject" ]; then
+    say "no argument says what to train on (--data-dir, --env, --config, --study-name, …): running the demo (--demo)"
+    arguments=(--demo ${arguments[@]+"${arguments[@]}"})
+fi
 cd "$here"
 # ROCm: look kernels up instead of benchmarking each new shape for minutes.
 export MIOPEN_FIND_MODE=${MIOPEN_FIND_MODE:-FAST} MIOPEN_LOG_LEVEL=${MIOPEN_LOG_LEVEL:-3}
 if [ "$detach" = 0 ]; then
-    exec "$venv/bin/sweepd" train "${arguments[@]}"
+    exec "$venv/bin/sweepd" train ${arguments[@]+"${arguments[@]}"}
 fi
+
+# The worker creates this file once it has joined its study and is about to train. Until then it may still find that its input is wrong.
+signs=$(mktemp -d)
+trap 'rm -rf "$signs"' EXIT
+log=logs/worker_vectorized.log
 mkdir -p logs
-setsid nohup "$venv/bin/sweepd" train "${arguments[@]}" >>logs/worker_vectorized.log 2>&1 </dev/null &
+touch "$log"
+begin=$(($(wc -c <"$log") + 1))
+SWEEPD_READY_FILE=$signs/ready setsid nohup "$venv/bin/sweepd" train ${arguments[@]+"${arguments[@]}"} >>"$log" 2>&1 </dev/null &
 worker=$!
-sleep 2
-if ! kill -0 "$worker" 2>/dev/null && ! wait "$worker"; then
-    tail -n 5 logs/worker_vectorized.log >&2
-    refuse "the worker ended at once; its last lines are above (logs/worker_vectorized.log)"
+say "starting process $worker, which logs to $log"
+trap 'say "process $worker goes on starting; stop it with: kill $worker"; exit 130' INT
+while [ ! -e "$signs/ready" ] && kill -0 "$worker" 2>/dev/null; do
+    sleep 0.2
+done
+if ! kill -0 "$worker" 2>/dev/null; then
+    code=0
+    wait "$worker" || code=$?
+    tail -c "+$begin" "$log" | tail -n 20 >&2
+    say "the worker has ended with exit code $code; the end of $log is above" >&2
+    exit "$code"
 fi
-say "the worker runs in the background as process $worker; follow it with: tail -f logs/worker_vectorized.log"
+say "the worker runs in the background as process $worker; follow it with: tail -f $log"
 say "ask it to stop (its trials are put back, nothing is lost) with: kill $worker"

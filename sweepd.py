@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import subprocess
 import sys
+import traceback
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
+from types import TracebackType
 from typing import Annotated, Any
 
 import psutil
@@ -26,6 +29,7 @@ from deploy.dashboard.command import dashboard_command
 from deploy.dashboard.source import Search
 from envs.commands import data_app
 from envs.crypto.timeframe import bar_seconds
+from envs.database_url import STORAGE_VARIABLE, hide_password
 from envs.errors import InputError, RunError, TryAgainLater
 from optimize.commands import search_commands
 from optimize.spec import CryptoSpec
@@ -93,7 +97,7 @@ def _deployment(handle: StudyHandle, *words: str) -> tuple[list[str], dict[str, 
 
     The database's URL may hold a password, so it is not put where `ps` shows it.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "SWEEPD_STORAGE": handle.storage.url}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", STORAGE_VARIABLE: handle.storage.url}
     where = ("--study-name", handle.name, "--runs-dir", str(handle.run_dir.parent))
     return [sys.executable, "-m", "sweepd", *words, *where], environment
 
@@ -153,7 +157,14 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Entry point: wrong input is one sentence and exit code 2, a fault while running one sentence and exit code 1, or
     75 where the same command is worth starting again later.
+
+    A character that the output's encoding (ASCII, Latin-1) lacks is printed as a question mark. Passwords of database
+    URLs are hidden in messages and tracebacks.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    sys.excepthook = _print_traceback
     try:
         build_app()()
     except InputError as error:
@@ -170,8 +181,12 @@ def main() -> None:
     else:
         return
     Console(stderr=True).print("[bold red]error:[/] ", end="")
-    Console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(hide_password(message), markup=False, highlight=False, soft_wrap=True)
     sys.exit(code)
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    sys.stderr.write(hide_password("".join(traceback.format_exception(kind, error, trace))))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from deploy.rules import parse_limits, with_limits
 from deploy.scoring import bars_of
 from deploy.studies import attach, find_study, storage_url
 from deploy.trade_commands import trade_command
+from envs.database_url import STORAGE_VARIABLE, warn_of_password
 from envs.errors import InputError, RunError
 from envs.supervisor import Supervisor
 
@@ -50,7 +51,8 @@ def promote_command(
         str | None,
         typer.Option(
             "--storage",
-            envvar="SWEEPD_STORAGE",
+            envvar=STORAGE_VARIABLE,
+            callback=warn_of_password,
             help="Database of the study: a SQLite file or a URL; default runs/sweepd.db.",
         ),
     ] = None,
@@ -168,7 +170,7 @@ def promote_command(
 
 def after_study_command(
     study_name: Annotated[str, typer.Option("--study-name")],
-    storage: Annotated[str | None, typer.Option("--storage", envvar="SWEEPD_STORAGE")] = None,
+    storage: Annotated[str | None, typer.Option("--storage", envvar=STORAGE_VARIABLE)] = None,
     runs_dir: Annotated[Path | None, typer.Option("--runs-dir")] = None,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,

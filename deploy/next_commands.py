@@ -12,6 +12,7 @@ from deploy.options import DEPLOYMENTS
 from deploy.promotion import AnyPromotion, Judged
 from deploy.registry import Registry
 from deploy.studies import FoundStudy, storage_url
+from envs.database_url import remove_password
 from envs.invocation import program
 
 
@@ -47,7 +48,7 @@ def study_flags(study: FoundStudy) -> str:
     """
     words = ["--study-name", study.name]
     if study.storage != storage_url(None):
-        words += ["--storage", make_url(study.storage).set(password=None).render_as_string()]
+        words += ["--storage", remove_password(study.storage)]
     if study.runs_dir is not None:
         words += ["--runs-dir", str(study.runs_dir)]
     return f" {shlex.join(words)}"
@@ -58,7 +59,7 @@ def registry_flags(registry: Registry) -> str:
     words = [] if registry.folder == DEPLOYMENTS else ["--deployments", str(registry.folder)]
     url = registry.database.url
     if url != make_url(f"sqlite:///{registry.folder / 'registry.db'}"):
-        words += ["--registry", url.set(password=None).render_as_string()]
+        words += ["--registry", remove_password(url.render_as_string(hide_password=False))]
     return "".join(f" {shlex.quote(word)}" for word in words)
 
 

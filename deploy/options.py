@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from envs.database_url import warn_of_password
+
 DEPLOYMENTS = Path("deployments")
 
 # Read by every command, also where a worker asks the registry on its own account.
@@ -22,6 +24,7 @@ RegistryUrl = Annotated[
     typer.Option(
         "--registry",
         envvar=REGISTRY_VARIABLE,
+        callback=warn_of_password,
         help="SQLAlchemy URL of the registry; default: registry.db in the deployments folder.",
     ),
 ]

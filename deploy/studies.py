@@ -18,6 +18,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from deploy.bundle_files import MEMBERS_FILE, sha256
+from envs.database_url import database_url, hide_password
 from envs.errors import InputError
 from envs.study_folder import study_folder
 
@@ -79,12 +80,8 @@ class FoundStudy:
 
 
 def storage_url(storage: str | None) -> str:
-    """The database URL that `--storage` means: none is `runs/sweepd.db`, a path is a SQLite file."""
-    if storage is None:
-        storage = str(Path("runs") / "sweepd.db")
-    if storage.startswith("postgresql://"):
-        return "postgresql+psycopg://" + storage.removeprefix("postgresql://")
-    return storage if "://" in storage else f"sqlite:///{Path(storage).resolve()}"
+    """The database URL for `--storage`: none is `runs/sweepd.db`. See `database_url`."""
+    return database_url(str(Path("runs") / "sweepd.db") if storage is None else storage)
 
 
 def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> FoundStudy:
@@ -99,11 +96,11 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
         InputError: there is no such storage or study, sweepd did not make it, or the folder that holds the weights of
             its complete trials is missing.
     """
+    shown = hide_password(storage)
     try:
         url = make_url(storage)
-    except ArgumentError as error:
-        raise InputError(f"--storage {storage!r} is not a database URL like sqlite:///runs/sweepd.db") from error
-    shown = url.render_as_string(hide_password=True)
+    except (ArgumentError, ValueError) as error:  # ValueError: the port is not a number
+        raise InputError(f"--storage {shown} is not a database URL like sqlite:///runs/sweepd.db") from error
     if url.get_backend_name() == "sqlite" and (not url.database or not Path(url.database).exists()):
         raise InputError(
             f"--storage {shown} does not exist; name the database of a study, or start one with sweepd train"

@@ -13,6 +13,7 @@ from typing import Any, TextIO, cast
 
 from rich.console import Console
 
+from envs.database_url import hide_password
 from envs.errors import InputError
 
 FORMATS = ("plain", "json")
@@ -21,19 +22,29 @@ MAX_BYTES, BACKUPS = 10_000_000, 5
 WIDTH = 160  # columns of tables in a log
 
 
+class _Plain(logging.Formatter):
+    """Date, time and message, without the passwords of URLs."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return hide_password(super().format(record))
+
+
 class _Json(logging.Formatter):
-    """One object per line: time (UTC), level, message, then what else is known."""
+    """One object per line, in ASCII: time (UTC), level, message (without the passwords of URLs), then other fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
-            "message": record.getMessage(),
+            "message": hide_password(record.getMessage()),
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str, ensure_ascii=False)
+            entry["traceback"] = hide_password(self.formatException(record.exc_info))
+        return json.dumps(entry, default=str)
 
 
 class _Lines(io.TextIOBase):
@@ -63,7 +74,7 @@ class LogConsole(Console):
         self._shown: logging.Logger | None = None
         self._kept: logging.Logger | None = None
         self._copy: Console | None = None
-        form = _Json() if log_format == "json" else logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
+        form = _Json() if log_format == "json" else _Plain()
         if log_format == "json":
             self._shown = _logger(logging.StreamHandler(sys.stdout), form)
             super().__init__(file=_lines(self._shown), width=WIDTH, color_system=None)

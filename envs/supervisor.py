@@ -1,6 +1,7 @@
-"""Telling systemd (a unit of Type=notify) that this process is ready, alive, and what it is at.
+"""Telling systemd (a unit of Type=notify), or a script, that this process is ready, alive, and what it is doing.
 
-The protocol is sd_notify(3): datagrams of `NAME=value` lines to the Unix socket named by NOTIFY_SOCKET.
+The protocol is sd_notify(3): datagrams of `NAME=value` lines to the Unix socket named by NOTIFY_SOCKET. A script that
+starts a worker names a file in SWEEPD_READY_FILE instead, and waits until that exists or the process has ended.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+READY_FILE = "SWEEPD_READY_FILE"
 
 
 class Supervisor:
@@ -22,6 +27,7 @@ class Supervisor:
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
+        self._ready_file = environment.get(READY_FILE, "")
         if self._address.startswith("@"):  # Linux's abstract name space
             self._address = "\0" + self._address[1:]
         mine = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
@@ -32,6 +38,9 @@ class Supervisor:
 
     def ready(self, status: str) -> None:
         """The start is over. status: what `systemctl status` shows."""
+        if self._ready_file:
+            with suppress(OSError):  # the script is gone, and its folder with it
+                Path(self._ready_file).touch()
         self._send(f"READY=1\nSTATUS={status}")
 
     def alive(self, status: Callable[[], str]) -> None:

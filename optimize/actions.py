@@ -23,6 +23,7 @@ from agents.algorithms import get_algorithm
 from envs.crypto.demo_market import DEMO_BARS
 from envs.crypto.metrics import DEFAULT_OBJECTIVE
 from envs.crypto.splits import CrossValidation
+from envs.database_url import hide_password
 from envs.errors import InputError, RunError
 from envs.games.registry import get_game
 from envs.logs import LogConsole
@@ -40,7 +41,7 @@ from optimize.run import read_config
 from optimize.run import run as run_once
 from optimize.status import show, study_status
 from optimize.stopping import StopRequest, default_limit
-from optimize.storage import hide_password, open_storage, storage_url
+from optimize.storage import open_storage, storage_url
 from optimize.study import StudyHandle, study_exists
 from optimize.trial_batch import Interrupted
 from optimize.worker import AfterStudy, OnNewBest, WorkerOptions, work
@@ -110,7 +111,8 @@ def _train(
     storage = open_storage(storage_url(flags["storage"], flags["runs_dir"]))
     if request.market and flags["data_dir"] is None and not study_exists(storage, name):
         raise InputError("--data-dir is missing: name a folder of bars (sweepd data download makes one), or use --demo")
-    recorded = {key: str(value) if isinstance(value, Path) else value for key, value in flags.items()}
+    # Without the storage: whoever reads its URL in the database knows it, but perhaps not the password in it.
+    recorded = {k: str(v) if isinstance(v, Path) else v for k, v in flags.items() if k != "storage"}
     handle, experiment = open_study(storage, name, request, device, flags["runs_dir"], recorded, say)
     _describe(handle, experiment, say)
     looks = None if count_looks is None else count_looks(handle)

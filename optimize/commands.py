@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from envs.database_url import STORAGE_VARIABLE, warn_of_password
 from envs.errors import InputError
 from optimize.service_commands import service_app
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 STUDY, GAME, DATA, TRAINING = "Study", "Environment and algorithm", "Market: data and folds", "Training"
 MARKET, MACHINE = "Market: money", "Machine"
+Storage = Annotated[
+    str | None, typer.Option(envvar=STORAGE_VARIABLE, callback=warn_of_password, help="As for train.")
+]
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
@@ -112,9 +116,11 @@ def search_commands(
         storage: Annotated[
             str | None,
             typer.Option(
+                envvar=STORAGE_VARIABLE,
+                callback=warn_of_password,
                 help=(
-                    "A SQLite file on a local disk, or postgresql://user@host/database. Default: sweepd.db in the "
-                    "runs directory."
+                    "A SQLite file on a local disk, or postgresql://user@host/database (its password in PGPASSWORD or "
+                    "~/.pgpass). Default: sweepd.db in the runs directory."
                 ),
                 rich_help_panel=STUDY,
             ),
@@ -389,7 +395,7 @@ def search_commands(
     @app.command()
     def status(
         study_name: Annotated[str | None, typer.Option(help="Which study. Default: all.")] = None,
-        storage: Annotated[str | None, typer.Option(help="As for train.")] = None,
+        storage: Storage = None,
         runs_dir: Annotated[Path | None, typer.Option(help="As for train.")] = None,
         as_json: Annotated[
             bool, typer.Option("--json", help="Print JSON; docs/operations.md says what each key means.")
@@ -409,7 +415,7 @@ def search_commands(
     @app.command()
     def pause(
         study: Annotated[str, typer.Argument(help="Which study.")],
-        storage: Annotated[str | None, typer.Option(help="As for train.")] = None,
+        storage: Storage = None,
         runs_dir: Annotated[Path, typer.Option(help="As for train.")] = Path("runs"),
         wait: Annotated[
             float, typer.Option(min=0, help="Seconds to wait until every worker has let go of its GPU.")
@@ -425,7 +431,7 @@ def search_commands(
     @app.command()
     def resume(
         study: Annotated[str, typer.Argument(help="Which study.")],
-        storage: Annotated[str | None, typer.Option(help="As for train.")] = None,
+        storage: Storage = None,
         runs_dir: Annotated[Path, typer.Option(help="As for train.")] = Path("runs"),
     ) -> None:
         """Let the workers of a paused study go on, exactly where they were."""
@@ -435,7 +441,7 @@ def search_commands(
 
     @app.command()
     def doctor(
-        storage: Annotated[str | None, typer.Option(help="As for train.")] = None,
+        storage: Storage = None,
         runs_dir: Annotated[Path, typer.Option(help="As for train.")] = Path("runs"),
     ) -> None:
         """Look at torch, GPUs, memory, disk, database and versions: each line ok, or what to do. Exit code 1 where

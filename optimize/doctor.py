@@ -13,10 +13,11 @@ from pathlib import Path
 
 import torch
 
+from envs.database_url import hide_password
 from envs.errors import InputError, TryAgainLater
 from envs.invocation import install_extra
 from envs.sizing import available_memory, cpu_count
-from optimize.storage import hide_password, open_storage
+from optimize.storage import open_storage
 
 GIB = 2**30
 VERSIONS = ("optuna", "elegantrl", "numpy", "pandas", "sqlalchemy", "TA-Lib", "gymnasium", "safetensors")

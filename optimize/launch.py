@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import torch
 
 from envs.crypto.bars import load_bars, write_bars
 from envs.crypto.demo_market import make_demo_market
+from envs.database_url import without_passwords
 from envs.errors import InputError, RunError
 
 # What --demo and --smoke stand for where a flag is not given. The demo is the smallest study that was seen to learn its
@@ -105,16 +107,18 @@ def run_on_all(arguments: Sequence[str], own: Sequence[Sequence[str]]) -> None:
     every signal exactly once (the second one ends it at once). SIGINT, SIGTERM and SIGHUP (unless ignored, as under
     nohup) are passed on as SIGTERM.
 
-    arguments: what all get; own: what each gets after them. Raises RunError where one of them failed; the others then
-    go on to the study's end. A worker that was ended by a signal passed on has not failed.
+    arguments: what all get (a password in --storage through the environment); own: what each gets after them. Raises
+    RunError where one of them failed; the others then go on to the study's end. A worker that was ended by a signal
+    passed on has not failed.
     """
+    arguments, secret = without_passwords(arguments)
+    environment = {**os.environ, **secret}
     workers: list[subprocess.Popen[bytes]] = []
     told: set[int] = set()
-    asked = False
+    asked: list[int] = []  # signals passed on
 
-    def forward(_signum: int = 0, _frame: FrameType | None = None) -> None:
-        nonlocal asked
-        asked = True
+    def forward(signum: int, _frame: FrameType | None) -> None:
+        asked.append(signum)
         for worker in workers:
             if worker.poll() is None:
                 worker.send_signal(signal.SIGTERM)
@@ -128,9 +132,10 @@ def run_on_all(arguments: Sequence[str], own: Sequence[Sequence[str]]) -> None:
             if asked:
                 break
             command = [sys.executable, "-m", "sweepd", *arguments, *extra]
-            workers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0))
-            if asked and workers[-1].pid not in told:  # the signal came before this worker was in the list
-                workers[-1].send_signal(signal.SIGTERM)
+            worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, env=environment)
+            workers.append(worker)
+            if asked and worker.pid not in told:  # the signal came before this worker was in the list
+                worker.send_signal(signal.SIGTERM)
         while any(worker.poll() is None for worker in workers):
             time.sleep(0.2)
     finally:

@@ -13,6 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from envs.database_url import hide_password
 from envs.errors import InputError
 from envs.invocation import install_extra
 from envs.sparkline import sparkline
@@ -20,7 +21,7 @@ from optimize.artifacts import artifact_store
 from optimize.outlook import CountLooks, sentence
 from optimize.spec import SPEC_KEY, CryptoSpec
 from optimize.status import show, study_status
-from optimize.storage import StudyStorage, hide_password, open_storage, storage_url
+from optimize.storage import StudyStorage, open_storage, storage_url
 from optimize.study import StudyHandle
 from optimize.telemetry import duration
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
+from envs.database_url import STORAGE_VARIABLE, has_password
 from envs.errors import InputError
 from optimize.service import (
     COMMANDS,
@@ -64,6 +66,11 @@ def install_command(
     typer.echo(f"  follow it:  journalctl --user -u {units[0].name} -f")
     typer.echo(f"  stop it:    systemctl --user stop {started}    (trials are put back, nothing is lost)")
     typer.echo(f"  secrets:    {environment_file()}")
+    if STORAGE_VARIABLE in os.environ and kind != "trader" and not any(w.startswith("--storage") for w in context.args):
+        typer.echo(
+            f"  warning: the service does not see this shell's {STORAGE_VARIABLE}; write it into that file, then "
+            f"systemctl --user restart {started}"
+        )
     if lingers() is False:
         typer.echo("  it ends when you log out, unless you allow it to stay: loginctl enable-linger")
 
@@ -121,8 +128,8 @@ def _refuse_unfit(arguments: list[str], found: dict[str, object]) -> None:
     if found.get("gpu") == "all":
         raise InputError("--gpu all: install one service for each GPU (--gpu 0, --gpu 1, …), so each is watched over")
     for word in arguments:
-        if re.search(r"://[^/@\s]*:[^/@\s]*@", word):
+        if has_password(word):
             raise InputError(
-                "a password must not stand in a unit, which others can read; leave it out of the URL, and write "
-                f"PGPASSWORD=… into {environment_file()}"
+                "a unit can be read by other users, so it must not hold a password; leave it out of the URL, and "
+                f"write PGPASSWORD=… into {environment_file()}"
             )

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+from envs.database_url import without_passwords
 from envs.errors import RunError
 from envs.sizing import total_memory
 
@@ -128,10 +129,12 @@ def start_again(life: Life) -> None:
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     os.environ[RECYCLED] = f"{life.recycled} {life.worker}"
+    words, secret = without_passwords(sys.orig_argv[1:])
+    os.environ.update(secret)
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        os.execv(sys.executable, [sys.executable, *words])
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         raise RunError(f"{sys.executable} cannot be started again ({error.strerror}); start the worker anew") from None

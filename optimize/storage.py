@@ -32,6 +32,7 @@ from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
 from envs.database_file import BUSY_TIMEOUT, preparing_sqlite
+from envs.database_url import database_url, hide_password
 from envs.errors import InputError, TryAgainLater
 from envs.invocation import install_extra
 from envs.study_folder import RUNS
@@ -310,27 +311,8 @@ class StudyStorage(RDBStorage):
 
 
 def storage_url(storage: str | None, runs_dir: Path | None = None) -> str:
-    """The database URL for `--storage`: a path means a SQLite file, None `sweepd.db` in runs_dir (default: `runs`)."""
-    if storage is None:
-        storage = str((runs_dir or RUNS) / "sweepd.db")
-    if "://" in storage:
-        if storage.startswith("postgresql://"):
-            return "postgresql+psycopg://" + storage.removeprefix("postgresql://")
-        if not storage.startswith(("sqlite:///", "postgresql+")):
-            raise InputError(
-                f"--storage {hide_password(storage)}: use a SQLite file (path or sqlite:///path) or "
-                "postgresql://user@host/database"
-            )
-        return storage
-    return f"sqlite:///{Path(storage).resolve()}"
-
-
-def hide_password(url: str) -> str:
-    """The URL with any password replaced, for messages and logs."""
-    try:
-        return sa.engine.make_url(url).render_as_string(hide_password=True)
-    except sa.exc.ArgumentError:
-        return url
+    """The database URL for `--storage`; None: `sweepd.db` in runs_dir (default: `runs`). See `database_url`."""
+    return database_url(str((runs_dir or RUNS) / "sweepd.db") if storage is None else storage)
 
 
 def _reason(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from deploy.bundle_files import finite
 from deploy.dashboard.source import OpenSearch, PaperSource, Search
 from deploy.dashboard.terminal import age_line, slot_screen, slots_table
 from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
+from envs.database_url import STORAGE_VARIABLE, warn_of_password
 from envs.errors import InputError
 
 EVERY = 2.0  # seconds between two looks of a terminal
@@ -43,7 +44,9 @@ def dashboard_command(app: typer.Typer, open_search: OpenSearch) -> None:
         study_name: Annotated[
             str | None, typer.Option(help="The study of --training, which it implies. Default: the newest.")
         ] = None,
-        storage: Annotated[str | None, typer.Option(envvar="SWEEPD_STORAGE", help="As for train.")] = None,
+        storage: Annotated[
+            str | None, typer.Option(envvar=STORAGE_VARIABLE, callback=warn_of_password, help="As for train.")
+        ] = None,
         runs_dir: Annotated[Path | None, typer.Option(help="As for train.")] = None,
         deployments: Deployments = DEPLOYMENTS,
         registry: RegistryUrl = None,

@@ -1,0 +1,110 @@
+"""start_vectorized_training.sh, with a stand-in for the installed `sweepd`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from envs.supervisor import Supervisor
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "start_vectorized_training.sh"
+STAMP = 'printf "%s" "$(cat "$root"/requirements*.lock "$root/pyproject.toml" | cksum) cpu 0 $root"'
+# Prints its arguments; then as WHAT says: fails after a while, is ready after a while, or ends well at once.
+SWEEPD = r"""#!/usr/bin/env bash
+printf '[%s]' "$@"; echo " storage=${SWEEPD_STORAGE:-}"
+case ${WHAT:-} in
+    fails) sleep 3; echo "error: --data-dir none: no such folder" >&2; exit 2 ;;
+    ready) sleep 1; touch "$SWEEPD_READY_FILE"; exec sleep 60 ;;
+esac
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A finished installation, as the script recognises it."""
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    program = tmp_path / "venv" / "bin" / "sweepd"
+    program.write_text(SWEEPD)
+    program.chmod(0o755)
+    stamp = subprocess.check_output(["bash", "-c", STAMP], env={**os.environ, "root": str(ROOT)})
+    (tmp_path / "venv" / ".sweepd-installed").write_bytes(stamp)
+    kept = {name: value for name, value in os.environ.items() if name not in ("SWEEPD_STORAGE", "SWEEPD_DEV")}
+    return kept | {"SWEEPD_VENV": str(tmp_path / "venv"), "SWEEPD_TORCH": "cpu"}
+
+
+def start(folder: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(SCRIPT), *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(("words", "demo"), [
+    ((), True), (("--n-trials", "80"), True), (("--gpu", "cpu", "--seed=3"), True),
+    (("--env", "cartpole"), False), (("--env=cartpole",), False), (("--study-name", "btc", "--n-trials", "80"), False),
+    (("--data-dir", "bars"), False), (("--config=c.toml",), False), (("--smoke",), False),
+    (("--storage", "a.db"), False), (("--help",), False), (("--tickers", "BTC/USDT"), False),
+])  # fmt: skip
+def test_the_demo_runs_only_where_no_argument_says_what_to_train_on(
+    tmp_path: Path, environment: dict[str, str], words: tuple[str, ...], demo: bool
+) -> None:
+    done = start(tmp_path, environment, *words)
+    assert done.returncode == 0, done.stderr
+    assert ("[--demo]" in done.stdout) == demo
+    assert ("running the demo" in done.stdout) == demo
+    assert all(word.partition("=")[2] in done.stdout for word in words)
+
+
+def test_a_storage_in_the_environment_is_no_place_for_a_demo(tmp_path: Path, environment: dict[str, str]) -> None:
+    assert "--demo" not in start(tmp_path, {**environment, "SWEEPD_STORAGE": "a.db"}).stdout
+
+
+@pytest.mark.parametrize("words", [("--storage", "postgresql://u:hunter2@h/d"), ("--storage=postgresql://u:hunter2@h/d",)])
+def test_a_password_is_no_argument_of_the_worker(
+    tmp_path: Path, environment: dict[str, str], words: tuple[str, ...]
+) -> None:
+    said = start(tmp_path, environment, "--study-name", "s", *words).stdout
+    assert said.endswith("[train][--study-name][s] storage=postgresql://u:hunter2@h/d\n")
+    assert "warning" in said
+
+
+def test_detached_with_wrong_input_it_fails_as_the_worker_does(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Also where finding out takes longer than a moment."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "worker_vectorized.log").write_text("an earlier run\n")
+    done = start(tmp_path, {**environment, "WHAT": "fails"}, "--detach", "--data-dir", "none")
+    assert done.returncode == 2
+    assert "error: --data-dir none: no such folder" in done.stderr
+    assert "exit code 2" in done.stderr
+    assert "an earlier run" not in done.stderr
+    assert "runs in the background" not in done.stdout
+
+
+def test_detached_it_returns_once_the_worker_is_ready(tmp_path: Path, environment: dict[str, str]) -> None:
+    began = time.monotonic()
+    done = start(tmp_path, {**environment, "WHAT": "ready"}, "--detach", "--data-dir", "bars")
+    worker = int(done.stdout.partition("as process ")[2].split(";")[0])
+    try:
+        assert done.returncode == 0
+        assert time.monotonic() - began > 1.0
+        assert os.getsid(worker) == worker  # no Ctrl-C of this terminal reaches it
+        assert "[train][--data-dir][bars]" in (tmp_path / "logs" / "worker_vectorized.log").read_text()
+    finally:
+        os.kill(worker, signal.SIGTERM)
+
+
+def test_detached_a_worker_that_ends_well_is_no_failure(tmp_path: Path, environment: dict[str, str]) -> None:
+    done = start(tmp_path, environment, "--detach", "--help")
+    assert done.returncode == 0
+    assert "[train][--help]" in done.stderr
+
+
+def test_a_worker_that_is_ready_creates_the_file_it_is_told(tmp_path: Path) -> None:
+    Supervisor({"SWEEPD_READY_FILE": str(tmp_path / "ready")}).ready("at work")
+    assert (tmp_path / "ready").exists()
+    Supervisor({"SWEEPD_READY_FILE": str(tmp_path / "gone" / "ready")}).ready("at work")  # nobody waits any more
