@@ -66,7 +66,8 @@ def remove_password(url: str) -> str:
     """SQLAlchemy's URL without its password: PGPASSWORD or ~/.pgpass supplies it."""
     parsed = make_url(url)
     secret = [name for name in parsed.query if name.lower() in _PARAMETERS]
-    return parsed.set(password=None).difference_update_query(secret).render_as_string(hide_password=False)
+    parsed = parsed.difference_update_query(secret)._replace(password=None)  # `set` takes None for "as it is"
+    return parsed.render_as_string(hide_password=False)
 
 
 def without_passwords(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
