@@ -129,8 +129,8 @@ def choice(args: argparse.Namespace) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             request = {"budget": CHOICE_BUDGET, "n_envs": 8, "horizon": 64, "pruner": "none"}
             space = CHOICE_SPACE.format(width=width)
-            handle, _ = study_in(Path(folder), market().bars, request, space)
-            bench = Bench(handle.spec, market().bars, torch.device("cpu"))
+            handle, experiment = study_in(Path(folder), market().bars, request, space)
+            bench = Bench(experiment)
         chosen, lines = measure_num_envs(bench, lambda _: None)
         limits = (CHOICE_BUDGET, 64, handle.spec.search_space.minibatches)
         fewest, most = fewest_envs(*limits), most_envs(*limits)

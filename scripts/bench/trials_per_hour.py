@@ -63,7 +63,7 @@ def elegant(experiment: CryptoExperiment, settings: Settings, num_envs: int) -> 
         state_dim=env.state_dim, action_dim=env.action_dim, slots=1, num_envs=num_envs, horizon=horizon,
         **settings.shape,
     )  # fmt: skip
-    agent = make_agent(adapted, shape, experiment.ppo_params(settings), *experiment.normaliser(0, 1))
+    agent = make_agent(adapted, shape, experiment.learner_params(settings), *experiment.normaliser(0, settings))
 
     def rollout() -> int:
         train_rollout(agent, adapted, horizon)
