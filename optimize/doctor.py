@@ -30,7 +30,7 @@ EXTRAS = (
     ("prometheus-client", "metrics", "--metrics-port"),
     ("apprise", "notify", "SWEEPD_NOTIFY"),
     ("imageio-ffmpeg", "video", "MP4 of games"),
-    ("pygame", "classic-control", "pictures of Gymnasium's small environments"),
+    ("pygame-ce", "classic-control", "pictures of Gymnasium's small environments"),
 )
 
 
