@@ -47,6 +47,7 @@ class VecEnv(ABC):
         scaled for learning.
     rematches: whether `draw` may give rows, with the episodes that they are in, to other members: a learner then reads
         `observe` right after it.
+    prescaled: whether observations need no centring and scaling, since they lie between about -1 and 1 by design.
     image_shape: (channels, height, width) where observations are images: uint8, flattened in that order. None: numbers.
     """
 
@@ -62,6 +63,7 @@ class VecEnv(ABC):
     masked: bool = False
     crewed: bool = False
     rematches: bool = False
+    prescaled: bool = False
     image_shape: tuple[int, int, int] | None = None
     reward_unit: float | Tensor = 1.0
     num_members: int

@@ -234,7 +234,7 @@ def draft_spec(storage: StudyStorage, request: Request, bars: Bars | None, devic
         "precision": request.precision,
     }
     if bars is None:
-        return GameSpec(**common, seeds=request.seeds, episodes=request.episodes)
+        return GameSpec(**common, seeds=request.seeds, episodes=request.episodes, centred=True)
     recipe = get_recipe(request.recipe)
     first_bar = recipe.memory - 1 + space.max_lookback - 1
     make_splits(  # refuses what cannot be split

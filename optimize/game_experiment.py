@@ -21,8 +21,9 @@ from agents.program import check_plain
 from envs.errors import InputError
 from envs.external.vec_env import ExternalVecEnv
 from envs.files import write_atomic
-from envs.games.play import LONGEST, Episodes, interquartile_mean, interval, play_episodes, random_actions
+from envs.games.play import LONGEST, Episodes, interquartile_mean, interval, play_episodes
 from envs.games.registry import GameEnv, get_game
+from envs.games.scaling import random_play_scale
 from envs.streams import derive_seed
 from envs.vec_env import VecEnv
 from optimize.artifacts import scored_file
@@ -31,7 +32,7 @@ from optimize.league_artifacts import draw_league, write_league
 from optimize.search_space import Settings
 from optimize.spec import GameSpec
 
-LOOK_STEPS, LOOK_ENVS = 256, 16  # random play from which observations are scaled
+LOOK_ENVS = 16  # environments of the random play from which observations are scaled
 ENDLESS_NOTE = (
     f"episodes have no limit of steps, and are judged once they end or after {LONGEST:,}; "
     "--env-param max_episode_steps=1000 sets a limit"
@@ -95,7 +96,7 @@ class GameExperiment(Experiment):
         if self.algorithm.plain:
             check_plain(f"--algo {spec.algorithm}", look)
         self._endless = look.max_step >= LONGEST
-        self._normaliser = _scale(look, derive_seed(spec.seed, "normaliser"))
+        self._normaliser = random_play_scale(look, derive_seed(spec.seed, "normaliser"), centred=spec.centred)
         self._judging: GameEnv | None = None
 
     def _make(self, members: int, num_envs: int, together: int = 1, device: torch.device | None = None) -> GameEnv:
@@ -199,30 +200,6 @@ def _judge(episodes: Episodes) -> GameEvaluation | None:
     scores = episodes.returns.mean(1)
     value = float(interquartile_mean(scores))
     return GameEvaluation(value, value, tuple(scores.tolist()), (), episodes)
-
-
-def _scale(env: GameEnv, seed: int) -> tuple[Tensor, Tensor]:
-    """state_avg and state_std by random play: columns that vary by more than one unit are centred and scaled, the
-    others are left as they are (what random play hardly moves says nothing about where a good policy will be).
-    """
-    obs = env.reset(seed)
-    zeros, ones = torch.zeros(env.state_dim), torch.ones(env.state_dim)
-    if env.image_shape is not None:  # bytes, to numbers from 0 to 1
-        return zeros, 255.0 * ones
-    generator = torch.Generator().manual_seed(seed)
-    seen = []
-    for _ in range(LOOK_STEPS):
-        obs = env.step(random_actions(env, generator)).obs
-        seen.append(obs.clone())
-    rows = torch.cat(seen).double()
-    if not bool(rows.isfinite().all()):
-        column = int(rows.isfinite().all(0).long().argmin())
-        raise InputError(
-            f"--env: {env.env_name} shows numbers that are not finite (column {column} of its observations, in random "
-            "play), and nothing can be learned from those; clip or replace them"
-        )
-    mean, deviation = rows.mean(0).float(), rows.std(0).float()
-    return torch.where(deviation > 1.0, mean, zeros), torch.maximum(deviation, ones)
 
 
 def episode_frame(episodes: Episodes) -> pd.DataFrame:

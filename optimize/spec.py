@@ -170,11 +170,13 @@ class CryptoSpec(StudySpec):
 @dataclass(frozen=True, kw_only=True)
 class GameSpec(StudySpec):
     """A study on a game; a trial's members are `seeds` policies trained alike, or together where the game is one of
-    several players. episodes: played by each of them whenever a trial is judged, the same ones for all trials.
+    several players. episodes: played by each of them whenever a trial is judged, the same ones for all trials. centred:
+    how observations are scaled (`random_play_scale`); False in studies made before it was recorded.
     """
 
     seeds: int
     episodes: int
+    centred: bool = False
 
     @property
     def members(self) -> int:

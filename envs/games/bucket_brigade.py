@@ -65,7 +65,7 @@ class BucketBrigade(VecEnv):
         if together < 1 or members % together:
             raise InputError(f"{members} members of Bucket Brigade cannot play in groups of {together}")
         self.device = torch.device(device)
-        self.debug, self.together, self.scaled = debug, together, scaled
+        self.debug, self.together, self.scaled, self.prescaled = debug, together, scaled, scaled
         self.rematches = together > 1
         self.num_members, self.envs_per_member = members, envs_per_member
         self.num_envs = rows = members * envs_per_member

@@ -32,6 +32,7 @@ from agents.algorithms import get_algorithm
 from agents.shape import Shape
 from envs.external.vec_env import ExternalVecEnv
 from envs.files import write_atomic
+from envs.games.scaling import random_play_scale
 
 EPISODES, LOOKS = 10, 10  # episodes of an evaluation, evaluations of a run
 Curve = list[tuple[int, float]]
@@ -84,7 +85,7 @@ def ours(task: Task, seeds: Sequence[int], steps: int) -> tuple[list[Curve], flo
     env, test = (ExternalVecEnv(task.env, len(seeds), num_envs) for num_envs in (sizes["num_envs"], EPISODES))
     shape = Shape.for_env(env, algorithm=task.algorithm, **{k: v for k, v in sizes.items() if k != "num_envs"})
     learner = algorithm.learner(shape, torch.device("cpu"))
-    rollouts, normaliser = -(-steps // shape.samples), scale(test)
+    rollouts, normaliser = -(-steps // shape.samples), random_play_scale(test, 2_000)
     for member, seed in enumerate(seeds):
         learner.add_member(member, algorithm.params(**task.params), seed, rollouts, *normaliser)
     learner.begin(env.reset(seeds))
@@ -101,22 +102,6 @@ def ours(task: Task, seeds: Sequence[int], steps: int) -> tuple[list[Curve], flo
     env.close()
     test.close()
     return curves, taken
-
-
-def scale(env: ExternalVecEnv) -> tuple[torch.Tensor, torch.Tensor]:
-    """state_avg and state_std as a study takes them from random play: what varies by more than one unit is centred and
-    scaled.
-    """
-    env.reset([2_000] * env.num_members)
-    generator, seen = torch.Generator().manual_seed(0), []
-    for _ in range(256):
-        if env.if_discrete:
-            action = torch.randint(env.action_dim, (env.num_envs,), generator=generator)
-        else:
-            action = torch.rand(env.num_envs, env.action_dim, generator=generator) * 2.0 - 1.0
-        seen.append(env.step(action).obs.clone())
-    deviation, mean = torch.std_mean(torch.cat(seen), 0)
-    return torch.where(deviation > 1.0, mean, 0.0), deviation.clamp(min=1.0)
 
 
 def play(env: ExternalVecEnv, act: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:

@@ -224,6 +224,11 @@ def test_a_study_of_a_game_is_searched_and_speaks_of_games_alone(tmp_path: Path)
     handle = open_handle(tmp_path)
     assert isinstance(handle.spec, GameSpec)
     assert StudySpec.from_json(handle.spec.to_json()) == handle.spec
+    described = json.loads(handle.spec.to_json())
+    assert described.pop("centred") is True
+    before = StudySpec.from_json(json.dumps(described))  # of a study made before its scaling was recorded
+    assert isinstance(before, GameSpec)
+    assert not before.centred
     first, second = handle.trials()
     assert first.state == second.state == TrialState.COMPLETE
     assert {name: first.params[name] for name in handle.space.start} == handle.space.start  # the defaults come first

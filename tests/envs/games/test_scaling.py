@@ -1,0 +1,91 @@
+"""Observations scaled by random play: centred, of unit deviation, and never huge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from envs.errors import InputError
+from envs.external.vec_env import ExternalVecEnv
+from envs.games.bucket_brigade import BucketBrigade
+from envs.games.bucket_scenarios import BucketParams
+from envs.games.registry import get_game
+from envs.games.scaling import FARTHEST, random_play_scale
+
+COLUMNS: dict[str, Callable[[np.random.Generator, int], float]] = {
+    "usual": lambda rng, _: rng.normal(),
+    "shifted": lambda rng, _: 100.0 + 0.1 * rng.normal(),
+    "tiny": lambda rng, _: 1e-6 * rng.normal(),
+    "large": lambda rng, _: 1e6 * rng.normal(),
+    "constant": lambda *_: 7.1,
+    "zero": lambda *_: 0.0,
+    "rare": lambda rng, _: float(rng.random() < 0.001),
+    "rounding": lambda _, step: 0.1 * 3 * 1e3 + (step % 2) * 1e-5,  # noise of float32
+}
+
+
+class Columns(gymnasium.Env[Any, Any]):
+    """A column of each kind."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (len(COLUMNS),), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    broken = False
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self.steps = 0
+        return self._see(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: ARG002
+        self.steps += 1
+        return self._see(), 0.0, False, self.steps == 50, {}
+
+    def _see(self) -> Any:
+        seen = [column(self.np_random, self.steps) for column in COLUMNS.values()]
+        return np.array(seen, np.float32) / (0.0 if self.broken and self.steps == 9 else 1.0)
+
+
+class Broken(Columns):
+    broken = True
+
+
+def test_every_column_is_centred_and_scaled() -> None:
+    env = ExternalVecEnv(Columns, 1, 16)
+    avg, std = random_play_scale(env, 3)
+    found = {name: (float(a), float(s)) for name, a, s in zip(COLUMNS, avg, std, strict=True)}
+    for name, mean, deviation in (("usual", 0.0, 1.0), ("shifted", 100.0, 0.1), ("tiny", 0.0, 1e-6), ("large", 0, 1e6)):
+        assert found[name][0] == pytest.approx(mean, abs=0.1 * deviation)
+        assert found[name][1] == pytest.approx(deviation, rel=0.1)
+    assert found["constant"] == (pytest.approx(7.1), 1.0)
+    assert found["zero"] == (0.0, 1.0)
+    assert found["rounding"][1] == 1.0
+    assert found["rare"][1] == pytest.approx(1 / FARTHEST, rel=0.01)  # its deviation is .03
+    again = random_play_scale(ExternalVecEnv(Columns, 1, 16), 3)
+    assert torch.equal(avg, again[0])
+    assert torch.equal(std, again[1])
+
+
+def test_studies_of_before_keep_their_rule() -> None:
+    avg, std = random_play_scale(ExternalVecEnv(Columns, 1, 16), 3, centred=False)
+    scaled = [name for name, s in zip(COLUMNS, std.tolist(), strict=True) if s != 1.0]
+    assert set(scaled) <= {"usual", "large"}
+    assert float(avg[list(COLUMNS).index("shifted")]) == 0.0
+
+
+def test_what_needs_no_scaling_has_none() -> None:
+    brigade = BucketBrigade([BucketParams()], 4)
+    assert random_play_scale(brigade, 0)[0].count_nonzero() == 0
+    assert torch.equal(random_play_scale(brigade, 0)[1], torch.ones(brigade.state_dim))
+    cartpole = get_game("cartpole")
+    made = cartpole.make([cartpole.params()], 16, together=1, device="cpu")
+    assert float(random_play_scale(made, 0)[1][0]) < 0.5  # the cart's place
+
+
+def test_numbers_that_are_not_finite_are_named() -> None:
+    with np.errstate(all="ignore"), pytest.raises(InputError, match=r"not finite|inf|nan"):
+        random_play_scale(ExternalVecEnv(Broken, 1, 16), 3)
