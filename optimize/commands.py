@@ -296,7 +296,7 @@ def search_commands(
         threads: Annotated[
             int | None,
             typer.Option(
-                help="torch's CPU threads; part of the study, since sums round by them. Default: measured.",
+                help="torch's CPU threads; results don't depend on them. Default: measured when the study is made.",
                 rich_help_panel=MACHINE,
             ),
         ] = None,

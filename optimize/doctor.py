@@ -13,9 +13,11 @@ from pathlib import Path
 
 import torch
 
+from agents.identity import processor_kind, prove
 from envs.database_url import hide_password
 from envs.errors import InputError, TryAgainLater
 from envs.invocation import install_extra
+from envs.mkl import MODE, VARIABLE
 from envs.sizing import available_memory, cpu_count
 from optimize.storage import open_storage
 
@@ -50,6 +52,7 @@ def examine(storage: str, folder: Path) -> Iterator[Finding]:
     yield from _torch()
     cores = cpu_count()
     yield Finding(True, "cores", f"{cores} usable, {torch.get_num_threads()} torch threads")
+    yield from _identity()
     memory = available_memory("cpu") / GIB
     yield Finding(memory > 2, "memory", f"{memory:.1f} GiB available", "close something, or expect smaller batches")
     place = next(p for p in (folder.resolve(), *folder.resolve().parents) if p.exists())
@@ -104,6 +107,16 @@ def _torch() -> Iterator[Finding]:
             f"MIOPEN_FIND_MODE={mode}, MIOPEN_LOG_LEVEL={os.environ.get('MIOPEN_LOG_LEVEL')}",
             "export MIOPEN_FIND_MODE=FAST MIOPEN_LOG_LEVEL=3, else the first step of every shape takes minutes",
         )
+
+
+def _identity() -> Iterator[Finding]:
+    """Whether a member's numbers are the same in every slot, company and number of threads on this processor."""
+    own = os.environ.get(VARIABLE, "")
+    whose = "" if own == MODE else ", a mode of your own"
+    yield Finding(True, "numbers", f"{processor_kind()} ({VARIABLE}={own}{whose})")
+    advice = f"results are not reproducible here: unset {VARIABLE}, or set {VARIABLE}={MODE}, and run this again"
+    for part in prove():
+        yield Finding(part.holds, f"numbers: {part.name}", part.found, advice)
 
 
 def _database(storage: str) -> Finding:

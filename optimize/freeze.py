@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 
+from agents.identity import processor_kind
 from agents.precision import set_precision
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.features import get_recipe
 from envs.crypto.splits import make_splits
 from envs.errors import InputError
 from envs.games.registry import get_game
+from envs.sizing import cpu_count
 from optimize.crypto_experiment import CryptoExperiment, load_study_bars
 from optimize.experiment import Experiment
 from optimize.fit import fewest_envs, fit_budget, fit_space, most_envs, refuse_misfit
@@ -65,8 +67,14 @@ def open_study(
     spec = handle.spec
     _refuse_flags(storage, name, spec, request)
     refuse_other(name, spec, dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version()))
-    torch.set_num_threads(spec.threads)
+    torch.set_num_threads(request.threads or min(spec.threads, cpu_count()))
     set_precision(spec.precision, device)
+    here = processor_kind(device)
+    if spec.processor and spec.processor != here:
+        say(
+            f"note: study {name} was made on {spec.processor}, and this is {here}: a trial's numbers agree between "
+            "them to rounding, not to the bit"
+        )
     if isinstance(spec, CryptoSpec):
         bars = load_study_bars(spec, request.data_dir if "data_dir" in request.given else None)
     return handle, make_experiment(spec, bars, device)
@@ -86,7 +94,7 @@ def _refuse_flags(storage: StudyStorage, name: str, spec: StudySpec, request: Re
     given, asked = request.given, dict[str, Any]()
     plain = {"budget", "rungs", "horizon", "slots", "trials_per_batch", "sampler", "pruner", "objective"}
     plain |= {"holdout"} if isinstance(spec, CryptoSpec) else {"seeds", "episodes"}
-    for field in (plain | {"seed", "threads", "precision"}) & given:
+    for field in (plain | {"seed", "precision"}) & given:
         asked[field] = getattr(request, field)
     if "algo" in given:
         asked["algorithm"] = request.algorithm
@@ -232,6 +240,7 @@ def draft_spec(storage: StudyStorage, request: Request, bars: Bars | None, devic
         "space": space.to_dict(),
         "threads": request.threads or torch.get_num_threads(),
         "precision": request.precision,
+        "processor": processor_kind(device),
     }
     if bars is None:
         return GameSpec(**common, seeds=request.seeds, episodes=request.episodes, centred=True)

@@ -19,8 +19,9 @@ from optimize.search_space import SearchSpace, Settings, Subject
 
 SPEC_KEY = "sweepd:spec"
 MANY_FOLDS, MOST_FOLDS = 45, 128  # a trial trains one member per fold: warn above the first, refuse above the second
-# Where the data lies may differ from machine to machine; what it is (the fingerprint) may not.
-NOT_COMPARED = ("data.dir",)
+# What may differ between the workers of a study: where the data lies (its fingerprint may not), CPU threads (results
+# don't depend on them), and the kind of processor (results agree to rounding, and a worker says that it differs).
+NOT_COMPARED = ("data.dir", "threads", "processor")
 
 
 def code_version() -> str:
@@ -60,8 +61,9 @@ class StudySpec(ABC):
     environment: "crypto", or a game's name. algorithm: as in `agents.algorithms`. env: settings that every trial
     shares (names of the environment's parameters). budget: environment steps per member, spent in `rungs` parts.
     num_envs: environments per member. slots: members per program (G). trials_per_batch: trials asked for at once (K).
-    space: the whole search space. threads: of torch on the CPU, which decide how sums are rounded. precision: of matrix
-    products (`agents.precision`).
+    space: the whole search space. precision: of matrix products (`agents.precision`). threads: of torch on the CPU, for
+    workers that are not given a number; results don't depend on it. processor: what the study was made on, as
+    `agents.identity.processor_kind` names it; "" in studies of before. Results on another kind agree to rounding.
     """
 
     environment: str
@@ -80,6 +82,7 @@ class StudySpec(ABC):
     space: dict[str, Any]
     threads: int
     precision: str = "fp32"
+    processor: str = ""
     code_version: str = dataclasses.field(default_factory=code_version)
     torch_version: str = dataclasses.field(default_factory=torch_version)
 

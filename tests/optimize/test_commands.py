@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+import agents.identity
 from envs.crypto.bars import load_bars
 from envs.errors import InputError
 from envs.sizing import Measurement
@@ -285,6 +286,20 @@ def test_the_doctor_says_ok_or_what_to_do(tmp_path: Path) -> None:
     result = CliRunner().invoke(search_app(), ["doctor", "--storage", str(noise), "--runs-dir", str(tmp_path)])
     assert result.exit_code == 1
     assert "fix" in result.output
+
+
+def test_the_doctor_proves_that_numbers_are_reproducible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    findings = {f.subject: f for f in examine("sqlite:///none.db", tmp_path)}
+    parts = [findings[f"numbers: {part}"] for part in ("products", "convolutions", "slots and company", "threads")]
+    assert all(part.ok for part in parts)
+    assert torch.get_num_threads() == threads
+    assert "MKL_CBWR=" in findings["numbers"].found
+    monkeypatch.setattr(agents.identity, "products_by_slot", lambda: (88, ["rows times matrix (2 x 17 x 33)"]))
+    wrong = next(f for f in examine("sqlite:///none.db", tmp_path) if f.subject == "numbers: products")
+    assert not wrong.ok
+    assert "1 of 88 small batched products depend on the slot: rows times matrix (2 x 17 x 33)" in wrong.found
+    assert "MKL_CBWR=AVX2,STRICT" in wrong.advice
 
 
 def test_the_doctor_knows_miopens_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

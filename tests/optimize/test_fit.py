@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -170,3 +171,18 @@ def test_the_first_trial_has_the_values_where_the_search_begins(
     assert (first["minibatch"], first["learning_rate"], first["target_kl_on"]) == (40, 3e-4, False)
     assert {"net_width", "action_scale", "lookback"} <= set(first)
     assert handle.ask_batch(1, "w", 3)[0].params["learning_rate"] != 3e-4
+
+
+def test_a_worker_joins_with_threads_of_its_own_and_says_that_its_processor_differs(
+    train: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "was made on" not in train()
+    assert _spec()["threads"] == 1
+    joined = train("--threads", 2)
+    assert torch.get_num_threads() == 2
+    assert "created with" not in joined
+    assert "was made on" not in joined
+    monkeypatch.setattr("optimize.freeze.processor_kind", lambda _: "another kind")
+    said = train()
+    assert f"was made on {_spec()['processor']}, and this is another kind" in " ".join(said.split())
+    assert torch.get_num_threads() == 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def test_a_spec_survives_json(bars: Bars) -> None:
 
 @pytest.mark.parametrize("change", [
     {"budget": 129}, {"rungs": 3}, {"num_envs": 3}, {"horizon": 8}, {"slots": 5}, {"objective": "sharpe"}, {"seed": 1},
-    {"threads": 2}, {"precision": "tf32"}, {"code_version": "other"}, {"torch_version": "1.0"},
+    {"precision": "tf32"}, {"code_version": "other"}, {"torch_version": "1.0"},
     {"env": {"fee": 0.1}}, {"holdout": 0.1},
     {"cv": {"scheme": "kfold", "groups": 6, "test_groups": 2, "embargo_share": 0.01}}, {"sampler": "random"},
 ])  # fmt: skip
@@ -44,6 +45,14 @@ def test_where_the_data_lies_is_no_difference_but_what_it_is_is_one(bars: Bars) 
     assert differences(spec, moved) == []
     other = dataclasses.replace(spec, data=dataclasses.replace(spec.data, fingerprint="0"))
     assert [name for name, _, _ in differences(spec, other)] == ["data.fingerprint"]
+
+
+def test_threads_and_processor_are_no_difference_and_studies_of_before_go_on(bars: Bars) -> None:
+    spec = make_spec(bars)
+    assert differences(spec, dataclasses.replace(spec, threads=spec.threads + 1, processor="another")) == []
+    before = json.loads(spec.to_json())
+    del before["processor"]
+    assert StudySpec.from_json(json.dumps(before)) == dataclasses.replace(spec, processor="")
 
 
 def test_a_spec_of_another_version_is_refused() -> None:
