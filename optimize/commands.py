@@ -177,8 +177,10 @@ def search_commands(
         env: Annotated[
             str,
             typer.Option(
-                help="crypto, cartpole, bucket-brigade, gym:ID for any Gymnasium environment (gym:Pendulum-v1), or "
-                "MODULE:NAME for a game of your own (docs/games.md).",
+                help="crypto, cartpole, bucket-brigade, gym:ID for a Gymnasium environment (gym:Pendulum-v1), "
+                "vector:ID for its own vector environment, pettingzoo:MODULE for a PettingZoo environment, or "
+                "MODULE:NAME for a game of your own, or for a function that makes an environment of one of these kinds "
+                "or of PufferLib's (docs/games.md, docs/vectorization.md).",
                 rich_help_panel=GAME,
             ),
         ] = "crypto",

@@ -42,10 +42,12 @@ class Experiment(ABC):
     """Environments and normalisers of one study. device: where training runs.
 
     member: what a trial's members are called. together: members that share environments and so must be in one program.
+    unit: environments that can only be made together; `--n-envs` is a multiple.
     """
 
     member: str
     together: int = 1
+    unit: int = 1
 
     def __init__(self, spec: StudySpec, device: torch.device) -> None:
         self.spec, self.device = spec, device

@@ -55,6 +55,25 @@ def fewest_envs(budget: int, horizon: int, sizes: Sequence[int]) -> int:
     return min(most_envs(budget, horizon, sizes), max(env_unit(sizes, horizon), -(-max(sizes, default=1) // horizon)))
 
 
+def multiple(num_envs: int, unit: int) -> int:
+    """The largest multiple of `unit` that is not above `num_envs`; `unit` where there is none."""
+    return max(unit, num_envs // unit * unit)
+
+
+def fit_num_envs(num_envs: int, unit: int, environment: str, *, fixed: bool) -> tuple[int, str]:
+    """`num_envs` as a multiple of the `unit` environments that can only be made together, and a sentence where it was
+    raised to one. fixed: a person chose it, so it is refused instead: raises InputError.
+    """
+    if num_envs % unit == 0:
+        return num_envs, ""
+    above = -(-num_envs // unit) * unit
+    reason = f"--env {environment} makes {unit} environments together, and --n-envs {num_envs} is not a multiple"
+    if not fixed:
+        return above, f"{reason}; it is {above} now"
+    below = above - unit
+    raise InputError(f"{reason}; use {f'{below} or ' if below else ''}{above}")
+
+
 def fit_budget(budget: int, rungs: int, num_envs: int, horizon: int, *, fixed: bool) -> tuple[int, str]:
     """The budget, raised to one rollout per rung where it holds less, and a sentence where it was.
 

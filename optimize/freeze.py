@@ -21,7 +21,7 @@ from envs.games.registry import get_game
 from envs.sizing import cpu_count
 from optimize.crypto_experiment import CryptoExperiment, load_study_bars
 from optimize.experiment import Experiment
-from optimize.fit import fewest_envs, fit_budget, fit_space, most_envs, refuse_misfit
+from optimize.fit import fewest_envs, fit_budget, fit_num_envs, fit_space, most_envs, multiple, refuse_misfit
 from optimize.game_experiment import GameExperiment
 from optimize.measure import Bench, measure_num_envs, measure_threads
 from optimize.request import Request, check_request
@@ -193,7 +193,7 @@ def decide(
     if request.n_envs is None or (request.threads is None and device.type == "cpu"):
         bench = Bench(make_experiment(spec, bars, device))
         if request.threads is None and device.type == "cpu":
-            few = fewest_envs(spec.budget, spec.horizon, spec.search_space.minibatches)
+            few = multiple(fewest_envs(spec.budget, spec.horizon, spec.search_space.minibatches), bench.experiment.unit)
             threads, lines = measure_threads(bench, request.n_envs or few, say)
             spec, measured = dataclasses.replace(spec, threads=threads), lines
         if request.n_envs is None:
@@ -207,6 +207,14 @@ def decide(
 
 def _fitted(storage: StudyStorage, request: Request, say: Callable[[str], None]) -> Request:
     """With a budget that holds a rollout per rung. Raises InputError where numbers that a person chose do not fit."""
+    if not request.market and request.n_envs is not None:
+        game, fixed = get_game(request.environment), "n_envs" in request.given
+        n_envs, note = fit_num_envs(
+            request.n_envs, game.unit(game.params(**request.env)), request.environment, fixed=fixed
+        )
+        if note:
+            say(note)
+        request = dataclasses.replace(request, n_envs=n_envs)
     chosen = "budget" in request.given and bool({"n_envs", "horizon", "rungs"} & request.given)
     budget, note = fit_budget(request.budget, request.rungs, request.n_envs or 1, request.horizon, fixed=chosen)
     if note:
@@ -276,9 +284,9 @@ def draft_spec(storage: StudyStorage, request: Request, bars: Bars | None, devic
 
 
 def players(request: Request) -> int:
-    """Seats of the game."""
+    """Seats of a game whose seats are dealt out among a trial's members."""
     game = get_game(request.environment)
-    return game.seats(game.params(**request.env))
+    return 1 if game.external else game.seats(game.params(**request.env))
 
 
 def choose_slots(members: int, device: torch.device, *, together: bool = False) -> int:

@@ -33,10 +33,7 @@ from optimize.search_space import Settings
 from optimize.spec import GameSpec
 
 LOOK_ENVS = 16  # environments of the random play from which observations are scaled
-ENDLESS_NOTE = (
-    f"episodes have no limit of steps, and are judged once they end or after {LONGEST:,}; "
-    "--env-param max_episode_steps=1000 sets a limit"
-)
+ENDLESS_NOTE = f"no limit of steps is known: an episode that has not ended after {LONGEST:,} steps is judged as it is"
 
 
 @dataclass(frozen=True)
@@ -74,8 +71,9 @@ class GameExperiment(Experiment):
     def __init__(self, spec: GameSpec, device: torch.device) -> None:
         super().__init__(spec, device)
         self.game = get_game(spec.environment)
-        self.seats = self.game.seats(self.game.params(**spec.env))
-        self.together = spec.seeds if self.seats > 1 else 1
+        params = self.game.params(**spec.env)
+        self.seats, self.unit = self.game.seats(params), self.game.unit(params)
+        self.together = spec.seeds if self.seats > 1 and not self.game.external else 1
         if spec.slots % self.together:
             raise InputError(
                 f"--slots {spec.slots} is not a multiple of the {self.together} members of a trial (--seeds), which "
@@ -138,7 +136,7 @@ class GameExperiment(Experiment):
             getattr(act, "begin", lambda _: None)(env)
             done = getattr(act, "done", lambda _: None)
             legally = partial(cast(Any, act), legal=env.action_mask) if env.masked else act
-            played.append(play_episodes(env, legally, self.seats, here, ask, done))
+            played.append(play_episodes(env, legally, self.seats, here, ask, done, self.spec.episodes))
         returns = np.concatenate([part.returns for part in played])
         lengths = np.concatenate([part.lengths for part in played])
         parts = [slice(trial * self.members, (trial + 1) * self.members) for trial in range(len(settings))]
@@ -156,12 +154,19 @@ class GameExperiment(Experiment):
     def describe(self) -> list[str]:
         spec = self.spec
         players = f", {self.seats} players" if self.seats > 1 else ""
+        if self.seats > 1 and self.game.external:
+            players += ", all of them one policy; a game's return is the sum over them"
         together = ", which learn by playing with each other" if self.together > 1 else ""
         return [
             f"game: {spec.game}{players}; algorithm {spec.algorithm}",
             f"seeds: {spec.seeds} members per trial{together}, each judged by {spec.episodes} episodes",
-            *([ENDLESS_NOTE] if self._endless else []),
+            *([ENDLESS_NOTE + self._how_to_limit] if self._endless else []),
         ]
+
+    @property
+    def _how_to_limit(self) -> str:
+        gym = self.spec.environment.startswith("gym:")
+        return "; --env-param max_episode_steps=1000 sets a limit" if gym else ""
 
     @property
     def published(self) -> tuple[str, ...]:
@@ -171,7 +176,7 @@ class GameExperiment(Experiment):
 
     @property
     def _in_league(self) -> bool:
-        return self.seats > 1 and self.algorithm.frozen
+        return self.seats > 1 and not self.game.external and self.algorithm.frozen
 
     def write(self, folder: Path, members: Sequence[StateDict], evaluation: GameEvaluation) -> dict[str, str]:
         weights = folder / "members.safetensors"

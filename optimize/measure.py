@@ -12,7 +12,7 @@ from envs.sizing import Measurement, available_memory, choose_num_envs, cpu_coun
 from envs.vec_env import VecEnv
 from optimize.chunks import Chunks
 from optimize.experiment import Experiment
-from optimize.fit import UPDATES_PER_FOLD, fewest_envs, fit_shape, most_envs
+from optimize.fit import UPDATES_PER_FOLD, fewest_envs, fit_shape, most_envs, multiple
 from optimize.search_space import SearchSpace, Settings
 
 GAIN = 1.1  # what is not faster by this factor is not worth more threads or envs
@@ -115,12 +115,13 @@ def measure_num_envs(bench: Bench, say: Callable[[str], None]) -> tuple[int, lis
     """Measure growing numbers of envs per member. Returns the number chosen, and all that was measured, as lines."""
     spec = bench.spec
     sizes = spec.search_space.minibatches
-    upper = most_envs(spec.budget, spec.horizon, sizes)
+    unit = bench.experiment.unit
+    upper = multiple(most_envs(spec.budget, spec.horizon, sizes), unit)
     say(
         f"--n-envs auto: measuring {bench}; at most {upper} envs, so that {spec.budget:,} steps hold "
         f"about {UPDATES_PER_FOLD} rollouts of {spec.horizon}"
     )
-    start = fewest_envs(spec.budget, spec.horizon, sizes)
+    start = multiple(fewest_envs(spec.budget, spec.horizon, sizes), unit)
     choice = choose_num_envs(
         bench.measure, upper=upper, start=start, gain=GAIN, memory_limit=available_memory(bench.device)
     )

@@ -59,7 +59,7 @@ def shown(panel: Panel, solved: float | None) -> str:
         verdict = "it is" if panel.own.mean >= solved else "it is not"
         text += f" The game counts as solved from {solved:g} on: {verdict}."
     if [other.name for other in others] == ["random"]:
-        text += " It was compared with random play alone: that shows learning, not a good player."
+        text += " The only other player was random play: to beat it shows learning, not a good player."
     return text
 
 
@@ -83,7 +83,7 @@ def _share(_: Panel, other: Opponent, name: str) -> Measured:
         return Measured(0.0, f"every game has the same return as that of {name}")
     share = other.share
     said = (
-        f"{ahead_in(other)} against {name}; of the games that differ {share.mean:.0%} "
+        f"{ahead_in(other)} against {name}; of the games that differ, {share.mean:.0%} "
         f"({100 * share.confidence:.4g} %: {share.low:.0%} to {share.high:.0%})"
     )
     return Measured(share.low, said)

@@ -90,7 +90,7 @@ class Rules:
             env.reset_member(0, self.seed)
             act = make(env)
             ended = getattr(act, "ended", lambda _: None)
-            return play_episodes(env, act, self.game.seats(self.params), ended=ended)
+            return play_episodes(env, act, self.game.seats(self.params), ended=ended, episodes=self.games)
 
     def play_player(self, player: Player) -> Episodes:
         """The same of a bundle's player at every seat. Raises InputError where it does not fit the game."""

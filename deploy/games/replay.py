@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from PIL import Image
 from rich.console import Console
 from rich.live import Live
@@ -61,17 +62,18 @@ class Show:
         env.reset_member(0, self._seed)
         act = self._player.seated(env, derive_seed(self._seed, "player"))
         ended = getattr(act, "ended", lambda _: None)
-        obs = env.observe()
+        obs, seats = env.observe(), self.game.seats(self.params)  # the rows of the first game
         for episode in range(episodes):
-            total = 0.0
+            total, playing = 0.0, torch.ones(seats, dtype=torch.bool)
             yield Shot(episode, 0, total, final=False)
             for step in itertools.count(1):
                 made = env.step(act(obs))
                 obs = made.obs
-                total += float((made.reward.double() * env.reward_unit).sum())
+                total += float((made.reward.double() * env.reward_unit)[:seats][playing].sum())
                 over = made.terminated | made.truncated
                 ended(over)
-                final = bool(over.any())
+                playing &= ~over[:seats]
+                final = not bool(playing.any())
                 yield Shot(episode, step, total, final)
                 if final:
                     break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -30,11 +31,6 @@ class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
         return {OBSERVATION: observation, MASK: info[MASK]}, reward, terminated, truncated, info
 
 
-def tells(env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether the environment is one of these: to be known by beginning an episode."""
-    if not isinstance(env.action_space, spaces.Discrete | spaces.MultiDiscrete):
-        return False
-    try:
-        return MASK in env.reset(seed=0)[1]
-    except Exception:  # it will be told when an episode is wanted
-        return False
+def tells(env: gymnasium.Env[Any, Any], info: Mapping[str, Any]) -> bool:
+    """Whether the environment is one of these. info: of a reset."""
+    return isinstance(env.action_space, spaces.Discrete | spaces.MultiDiscrete) and MASK in info

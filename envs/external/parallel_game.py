@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from envs.external.actions import ActionLayout
 from envs.external.buffers import Buffers
 from envs.external.observations import ObservationLayout
@@ -11,16 +13,18 @@ from envs.external.observations import ObservationLayout
 
 class ParallelGame:
     """See `Game`. An agent who has left shows zeros, and is absent until the game's next episode; that begins once all
-    have left.
+    have left. The rows of agents who were not there at all, or left without an end, end with the game.
     """
 
     def __init__(self, env: Any, buffers: Buffers, observations: ObservationLayout, actions: ActionLayout) -> None:
         self._env, self._buffers, self._actions = env, buffers, actions
         self._seen = observations.writer(buffers.obs)
         self._rows = {agent: row for row, agent in enumerate(env.possible_agents)}
+        self._ended = np.zeros(len(self._rows), dtype=bool)  # rows that have had their end in this game
 
     def reset(self, seed: int | None) -> None:
         observations, _ = self._env.reset(seed=seed)
+        self._ended[:] = False
         self._show(observations)
 
     def step(self) -> None:
@@ -43,7 +47,9 @@ class ParallelGame:
         there = {rows[agent] for agent in self._env.agents}
         for row in range(len(rows)):
             buffers.present[row] = row in there
+        self._ended |= buffers.terminated | buffers.truncated
         if not there:
+            buffers.terminated[~self._ended] = True
             self.reset(None)
 
     def close(self) -> None:

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from envs.errors import InputError
 from envs.external.actions import ActionLayout
+from envs.external.aec import ParallelFromAec, is_aec
 from envs.external.info_mask import InfoMask, tells
 from envs.external.observations import ObservationLayout
+from envs.external.old_api import first_info
 from envs.plugins import load
 
 Space = gymnasium.spaces.Space[Any]
@@ -29,24 +31,24 @@ class Made(NamedTuple):
     limit: int | None
 
 
-def spec_of(env_id: str) -> EnvSpec:
+def spec_of(env_id: str, prefix: str = "gym:") -> EnvSpec:
     """What Gymnasium knows by that id; by `module:id` once that module is imported, which then registers it.
 
-    Raises InputError where it knows nothing.
+    prefix: before the id in messages. Raises InputError where it knows nothing.
     """
     module, _, name = env_id.rpartition(":")
     try:
         if module:
-            load(f"gym:{env_id}", module)
+            load(f"{prefix}{env_id}", module)
         return gymnasium.spec(name)
     except InputError:
         raise
     except gymnasium.error.Error as error:
         unheard = isinstance(error, gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound)
-        hint = "; gym:MODULE:ID imports MODULE first, which may register it" if unheard and not module else ""
-        raise InputError(f"gym:{env_id}: Gymnasium knows no such environment ({error}){hint}") from error
+        hint = f"; {prefix}MODULE:ID imports MODULE first, which may register it" if unheard and not module else ""
+        raise InputError(f"{prefix}{env_id}: Gymnasium knows no such environment ({error}){hint}") from error
     except Exception as error:  # whatever a module raises
-        raise InputError(f"gym:{env_id} cannot be imported: {type(error).__name__}: {error}") from error
+        raise InputError(f"{prefix}{env_id} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class GymSource:
 
     @property
     def name(self) -> str:
-        return f"gym:{self.env_id}"
+        return f"{'vector' if self.batched else 'gym'}:{self.env_id}"
 
     def make(self, own: Mapping[str, Any]) -> Made:
         """One environment; own: arguments that go before the common ones. Raises InputError where it cannot be made."""
@@ -77,7 +79,8 @@ class GymSource:
 
     def _vector(self, kwargs: dict[str, Any]) -> Made:
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-        return Made(gymnasium.make_vec(self.env_id, self.batched, vectorization_mode=mode, **kwargs), None)
+        spec = spec_of(self.env_id, "vector:")
+        return Made(gymnasium.make_vec(spec, self.batched, vectorization_mode=mode, **kwargs), None)
 
     def _single(self, kwargs: dict[str, Any]) -> Made:
         """Gymnasium's wrappers that only check or count are left out where that changes nothing: whoever steps the
@@ -104,11 +107,14 @@ class FactorySource:
     @property
     def name(self) -> str:
         plain = self.factory.func if isinstance(self.factory, functools.partial) else self.factory
+        if not isinstance(plain, type) and hasattr(plain, "name"):
+            return str(plain.name)
         return f"{plain.__module__}.{getattr(plain, '__qualname__', type(plain).__qualname__)}"
 
     def make(self, own: Mapping[str, Any]) -> Made:
         """One environment; own: arguments that go before the common ones. Raises whatever the function raises."""
-        return Made(self.factory(**{**self.kwargs, **own}), None)
+        env = self.factory(**{**self.kwargs, **own})
+        return Made(ParallelFromAec(env) if is_aec(env) else env, None)
 
 
 Source = GymSource | FactorySource
@@ -116,34 +122,63 @@ Source = GymSource | FactorySource
 
 @dataclass(frozen=True)
 class Description:
-    """What an environment is. rows: agents that it always has room for, each a row. limit: see `Made`."""
+    """What an environment is. rows: agents that it always has room for, each a row. limit: see `Made`. crewed: whether
+    rows may be without an agent.
+    """
 
     kind: str
     observations: ObservationLayout
     actions: ActionLayout
     rows: int
     limit: int | None
+    crewed: bool
 
 
 def describe(source: Source, own: Mapping[str, Any]) -> Description:
-    """Make one and look. Raises InputError where it is of no known kind, its agents' spaces differ, or they are not
-    such as can be learned in.
+    """Make one and look: reset it, and where it is a `gymnasium.Env` step it once.
+
+    Raises InputError where it cannot be made, is of no known kind, its agents' spaces differ, or they are not such as
+    can be learned in.
     """
-    env, limit = source.make(own)
+    try:
+        env, limit = source.make(own)
+    except InputError as error:
+        raise _named(source, error) from None
+    except Exception as error:  # whatever a function of the user's raises
+        said = f" with {dict(own)}" if own else ""
+        raise InputError(f"{source.name}{said} cannot be made: {type(error).__name__}: {error}") from error
     try:
         kind, observation, action, rows = _look(env)
         actions = ActionLayout(action)
-        return Description(kind, ObservationLayout(observation, actions), actions, rows, limit)
+        crewed = kind in (PARALLEL, BUFFERED) or (kind == VECTOR and autoreset_mode(env) != AutoresetMode.SAME_STEP)
+        return Description(kind, ObservationLayout(observation, actions), actions, rows, limit, crewed)
     except InputError as error:
-        raise InputError(f"{source.name}: {error}") from None
+        raise _named(source, error) from None
     finally:
-        env.close()
+        getattr(env, "close", lambda: None)()
+
+
+def autoreset_mode(env: Any) -> AutoresetMode:
+    """When a vector environment begins the next episode: in the next step where it doesn't say, as Gymnasium's do."""
+    return AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+
+
+def _named(source: Source, error: InputError) -> InputError:
+    text = str(error)
+    return error if text.startswith(source.name) else InputError(f"{source.name}: {text}")
 
 
 def _look(env: Any) -> tuple[str, Space, Space, int]:
     """Its kind, spaces and rows."""
+    name = type(env).__name__
+    if all(hasattr(env, method) for method in ("recv", "send", "async_reset")):
+        raise InputError(
+            f"it made {name}, an EnvPool, which takes a seed only when it is made: its games cannot be repeated, as "
+            "trials need; use the Gymnasium id of the environment (gym:ID), or wrap it in a gymnasium.vector.VectorEnv "
+            "whose reset(seed=…) makes a new pool"
+        )
     if isinstance(env, gymnasium.Env):
-        if tells(env):
+        if tells(env, first_info(env)):
             return MASKED, InfoMask(env).observation_space, env.action_space, 1
         return SINGLE, env.observation_space, env.action_space, 1
     if isinstance(env, VectorEnv):
@@ -157,13 +192,20 @@ def _look(env: Any) -> tuple[str, Space, Space, int]:
                 "writes into"
             )
         return BUFFERED, env.single_observation_space, env.single_action_space, int(env.num_agents)
+    if hasattr(env, "action_space") and hasattr(env, "step"):
+        raise InputError(
+            f"it made a {name}, which is no gymnasium.Env; an environment of the old package gym can be wrapped by "
+            "shimmy (shimmy.GymV21CompatibilityV0 or GymV26CompatibilityV0), others must be subclasses of gymnasium.Env"
+        )
     raise InputError(
-        f"it made a {type(env).__name__}, which must be a gymnasium.Env, a gymnasium.vector.VectorEnv, a PettingZoo "
-        "parallel environment, or have single_observation_space and num_agents as PufferLib's"
+        f"it made a {name}, which must be a gymnasium.Env, a gymnasium.vector.VectorEnv, a PettingZoo "
+        "environment, or have single_observation_space and num_agents as PufferLib's"
     )
 
 
 def _common(env: Any) -> tuple[Space, Space]:
+    if not env.possible_agents:
+        raise InputError("its possible_agents are empty; there is nobody to play it")
     first, *others = env.possible_agents
     observation, action = env.observation_space(first), env.action_space(first)
     for agent in others:

@@ -18,7 +18,7 @@ from envs.external.episode_log import Snapshot
 from envs.external.hosted import HostedEnvs, Layout
 from envs.external.layouts import choose_layout
 from envs.external.masks import masks_of
-from envs.external.sources import MASKED, SINGLE, FactorySource, GymSource, Source, describe
+from envs.external.sources import MASKED, FactorySource, GymSource, Source, describe
 from envs.streams import Streams
 from envs.vec_env import Step, VecEnv
 
@@ -91,7 +91,7 @@ class ExternalVecEnv(VecEnv):
         )
         self._observations, self._actions = self._envs.observations, self._envs.actions
         self.max_step = what.limit or ENDLESS
-        self.crewed = what.kind not in (SINGLE, MASKED)
+        self.crewed = what.crewed
         self.state_dim, self.image_shape = self._observations.size, self._observations.image_shape
         self.if_discrete = self._actions.discrete
         self.action_dim = sum(self._actions.choices) if self.if_discrete else self._actions.width

@@ -12,6 +12,7 @@ from envs.errors import InputError
 from envs.external.actions import ActionLayout
 from envs.external.buffers import Buffers
 from envs.external.observations import ObservationLayout
+from envs.external.sources import autoreset_mode
 
 
 class VectorGame:
@@ -23,7 +24,7 @@ class VectorGame:
         self._env, self._buffers, self._actions = env, buffers, actions
         self._observations = observations
         self._seen, self._last = observations.writer(buffers.obs), observations.writer(buffers.final)
-        self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self._mode = autoreset_mode(env)
         if self._mode is AutoresetMode.DISABLED:
             raise InputError(
                 f"{env} resets nothing by itself; make it with an autoreset_mode of SAME_STEP or NEXT_STEP"

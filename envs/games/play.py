@@ -34,18 +34,23 @@ def play_episodes(
     members: int | None = None,
     ask: Callable[[], None] = lambda: None,
     ended: Callable[[Tensor], None] = lambda _: None,
+    episodes: int | None = None,
 ) -> Episodes:
     """Play until every row of the first `members` (all by default) has ended one episode, from where they were reset
     to; what the others do doesn't count.
 
-    act: from observations to actions, for all rows. seats: rows per game, next to each other. ask: called at every
+    act: from observations to actions, for all rows. seats: rows per game, next to each other. episodes: of each member
+    that count, the first ones (None: all of its rows). ask: called at every
     step; it may raise. ended: told (num_envs,) bool after each step: which rows' episodes it ended. Raises RunError
     where an action was illegal.
     """
     rows = env.num_envs
     total = torch.zeros(rows, dtype=torch.float64, device=env.device)
     length = torch.zeros(rows, dtype=torch.int64, device=env.device)
-    alive = torch.arange(rows, device=env.device) < (members or env.num_members) * env.envs_per_member
+    row = torch.arange(rows, device=env.device)
+    alive = row < (members or env.num_members) * env.envs_per_member
+    if episodes is not None:
+        alive &= row % env.envs_per_member < episodes * seats
     unit = env.reward_unit
     obs, step = env.observe(), 0
     while step < LONGEST and (step % _LOOK_EVERY or bool(alive.any())):
@@ -58,8 +63,8 @@ def play_episodes(
         alive &= ~done
         ended(done)
     env.check()
-    returns = total.view(env.num_members, -1, seats).sum(-1)[:members]
-    lengths = length.view(env.num_members, -1, seats)[:members, :, 0]
+    returns = total.view(env.num_members, -1, seats).sum(-1)[:members, :episodes]
+    lengths = length.view(env.num_members, -1, seats).amax(-1)[:members, :episodes]
     return Episodes(returns.cpu().numpy(), lengths.cpu().numpy())
 
 

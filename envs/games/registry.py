@@ -1,9 +1,10 @@
-"""The games by name: `cartpole`, `bucket-brigade`, `gym:ID` for any Gymnasium environment, and `MODULE:NAME` for a
-game of one's own.
+"""The games by name: `cartpole`, `bucket-brigade`, external environments as in `envs.external.named`, and `MODULE:NAME`
+for a game of one's own.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from envs.errors import InputError
-from envs.external.sources import spec_of
+from envs.external.named import PREFIXES, named_env
+from envs.external.sources import PARALLEL, Description, describe
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.bucket_brigade import BucketBrigade
 from envs.games.bucket_observation import BucketObservation
@@ -77,7 +79,8 @@ class Game:
     """One game. params: makes the dataclass of its parameters. seats: players with these parameters, each of them a row
     of the environment. scenarios: names that stand for a set of parameters. solved: the mean return from which on it
     counts as solved, where people agree on one. players: makes baseline players, by name, from parameters and a seed of
-    their chance: each from observations of any rows to actions.
+    their chance: each from observations of any rows to actions. unit: environments that can only be made together with
+    these parameters; `make` rounds up to a multiple. external: whether it is stepped on the CPU one by one.
     """
 
     name: str
@@ -87,6 +90,8 @@ class Game:
     scenarios: tuple[str, ...] = ()
     solved: float | None = None
     players: Callable[[Any, int], Mapping[str, Callable[[Tensor], Tensor]]] = lambda _params, _seed: {}
+    unit: Callable[[Any], int] = lambda _: 1
+    external: bool = False
 
 
 def _cartpole(params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str) -> GameEnv:  # noqa: ARG001
@@ -121,10 +126,13 @@ GAMES = {
 
 
 @dataclass(frozen=True)
-class GymParams:
-    """Arguments of `gymnasium.make`, as (name, value); `dict()` of it has them by name."""
+class EnvArguments:
+    """Arguments of what makes an external environment, as (name, value); `dict()` of it has them by name."""
 
     arguments: tuple[tuple[str, Any], ...] = ()
+
+    def __hash__(self) -> int:  # values may be lists
+        return hash(repr(self.arguments))
 
     def keys(self) -> list[str]:
         return [name for name, _ in self.arguments]
@@ -133,26 +141,39 @@ class GymParams:
         return dict(self.arguments)[name]
 
 
-def _gym_params(**arguments: Any) -> GymParams:
-    return GymParams(tuple(sorted(arguments.items())))
+def _env_arguments(**arguments: Any) -> EnvArguments:
+    return EnvArguments(tuple(sorted(arguments.items())))
 
 
-def _gym(name: str) -> Game:
-    try:
-        spec = spec_of(name.removeprefix("gym:"))
-    except InputError as error:
-        raise InputError(f"--env {error}") from None
+@functools.lru_cache(maxsize=16)  # what was looked at is asked about often, and some environments take long to make
+def _external(name: str) -> Game:
+    env = named_env(name)
+
+    @functools.cache
+    def look(params: EnvArguments) -> Description:
+        return describe(env.sized(dict(params), 1), dict(params))
+
+    def seats(params: EnvArguments) -> int:
+        return look(params).rows if not env.single and look(params).kind == PARALLEL else 1
+
+    def unit(params: EnvArguments) -> int:
+        if env.single or env.takes_size(dict(params)) or look(params).kind == PARALLEL:
+            return 1
+        return look(params).rows
 
     def make(
-        params: Sequence[Any],
+        params: Sequence[EnvArguments],
         num_envs: int,
         *,
         together: int,  # noqa: ARG001
         device: torch.device | str,
     ) -> GameEnv:
-        return cast(GameEnv, ExternalVecEnv(name, [dict(own) for own in params], num_envs, device=device))
+        first, together_made = params[0], unit(params[0])
+        rows = -(-num_envs // together_made) * together_made * seats(first)
+        source = env.source if seats(first) > 1 else env.sized(dict(first), rows)
+        return cast(GameEnv, ExternalVecEnv(source, [dict(own) for own in params], rows, device=device))
 
-    return Game(name, _gym_params, make, solved=spec.reward_threshold)
+    return Game(name, _env_arguments, make, seats=seats, solved=env.solved, unit=unit, external=True)
 
 
 def get_game(name: str) -> Game:
@@ -161,15 +182,12 @@ def get_game(name: str) -> Game:
     """
     if name in GAMES:
         return GAMES[name]
-    if name.startswith("gym:"):
-        return _gym(name)
+    if name.startswith(PREFIXES):
+        return _external(name)
     if ":" in name:
-        return _own(name)
-    raise InputError(f"--env {name!r} is not known; choose one of crypto, {', '.join(GAMES)}, gym:ID, MODULE:NAME")
-
-
-def _own(name: str) -> Game:
-    found = find(f"--env {name}", name)
-    if not isinstance(found, Game):
-        raise InputError(f"--env {name} is no game; it must be a `Game`, such as `TensorGame.game()` makes")
-    return replace(found, name=name)
+        found = find(f"--env {name}", name)
+        return replace(found, name=name) if isinstance(found, Game) else _external(name)
+    raise InputError(
+        f"--env {name!r} is not known; choose one of crypto, {', '.join(GAMES)}, gym:ID, vector:ID, pettingzoo:MODULE, "
+        "MODULE:NAME"
+    )

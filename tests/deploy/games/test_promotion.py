@@ -212,10 +212,10 @@ def test_what_a_panel_showed_is_said_plainly() -> None:
     said = shown(panel, 200.0)
     assert said.startswith("Mean return of a game -143; -171 by random (ahead in 49 of 100 games, equal in 2).")
     assert "counts as solved from 200 on: it is not." in said
-    assert "compared with random play alone" in said
+    assert "The only other player was random play" in said
     more = dataclasses.replace(panel, champion=opponent("abc", -150.0))
     assert "; -150 by champion abc (ahead in 49" in shown(more, None)
-    assert "alone" not in shown(more, None)
+    assert "only other" not in shown(more, None)
     assert get_game("gym:MountainCar-v0").solved == -110.0  # as Gymnasium registers it
 
 

@@ -76,7 +76,7 @@ class Blank(Drawn):
         raise ValueError("nothing to draw with")
 
 
-def counters(mode: AutoresetMode) -> SyncVectorEnv:
+def counters(mode: AutoresetMode = AutoresetMode.SAME_STEP) -> SyncVectorEnv:
     """Three of them, whose episodes last 2, 3 and 4 steps."""
     return SyncVectorEnv([lambda length=length: Counter(length) for length in (2, 3, 4)], autoreset_mode=mode)
 
@@ -296,3 +296,91 @@ class Table(Tag):
     def _observe(self) -> dict[str, Any]:
         seen = super()._observe()
         return {agent: {"observation": own, "action_mask": self._mask(agent)} for agent, own in seen.items()}
+
+
+def sized_counters(num_envs: int) -> SyncVectorEnv:
+    """As many as are asked for."""
+    return SyncVectorEnv([Counter] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+class TurnTag:
+    """`Tag` as PettingZoo's AEC API has it: agents act one after the other, and the game goes on once all have."""
+
+    metadata = {"is_parallelizable": True}  # noqa: RUF012 - PettingZoo's own way
+
+    def __init__(self, parallelizable: bool = True) -> None:
+        self._game, self.possible_agents = Tag(), list(Tag.possible_agents)
+        self.observation_space, self.action_space = self._game.observation_space, self._game.action_space
+        self.metadata = {"is_parallelizable": parallelizable}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self._seen, _ = self._game.reset(seed, options)
+        self.agents, self._chosen = list(self.possible_agents), dict[str, Any]()
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self.terminations, self.truncations = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, False)
+        self.agent_selection = self.agents[0]
+
+    def observe(self, agent: str) -> np.ndarray:
+        return self._seen[agent]
+
+    def step(self, action: Any) -> None:
+        agent = self.agent_selection
+        if self.terminations[agent] or self.truncations[agent]:
+            assert action is None
+            self.agents.remove(agent)
+        else:
+            self._chosen[agent] = action
+            self.rewards = dict.fromkeys(self.agents, 0.0)
+            if len(self._chosen) == len(self.agents):
+                self._seen, self.rewards, terminated, truncated, _ = self._game.step(self._chosen)
+                self.terminations, self.truncations, self._chosen = terminated, truncated, {}
+        dead = [one for one in self.agents if self.terminations[one] or self.truncations[one]]
+        waiting = [one for one in self.agents if one not in self._chosen]
+        self.agent_selection = next(iter([*dead, *waiting]), "")
+
+    def last(self) -> tuple[Any, ...]:
+        agent = self.agent_selection
+        return self._seen[agent], self.rewards[agent], self.terminations[agent], self.truncations[agent], {}
+
+    def agent_iter(self) -> Any:
+        while self.agents:
+            yield self.agent_selection
+
+    def close(self) -> None:
+        pass
+
+
+class OldStep(Counter):
+    """Its step is that of Gym before 0.26."""
+
+    def step(self, action: int) -> Any:
+        return (*super().step(action)[:3], {})
+
+
+class OldReset(Counter):
+    """So is its reset."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        return super().reset(**kwargs)[0]
+
+
+class Gym21:
+    """An environment of the package gym."""
+
+    action_space, observation_space = spaces.Discrete(2), spaces.Discrete(2)
+
+    def reset(self) -> int:
+        return 0
+
+    def step(self, action: int) -> tuple[int, float, bool, dict[str, Any]]:
+        return action, 0.0, True, {}
+
+
+class Pool(gymnasium.Env[Any, Any]):
+    """What an EnvPool looks like."""
+
+    action_space, observation_space = spaces.Discrete(2), spaces.Box(-1.0, 1.0, (2,))
+
+    def recv(self) -> Any: ...
+    def send(self, action: Any, env_id: Any = None) -> None: ...
+    def async_reset(self) -> None: ...

@@ -1,0 +1,5 @@
+"""A module as PettingZoo's packages have them: `parallel_env` makes the environment."""
+
+from tests.envs.external.samples import Tag as parallel_env
+
+__all__ = ["parallel_env"]
