@@ -31,6 +31,7 @@ from envs.commands import data_app
 from envs.crypto.timeframe import bar_seconds
 from envs.database_url import STORAGE_VARIABLE, hide_password
 from envs.errors import InputError, RunError, TryAgainLater
+from envs.terminal import Terminal
 from optimize.commands import search_commands
 from optimize.spec import CryptoSpec
 from optimize.study import StudyHandle
@@ -180,8 +181,8 @@ def main() -> None:
         code, message = 1, f"no space left{where}; free some, and the same command goes on where it was"
     else:
         return
-    Console(stderr=True).print("[bold red]error:[/] ", end="")
-    Console(stderr=True).print(hide_password(message), markup=False, highlight=False, soft_wrap=True)
+    Terminal(stderr=True).print("error: ", style="bold red", end="")
+    Terminal(stderr=True).print(hide_password(message), highlight=False, soft_wrap=True)
     sys.exit(code)
 
 

@@ -281,14 +281,26 @@ def _read(path: Path, name: str) -> bytes:
         raise InputError(f"bundle {path} cannot be read: {error.strerror or error}") from error
 
 
+def is_synthetic(path: Path) -> bool:
+    """Whether the bundle in `path` says that it was trained on a made-up market; False where it cannot be read."""
+    try:
+        data = _parse(_read(path, MANIFEST_FILE), path / MANIFEST_FILE).get("data")
+    except InputError:
+        return False
+    return isinstance(data, dict) and data.get("synthetic") is True
+
+
 def _parse(text: bytes, path: Path) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not a JSON number")
 
     try:
         content = json.loads(text.decode("ascii"), parse_constant=refuse)
+        canonical_json({"": content})  # written with as little nesting as it can be read with
     except (UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{path} is not JSON as written by this program ({error})") from error
+    except RecursionError:
+        raise InputError(f"{path} is not JSON as written by this program (it is nested too deep)") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a JSON object")
     return content

@@ -31,6 +31,7 @@ from deploy.trade_commands import trade_command
 from envs.database_url import STORAGE_VARIABLE, warn_of_password
 from envs.errors import InputError, RunError
 from envs.supervisor import Supervisor
+from envs.terminal import Terminal
 
 
 def deploy_commands(app: typer.Typer) -> None:
@@ -124,7 +125,7 @@ def promote_command(
 
     "No candidate passes" is a normal result, explained, and exits with 0.
     """
-    console = Console()
+    console = Terminal()
     Supervisor().ready("judging the candidates")
     found = find_study(study_name, storage_url(storage), runs_dir)
     opened = Registry(deployments, registry)
@@ -180,9 +181,9 @@ def after_study_command(
     """
     found, opened = find_study(study_name, storage_url(storage), runs_dir), Registry(deployments, registry)
     if found.environment != MARKET:
-        promote_game_after_study(found, opened, console=Console())
+        promote_game_after_study(found, opened, console=Terminal())
     else:
-        promote_after_study(market_study(found), opened, console=Console())
+        promote_after_study(market_study(found), opened, console=Terminal())
 
 
 def count_looks(tickers: Sequence[str], first: int, last: int) -> int:

@@ -12,6 +12,7 @@ from rich.text import Text
 from deploy.bundle_files import NAME_DIGITS
 from deploy.rules import Finding
 
+SYNTHETIC = "The market is synthetic: this shows that the program works, and nothing about real markets."
 VERDICT_STYLE = {"pass": "green", "fail": "red", "defer": "yellow", "not asked": "dim", "told": "dim"}
 # On white, each with a contrast of 4.5 at least.
 COLOURS = {"pass": "#1e7a45", "fail": "#b03024", "defer": "#8f5a06", "not asked": "#666666", "told": "#666666"}

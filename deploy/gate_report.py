@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from deploy.backtests import combine
 from deploy.candidates import FinishedStudy, study_bars, study_splits
-from deploy.findings import COLOURS, findings_page, number
+from deploy.findings import COLOURS, SYNTHETIC, findings_page, number
 from deploy.pictures import CHAMPION, EQUAL, OWN, Curve, draw_equity, draw_folds, draw_logits, draw_sharpes
 from deploy.promote import Judged, Promotion
 from deploy.registry import Registry
@@ -145,7 +145,7 @@ def summary(promotion: Promotion) -> list[str]:
             + (f" What helps:{helps[2]}." if helps[2] else "")
         )
     if promotion.synthetic:
-        lines.append("The market is synthetic: this shows that the program works, and nothing about real markets.")
+        lines.append(SYNTHETIC)
     return lines
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from deploy.bundle_files import StoredBundle, finite
-from deploy.registry import ChampionMoved, Look, Registry
+from deploy.registry import ChampionMoved, Look, Registry, check_slot
 from deploy.rules import Finding, deferred, passed
 from envs.errors import RunError
 
@@ -126,6 +126,9 @@ class Place:
     study: str
     dry_run: bool
     data_dir: str = ""
+
+    def __post_init__(self) -> None:
+        check_slot(self.slot)
 
     @property
     def champion(self) -> str | None:

@@ -18,17 +18,31 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from deploy.bundle import Bundle
-from deploy.bundle_files import NAME_DIGITS, StoredBundle, write_bundle
+from deploy.bundle_files import NAME_DIGITS, StoredBundle, is_synthetic, write_bundle
 from deploy.bundles import load_any, trader
 from deploy.database import RegistryDatabase, utc_now
 from deploy.models import BundleRow, ChallengerRow, EventRow, LookRow, SlotRow, VersionRow
 from envs.errors import InputError, RunError
+from envs.terminal import printable
 
+LONGEST_SLOT = 100  # bytes: file names and orders' ids are made from it
 PANEL = "panel of "  # before a game's name, where a market's looks have its assets
 
 
 class ChampionMoved(Exception):
     """The slot's champion is no longer the one that the challenger was compared with: compare again."""
+
+
+def check_slot(name: str) -> str:
+    """The name, where it can be a slot's. Raises InputError: files are named after slots, and `slot@3` is a version."""
+    wrong = not name or name != name.strip() or name[0] in ".-" or printable(name) != name
+    if wrong or len(name.encode()) > LONGEST_SLOT or any(sign in "/\\@\n\t" for sign in name):
+        shown = name if len(name) <= LONGEST_SLOT else f"{name[:LONGEST_SLOT]}…"
+        raise InputError(
+            f"slot {shown!r}: a slot's name is 1 to {LONGEST_SLOT} bytes long, without / \\ @ and control characters, "
+            "and begins with neither a dot, a dash nor a space, like crypto-1h"
+        )
+    return name
 
 
 @dataclass(frozen=True)
@@ -101,6 +115,7 @@ class Registry:
     def __init__(self, folder: Path, url: str | None = None, *, create: bool = True) -> None:
         self.folder = folder
         self.bundles = folder / "bundles"
+        self._synthetic: dict[str, bool] = {}  # by hash: a bundle never changes
         self.database = RegistryDatabase(url or f"sqlite:///{folder / 'registry.db'}", create=create)
 
     # -- reading
@@ -192,6 +207,14 @@ class Registry:
             row = session.get(BundleRow, hash_)
             return Path(row.data_dir) if row and row.data_dir else None
 
+    def synthetic(self, hash_: str | None) -> bool:
+        """Whether the bundle was trained on a made-up market, as far as its files are still there to say so."""
+        if hash_ is None:
+            return False
+        if hash_ not in self._synthetic:
+            self._synthetic[hash_] = is_synthetic(self.path(hash_))
+        return self._synthetic[hash_]
+
     def origin(self, hash_: str) -> tuple[str, int] | None:
         """The study and the (first) trial that a bundle came from; None for one that was never registered."""
         with self.database.reading() as session:
@@ -263,8 +286,10 @@ class Registry:
         number.
 
         expected: hash of the champion that the gate compared with (None: there was none). Promoting the champion
-        changes nothing. Raises ChampionMoved where the champion is another one by now.
+        changes nothing. Raises ChampionMoved where the champion is another one by now, InputError for a name that no
+        slot may have.
         """
+        check_slot(slot)
         with self.database.writing() as session:
             row = session.get(SlotRow, slot)
             present = row.champion if row else None
@@ -311,7 +336,11 @@ class Registry:
         report: dict[str, Any] | None = None,
         data_dir: str = "",
     ) -> int:
-        """Keep a bundle that may become champion but could not be compared yet. Returns its version number."""
+        """Keep a bundle that may become champion but could not be compared yet. Returns its version number.
+
+        Raises InputError for a name that no slot may have.
+        """
+        check_slot(slot)
         with self.database.writing() as session:
             write_bundle(bundle, self.bundles)
             number = _add_version(session, slot, bundle, data_dir)
@@ -332,6 +361,7 @@ class Registry:
 
     def refuse(self, slot: str, reason: str, report: dict[str, Any] | None = None) -> None:
         """Append that no candidate passed, and why; once, however often the same is found in a row."""
+        check_slot(slot)
         with self.database.writing() as session:
             last = session.scalars(
                 select(EventRow).where(EventRow.slot == slot).order_by(EventRow.id.desc()).limit(1)

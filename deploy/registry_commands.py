@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from deploy.bundle_files import StoredBundle, finite
 from deploy.bundles import load_any, trader
@@ -17,7 +16,7 @@ from deploy.games.bundle import GameBundle, default_slot
 from deploy.games.verify import verify_game_bundle
 from deploy.games.view import game_facts, game_view
 from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
-from deploy.registry import Registry
+from deploy.registry import Registry, Slot
 from deploy.registry_view import (
     bundle_facts,
     bundle_view,
@@ -34,6 +33,7 @@ from deploy.registry_view import (
 from deploy.verify import TOLERANCE, verify_bundle
 from envs.crypto.bars import load_bars
 from envs.errors import InputError, RunError
+from envs.terminal import Terminal
 
 REFERENCE = "A slot (its champion), slot@previous, slot@3 (its third bundle), a hash's beginning, or a bundle's folder"
 
@@ -59,22 +59,33 @@ def list_command(
         raise InputError(f"there is no slot {slot!r}; slots: {', '.join(known) or 'none'}")
     if not as_json:
         view = slots_view(opened) if slot is None else history_view(opened, opened.slot(slot))
-        Console().print(view, highlight=False)
+        Terminal().print(view, highlight=False)
         return
     if slot is None:
-        _print_json([dataclasses.asdict(found) for found in known.values()])
+        _print_json([_slot_facts(opened, found) for found in known.values()])
         return
     present = opened.slot(slot)
     _print_json(
-        dataclasses.asdict(present)
+        _slot_facts(opened, present)
         | {
             "versions": [
-                {"number": one.number, "bundle": one.bundle, "at": one.at, "is": state_of(present, one.bundle)}
+                {
+                    "number": one.number,
+                    "bundle": one.bundle,
+                    "at": one.at,
+                    "is": state_of(present, one.bundle),
+                    "synthetic": opened.synthetic(one.bundle),
+                }
                 for one in opened.versions(slot)
             ],
             "events": [dataclasses.asdict(event) for event in opened.events(slot)],
         }
     )
+
+
+def _slot_facts(registry: Registry, slot: Slot) -> dict[str, Any]:
+    """A slot for JSON. synthetic: its champion was trained on a made-up market."""
+    return dataclasses.asdict(slot) | {"synthetic": registry.synthetic(slot.champion)}
 
 
 @registry_app.command("show")
@@ -98,7 +109,7 @@ def show_command(
     if as_json:
         _print_json(facts)
     else:
-        Console().print(view, highlight=False)
+        Terminal().print(view, highlight=False)
 
 
 @registry_app.command("diff")
@@ -119,7 +130,7 @@ def diff_command(
     if as_json:
         _print_json({"one": left.hash, "other": right.hash, "differences": differences(left, right)})
     else:
-        Console().print(diff_view(left, right), highlight=False)
+        Terminal().print(diff_view(left, right), highlight=False)
 
 
 def rollback_command(
@@ -193,7 +204,7 @@ def verify_command(
     if as_json:
         _print_json(result.to_dict())
     else:
-        console = Console()
+        console = Terminal()
         console.print(verification_view(result), highlight=False)
         if result.agrees:
             console.print(
@@ -235,7 +246,7 @@ def gc_command(
     if not found:
         typer.echo(f"{opened.bundles}: every bundle is needed")
         return
-    Console().print(garbage_view(found, "Removed" if delete else "Needed by no slot"), highlight=False)
+    Terminal().print(garbage_view(found, "Removed" if delete else "Needed by no slot"), highlight=False)
     typer.echo(f"{len(found)} folder(s), {size / 1e6:.2f} MB" + (" removed" if delete else "; --delete removes them"))
 
 

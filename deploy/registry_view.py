@@ -11,7 +11,7 @@ from rich.text import Text
 
 from deploy.bundle import Bundle
 from deploy.bundle_files import StoredBundle
-from deploy.findings import VERDICT_STYLE, short
+from deploy.findings import SYNTHETIC, VERDICT_STYLE, short
 from deploy.registry import Event, Garbage, Registry, Slot, Version
 from deploy.report import percent
 from deploy.verify import Verification, stored_metrics
@@ -54,7 +54,7 @@ def slots_view(registry: Registry) -> RenderableType:
         move = last_move(registry, slot, slot.champion)
         table.add_row(
             slot.name,
-            short(slot.champion),
+            short(slot.champion) + (" SYNTHETIC" if registry.synthetic(slot.champion) else ""),
             minute(move.at) if move else "-",
             short(slot.previous),
             " ".join(short(hash_) for hash_ in slot.challengers) or "none",
@@ -73,7 +73,10 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
         bundles.add_column(name, justify="right" if name == "version" else "left")
     for version in registry.versions(slot.name):
         bundles.add_row(
-            str(version.number), short(version.bundle), minute(version.at), state_of(slot, version.bundle, removed)
+            str(version.number),
+            short(version.bundle) + (" SYNTHETIC" if registry.synthetic(version.bundle) else ""),
+            minute(version.at),
+            state_of(slot, version.bundle, removed),
         )
     history = Table(title="What happened", title_justify="left")
     for name in ("when (UTC)", "what", "bundle", "instead of"):
@@ -131,6 +134,8 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
     """One bundle on one screen: who it is, what it may do and why, the gate, the hold-out, the parameters."""
     trials, data = facts["trials"], facts["data"]
     identity = identity_table(facts)
+    if data["synthetic"]:
+        identity.add_row("market", Text(SYNTHETIC, style="yellow"))
     for trial in trials:
         origin, policy = trial["origin"], trial["policy"]
         hidden = "×".join(str(width) for width in policy["hidden"])

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from deploy.bundle import Bundle, format_time, parse_moment
+from deploy.findings import SYNTHETIC
 from deploy.live.risk import RiskLimits, RiskRules
+from deploy.registry import check_slot
 from deploy.replay import Replay, replay
 from deploy.report import metrics_table, percent
 from deploy.scoring import first_decision, unseen_window
@@ -94,7 +96,7 @@ def print_replay(console: Console, result: Replay, paths: list[Path]) -> None:
             highlight=False,
         )
     if bundle.manifest.data.synthetic:
-        console.print("The market is synthetic.", style="dim")
+        console.print(SYNTHETIC, style="yellow", highlight=False)
     if result.limits != RiskLimits():
         rules = RiskRules(result.limits).words
         console.print("Not as it was scored, but with risk rules: " + "; ".join(rules or ["tighter limits"]) + ".")
@@ -111,7 +113,7 @@ def replay_folder(deployments: Path, slot: str, result: Replay) -> Path:
     first, last = (
         format_time(int(moment)).replace(":", "").replace("-", "")[:13] for moment in (result.time[0], result.time[-1])
     )
-    return deployments / "replays" / f"{slot}-{result.bundle.name}-{first}-{last}"
+    return deployments / "replays" / f"{check_slot(slot)}-{result.bundle.name}-{first}-{last}"
 
 
 def _agreement(result: Replay) -> float | None:

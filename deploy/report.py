@@ -11,14 +11,13 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from deploy.bundle import Bundle
-from deploy.findings import findings_table, stage_text
+from deploy.findings import SYNTHETIC, findings_table, stage_text
 from deploy.promote import Judged, Promotion, name_trials
 from deploy.views import verdict_panel
 from envs.crypto.metrics import Metrics, equity
 from envs.files import write_atomic
 
 SHOWN_CANDIDATES = 8
-SYNTHETIC = "The market is synthetic: this shows that the program works, and nothing about real markets."
 
 
 def percent(value: float) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from deploy.bundles import load_any, trader
 from deploy.live.risk import RiskLimits, parse_limits
@@ -20,6 +19,7 @@ from deploy.replay import write_replay
 from deploy.replay_view import print_replay, replay_folder, replay_window, run_replay
 from deploy.scoring import bars_of
 from envs.errors import InputError
+from envs.terminal import Terminal
 
 DISCLAIMER = "Research software, paper trading only: no order reaches a real market; past numbers promise nothing."
 SWITCHES = ("halt", "resume")
@@ -117,7 +117,7 @@ def trade_command(
         feed=feed, broker=broker, url=url, speed=speed, arena=arena, on_alert=on_alert, limits=limits,
         data_dir=data_dir, since=since, cash=cash, any_account=any_account,
     )  # fmt: skip
-    console = Console()
+    console = Terminal()
     console.print(DISCLAIMER, style="dim", highlight=False)
     trade_live(slot, Registry(deployments, registry, create=False), flags, console)
 
@@ -163,7 +163,7 @@ def _replay(
         folder = folder or opened.data_dir(found.champion)
     if folder is None:
         raise InputError("--data-dir is needed with --bundle: name the folder of bars to trade")
-    console = Console(stderr=as_json)
+    console = Terminal(stderr=as_json)
     bars = bars_of(loaded, folder)
     window = replay_window(loaded, bars, since, until)
     if not as_json:

@@ -63,7 +63,8 @@ def bundle_panel(facts: Mapping[str, Any], parts: Sequence[RenderableType], para
 
 def columns(values: Mapping[str, Any]) -> Columns:
     """Names and values, side by side."""
-    return Columns([f"[dim]{name}[/] {plain_value(value)}" for name, value in values.items()], padding=(0, 3))
+    parts = [Text.assemble((name, "dim"), " ", plain_value(value)) for name, value in values.items()]
+    return Columns(parts, padding=(0, 3))
 
 
 def plain_value(value: Any) -> str:

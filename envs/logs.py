@@ -15,6 +15,7 @@ from rich.console import Console
 
 from envs.database_url import hide_password
 from envs.errors import InputError
+from envs.terminal import Terminal
 
 FORMATS = ("plain", "json")
 LIBRARIES = ("optuna", "py.warnings")  # loggers whose messages belong into the file, too
@@ -61,7 +62,7 @@ class _Lines(io.TextIOBase):
         return len(text)
 
 
-class LogConsole(Console):
+class LogConsole(Terminal):
     """A console that keeps a copy of everything in a rotating file, and can speak JSON.
 
     log_file: 10 MB at most, five older ones kept beside it; None: no copy. log_format: of the file, and of the output
@@ -73,7 +74,7 @@ class LogConsole(Console):
             raise InputError(f"--log-format {log_format!r} is not right; choose one of {', '.join(FORMATS)}")
         self._shown: logging.Logger | None = None
         self._kept: logging.Logger | None = None
-        self._copy: Console | None = None
+        self._copy: Terminal | None = None
         form = _Json() if log_format == "json" else _Plain()
         if log_format == "json":
             self._shown = _logger(logging.StreamHandler(sys.stdout), form)
@@ -89,7 +90,7 @@ class LogConsole(Console):
                     f"--log-file {log_file} cannot be written ({error.strerror}); name a file in a folder of yours"
                 ) from None
             self._kept = _logger(handler, form)
-            self._copy = Console(file=_lines(self._kept), width=WIDTH, color_system=None)
+            self._copy = Terminal(file=_lines(self._kept), width=WIDTH, color_system=None)
             logging.captureWarnings(True)
             for library in LIBRARIES:
                 logging.getLogger(library).addHandler(handler)

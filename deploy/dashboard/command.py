@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 
 from deploy.bundle_files import finite
@@ -21,6 +21,7 @@ from deploy.dashboard.terminal import age_line, slot_screen, slots_table
 from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
 from envs.database_url import STORAGE_VARIABLE, warn_of_password
 from envs.errors import InputError
+from envs.terminal import Terminal
 
 EVERY = 2.0  # seconds between two looks of a terminal
 WIDTH = 160  # columns where nobody sees how wide it is
@@ -64,7 +65,7 @@ def dashboard_command(app: typer.Typer, open_search: OpenSearch) -> None:
         if as_json:
             typer.echo(json.dumps(finite(shown.facts()), indent=1))
         elif once or (terminal and not sys.stdout.isatty()):
-            console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
+            console = Terminal() if sys.stdout.isatty() else Terminal(width=WIDTH)
             console.print(shown.screen(), highlight=False, end="")
         elif terminal:
             _watch(shown.screen)
@@ -125,7 +126,7 @@ class _Training:
 
 
 def _watch(screen: Callable[[], RenderableType]) -> None:
-    with Live(console=Console(), screen=True, auto_refresh=False) as live:
+    with Live(console=Terminal(), screen=True, auto_refresh=False) as live:
         try:
             while True:
                 live.update(Group(screen(), age_line(time.time(), EVERY)), refresh=True)

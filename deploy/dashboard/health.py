@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from dataclasses import dataclass
 from typing import Literal
@@ -9,6 +10,7 @@ from typing import Literal
 import psutil
 
 from deploy.dashboard.words import seconds_of, span
+from deploy.findings import SYNTHETIC
 from deploy.live.store import Trader
 from envs.crypto.timeframe import bar_seconds
 
@@ -23,7 +25,7 @@ class Health:
     """How a trader is. state: a word or two; level: how bad that is (none: there is no trader). sentences: why.
 
     beat_age: seconds since its last sign of life. bars_behind: bars that have closed since the last one it acted on;
-    None where that means nothing, as with recorded bars.
+    None where that means nothing, as with recorded bars. synthetic: the champion was trained on a made-up market.
     """
 
     state: str
@@ -31,10 +33,16 @@ class Health:
     sentences: list[str]
     beat_age: float | None = None
     bars_behind: int | None = None
+    synthetic: bool = False
 
 
-def health(trader: Trader | None, now: float, *, slot: str) -> Health:
-    """now: seconds since the epoch."""
+def health(trader: Trader | None, now: float, *, slot: str, synthetic: bool = False) -> Health:
+    """now: seconds since the epoch. synthetic: the champion was trained on a made-up market."""
+    found = _health(trader, now, slot)
+    return dataclasses.replace(found, sentences=[SYNTHETIC, *found.sentences], synthetic=True) if synthetic else found
+
+
+def _health(trader: Trader | None, now: float, slot: str) -> Health:
     if trader is None:
         return Health("never traded", "none", [f"Slot {slot} was never traded: sweepd trade {slot} starts it."])
     age = max(0.0, now - seconds_of(trader.beat))

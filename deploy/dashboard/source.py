@@ -66,7 +66,11 @@ class PaperSource:
             )
         if not names:
             raise InputError(f"no slot of {self._folder} has a champion yet: sweepd promote asks for one")
-        return {name: health(traders.get(name), now, slot=name) for name in names}
+        champions = {slot.name: slot.champion for slot in registry.slots()}
+        return {
+            name: health(traders.get(name), now, slot=name, synthetic=registry.synthetic(champions.get(name)))
+            for name in names
+        }
 
     def plays(self, slot: str) -> bool:
         """Whether the slot is a game's, which is not among `slots`."""

@@ -71,7 +71,8 @@ def _head(view: SlotView) -> RenderableType:
     if view.summary:
         grid.add_row("account", Text(view.summary))
     title = Text.assemble(
-        (f"slot {view.slot}", "bold cyan"), "  ", (view.health.state, STYLES[view.health.level]), "  ",
+        (f"slot {view.slot}", "bold cyan"), "  ", (view.health.state, STYLES[view.health.level]),
+        ("  SYNTHETIC MARKET" if view.health.synthetic else "", "yellow"), "  ",
         " ".join(view.health.sentences),
     )  # fmt: skip
     return Group(title, grid, "")

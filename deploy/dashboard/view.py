@@ -226,7 +226,7 @@ def slot_view(registry: Registry, cache: SeriesCache, slot: str, now: float, *, 
     return SlotView(
         slot=slot,
         now=now,
-        health=health(trader, now, slot=slot),
+        health=health(trader, now, slot=slot, synthetic=registry.synthetic(place.champion)),
         champion=place.champion,
         champion_since=move.at if move else None,
         champion_origin=_origin(registry, place.champion),

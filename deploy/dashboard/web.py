@@ -36,6 +36,18 @@ SECURITY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+# Of optuna-dashboard's own pages, which need scripts of theirs.
+OPTUNAS = {
+    "Content-Security-Policy": "object-src 'none'; base-uri 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+# A trial's artifacts are files that anybody may have made: whatever they are, no script of theirs runs here.
+ARTIFACTS = OPTUNAS | {
+    "Content-Security-Policy": "sandbox; default-src 'none'; img-src 'self' data:; media-src 'self' data:; "
+    "style-src 'unsafe-inline'; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 ASSETS = {
     "page.js": "text/javascript",
     "page.css": "text/css",
@@ -77,7 +89,7 @@ class Dashboard:
     def _answer(self, request: Request) -> WSGIApplication:
         """Raises HTTPException for what is not to be answered."""
         # A page of another site that a browser was made to believe is here (DNS rebinding) asks for that site's name.
-        if not host_is_trusted(request.headers.get("Host"), HOSTS):
+        if not host_is_trusted(request.headers.get("Host", "").lower(), HOSTS):
             raise Forbidden("This dashboard answers on 127.0.0.1 and localhost only.")
         page = self._pages.get(request.path)
         if page is None and not request.path.startswith("/assets/"):
@@ -144,7 +156,8 @@ class Dashboard:
     def _optunas(self, request: Request) -> WSGIApplication:
         """optuna-dashboard, whose pages may also write: from itself, not from another site's page."""
         origin = request.headers.get("Origin")
-        if request.method not in ("GET", "HEAD") and origin is not None and origin != f"http://{request.host}":
+        own = f"http://{request.host}".lower()
+        if request.method not in ("GET", "HEAD") and origin is not None and origin.lower() != own:
             raise Forbidden(f"A page of {origin} has nothing to change here.")
         with self._lock:
             if self._optuna is None:
@@ -152,4 +165,19 @@ class Dashboard:
                     self._optuna = self._search.application()
                 except (InputError, RunError) as problem:
                     raise NotFound(f"There is no optuna-dashboard: {problem}") from problem
-            return self._optuna
+            artifact = request.path.lstrip("/").startswith("artifacts")
+            return _with_headers(self._optuna, ARTIFACTS if artifact else OPTUNAS)
+
+
+def _with_headers(application: WSGIApplication, headers: Mapping[str, str]) -> WSGIApplication:
+    """The application with these headers in all its answers, and without leave for other sites to read them."""
+    replaced = {name.lower() for name in headers} | {"access-control-allow-origin"}
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        def start(status: str, given: list[tuple[str, str]], *more: Any) -> Callable[[bytes], object]:
+            kept = [(name, value) for name, value in given if name.lower() not in replaced]
+            return start_response(status, [*kept, *headers.items()], *more)
+
+        return application(environ, start)
+
+    return answer

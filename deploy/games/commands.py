@@ -21,6 +21,7 @@ from deploy.registry import Registry
 from deploy.rules import parse_limits, with_limits
 from deploy.studies import FoundStudy, attach
 from envs.errors import InputError, RunError
+from envs.terminal import Terminal
 
 CHAMPION_COMMANDS = (("play", "watch the champion"), ("registry show", "where it comes from"))
 MARKET_FLAGS = {"data_dir": None, "ensemble": 1, "weights": "equal", "first_stage": False}
@@ -49,7 +50,7 @@ def promote_game(
     as_json: bool,
 ) -> None:
     """`sweepd promote` of a study on a game."""
-    console = Console()
+    console = Terminal()
     study = game_study(found)
     promoter = GamePromoter(
         study,
@@ -129,7 +130,7 @@ def play_command(
     """Show a player: game after game in the terminal, or as a GIF or MP4. Ctrl-C ends it."""
     from deploy.games.replay import Show, show_in_terminal, write_animation
 
-    console = Console()
+    console = Terminal()
     if bundle is not None and ("/" in bundle or Path(bundle).is_dir()):
         loaded = player(load_any(Path(bundle)))
     else:

@@ -436,4 +436,5 @@ class Session:
         return min(due if due > 0.0 else LATE_SECONDS, self._clock.patience)
 
     def _words(self, bundle: Bundle) -> str:
-        return f"{bundle.name} (trial {bundle.origin.trial} of {bundle.origin.study})"
+        market = ", synthetic market" if bundle.manifest.data.synthetic else ""
+        return f"{bundle.name} (trial {bundle.origin.trial} of {bundle.origin.study}{market})"

@@ -17,6 +17,7 @@ from deploy.brokers.base import Broker
 from deploy.brokers.sim import sim_broker
 from deploy.bundle import Bundle, format_time, parse_moment
 from deploy.feeds import Feed, LiveFeed, RecordedFeed
+from deploy.findings import SYNTHETIC
 from deploy.live.clock import Clock, FastClock, LeapingClock
 from deploy.live.notify import Kind, Notifier
 from deploy.live.risk import RiskLimits, RiskRules
@@ -85,6 +86,8 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
         arena=flags.arena,
         on_alert=flags.on_alert,
     )
+    if bundle.manifest.data.synthetic:
+        say(SYNTHETIC)
     for words in RiskRules(flags.limits).words:
         say(f"risk rule: {words}")
 

@@ -119,7 +119,7 @@ def test_what_is_not_there_is_one_sentence(made: Made, tmp_path: Path) -> None:
 
 def test_players_of_games_are_shown_elsewhere(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "deployments")
-    GamePromoter(study_of(tmp_path, [GOOD]), registry, games=4).run()
+    GamePromoter(study_of(tmp_path, [GOOD]), registry, games=16).run()
     with pytest.raises(InputError, match=f"no slot of .* trades: {SLOT} hold players of games; sweepd play SLOT"):
         printed(registry.folder, "--json")
     registry.promote("demo-1h", bundles()[0], expected=None, reason="")
@@ -129,7 +129,7 @@ def test_players_of_games_are_shown_elsewhere(tmp_path: Path) -> None:
 
 
 def test_markup_in_names_is_text(tmp_path: Path) -> None:
-    evil = "[bold]x[/bold][red]"
+    evil = "[bold]x[red]"
     registry = Registry(tmp_path)
     registry.promote(evil, bundles()[0], expected=None, reason=evil)
     store = TraderStore(registry.database)

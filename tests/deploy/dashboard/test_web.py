@@ -15,11 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 
 import sweepd
+from deploy.commands import deploy_commands
+from deploy.dashboard.command import dashboard_command
 from deploy.live.store import Changes, TraderStore
 from deploy.registry import Registry
 from envs.errors import InputError, RunError
+from tests.deploy.builders import small_bundle
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import bundles, write_session
 
@@ -214,7 +219,8 @@ def test_a_page_shows_new_bars_without_a_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "code"),
     [
-        ("127.0.0.1:8080", 200), ("localhost", 200), ("localhost:9999", 200), ("evil.example", 403),
+        ("127.0.0.1:8080", 200), ("localhost", 200), ("localhost:9999", 200), ("LOCALHOST:8080", 200),
+        ("evil.example", 403),
         ("127.0.0.1.evil.example", 403), ("localhost.evil.example:8080", 403), ("", 403), ("127.0.0.1:8080@evil", 403),
     ],
 )  # fmt: skip
@@ -259,13 +265,14 @@ def test_a_registry_that_is_away_is_said(made: Made, monkeypatch: pytest.MonkeyP
 def test_names_and_reasons_are_text_and_never_markup(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     made = bundles()[:2]
-    registry.promote(EVIL, made[0], expected=None, reason=EVIL)
-    registry.challenger(EVIL, made[1], reason=EVIL)
+    slot = EVIL.replace("/", "")  # no slot may have a slash
+    registry.promote(slot, made[0], expected=None, reason=EVIL)
+    registry.challenger(slot, made[1], reason=EVIL)
     store = TraderStore(registry.database)
     monitor = {"verdict": EVIL, "text": EVIL, EVIL: EVIL}
-    session = write_session(store, EVIL, made, bars=60, session={"monitor": monitor}, feed=EVIL)
-    store.commit(EVIL, session.token, Changes(events=[(EVIL, EVIL, None)], status=EVIL))
-    store.halt(EVIL, EVIL, sells=False)
+    session = write_session(store, slot, made, bars=60, session={"monitor": monitor}, feed=EVIL)
+    store.commit(slot, session.token, Changes(events=[(EVIL, EVIL, None)], status=EVIL))
+    store.halt(slot, EVIL, sells=False)
     asked = client(
         tmp_path, OneStudy(study=EVIL, about=EVIL, unhealthy=[EVIL], failures=[{"trial": 1, "reason": EVIL}])
     )
@@ -352,10 +359,72 @@ def test_the_real_optuna_dashboard_answers_behind_the_page(made: Made, tmp_path:
     assert names == ["fake"]
 
 
-def _optuna(storage: str) -> Any:
+@pytest.mark.parametrize("of", ["study", "trial"])
+def test_an_artifact_runs_no_script_on_the_dashboards_origin(made: Made, tmp_path: Path, of: str) -> None:
+    from tests.deploy.builders import FakeStudy
+
+    fake = FakeStudy(tmp_path)
+    fake.study.set_user_attr("sweepd:created", "2026-01-01T00:00:00Z")
+    store = FileSystemArtifactStore(str(tmp_path))
+    page = tmp_path / "evil.html"
+    page.write_text(f"<script>alert(1)</script>{EVIL}")
+    trial = fake.study.ask()
+    owner = fake.study if of == "study" else trial
+    artifact = upload_artifact(artifact_store=store, file_path=str(page), study_or_trial=owner)
+    watch = StudyWatch(None, str(tmp_path / "studies.db"), tmp_path)
+    watch.application = lambda: _optuna(fake.storage, store)  # type: ignore[method-assign]
+    asked = client(made.folder, watch)
+    place = f"{fake.study._study_id}" if of == "study" else f"{fake.study._study_id}/{trial._trial_id}"
+    for slashes in ("/", "//"):
+        answer = get(asked, f"{slashes}artifacts/{place}/{artifact}")
+        if slashes == "/":
+            assert (answer.status_code, answer.mimetype) == (200, "text/html")
+        policy = answer.headers.getlist("Content-Security-Policy")
+        assert len(policy) == 1
+        assert answer.status_code != 200 or policy[0].startswith("sandbox; default-src 'none'; ")
+        assert "allow-" not in policy[0]
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert "Access-Control-Allow-Origin" not in answer.headers
+    own = get(asked, "/dashboard/")
+    assert own.headers["X-Content-Type-Options"] == "nosniff"
+    assert "frame-ancestors 'none'" in own.headers["Content-Security-Policy"]
+
+
+def _optuna(storage: str, store: FileSystemArtifactStore | None = None) -> Any:
     import optuna_dashboard
 
-    return optuna_dashboard.wsgi(storage)
+    return optuna_dashboard.wsgi(storage, artifact_store=store)
+
+
+@pytest.mark.parametrize("synthetic", [True, False])
+def test_a_champion_of_a_made_up_market_is_marked_everywhere(tmp_path: Path, synthetic: bool) -> None:
+    from typer.testing import CliRunner
+
+    folder = tmp_path / "deployments"
+    data = small_bundle(1).manifest.data.model_copy(update={"synthetic": synthetic})
+    for slot in ("demo-1h", "demo-5m"):
+        Registry(folder).promote(slot, small_bundle(1, data=data), expected=None, reason="test")
+    app = typer.Typer()
+    deploy_commands(app)
+    dashboard_command(app, lambda *_: NoStudies())  # type: ignore[arg-type, return-value]
+
+    def output(*words: str) -> str:
+        return CliRunner().invoke(app, [*words, "--deployments", str(folder)]).output
+
+    texts = [
+        output("dashboard", "--once"), output("dashboard", "demo-1h", "--once"), output("registry", "list"),
+        output("registry", "list", "demo-1h"), output("registry", "show", "demo-1h"),
+        get(client(folder, OneStudy()), "/?slot=demo-1h").text,
+    ]  # fmt: skip
+    assert [("synthetic" in text.lower()) for text in texts] == [synthetic] * len(texts), texts
+    slots, slot, shown = (
+        json.loads(output(*words, "--json"))
+        for words in (("registry", "list"), ("registry", "list", "demo-1h"), ("registry", "show", "demo-1h"))
+    )
+    assert slots[0]["synthetic"] is slot["synthetic"] is slot["versions"][0]["synthetic"] is synthetic
+    assert shown["data"]["synthetic"] is synthetic
+    paper = json.loads(output("dashboard", "demo-1h", "--json"))["slots"][0]
+    assert paper["health"]["synthetic"] is synthetic
 
 
 def _command(words: list[str], out: int) -> None:
