@@ -48,17 +48,28 @@ def full_program(experiment: Experiment, shape: Mapping[str, int], slots: int, n
     return env, learner
 
 
-def measure_program(experiment: Experiment, shape: Mapping[str, int], slots: int, num_envs: int) -> Measurement:
-    """Steps per second of a full program, and its peak memory: a rollout to warm up, then a third of a second."""
+def measure_program(
+    experiment: Experiment,
+    shape: Mapping[str, int],
+    slots: int,
+    num_envs: int,
+    progress: Callable[[], None] = lambda: None,
+) -> Measurement:
+    """Steps per second of a full program, and its peak memory: a rollout to warm up, then a third of a second.
+
+    progress: called after every rollout.
+    """
     device, spec = experiment.device, experiment.spec
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     env, learner = full_program(experiment, shape, slots, num_envs)
     learner.train(env, 1)
+    progress()
     synchronise(device)
     began, rollouts = time.perf_counter(), 0
     while rollouts < 1 or (time.perf_counter() - began < 0.3 and rollouts < 20):
         learner.train(env, 1)
+        progress()
         rollouts += 1
     synchronise(device)
     seconds = time.perf_counter() - began
@@ -72,14 +83,16 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def make_chunks(experiment: Experiment, say: Callable[[str], None]) -> Chunks:
-    """The choice of chunks for a study's programs on this machine."""
+def make_chunks(
+    experiment: Experiment, say: Callable[[str], None], progress: Callable[[], None] = lambda: None
+) -> Chunks:
+    """The choice of chunks for a study's programs on this machine. progress: called after every rollout measured."""
     spec = experiment.spec
     env = experiment.training_env(experiment.together, 1)
     fixed = {"obs": env.state_dim + env.privileged_dim, "act": env.action_dim, "envs": spec.num_envs}
 
     def speed(shape: Mapping[str, int], slots: int) -> float:
-        return measure_program(experiment, shape, slots, spec.num_envs).steps_per_second
+        return measure_program(experiment, shape, slots, spec.num_envs, progress).steps_per_second
 
     fixed["horizon"] = spec.horizon
     return Chunks(speed, fixed, spec.slots, experiment.device, say, unit=experiment.together)

@@ -8,6 +8,7 @@ needs this one.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -39,6 +40,7 @@ from optimize.deaths import (
     ran_out_of_memory,
     read_crash,
 )
+from optimize.stall import Progress, where_main_thread_is
 from optimize.storage import StudyStorage, attempts, workers
 from optimize.ticking import Ticking
 
@@ -180,13 +182,24 @@ def claim_closing(storage: StudyStorage, study_id: int, worker: str) -> bool:
 class Heartbeat:
     """A thread that beats for every trial this worker holds, and for the worker itself.
 
-    lost: ids of trials that were taken away meanwhile (the process was suspended, or the database out of reach, for
-    longer than the
-    grace period). The trainer drops its copies of them.
+    progress: of the main thread. While it is stalled, the worker still beats, as "stalled", but its trials don't, so
+    that another worker takes them after the grace period. say: one line for a person, when that begins and ends.
+
+    lost: ids of trials that were taken away meanwhile (the process was suspended or stalled, or the database out of
+    reach, for longer than the grace period). The trainer drops its copies of them.
     """
 
-    def __init__(self, storage: StudyStorage, worker: str, interval: float = BEAT_SECONDS) -> None:
+    def __init__(
+        self,
+        storage: StudyStorage,
+        worker: str,
+        interval: float = BEAT_SECONDS,
+        progress: Progress | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.storage, self.worker = storage, worker
+        self._progress, self._say = progress or Progress(math.inf), say
+        self._stalled = False
         self.lost: set[int] = set()
         self.state = "training"
         self.info: dict[str, Any] = {}
@@ -208,24 +221,36 @@ class Heartbeat:
 
     def try_beat(self) -> None:
         """Beat; where the database does not answer, the next beat will do (`last_error` says why)."""
+        self._watch()
         try:
             self.beat()
             self.last_error = ""
         except SQLAlchemyError as error:
             self.last_error = str(error).splitlines()[0]
 
+    def _watch(self) -> None:
+        """Notice the beginning and the end of a stall."""
+        stalled, self._stalled = self._stalled, self._progress.stalled
+        if self._stalled and not stalled:
+            self._say(
+                f"no progress for {self._progress.age:,.0f} s (limit {self._progress.limit:,.0f} s), in "
+                f"{where_main_thread_is()}: the heartbeats of its trials stop, so that another worker takes them"
+            )
+        elif stalled and not self._stalled:
+            self._say("progress again; the trials that are still held get heartbeats")
+
     def beat(self) -> None:
-        """Write one beat for the worker and all held trials, in one transaction, and note the trials that are no longer
-        ours.
+        """Write one beat for the worker and, unless it is stalled, all held trials, in one transaction. Note the trials
+        that are no longer ours.
         """
-        held = self.storage.held()
+        stalled, held = self._progress.stalled, self.storage.held()
         lost = set()
         with self.storage.transaction() as session:
             now = self.storage.now(session)
             session.execute(
                 workers.update()
                 .where(workers.c.worker == self.worker, workers.c.state != "closing")
-                .values(state=self.state)
+                .values(state="stalled" if stalled else self.state)
             )
             session.execute(
                 workers.update()
@@ -239,13 +264,13 @@ class Heartbeat:
                     ).scalar_one_or_none()
                     == token
                 )
-                if ours:
+                if ours and not stalled:
                     session.execute(
                         attempts.update()
                         .where(attempts.c.trial_id == trial_id, attempts.c.token == token)
                         .values(beat=now)
                     )
-                else:
+                elif not ours:
                     lost.add(trial_id)
         self.beaten = time.monotonic()
         still = self.storage.held()

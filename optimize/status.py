@@ -88,6 +88,11 @@ def _unhealthy(workers: list[dict[str, Any]], left: int) -> list[str]:
         for w in workers
         if w["status"] == "stale"
     ]
+    reasons += [
+        f"worker {w['host']}:{w['pid']} makes no progress; its trials are left to other workers"
+        for w in workers
+        if w["status"] == "alive" and w["state"] == "stalled"
+    ]
     if left and not any(w["status"] == "alive" for w in workers):
         reasons.append(f"no worker is alive while {left} trial{'s are' if left > 1 else ' is'} left")
     return reasons

@@ -36,6 +36,7 @@ from optimize.recovery import (
     register_worker,
 )
 from optimize.sharing import DeviceShare, device_key, keep_to
+from optimize.stall import STALL_SECONDS, Progress
 from optimize.stopping import Life, MemoryLimit, StopRequest, start_again
 from optimize.storage import TrialLost
 from optimize.study import TOTAL_KEY, Plan, StudyHandle, count_states
@@ -63,7 +64,8 @@ class Outcome(Enum):
 class WorkerOptions:
     """total: finished trials that the study shall have. alongside: run beside another worker of this study on this
     machine. metrics_port: where Prometheus is answered, None: nowhere. max_memory: bytes of resident memory above which
-    the process starts itself again at the next rung; 0: never.
+    the process starts itself again at the next rung; 0: never. stall_seconds: without progress after which the
+    heartbeats of its trials stop (`optimize/stall.py`).
     """
 
     total: int
@@ -73,6 +75,7 @@ class WorkerOptions:
     beat_seconds: float = BEAT_SECONDS
     grace_seconds: float = GRACE_SECONDS
     patience_seconds: float = PATIENCE_SECONDS
+    stall_seconds: float = STALL_SECONDS
 
 
 class Worker:
@@ -96,7 +99,8 @@ class Worker:
             stop,
         )
         self.spec = handle.spec
-        self.heartbeat = Heartbeat(handle.storage, name, options.beat_seconds)
+        self.progress = Progress(options.stall_seconds)
+        self.heartbeat = Heartbeat(handle.storage, name, options.beat_seconds, self.progress, telemetry.say)
         self.pause = PauseWatch(handle.storage, handle.study_id)
         self.records = Records(handle, experiment, self.heartbeat.lost_trial, telemetry.say)
         self.crashes = CrashFile(crash_file(handle.run_dir, name))
@@ -104,7 +108,7 @@ class Worker:
         patience = handle.storage.patience
         patience.limit, patience.say, patience.stopping = options.patience_seconds, telemetry.say, self._asked_to_stop
         self.memory = MemoryLimit(options.max_memory, telemetry.resident_bytes, telemetry.say)
-        self.chunks = make_chunks(experiment, telemetry.say)
+        self.chunks = make_chunks(experiment, telemetry.say, self._alive)
         device = experiment.device
         self.share = DeviceShare(device_key(device), lambda share: keep_to(device, share))
         self.trained = 0
@@ -203,8 +207,13 @@ class Worker:
     def _figures(self) -> dict[str, Any]:
         return {**self.telemetry.figures(), "storage_retries": self.handle.storage.retries}
 
-    def _sleep(self) -> None:
+    def _alive(self) -> None:
+        """A piece of work was finished, or there is none: said to systemd's watchdog and to the heartbeats."""
+        self.progress.mark()
         self.supervisor.alive(self.telemetry.line)
+
+    def _sleep(self) -> None:
+        self._alive()
         time.sleep(0.1)
 
     # -- one batch
@@ -304,7 +313,7 @@ class Worker:
 
     def _asked_to_stop(self) -> bool:
         """Asked while an access to the database is tried again."""
-        self.supervisor.alive(self.telemetry.line)
+        self._alive()
         return self.stop()
 
     def _stop_or_pause(self) -> bool:
@@ -312,7 +321,7 @@ class Worker:
 
     def _stop_or_lost(self) -> bool:
         """Asked by the trainer after every rollout and every step of an evaluation."""
-        self.supervisor.alive(self.telemetry.line)
+        self._alive()
         before, self._asked = self._asked, time.monotonic()
         if self._asked - before > self.options.grace_seconds / 2:
             self.heartbeat.try_beat()  # this process may have been asleep: are its trials still its own?
@@ -338,6 +347,7 @@ class Worker:
         """Say what is in training from now on, also where it is read should this process die. rung: 0 while the
         programs are made.
         """
+        self._alive()
         numbers = [plan.number for plan in plans]
         self.crashes.training(numbers)
         doing = f"rung {rung} of {self.spec.rungs}" if rung else "preparing"
@@ -448,6 +458,7 @@ class Worker:
     def _complete(self, trainer: Trainer, training: Training, evaluation: Evaluation) -> None:
         with self.phases("files"):
             self.records.complete(trainer, training, evaluation)
+        self._alive()
         self.handle.complete(training.plan.trial_id, evaluation.final)
 
     def _put_back(self, training: Training, *, with_checkpoint: bool) -> None:

@@ -154,7 +154,7 @@ def test_a_worker_that_runs_out_of_memory_halves_the_chunk_once_and_fails_no_tri
 ) -> None:
     monkeypatch.setenv("SWEEPD_CACHE_DIR", str(tmp_path / "cache"))
     # As if all slots at once were the fastest.
-    monkeypatch.setattr(measure, "measure_program", lambda _experiment, _shape, slots, _envs: Measurement(slots, 0))
+    monkeypatch.setattr(measure, "measure_program", lambda _experiment, _shape, slots, *_: Measurement(slots, 0))
     words = ("--budget", 96, "--trials-per-batch", 1, "--pruner", "none", "--sampler", "random", "--seed", 3)
     sweepd("train", *words, "--n-trials", 4, "--runs-dir", "whole").finish()
     small_memory(2)

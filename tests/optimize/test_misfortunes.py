@@ -26,12 +26,13 @@ from optimize import actions, launch
 from optimize.deaths import ATTEMPTS_KEY, MAX_DEATHS
 from optimize.patience import is_away
 from optimize.recovery import Heartbeat, list_workers, recover_stale, register_worker
+from optimize.stall import FACTOR, Progress
 from optimize.storage import attempts, open_storage, storage_url
 from optimize.trial_batch import Trainer
 from optimize.worker import Worker as TrainingWorker
 from optimize.worker import WorkerOptions
 from tests.optimize.conftest import Sweepd
-from tests.optimize.study_files import numbers, open_handle, wait_for
+from tests.optimize.study_files import count, numbers, open_handle, wait_for
 
 HERE = os.getpid()
 
@@ -64,6 +65,55 @@ def test_a_worker_that_slept_too_long_drops_its_copy_and_takes_another(
     assert "trial 0 was given to another worker meanwhile; its copy here is dropped" in out
     other.finish()
     assert numbers(market) == numbers(market / "alone")
+
+
+@pytest.mark.slow
+def test_a_main_thread_that_hangs_loses_its_trials_and_drops_them_when_it_wakes(
+    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = ("--n-trials", 2, "--trials-per-batch", 1, "--budget", 960, "--pruner", "none", "--sampler", "random")
+    sweepd("train", *study, "--runs-dir", "alone/runs").finish()
+    options = functools.partial(WorkerOptions, beat_seconds=0.2, grace_seconds=1.5)
+    progress = TrainingWorker._progress
+
+    def hang_once(own: TrainingWorker, steps: int) -> None:
+        progress(own, steps)
+        if not (market / "hangs").exists():
+            (market / "hangs").touch()
+            wait_for((market / "wake").exists)
+
+    monkeypatch.setattr(TrainingWorker, "_progress", hang_once)
+    with monkeypatch.context() as patch:
+        patch.setattr(actions, "WorkerOptions", functools.partial(options, stall_seconds=0.5))
+        hanging = sweepd("train", *study, "--alongside")
+    wait_for((market / "hangs").exists)
+    monkeypatch.setattr(actions, "WorkerOptions", options)
+    other = sweepd("train", *study, "--alongside")
+    wait_for(lambda: "trial 0: put back, its worker died (no heartbeat for" in other.output.read_text())
+    # Its worker is alive and says so, and in which line it hangs.
+    assert "in wait_for (study_files.py:" in hanging.output.read_text()
+    assert count(market, "SELECT count(*) FROM sweepd_workers WHERE state = 'stalled'") == 1
+    other.finish()
+    assert {t.state for t in open_handle(market).trials()} == {TrialState.COMPLETE}
+    (market / "wake").touch()
+    assert "trial 0 was given to another worker meanwhile; its copy here is dropped" in hanging.finish()
+    assert numbers(market) == numbers(market / "alone")
+
+
+def test_the_limit_of_a_stall_grows_with_the_longest_piece_of_work() -> None:
+    now = 0.0
+    progress = Progress(100.0, lambda: now)
+    now = 99.0
+    assert not progress.stalled
+    progress.mark()
+    assert progress.limit == 99.0 * FACTOR
+    now += 250.0
+    assert not progress.stalled
+    now += 50.0
+    assert progress.stalled
+    progress.mark()
+    assert not progress.stalled
+    assert progress.limit == 300.0 * FACTOR
 
 
 @pytest.mark.slow

@@ -62,7 +62,9 @@ def test_a_hung_worker_falls_silent_although_its_heartbeat_goes_on(
     listener: Listener, sweepd: Sweepd, market: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Trainer, "advance", lambda *_: time.sleep(600))
-    monkeypatch.setattr("optimize.worker.Heartbeat", lambda storage, name, _: Heartbeat(storage, name, 0.2))
+    monkeypatch.setattr(
+        "optimize.worker.Heartbeat", lambda storage, name, _, *rest: Heartbeat(storage, name, 0.2, *rest)
+    )
     worker = sweepd("train", "--n-trials", 1, *ENDLESS)
     wait_for(lambda: "training trial" in worker.output.read_text())
     time.sleep(1.0)

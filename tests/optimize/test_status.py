@@ -33,7 +33,7 @@ def _json(text: str) -> dict[str, Any]:
 
 
 def _age_beats(folder: Path, seconds: float) -> None:
-    with closing(sqlite3.connect(folder / "runs" / "sweepd.db")) as connection, connection:
+    with closing(sqlite3.connect(folder / "runs" / "sweepd.db", timeout=2)) as connection, connection:
         connection.execute("UPDATE sweepd_workers SET beat = beat - ?", (seconds,))
 
 
@@ -69,8 +69,17 @@ def test_every_documented_key_is_there_and_every_key_is_documented(market: Path,
 def test_a_killed_worker_is_dead_and_a_silent_one_stale(market: Path, sweepd: Sweepd) -> None:
     worker = sweepd("train", "--n-trials", 2, *ENDLESS)
     wait_for(lambda: training_begun(market))
-    worker.signal(signal.SIGSTOP)
-    _age_beats(market, 200.0)
+
+    def suspend() -> bool:
+        worker.signal(signal.SIGSTOP)
+        try:
+            _age_beats(market, 200.0)
+        except sqlite3.OperationalError:  # suspended in the middle of a transaction
+            worker.signal(signal.SIGCONT)
+            return False
+        return True
+
+    wait_for(suspend)
     out = sweepd("status").finish(1)
     assert "stale, was training" in out
     assert "lives, but its last heartbeat is 20" in out

@@ -1,0 +1,50 @@
+"""Whether the main thread still makes progress: the heartbeats of its trials depend on it.
+
+Heartbeats come from a thread of their own, so that a slow piece of work does not lose the trials. A main thread that
+hangs would keep its trials for ever that way. So it marks every piece of work that it finishes (a rollout, a step of an
+evaluation, a measurement), and the heartbeats for the trials stop once the last mark is too old.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+STALL_SECONDS = 1200.0  # no piece of work that takes less is ever called a stall
+FACTOR = 3.0  # nor one that takes less than this many times the longest piece so far
+
+
+class Progress:
+    """The marks of the main thread. limit: seconds without a mark that make a stall."""
+
+    def __init__(self, shortest: float = STALL_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last = clock()
+        self.limit = shortest
+
+    def mark(self) -> None:
+        """A piece of work was finished. One that took long makes the limit longer from now on."""
+        now = self._clock()
+        self.limit = max(self.limit, FACTOR * (now - self._last))
+        self._last = now
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last mark."""
+        return self._clock() - self._last
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the last mark is older than the limit."""
+        return self.age > self.limit
+
+
+def where_main_thread_is() -> str:
+    """ "step (game.py:31)": the innermost line of Python that the main thread executes."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    if frame is None:
+        return "an unknown place"
+    return f"{frame.f_code.co_name} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
