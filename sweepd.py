@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
 import os
 import subprocess
@@ -108,20 +109,26 @@ def _give_way(process: subprocess.Popen[Any], niceness: int) -> None:
         psutil.Process(process.pid).nice(niceness)
 
 
-def looks_so_far(handle: StudyHandle) -> int:
-    """How often the bars of a study's hold-out were looked at, by whichever study of the same assets."""
+def looks_so_far(handle: StudyHandle, registry: tuple[Path, str | None] | None = None) -> int:
+    """How often the bars of a study's hold-out were looked at, by whichever study with an asset in common. registry:
+    deployments folder and URL, by default those that the environment names.
+    """
     if not isinstance(handle.spec, CryptoSpec):
         return 0
     data, bars = handle.spec.data, round(handle.spec.holdout * handle.spec.data.bars)
+    if not bars:
+        return 0
     last = int(datetime.fromisoformat(data.last).timestamp())
-    return count_looks(data.tickers, last - (bars - 1) * bar_seconds(data.timeframe), last) if bars else 0
+    return count_looks(data.tickers, last - (bars - 1) * bar_seconds(data.timeframe), last, registry=registry)
 
 
-def watch_studies(study_name: str | None, storage: str | None, runs_dir: Path | None) -> Search:
-    """What the dashboard shows of the search."""
+def watch_studies(
+    study_name: str | None, storage: str | None, runs_dir: Path | None, registry: tuple[Path, str | None]
+) -> Search:
+    """What the dashboard shows of the search. registry: where looks are counted."""
     from optimize.progress import StudyWatch  # imports Optuna's storages, which other commands don't need
 
-    return StudyWatch(study_name, storage, runs_dir, looks_so_far)
+    return StudyWatch(study_name, storage, runs_dir, functools.partial(looks_so_far, registry=registry))
 
 
 def print_version(wanted: bool) -> None:

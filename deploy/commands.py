@@ -186,11 +186,13 @@ def after_study_command(
         promote_after_study(market_study(found), opened, console=Terminal())
 
 
-def count_looks(tickers: Sequence[str], first: int, last: int) -> int:
-    """Looks taken so far at these assets' hold-out bars between the opens `first` and `last`, in the registry that the
-    environment names; 0 where there is none yet.
+def count_looks(
+    tickers: Sequence[str], first: int, last: int, *, registry: tuple[Path, str | None] | None = None
+) -> int:
+    """Looks taken so far at hold-out bars of these assets between the opens `first` and `last`; 0 where there is no
+    registry yet. registry: deployments folder and URL, by default those that the environment names.
     """
-    deployments, url = chosen_registry()
+    deployments, url = registry or chosen_registry()
     if url is None and not (deployments / "registry.db").exists():
         return 0
     return Registry(deployments, url, create=False).looks(tickers, first, last)

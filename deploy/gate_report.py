@@ -42,6 +42,14 @@ READING = (
         "(the hold-out).",
     ),
     (
+        "Looks",
+        "Every look at a hold-out makes it more likely that some candidate passes by luck, so each must be twice as "
+        "sure as the one before. Looks are counted over all studies whose hold-outs overlap in time and have at least one "
+        "base asset in common, whatever the quote currency, in this registry alone: looks noted in another registry "
+        "(another deployments folder or database), or taken with other programs, are not known here, and with such "
+        "looks the level below is too mild.",
+    ),
+    (
         "Equity",
         "What one unit of money became, after fees, against simply holding all assets in equal shares; below it, how "
         "far it was under its highest value. In cross-validation there is a line for every path: the same bars, traded "
@@ -134,7 +142,7 @@ def summary(promotion: Promotion) -> list[str]:
     lines = [
         f"Study {promotion.study}: {search.trials} trials, of which {len(search.backtests)} reached the end; "
         f"{search.bars:,} bars of {search.timeframe}. This page is about {chosen.name}, judged {asked}, asking "
-        f"for slot {promotion.slot}. Looks at this hold-out so far: {promotion.looks}."
+        f"for slot {promotion.slot}. Looks at this hold-out so far, in this registry: {promotion.looks}."
     ]
     if promotion.outcome != "none passes":
         lines.append(promotion.reason[:1].upper() + promotion.reason[1:] + ".")

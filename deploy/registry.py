@@ -265,7 +265,9 @@ class Registry:
             return None if row is None else (row.first, row.last)
 
     def looks(self, tickers: Sequence[str], first: int, last: int) -> int:
-        """How many looks were taken at hold-outs of these assets that overlap bars `first` to `last` (opens)."""
+        """How many looks were taken at hold-outs that overlap bars `first` to `last` (opens) and have at least one base
+        asset in common with these tickers, whatever its quote currency.
+        """
         with self.database.reading() as session:
             return _count_looks(session, asset_set(tickers), first, last)
 
@@ -390,8 +392,9 @@ class Registry:
         """Count a look before it is taken, so that no crash makes it free. first, last: opens of the hold-out's bars,
         seconds.
 
-        Looks at overlapping bars of the same assets share one count, across studies, timeframes and fingerprints. The
-        same weights on the same bars are the same look.
+        Looks at overlapping bars that have at least one base asset in common share one count, across studies,
+        timeframes, quote currencies and fingerprints: a study that adds or drops a ticker sees the others' bars again.
+        The same weights on the same bars are the same look.
         """
         return self._look(asset_set(tickers), timeframe, (first, last), members_sha256, study, study_uid, trial)
 
@@ -503,7 +506,7 @@ class Registry:
 
 
 def asset_set(tickers: Sequence[str]) -> str:
-    """The name under which looks at these assets are counted, whatever their order."""
+    """The name under which looks at these assets are kept, whatever their order."""
     return " ".join(sorted(tickers))
 
 
@@ -530,12 +533,18 @@ def _event(
 
 
 def _count_looks(session: Session, assets: str, first: int, last: int) -> int:
-    query = (
-        select(func.count())
-        .select_from(LookRow)
-        .where(LookRow.asset_set == assets, LookRow.first <= last, LookRow.last >= first)
-    )
-    return session.scalar(query) or 0
+    """Looks at overlapping spans of the same panel, or of markets with at least one base asset in common."""
+    query = select(LookRow.asset_set).where(LookRow.first <= last, LookRow.last >= first)
+    if assets.startswith(PANEL):
+        return len(session.scalars(query.where(LookRow.asset_set == assets)).all())
+    own = _base_assets(assets)
+    taken = session.scalars(query.where(LookRow.asset_set.not_like(f"{PANEL}%")))
+    return sum(not own.isdisjoint(_base_assets(other)) for other in taken)
+
+
+def _base_assets(assets: str) -> frozenset[str]:
+    """The base assets of an `asset_set`: BTC and ETH of `BTC/USD ETH/USDT`."""
+    return frozenset(ticker.partition("/")[0].upper() for ticker in assets.split())
 
 
 def _add_version(session: Session, slot: str, bundle: StoredBundle[Any], data_dir: str) -> int:

@@ -189,7 +189,7 @@ def _request(flags: dict[str, Any], given: frozenset[str]) -> Request:
         objective=flags["objective"] or (DEFAULT_OBJECTIVE if market else RETURN),
         horizon=flags["horizon"] or algorithm.horizon,
         cv=CrossValidation(flags["cv"], flags["groups"], flags["test_groups"], flags["embargo"]),
-        n_envs=_envs(flags["n_envs"]) if "n_envs" in given else algorithm.num_envs,
+        n_envs=_envs(flags["n_envs"]) if "n_envs" in given or flags["n_envs"] != "auto" else algorithm.num_envs,
         env=_market_settings(flags) if market else _game_settings(flags),
         given=given,
         **{name: flags[name] for name in same},

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import io
 import time
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from optuna.trial import TrialState
@@ -102,6 +104,7 @@ def test_a_finished_study_is_judged_in_a_process_of_its_own(tmp_path: Path, monk
     assert count_looks(spec.data.tickers, *span) == 1  # where the environment says the registry is
     monkeypatch.delenv("SWEEPD_DEPLOYMENTS")
     assert count_looks(spec.data.tickers, *span) == 0
+    assert count_looks(spec.data.tickers, *span, registry=(tmp_path / "elsewhere", None)) == 1
     # Whatever goes wrong there, the worker ends well.
     fails = tmp_path / "fails"
     fails.write_text("#!/bin/sh\nexit 2\n")
@@ -138,3 +141,16 @@ def test_status_and_gate_ask_for_the_same_ratio(tmp_path: Path) -> None:
     # Where the files are on another machine, the figures are those planned.
     elsewhere = SimpleNamespace(**vars(handle) | {"run_dir": tmp_path / "none", "returns": TrialReturns()})
     assert study_outlook(elsewhere, len(trials))["measured"] == 0  # type: ignore[arg-type, index]
+
+
+def test_the_dashboard_counts_looks_in_the_registry_that_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    handle = SimpleNamespace(spec=spec(8_760))
+    end = int(datetime.fromisoformat(handle.spec.data.last).timestamp())
+    seen: dict[str, Any] = {"members_sha256": "1" * 64, "study": "s", "study_uid": "u", "trial": 0}
+    Registry(tmp_path / "x").take_look(("A/EUR", "B/EUR"), "1h", end - 3600, end, **seen)
+    for folder, looks in (("x", 1), ("y", 0)):
+        watch: Any = sweepd.watch_studies(None, f"sqlite:///{tmp_path}/s.db", None, (tmp_path / folder, None))
+        assert watch._count_looks(handle) == looks

@@ -58,7 +58,8 @@ def dashboard_command(app: typer.Typer, open_search: OpenSearch) -> None:
         study.
         """
         training = training or study_name is not None
-        paper, search = PaperSource(deployments, registry), open_search(study_name, storage, runs_dir)
+        paper = PaperSource(deployments, registry)
+        search = open_search(study_name, storage, runs_dir, (deployments, registry))
         shown: _Training | _Paper = _Training(search) if training else _Paper(paper, slot)
         if training and slot is not None:
             raise InputError(f"{slot!r} with --training: a study is named with --study-name")

@@ -39,8 +39,8 @@ class Search(Protocol):
         """optuna-dashboard."""
 
 
-# Study name (None: the newest), --storage, --runs-dir.
-OpenSearch = Callable[[str | None, str | None, Path | None], Search]
+# Study name (None: the newest), --storage, --runs-dir, and the registry that counts looks: --deployments, --registry.
+OpenSearch = Callable[[str | None, str | None, Path | None, tuple[Path, str | None]], Search]
 
 
 class PaperSource:

@@ -79,7 +79,8 @@ def summary(study: GameStudy, promotion: Promotion, chosen: Judged) -> list[str]
         f"Study {promotion.study} on {study.spec.environment}{f' ({settings})' if settings else ''}, algorithm "
         f"{study.spec.algorithm}: {promotion.complete} complete trials. This page is about {chosen.candidate.name}, "
         f"the best of its trial's seeds, judged by look {chosen.panel.look} at a panel of {chosen.panel.games:,} games "
-        f"and asking for slot {promotion.slot}. Looks at this game's panel so far: {promotion.looks}.",
+        f"and asking for slot {promotion.slot}. Looks at this game's panel so far, in this registry: "
+        f"{promotion.looks}.",
         promotion.reason[:1].upper() + promotion.reason[1:] + ".",
         chosen.shown,
     ]

@@ -6,6 +6,11 @@ from the matrix itself, as the gate does. Asked: P(DSR ≥ .95) ≤ .05 and a me
 three trials sharing the capital, whose luck is that of one times what diversification gives; beside it, how often they
 would seem skilled without that factor.
 
+Of the hold-out's test (`deploy.bootstrap.mean_above_zero`): how often it says "above zero" at .05 where the mean is 0
+(its size) and where it is three standard errors (its power), for excess returns that are independent, or correlated
+from bar to bar (AR(1), AR(2), AR(1) plus as much noise, volatility in clusters), beside the stationary bootstrap alone.
+Asked: a size of at most .10 everywhere, and of .07 with little autocorrelation.
+
 The other way round, for information: how often one trial with skill (an annual Sharpe ratio of 3 in two years of hourly
 bars) among 40 is seen. What a gate must find is asked of whole studies, by gate_studies.py.
 """
@@ -14,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,12 +27,18 @@ from typing import Any
 import numpy as np
 from machine import machine, machine_line
 from numpy.typing import NDArray
+from scipy.signal import lfilter
 
+from deploy.bootstrap import batch_count, batch_means_p, block_length, bootstrap_means
 from deploy.overfitting import cscv
 from envs.crypto import luck
 from envs.files import write_atomic
 
 SKILL, HOURS, TOGETHER = 3.0, 8766, 3
+LEVEL, DRAWS = 0.05, 500  # of the hold-out's test
+HOLDOUTS = (
+    ("ar1", 0.0), ("clustered", 0.0), ("ar1", 0.5), ("ar1", 0.9), ("ar2", 0.9), ("ar1", 0.95), ("ar1+noise", 0.95),
+)  # fmt: skip
 
 
 def trials_without_skill(rng: np.random.Generator, bars: int, trials: int, kind: str) -> NDArray[np.float64]:
@@ -83,15 +95,67 @@ def measure(studies: int, bars: int, trials: int, kind: str, skill: float, seed:
     }  # fmt: skip
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--studies", type=int, default=200, help="per setting")
-    parser.add_argument("--bars", type=int, default=2000)
-    parser.add_argument("--trials", type=int, nargs="+", default=[10, 40, 100])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", type=Path)
-    options = parser.parse_args()
-    print(machine_line(machine()))
+def excess_returns(rng: np.random.Generator, kind: str, phi: float, bars: int) -> tuple[NDArray[np.float64], float]:
+    """(bars,) values of zero mean, and n times the variance of their mean for large n."""
+    noise, extra = rng.standard_normal(bars + 300), rng.standard_normal(bars)
+    if kind == "clustered":
+        values, variance = np.empty_like(noise), 1.0
+        for t, draw in enumerate(noise):
+            values[t] = math.sqrt(variance) * draw
+            variance = 0.05 + 0.15 * values[t] ** 2 + 0.8 * variance
+        return values[300:], 1.0
+    if kind == "ar2":
+        return lfilter([1.0], [1.0, -0.5, -(phi - 0.5)], noise)[300:], (1.0 / (1.0 - phi)) ** 2
+    values = lfilter([1.0], [1.0, -phi], noise)[300:]
+    if kind == "ar1+noise":
+        scale = 1.0 - phi**2
+        return math.sqrt(scale) * values + extra, scale / (1.0 - phi) ** 2 + 1.0
+    return values, (1.0 / (1.0 - phi)) ** 2
+
+
+def measure_holdout(series: int, kind: str, phi: float, bars: int, seed: int) -> dict[str, Any]:
+    """Size and power at .05 of the hold-out's test, and of the bootstrap alone."""
+    edges = {"size": 0.0, "power": 3.0}
+    said: dict[str, list[bool]] = {name: [] for edge in edges for name in (edge, f"{edge}_bootstrap")}
+    batches = []
+    for index in range(series):
+        rng = np.random.default_rng([seed, bars, index])
+        values, variance = excess_returns(rng, kind, phi, bars)
+        block = block_length(values)
+        # What the bootstrap's means differ by from the mean does not depend on the mean, so one draw serves all edges.
+        luck_of_means = bootstrap_means(values, block, DRAWS, rng) - np.mean(values)
+        batches.append(batch_count(bars, block))
+        for name, edge in edges.items():
+            shifted = values + edge * math.sqrt(variance / bars)
+            alone = (1 + np.count_nonzero(luck_of_means >= np.mean(shifted))) / (DRAWS + 1)
+            said[f"{name}_bootstrap"].append(bool(alone <= LEVEL))
+            said[name].append(bool(max(alone, batch_means_p(shifted, batches[-1])) <= LEVEL))
+    rates = {name: float(np.mean(values)) for name, values in said.items()}
+    return {"kind": kind, "phi": phi, "bars": bars, "series": series, "batches": float(np.median(batches)), **rates}
+
+
+def holdout_tests(series: int, seed: int) -> tuple[list[dict[str, Any]], bool]:
+    """Measure and print every setting; whether all is as asked."""
+    results, good = [], True
+    for kind, phi in HOLDOUTS:
+        for bars in (100, 300, 1000, 3600):
+            found = measure_holdout(series, kind, phi, bars, seed)
+            results.append(found)
+            asked = 0.10 if phi > 0.5 else 0.07
+            # Two standard errors of the measured share are allowed for.
+            ok = found["size"] <= asked + 2.0 * math.sqrt(asked * (1.0 - asked) / series)
+            good &= ok
+            print(
+                f"hold-out of {bars:5,} bars, {kind:9} {phi:.2f}, {found['batches']:4.0f} batches:  "
+                f"size {found['size']:5.1%} (bootstrap alone {found['size_bootstrap']:5.1%}), "
+                f"power {found['power']:5.1%} ({found['power_bootstrap']:5.1%})  {'ok' if ok else 'NOT AS ASKED'}",
+                flush=True,
+            )
+    return results, good
+
+
+def selection_tests(options: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
+    """Measure and print DSR and PBO in every setting; whether all is as asked."""
     results, good = [], True
     settings = [(kind, trials, options.bars, 0.0) for kind in ("normal", "clustered") for trials in options.trials]
     for kind, trials, bars, skill in [*settings, ("clustered", 40, 2 * HOURS, SKILL)]:
@@ -113,9 +177,33 @@ def main() -> int:
             f"median PBO {found['together_median_pbo']:.2f}  {'ok' if ok else 'NOT AS ASKED'}",
             flush=True,
         )
+    return results, good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--studies", type=int, default=200, help="per setting")
+    parser.add_argument("--bars", type=int, default=2000)
+    parser.add_argument("--trials", type=int, nargs="+", default=[10, 40, 100])
+    parser.add_argument("--series", type=int, default=1000, help="of the hold-out's test, per setting")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=["selection", "holdout"])
+    parser.add_argument("--save", type=Path, help="what is not measured again is kept as it is in this file")
+    options = parser.parse_args()
+    print(machine_line(machine()))
+    kept: dict[str, Any] = json.loads(options.save.read_text()) if options.save and options.save.exists() else {}
+    good = []
+    if options.only != "selection":
+        kept["holdout"], fine = holdout_tests(options.series, options.seed)
+        kept["holdout_machine"] = machine()
+        good.append(fine)
+    if options.only != "holdout":
+        kept["results"], fine = selection_tests(options)
+        kept["machine"] = machine()
+        good.append(fine)
     if options.save:
-        write_atomic(options.save, json.dumps({"machine": machine(), "results": results}, indent=1))
-    return 0 if good else 1
+        write_atomic(options.save, json.dumps(kept, indent=1))
+    return 0 if all(good) else 1
 
 
 if __name__ == "__main__":

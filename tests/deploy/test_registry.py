@@ -112,7 +112,7 @@ def test_unknown_slots_and_absent_registries_are_named(
         Registry(tmp_path, f"sqlite:///{tmp_path / 'text.db'}")
 
 
-def test_looks_are_counted_per_asset_set_and_overlapping_bars(registry: Registry) -> None:
+def test_looks_are_counted_by_overlapping_bars_of_shared_base_assets(registry: Registry) -> None:
     one, two, three = ("1" * 64, "2" * 64, "3" * 64)
     assert _look(registry, one, 100, 200).number == 1
     again = _look(registry, one, 100, 200)
@@ -122,8 +122,20 @@ def test_looks_are_counted_per_asset_set_and_overlapping_bars(registry: Registry
     assert _look(registry, one, 101, 201).number == 4  # nor is one more bar
     assert _look(registry, two, 301, 400).number == 1
     assert _look(registry, two, 100, 200, tickers=("ETH/USDT", "BTC/USDT")).repeated  # the order doesn't matter
-    assert _look(registry, two, 100, 200, tickers=("BTC/USDT",)).number == 1
-    assert registry.looks(("BTC/USDT", "ETH/USDT"), 150, 160) == 3
+    # A ticker more or less, or another quote currency, is no fresh hold-out: the others' bars were seen.
+    assert _look(registry, two, 100, 200, tickers=("BTC/USDT",)).number == 5
+    assert _look(registry, two, 100, 200, tickers=("BTC/USD", "ETH/USD")).number == 6
+    assert _look(registry, two, 100, 200, tickers=("ETH/USDT", "BTC/USDT", "LINK/USDT")).number == 7
+    assert _look(registry, two, 100, 200, tickers=("SOL/USDT", "ADA/USDT")).number == 1
+    assert registry.looks(("BTC/EUR", "DOGE/EUR"), 150, 160) == 6  # all but those at 199 to 400 and of other assets
+    assert registry.looks(("LINK/USDT",), 150, 160) == 1
+    assert registry.looks(("SOL/USD", "LINK/USD"), 150, 160) == 2
+    # A game's panel has nothing to do with them, whatever its name.
+    seen = {"members_sha256": one, "study": "s", "study_uid": "u", "trial": 0}
+    assert registry.take_panel_look("BTC/USDT 3", 10**9, **seen).number == 1  # type: ignore[arg-type]
+    assert registry.looks(("BTC/USDT",), 150, 160) == 6
+    assert registry.panel_looks("BTC/USDT 3") == 1
+    assert registry.panel_looks("BTC/USDT") == 0
 
 
 def test_the_registry_is_what_it_was_after_reopening(registry: Registry, bundles: list[Bundle]) -> None:

@@ -165,3 +165,18 @@ def test_numbers_are_written_for_people() -> None:
     assert [words.price(value) for value in (60_000.0, 0.00001234, 9.5, None)] == ["60,000.00", "1.234e-05", "9.5", "–"]
     assert words.money(0.0) == "0.00"
     assert words.moment(0) == "1970-01-01 00:00"
+
+
+def test_looks_are_counted_in_the_registry_that_the_flags_name(tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    def open_search(*given: Any) -> Any:
+        asked.append(given)
+        return NoStudies()
+
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    dashboard_command(app, open_search)
+    flags = ["--deployments", str(tmp_path), "--registry", f"sqlite:///{tmp_path}/r.db", "--storage", "x", "--json"]
+    CliRunner().invoke(app, ["dashboard", "--training", *flags])
+    assert [given[-1] for given in asked] == [(tmp_path, f"sqlite:///{tmp_path}/r.db")]
