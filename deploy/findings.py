@@ -52,8 +52,8 @@ def findings_table(title: str, findings: Sequence[Finding]) -> Table:
         table.add_row(
             finding.name,
             number(finding, "-"),
-            f"{finding.comparison} {finding.limit:g}",
-            Text(finding.verdict, style=VERDICT_STYLE[finding.verdict]),
+            limit(finding, "\n"),
+            verdict(finding.verdict, finding.loosened),
             finding.explanation,
         )
     silent = findings[len(asked) :]
@@ -62,6 +62,19 @@ def findings_table(title: str, findings: Sequence[Finding]) -> Table:
         why = f"{', '.join(finding.name for finding in silent)}: {silent[0].explanation}"
         table.add_row(f"{len(silent)} of the {silent[0].stage}", "-", "", Text("not asked", style="dim"), why)
     return table
+
+
+def limit(finding: Finding, between: str = " ") -> str:
+    """A finding's limit, with the default one where a user set another."""
+    text = f"{finding.comparison} {finding.limit:g}"
+    return text if finding.default in (None, finding.limit) else f"{text}{between}(default {finding.default:g})"
+
+
+def verdict(said: str, is_loosened: bool) -> Text:
+    """A rule's verdict in its colour; yellow where a user loosened the limit."""
+    if is_loosened:
+        return Text(f"{said}, loosened", style="bold yellow")
+    return Text(said, style=VERDICT_STYLE.get(said, ""))
 
 
 def number(finding: Finding, absent: str) -> str:
@@ -120,10 +133,11 @@ small {{ color: #666; }}
 
 def _row(finding: Finding) -> str:
     value = number(finding, "–")
-    colour = COLOURS[finding.verdict]
+    colour = COLOURS["defer" if finding.loosened else finding.verdict]
+    said = f"{finding.verdict}, loosened" if finding.loosened else finding.verdict
     return (
         f"<tr><td><b>{html.escape(finding.name)}</b><br><small>{html.escape(finding.meaning)}</small></td>"
-        f'<td class="number">{value}</td><td class="number">{html.escape(finding.comparison)} {finding.limit:g}</td>'
-        f'<td class="verdict" style="color:{colour}">{finding.verdict}</td>'
+        f'<td class="number">{value}</td><td class="number">{html.escape(limit(finding))}</td>'
+        f'<td class="verdict" style="color:{colour}">{said}</td>'
         f"<td>{html.escape(finding.explanation)}</td></tr>"
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from deploy.backtests import combine
 from deploy.candidates import FinishedStudy, study_bars, study_splits
-from deploy.findings import COLOURS, SYNTHETIC, findings_page, number
+from deploy.findings import COLOURS, SYNTHETIC, findings_page, limit, number
 from deploy.pictures import CHAMPION, EQUAL, OWN, Curve, draw_equity, draw_folds, draw_logits, draw_sharpes
 from deploy.promote import Judged, Promotion
 from deploy.registry import Registry
@@ -44,10 +44,10 @@ READING = (
     (
         "Looks",
         "Every look at a hold-out makes it more likely that some candidate passes by luck, so each must be twice as "
-        "sure as the one before. Looks are counted over all studies whose hold-outs overlap in time and have at least one "
-        "base asset in common, whatever the quote currency, in this registry alone: looks noted in another registry "
-        "(another deployments folder or database), or taken with other programs, are not known here, and with such "
-        "looks the level below is too mild.",
+        "sure as the one before. Looks are counted over all studies whose hold-outs overlap in time and have at least "
+        "one base asset in common, whatever the quote currency, in this registry alone: looks noted in another "
+        "registry (another deployments folder or database), or taken with other programs, are not known here, and with "
+        "such looks the level below is too mild.",
     ),
     (
         "Equity",
@@ -201,7 +201,7 @@ def to_html(promotion: Promotion, chosen: Judged, material: Material) -> str:
     pictures(promotion, chosen, material, (11.0, 12.5)).savefig(picture, format="png", dpi=110)
     return findings_page(
         title=promotion.study,
-        headline=HEADLINES.get(promotion.outcome, promotion.outcome),
+        headline=promotion.headline(HEADLINES),
         opening=summary(promotion),
         findings=chosen.findings,
         picture=picture.getvalue(),
@@ -231,14 +231,16 @@ def _words(promotion: Promotion, chosen: Judged) -> Figure:
             at -= size * 0.00166
         at -= gap
 
-    put(HEADLINES.get(promotion.outcome, promotion.outcome), 16, columns=60, gap=0.012, weight="bold")
+    put(promotion.headline(HEADLINES), 16, columns=60, gap=0.012, weight="bold")
     for line in summary(promotion):
         put(line, 8.5)
     at -= 0.006
     for finding in chosen.findings:
         value = number(finding, "–")
-        figure.text(0.93, at, finding.verdict, fontsize=9, va="top", ha="right", color=COLOURS[finding.verdict])
-        title = f"{finding.name}: {value} ({finding.comparison} {finding.limit:g}), {finding.meaning}"
+        said = f"{finding.verdict}, loosened" if finding.loosened else finding.verdict
+        colour = COLOURS["defer" if finding.loosened else finding.verdict]
+        figure.text(0.93, at, said, fontsize=9, va="top", ha="right", color=colour)
+        title = f"{finding.name}: {value} ({limit(finding)}), {finding.meaning}"
         put(title, 9, columns=95, gap=0.001, weight="bold")
         put(finding.explanation, 8, gap=0.008, color="#444444")
     at -= 0.006

@@ -193,7 +193,7 @@ class Promoter:
         said = f"does not meet {', '.join(failed)}" if failed else "meets every rule that needs no look at the hold-out"
         why = not_asked(self.rules, "hold-out", "only the first stage was asked for")
         judged = _judged(candidate, (*findings, *why))
-        return self._outcome(Settled(judged, "first stage", f"{judged.name} {said}"), [judged])
+        return self._outcome(Settled(judged, "first stage", f"{judged.name} {said}{judged.loosened}"), [judged])
 
     def _consider(
         self, trials: Sequence[FrozenTrial], bars: Bars, holdout: tuple[int, int], *, first: bool

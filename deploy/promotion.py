@@ -7,13 +7,13 @@ judged, and who meets every rule becomes champion in one step, or is compared an
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from deploy.bundle_files import StoredBundle, finite
 from deploy.registry import ChampionMoved, Look, Registry, check_slot
-from deploy.rules import Finding, deferred, passed
+from deploy.rules import Finding, deferred, loosened, passed
 from envs.errors import RunError
 
 Outcome = Literal[
@@ -51,6 +51,11 @@ class JudgedCandidate:
     def passes(self) -> bool:
         """Whether every rule is met."""
         return passed(self.findings)
+
+    @property
+    def loosened(self) -> str:
+        """Which of the limits that it was held to a user loosened; see `deploy.rules.loosened`."""
+        return loosened(finding.to_dict() for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: plain numbers and text."""
@@ -102,6 +107,15 @@ class AnyPromotion(Generic[Judged]):
     complete: int = 0
     looks: int = 0
 
+    @property
+    def loosened(self) -> str:
+        """Which limits of the rules that the chosen candidate was held to a user loosened; "" where none."""
+        return "" if self.chosen is None else self.chosen.loosened
+
+    def headline(self, headlines: Mapping[str, str]) -> str:
+        """A page's headline. headlines: by outcome."""
+        return headlines.get(self.outcome, self.outcome) + (" (limits loosened)" if self.loosened else "")
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON: plain numbers and text."""
         names = ("outcome", "slot", "study", "reason", "champion_before", "champion", "version", "dry_run")
@@ -109,6 +123,9 @@ class AnyPromotion(Generic[Judged]):
             {name: getattr(self, name) for name in (*names, "complete", "looks")}
             | {
                 "trial": self.chosen.trial if self.chosen else None,
+                "loosened": [finding.name for finding in self.chosen.findings if finding.loosened]
+                if self.chosen
+                else [],
                 "candidates": [judged.to_dict() for judged in self.candidates[:KEPT_CANDIDATES]],
             }
         )
@@ -158,10 +175,10 @@ class Place:
         if not (judged.passes or challenges):
             return Settled(judged)
         assert judged.bundle is not None
-        reason = f"{judged.name} of {self.study} met every rule"
+        reason = f"{judged.name} of {self.study} met every rule{judged.loosened}"
         if challenges:
             open_question = next(finding.explanation for finding in judged.findings if finding.verdict == "defer")
-            reason = f"{judged.name} met every rule that could be asked, but {open_question}"
+            reason = f"{judged.name} met every rule that could be asked{judged.loosened}, but {open_question}"
         if self.dry_run:
             outcome: Outcome = "challenger" if challenges else "would promote"
             return Settled(judged, outcome, reason + " (--dry-run: nothing was changed)")

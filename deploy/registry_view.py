@@ -11,9 +11,10 @@ from rich.text import Text
 
 from deploy.bundle import Bundle
 from deploy.bundle_files import StoredBundle
-from deploy.findings import SYNTHETIC, VERDICT_STYLE, short
+from deploy.findings import SYNTHETIC, short, verdict
 from deploy.registry import Event, Garbage, Registry, Slot, Version
 from deploy.report import percent
+from deploy.rules import loosened
 from deploy.verify import Verification, stored_metrics
 from deploy.views import bundle_panel, columns, identity_table, minute, plain_value
 
@@ -257,16 +258,29 @@ def gate_table(findings: Sequence[Mapping[str, Any]]) -> Table:
     for name in ("gate", "value", "limit", "verdict"):
         table.add_column(name, justify="right" if name in ("value", "limit") else "left", no_wrap=True)
     table.add_column("explanation")
+    table.caption, table.caption_justify = gate_words(findings), "left"
     for finding in findings:
-        verdict = str(finding["verdict"])
+        usual = finding.get("default", finding["limit"])
         table.add_row(
             str(finding["name"]),
             "-" if finding["value"] is None else f"{finding['value']:.4g}",
-            f"{finding['comparison']} {finding['limit']:.4g}",
-            Text(verdict, style=VERDICT_STYLE.get(verdict, "")),
+            f"{finding['comparison']} {finding['limit']:.4g}"
+            + ("" if usual == finding["limit"] else f" (default {usual:.4g})"),
+            verdict(str(finding["verdict"]), bool(finding.get("loosened"))),
             _one_line(str(finding["explanation"])),
         )
     return table
+
+
+def gate_words(findings: Sequence[Mapping[str, Any]]) -> Text | None:
+    """Whether a user had loosened limits; None for bundles made before that was recorded."""
+    if not all("loosened" in finding for finding in findings):
+        return None
+    met = "met every rule" + (" that could be asked" if any(one["verdict"] == "defer" for one in findings) else "")
+    words = loosened(findings)
+    if words:
+        return Text(met + words, style="bold yellow")
+    return Text(f"{met}, at default limits or stricter ones")
 
 
 def _one_line(text: str) -> Text:

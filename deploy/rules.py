@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -45,7 +45,7 @@ class Rule(Generic[Evidence]):
     """One rule. `measure` returns None where the rule does not apply (no champion to beat).
 
     meaning: what it asks, for someone who does not know the terms. decides: whether a candidate that does not meet it
-    is refused.
+    is refused. default: the limit before a user set another one; None where nobody did.
     """
 
     name: str
@@ -55,6 +55,14 @@ class Rule(Generic[Evidence]):
     meaning: str
     measure: Callable[[Evidence], Measured | None]
     decides: bool = True
+    default: float | None = None
+
+    @property
+    def loosened(self) -> bool:
+        """Whether a user's limit lets candidates pass that the default one refuses."""
+        if self.default is None or not self.decides:
+            return False
+        return self.limit > self.default if self.comparison.startswith("<") else self.limit < self.default
 
     @property
     def flag(self) -> str:
@@ -64,7 +72,9 @@ class Rule(Generic[Evidence]):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule said about a candidate."""
+    """What a rule said about a candidate. default: the limit that applies where no user sets another one. loosened:
+    whether the user's limit is less strict than that.
+    """
 
     name: str
     stage: str
@@ -75,6 +85,8 @@ class Finding:
     explanation: str
     flag: str
     meaning: str = ""
+    default: float | None = None
+    loosened: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -98,29 +110,43 @@ def judge(rules: Sequence[Rule[Evidence]], evidence: Evidence, stage: str) -> li
         else:
             met = COMPARISONS[rule.comparison](measured.value, limit)
             verdict = "pass" if met else "fail" if rule.decides else "told"
-        findings.append(
-            Finding(
-                rule.name,
-                stage,
-                measured.value,
-                rule.comparison,
-                limit,
-                verdict,
-                measured.explanation,
-                rule.flag,
-                rule.meaning,
-            )
-        )
+        findings.append(_finding(rule, measured.value, measured.scale, verdict, measured.explanation))
     return findings
+
+
+def _finding(rule: Rule[Any], value: float | None, scale: float, verdict: Verdict, explanation: str) -> Finding:
+    return Finding(
+        name=rule.name,
+        stage=rule.stage,
+        value=value,
+        comparison=rule.comparison,
+        limit=rule.limit * scale,
+        verdict=verdict,
+        explanation=explanation,
+        flag=rule.flag,
+        meaning=rule.meaning,
+        default=scale * (rule.limit if rule.default is None else rule.default),
+        loosened=rule.loosened,
+    )
 
 
 def not_asked(rules: Sequence[Rule[Any]], stage: str, why: str) -> list[Finding]:
     """Findings for rules of a stage that was not reached."""
-    return [
-        Finding(rule.name, stage, None, rule.comparison, rule.limit, "not asked", why, rule.flag, rule.meaning)
-        for rule in rules
-        if rule.stage == stage
+    return [_finding(rule, None, 1.0, "not asked", why) for rule in rules if rule.stage == stage]
+
+
+def loosened(findings: Iterable[Mapping[str, Any]]) -> str:
+    """`, 2 of them loosened (pbo <= 0.5 instead of 0.2, …)`, to follow "met every rule"; "" where no limit was.
+
+    findings: as `Finding.to_dict` gives them. Bundles made before limits were recorded say nothing, so nothing is
+    claimed about them.
+    """
+    found = [
+        f"{one['name']} {one['comparison']} {one['limit']:g} instead of {one['default']:g}"
+        for one in findings
+        if one.get("loosened") and one["verdict"] != "not asked"
     ]
+    return f", {len(found)} of them loosened ({', '.join(found)})" if found else ""
 
 
 def passed(findings: Sequence[Finding]) -> bool:
@@ -141,7 +167,12 @@ def with_limits(rules: Sequence[Rule[Evidence]], limits: Mapping[str, float]) ->
             raise InputError(f"--limit {name}: there is no such rule; the rules are {', '.join(known)}")
         if not math.isfinite(limit):
             raise InputError(f"--limit {name}={limit}: the limit must be a finite number")
-    return tuple(dataclasses.replace(rule, limit=limits.get(rule.name, rule.limit)) for rule in rules)
+    return tuple(
+        dataclasses.replace(rule, limit=limits[rule.name], default=rule.limit if rule.default is None else rule.default)
+        if rule.name in limits
+        else rule
+        for rule in rules
+    )
 
 
 def parse_limits(texts: Sequence[str], example: str) -> dict[str, float]:

@@ -33,6 +33,8 @@ def verdict_panel(promotion: AnyPromotion[Any], note: str = "") -> Panel:
     text = Text()
     headline, style = HEADLINES[promotion.outcome]
     text.append(headline, style=style)
+    if promotion.loosened:
+        text.append(" (LIMITS LOOSENED)", style="bold yellow")
     text.append(f"\n{promotion.reason}.\n")
     text.append(f"champion of {promotion.slot}: {short(promotion.champion)}")
     if promotion.champion != promotion.champion_before:

@@ -59,7 +59,7 @@ def write_report(study: GameStudy, promotion: Promotion) -> list[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     page = findings_page(
         title=promotion.study,
-        headline=HEADLINES.get(promotion.outcome, promotion.outcome),
+        headline=promotion.headline(HEADLINES),
         opening=summary(study, promotion, chosen),
         findings=chosen.findings,
         picture=draw_panel(chosen.panel, chosen.candidate.name),

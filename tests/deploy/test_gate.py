@@ -11,7 +11,7 @@ import pytest
 from deploy.bootstrap import Bootstrap
 from deploy.gate import DEFAULT_RULES, Duel, Evidence, Selection, Twin
 from deploy.overfitting import Overfitting
-from deploy.rules import Measured, Rule, deferred, judge, not_asked, parse_limits, passed, with_limits
+from deploy.rules import Measured, Rule, deferred, judge, loosened, not_asked, parse_limits, passed, with_limits
 from envs.crypto.luck import Moments
 from envs.crypto.metrics import Metrics, summarise
 from envs.crypto.selection import Deflation
@@ -169,3 +169,22 @@ def test_rules_can_be_added_and_limits_changed() -> None:
 
 def test_a_number_that_is_not_finite_fails() -> None:
     assert findings_of(dataclasses.replace(GOOD, holdout=metrics(max_drawdown=float("nan"))))["max-drawdown"] == "fail"
+
+
+def test_limits_that_a_user_loosened_are_told_from_stricter_ones() -> None:
+    given = {"pbo": 0.5, "deflated-sharpe": 0.5, "path-trades": 100.0, "max-drawdown": 0.35, "holdout-excess": 0.2}
+    rules = with_limits(DEFAULT_RULES, given)
+    assert [rule.name for rule in rules if rule.loosened] == ["deflated-sharpe", "pbo", "holdout-excess"]
+    assert not any(rule.loosened for rule in DEFAULT_RULES)
+    again = with_limits(rules, {"pbo": 0.3})  # still looser than the default, which is 0.2
+    assert [rule.name for rule in again if rule.loosened] == ["deflated-sharpe", "pbo", "holdout-excess"]
+    second = dataclasses.replace(GOOD, look=2, excess=bootstrap(0.04))
+    findings = [*judge(rules, second, "cross-validation"), *judge(rules, second, "hold-out")]
+    told = [finding.to_dict() for finding in findings]
+    assert loosened(told) == (
+        ", 3 of them loosened (deflated-sharpe >= 0.5 instead of 0.95, pbo <= 0.5 instead of 0.2, holdout-excess <= "
+        "0.05 instead of 0.025)"
+    )
+    assert loosened(finding.to_dict() for finding in judge(DEFAULT_RULES, GOOD, "hold-out")) == ""
+    before = [{key: value for key, value in one.items() if key not in ("default", "loosened")} for one in told]
+    assert loosened(before) == ""  # nothing is claimed of bundles that did not record it

@@ -5,6 +5,8 @@ themselves.
 from __future__ import annotations
 
 import dataclasses
+import html
+import io
 import json
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from deploy.commands import deploy_commands, promote_after_study
 from deploy.gate import DEFAULT_RULES
 from deploy.promote import Promoter, Promotion
 from deploy.registry import Registry
+from deploy.registry_view import gate_table, gate_words
 from deploy.report import promotion_view
 from deploy.rules import with_limits
 from deploy.scoring import bootstrap_seed, score, unseen_window
@@ -538,3 +541,46 @@ def test_trials_that_are_all_as_good_are_told_from_trials_that_are_all_luck(
     promotion = run(fake, registry)
     assert "alike and all beat equal weight" in promotion.reason
     assert "--pruner none" in promotion.reason
+
+
+def test_a_promotion_with_loosened_limits_says_so_everywhere(fake: FakeStudy, registry: Registry) -> None:
+    fake.add(2.0, fake.contrarian())
+    rules = with_limits(DEFAULT_RULES, {"pbo": 0.9, "max-drawdown": 0.9, "path-trades": 31.0})
+    promotion = run(fake, registry, rules=rules)
+    assert promotion.outcome == "promoted"
+    # A study of one trial has no PBO, so that limit decided nothing.
+    words = "met every rule, 1 of them loosened (max-drawdown <= 0.9 instead of 0.35)"
+    assert words in promotion.reason
+    assert words in registry.events(SLOT)[-1].reason
+    assert promotion.to_dict()["loosened"] == ["max-drawdown"]
+    text = " ".join(shown(promotion).split())
+    for said in ("PROMOTED (LIMITS LOOSENED)", "pass, loosened", "(default 0.35)", "(default 30)"):
+        assert said in text, said
+    study = open_study(fake.name, fake.storage)
+    assert promotion.chosen is not None
+    material = gate_report.collect(study, promotion, registry, fake.folder)
+    page = html.unescape(gate_report.to_html(promotion, promotion.chosen, material))
+    for said in ("(limits loosened)", words, "pass, loosened", "<= 0.9 (default 0.35)"):
+        assert said in page, said
+    assert promotion.champion is not None
+    findings = registry.bundle(promotion.champion).manifest.gate["findings"]
+    assert str(gate_words(findings)) == words
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(gate_table(findings))
+    seen = " ".join(console.export_text().split())
+    for said in ("<= 0.9 (default 0.35)", "pass, loosened", words):
+        assert said in seen, said
+    # Of bundles made before this was recorded, nothing is claimed.
+    before = [{key: value for key, value in one.items() if key not in ("default", "loosened")} for one in findings]
+    assert gate_words(before) is None
+    assert "loosened" not in str(gate_table(before).columns[3]._cells)
+
+
+def test_a_promotion_at_default_limits_says_nothing_of_loosened_ones(fake: FakeStudy, registry: Registry) -> None:
+    fake.add(2.0, fake.contrarian())
+    promotion = run(fake, registry)
+    assert promotion.champion is not None
+    assert promotion.reason.endswith("met every rule")
+    assert promotion.to_dict()["loosened"] == []
+    findings = registry.bundle(promotion.champion).manifest.gate["findings"]
+    assert str(gate_words(findings)) == "met every rule, at default limits or stricter ones"

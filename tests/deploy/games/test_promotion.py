@@ -311,6 +311,11 @@ def test_limits_are_margins(tmp_path: Path, registry: Registry) -> None:
     assert found.outcome == "none passes"
     refused = registry.events(SLOT)[-1]
     assert (refused.kind, refused.reason) == ("refused", found.reason)
+    easy = with_limits(DEFAULT_RULES, {"beats-baselines": -1000.0})
+    found = promote(study_of(tmp_path, [GOOD]), registry, rules=easy)
+    assert found.outcome == "promoted"
+    assert "met every rule, 1 of them loosened (beats-baselines > -1000 instead of 0)" in found.reason
+    assert registry.any_bundle(found.champion).manifest.gate["findings"][1]["loosened"]
 
 
 @pytest.mark.parametrize(("rival", "outcome"), [(WEAK, "promoted"), (GOOD, "champion already")])
