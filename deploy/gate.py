@@ -20,6 +20,9 @@ from envs.crypto.metrics import Metrics
 from envs.crypto.selection import Deflation
 
 
+FEW_BATCHES = 30  # below this the test of the hold-out was seen to reject up to twice as often as it says
+
+
 @dataclass(frozen=True)
 class Duel:
     """Candidate and champion, each flat at the start, over the bars that neither had seen.
@@ -174,8 +177,18 @@ def _holdout_excess(evidence: Evidence) -> Measured:
     return Measured(
         test.p,
         f"{returns}; were there no advantage, one like this would show with chance {test.p:.2g}, and look "
-        f"{evidence.look} at this hold-out asks for {gate_level(evidence.look):.2g} at most",
+        f"{evidence.look} at this hold-out asks for {gate_level(evidence.look):.2g} at most{_few_values(test)}",
         scale=gate_level(evidence.look) / ALPHA,
+    )
+
+
+def _few_values(test: Bootstrap) -> str:
+    """What to know of a p value that comes from few independent values."""
+    if not 0 < test.batches < FEW_BATCHES:
+        return ""
+    return (
+        f"; the differences are so correlated from bar to bar that {test.bars:,} bars count as about {test.batches} "
+        "independent values, and from so few p can be half of what it should be"
     )
 
 
@@ -204,7 +217,7 @@ def _beats_champion(evidence: Evidence) -> Measured | None:
         duel.difference.p,
         f"{_percent(duel.candidate.total_return)} after fees, where champion {duel.champion_name} made "
         f"{_percent(duel.champion.total_return)}, over the {duel.bars:,} bars that neither had seen; without a "
-        f"difference, one like this would show with chance {duel.difference.p:.2g}",
+        f"difference, one like this would show with chance {duel.difference.p:.2g}{_few_values(duel.difference)}",
         scale=gate_level(evidence.look) / ALPHA,
     )
 

@@ -188,3 +188,12 @@ def test_limits_that_a_user_loosened_are_told_from_stricter_ones() -> None:
     assert loosened(finding.to_dict() for finding in judge(DEFAULT_RULES, GOOD, "hold-out")) == ""
     before = [{key: value for key, value in one.items() if key not in ("default", "loosened")} for one in told]
     assert loosened(before) == ""  # nothing is claimed of bundles that did not record it
+
+
+def test_a_p_value_from_few_independent_values_says_so() -> None:
+    for batches, said in ((12, True), (29, True), (30, False), (0, False)):
+        few = dataclasses.replace(bootstrap(0.01), batches=batches)
+        evidence = dataclasses.replace(GOOD, excess=few, duel=Duel("abc", 500, metrics(), metrics(), few))
+        found = {finding.name: finding.explanation for finding in judge(DEFAULT_RULES, evidence, "hold-out")}
+        for name in ("holdout-excess", "beats-champion"):
+            assert (f"500 bars count as about {batches} independent values" in found[name]) == said
