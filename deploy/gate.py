@@ -19,7 +19,6 @@ from deploy.rules import Measured, Rule
 from envs.crypto.metrics import Metrics
 from envs.crypto.selection import Deflation
 
-
 FEW_BATCHES = 30  # below this the test of the hold-out was seen to reject up to twice as often as it says
 
 
