@@ -8,8 +8,10 @@ open a new or an old registry at once, and a kill leaves the old tables or the n
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import Session
 
 from deploy.models import VERSION_TABLE, Base
-from envs.database_file import preparing_sqlite
+from envs.database_file import connect_read_only, preparing_sqlite
 from envs.errors import InputError, RunError
 from envs.invocation import install_extra
 
@@ -48,6 +50,8 @@ class RegistryDatabase:
             self.engine if self._sqlite else self.engine.execution_options(isolation_level="REPEATABLE READ")
         )
         try:
+            if path is not None and not create and self._is_current():
+                return  # readers wait for no writer, and need not be able to write
             with nullcontext() if path is None else preparing_sqlite(path, "the registry", _BUSY_TIMEOUT):
                 self._bring_up_to_date(create)
         except RunError as error:
@@ -90,7 +94,11 @@ class RegistryDatabase:
                 return create_engine(self.url, pool_pre_ping=True)
             except ModuleNotFoundError as error:
                 raise InputError(f"the registry needs {error.name}: {install_extra('postgres')}") from error
-        engine = create_engine(self.url, connect_args={"timeout": _BUSY_TIMEOUT})
+        path = Path(self.url.database or "")
+        if path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+            engine = create_engine(self.url, creator=partial(connect_read_only, path))
+        else:
+            engine = create_engine(self.url, connect_args={"timeout": _BUSY_TIMEOUT})
 
         @event.listens_for(engine, "connect")
         def _connect(connection: Any, _record: Any) -> None:
@@ -105,11 +113,14 @@ class RegistryDatabase:
 
         return engine
 
+    def _is_current(self) -> bool:
+        with self.reading() as session:
+            return _revision(session.connection()) == HEAD
+
     def _bring_up_to_date(self, create: bool) -> None:
         """Run the migrations that the database lacks, if any."""
-        with self.reading() as session:
-            if _revision(session.connection()) == HEAD:
-                return
+        if self._is_current():
+            return
         with self.writing() as session:
             connection = session.connection()
             revision = _revision(connection)  # another process may have been faster

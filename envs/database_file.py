@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 from envs.errors import InputError
 
-BUSY_TIMEOUT = 60.0
+BUSY_TIMEOUT, READER_TIMEOUT = 60.0, 5.0  # seconds to wait for another program's lock
 NETWORK_FILE_SYSTEMS = frozenset(
     {
         "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "fuse.sshfs",
@@ -62,6 +64,26 @@ def preparing_sqlite(path: Path, what: str, busy_timeout: float = BUSY_TIMEOUT) 
         fcntl.flock(lock, fcntl.LOCK_EX)
         _use_wal(path, what, busy_timeout)
         yield
+
+
+def connect_read_only(path: Path, busy_timeout: float = READER_TIMEOUT) -> sqlite3.Connection:
+    """A connection that reads the file, and neither creates nor changes anything in its folder.
+
+    A file in WAL mode is read while another program writes; in another mode, the lock of a writer is waited for. Raises
+    sqlite3.Error where the file cannot be read.
+    """
+    address = f"file:{quote(str(path))}?mode=ro"
+    connection = sqlite3.connect(address, timeout=busy_timeout, uri=True, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.OperationalError:
+        connection.close()
+        # To read in WAL mode, SQLite needs the files -wal and -shm, which it cannot create in a write-protected folder.
+        # Where they are missing, no program has the database open, so that it can be read as a file that never changes.
+        if path.with_name(path.name + "-wal").exists() or not path.is_file() or os.access(path.parent, os.W_OK):
+            raise
+        connection = sqlite3.connect(f"{address}&immutable=1", uri=True, check_same_thread=False)
+    return connection
 
 
 def _use_wal(path: Path, what: str, busy_timeout: float) -> None:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from envs.account import home
 from envs.files import write_atomic
 
 FORMAT = 1
 
 
 def cache_dir() -> Path:
-    """Where sweepd remembers what it measured: $SWEEPD_CACHE_DIR, else sweepd in $XDG_CACHE_HOME or ~/.cache."""
-    own = os.environ.get("SWEEPD_CACHE_DIR")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sweepd"
+    """Where sweepd remembers what it measured: $SWEEPD_CACHE_DIR, else `sweepd` in $XDG_CACHE_HOME or ~/.cache; without
+    a home directory, a folder of this account in the system's temporary directory.
+    """
+    if own := os.environ.get("SWEEPD_CACHE_DIR"):
+        return Path(own)
+    if caches := os.environ.get("XDG_CACHE_HOME"):
+        return Path(caches) / "sweepd"
+    at_home = home()
+    return at_home / ".cache" / "sweepd" if at_home else Path(tempfile.gettempdir()) / f"sweepd-{os.getuid()}"
 
 
 class MachineFile:

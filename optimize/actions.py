@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import math
 import re
 import sys
 import tempfile
@@ -15,9 +16,11 @@ from typing import Any
 
 import torch
 import typer
+from optuna.exceptions import StorageInternalError
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
+from sqlalchemy.exc import SQLAlchemyError
 
 from agents.algorithms import get_algorithm
 from envs.crypto.demo_market import DEMO_BARS
@@ -33,10 +36,11 @@ from optimize.freeze import decide, make_experiment, open_study
 from optimize.launch import DEMO, SMOKE, SMOKE_BARS, choose_device, make_demo_data, own_arguments, run_on_all
 from optimize.measure import typical_shape
 from optimize.outlook import CountLooks, sentence, study_outlook
+from optimize.patience import is_away, reason_of
 from optimize.pause import pause_study, resume_study
 from optimize.profiling import profile as profile_batch
 from optimize.recovery import GRACE_SECONDS, Worker, leave, list_workers, register_worker
-from optimize.request import RETURN, Request, check_request
+from optimize.request import MOST_TRIALS, RETURN, Request, check_count, check_request
 from optimize.run import read_config
 from optimize.run import run as run_once
 from optimize.status import show, study_status
@@ -95,8 +99,9 @@ def _train(
     """Whether the study was worked on to its end."""
     say = _sayer(console)
     flags, made_up = _with_preset(flags, given)
-    if flags["n_trials"] < 1:
-        raise InputError(f"--n-trials {flags['n_trials']} must be at least 1")
+    check_count("--n-trials", flags["n_trials"], MOST_TRIALS)
+    if flags["max_memory"] is not None and not math.isfinite(flags["max_memory"]):
+        raise InputError(f"--max-memory {flags['max_memory']} must be a number of GiB; 0: no limit")
     name = flags["study_name"] or _study_name(flags)
     if not re.fullmatch(r"[\w][\w.+-]{0,99}", name):
         raise InputError(
@@ -179,7 +184,7 @@ def _request(flags: dict[str, Any], given: frozenset[str]) -> Request:
     market = flags["env"] == "crypto"
     algorithm = get_algorithm(flags["algo"])
     if not algorithm.trains:  # one rollout that takes no time
-        flags = {**flags, "budget": 1, "rungs": 1, "threads": flags["threads"] or 1}
+        flags = {**flags, "budget": 1, "rungs": 1, "threads": 1 if flags["threads"] is None else flags["threads"]}
     return Request(
         data_dir=flags["data_dir"] or Path("."),
         tickers=_tickers(flags["tickers"]),
@@ -187,7 +192,7 @@ def _request(flags: dict[str, Any], given: frozenset[str]) -> Request:
         algorithm=flags["algo"],
         search_space=flags["search_space"] or ("wide" if market else "game"),
         objective=flags["objective"] or (DEFAULT_OBJECTIVE if market else RETURN),
-        horizon=flags["horizon"] or algorithm.horizon,
+        horizon=algorithm.horizon if flags["horizon"] is None else flags["horizon"],
         cv=CrossValidation(flags["cv"], flags["groups"], flags["test_groups"], flags["embargo"]),
         n_envs=_envs(flags["n_envs"]) if "n_envs" in given or flags["n_envs"] != "auto" else algorithm.num_envs,
         env=_market_settings(flags) if market else _game_settings(flags),
@@ -240,7 +245,7 @@ def _tickers(text: str | None) -> tuple[str, ...] | None:
 def _envs(text: str) -> int | None:
     if text == "auto":
         return None
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise InputError(f"--n-envs {text!r} is not right; give auto or a whole number of at least 1")
     return int(text)
 
@@ -312,15 +317,20 @@ def show_status(
     watch: again and again, until Ctrl-C. count_looks: looks so far at a study's hold-out.
     """
     url = storage_url(where, runs_dir)
-    storage = open_storage(url, create=False, immediate=False)
+    storage = open_storage(url, read_only=True)
 
     handles: dict[str, StudyHandle] = {}  # kept, since they remember finished trials
 
     def look() -> list[dict[str, Any]]:
-        ours = [study.study_name for study in storage.get_all_studies() if "sweepd:spec" in study.user_attrs]
-        names = [study_name] if study_name else ours
-        handles.update({name: StudyHandle(storage, name, runs_dir) for name in names if name not in handles})
-        return [study_status(handles[name], count_looks) for name in names]
+        try:
+            ours = [study.study_name for study in storage.get_all_studies() if "sweepd:spec" in study.user_attrs]
+            names = [study_name] if study_name else ours
+            handles.update({name: StudyHandle(storage, name, runs_dir) for name in names if name not in handles})
+            return [study_status(handles[name], count_looks) for name in names]
+        except (SQLAlchemyError, StorageInternalError) as error:
+            if not is_away(error):
+                raise
+            raise RunError(f"--storage {hide_password(url)} cannot be read now ({reason_of(error)})") from None
 
     # Where nobody sees how wide it is, tables get room.
     console = Console() if sys.stdout.isatty() else Console(width=160)

@@ -55,7 +55,7 @@ def choose_device(gpu: str | None) -> torch.device:
         return torch.device("cuda:0" if count else "cpu")
     if gpu == "cpu":
         return torch.device("cpu")
-    if gpu != "all" and not gpu.isdigit():
+    if gpu != "all" and not gpu.isdecimal():
         raise InputError(f"--gpu {gpu!r} is not right; give a GPU's number, all, or cpu")
     if count == 0:
         raise InputError(

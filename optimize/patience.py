@@ -64,12 +64,12 @@ class Patience:
                         raise
                     if away > (min(self.limit, ASKED_TO_STOP) if self.stopping() else self.limit):
                         raise TryAgainLater(
-                            f"the database has been away for {away:.0f} s ({_reason(error)}); started again, the "
+                            f"the database has been away for {away:.0f} s ({reason_of(error)}); started again, the "
                             "worker goes on from the last checkpoints"
                         ) from error
                     self.retries += 1
                     if not told:
-                        self.say(f"the database is away ({_reason(error)}); trying again for {self.limit:.0f} s")
+                        self.say(f"the database is away ({reason_of(error)}); trying again for {self.limit:.0f} s")
                         told = True
                 else:
                     if told:
@@ -105,6 +105,7 @@ def _patient_method(method: Callable[..., Any]) -> Callable[..., Any]:
     return tried
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """The first line of what the database's driver said."""
     cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
     return str(getattr(cause, "orig", None) or cause).strip().splitlines()[0]

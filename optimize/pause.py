@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import socket
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ import sqlalchemy as sa
 from optuna.storages._rdb.models import StudyUserAttributeModel
 from sqlalchemy.exc import SQLAlchemyError
 
+from envs.account import user_name
 from optimize.storage import StudyStorage
 from optimize.ticking import Ticking
 
@@ -36,7 +36,7 @@ def pause_of(attributes: dict[str, Any]) -> Pause | None:
 
 def pause_study(storage: StudyStorage, study_id: int) -> Pause | None:
     """Ask all workers of the study to put their trials back and wait. Returns the pause that there was already."""
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    by = f"{user_name()}@{socket.gethostname()}"
     pause = Pause(datetime.now(UTC).isoformat(timespec="seconds"), by)
     with storage.transaction() as session:
         storage.lock_study(session, study_id)

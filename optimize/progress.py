@@ -152,10 +152,14 @@ class StudyWatch:
         if not names:
             raise InputError(f"there is no study in {hide_password(self.url)}; start one with sweepd train")
         run_dir = StudyHandle(self._open(), names[0], self.runs_dir).run_dir
-        application: WSGIApplication = optuna_dashboard.wsgi(self._open(), artifact_store=artifact_store(run_dir))
+        try:  # it also edits notes and tags
+            storage = open_storage(self.url, create=False, immediate=False)
+        except InputError:
+            storage = self._open()
+        application: WSGIApplication = optuna_dashboard.wsgi(storage, artifact_store=artifact_store(run_dir))
         return application
 
     def _open(self) -> StudyStorage:
         if self._storage is None:
-            self._storage = open_storage(self.url, create=False, immediate=False)
+            self._storage = open_storage(self.url, read_only=True)
         return self._storage

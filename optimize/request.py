@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,12 @@ MARKET_FLAGS = frozenset({
 })  # fmt: skip
 GAME_FLAGS = frozenset({"seeds", "episodes", "scenario", "env_param"})
 RETURN = "return"  # the objective of games
+# The largest values that can be meant: no study is limited by them, but a slip of the keyboard is found at once.
+MOST_TRIALS = 1_000_000
+MOST = {
+    "budget": 10**12, "rungs": 1_000, "horizon": 10**6, "seeds": 1_024, "episodes": 10**6, "n_envs": 2**20,
+    "slots": 2**16, "trials_per_batch": 2**16,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,19 @@ class Request:
         return Subject(self.environment, self.algorithm)
 
 
+def most_threads() -> int:
+    """The most CPU threads of one process: more than a few per core only wait for each other."""
+    return max(64, 4 * (os.cpu_count() or 1))
+
+
+def check_count(flag: str, number: int | None, most: int) -> None:
+    """Raise InputError where a number that was given is not from 1 to `most`."""
+    if number is None or 1 <= number <= most:
+        return
+    limit = "must be at least 1" if number < 1 else f"is more than sweepd can use here; give at most {most:,}"
+    raise InputError(f"{flag} {number} {limit}")
+
+
 def check_request(request: Request) -> None:
     """Raise InputError for the first flag that cannot be right, before anything is read or written."""
     choices = {
@@ -95,20 +116,11 @@ def check_request(request: Request) -> None:
             raise InputError(
                 f"--{flag} {value!r} is not known; choose {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}"
             )
-    least = {
-        "budget": request.budget,
-        "rungs": request.rungs,
-        "horizon": request.horizon,
-        "seeds": request.seeds,
-        "episodes": request.episodes,
-        "n-envs": request.n_envs,
-        "slots": request.slots,
-        "trials-per-batch": request.trials_per_batch,
-        "threads": request.threads,
-    }
-    for flag, number in least.items():
-        if number is not None and number < 1:
-            raise InputError(f"--{flag} {number} must be at least 1")
+    for field, most in MOST.items():
+        check_count(f"--{field.replace('_', '-')}", getattr(request, field), most)
+    check_count("--threads", request.threads, most_threads())
+    if request.market and request.cv.test_groups < 1:
+        raise InputError(f"--test-groups {request.cv.test_groups} must be at least 1")
     if not 0 <= request.holdout < 0.9:
         raise InputError(f"--holdout {request.holdout} must be a share from 0 to below 0.9")
     if request.seed < 0:
@@ -122,5 +134,10 @@ def check_request(request: Request) -> None:
     except TypeError as error:
         raise InputError(f"--env-param: {request.environment} takes none of that name ({error})") from None
     if request.market:
+        smallest, cash = request.env.get("minimum_order", 0.0), request.env.get("initial_cash", math.inf)
+        if smallest > cash:
+            raise InputError(
+                f"--minimum-order {smallest} is more than --initial-cash {cash}: no order would ever be placed"
+            )
         get_recipe(request.recipe)
         check_folds(request.cv, request.budget)

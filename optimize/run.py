@@ -31,6 +31,7 @@ from optimize.checkpoint import Checkpoint, describe_rollouts, read_checkpoint, 
 from optimize.crypto_experiment import CryptoEvaluation, CryptoExperiment
 from optimize.fit import fit_budget, fit_minibatch, most_envs, refuse_misfit
 from optimize.freeze import choose_slots
+from optimize.request import check_count, most_threads
 from optimize.search_space import Settings, Subject
 from optimize.spec import CryptoSpec, DataSpec, check_folds
 from optimize.study import Plan
@@ -222,6 +223,8 @@ def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         raise InputError(
             f"[train] objective = {tables['train']['objective']!r} is not known; choose one of {', '.join(OBJECTIVES)}"
         )
+    if tables["train"]["threads"] is not None:
+        check_count("[train] threads =", tables["train"]["threads"], most_threads())
     for key, value in tables["shape"].items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError(f"[shape] {key} = {value!r} must be a whole number of at least 1")

@@ -5,7 +5,6 @@ A unit is a template of `optimize/systemd` with this Python, this folder and the
 
 from __future__ import annotations
 
-import getpass
 import importlib.resources
 import os
 import re
@@ -17,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from envs.account import home, user_name
 from envs.errors import InputError, RunError
 from envs.files import write_atomic
 
@@ -67,8 +67,13 @@ def make_units(kind: str, name: str, arguments: Sequence[str], folder: Path) -> 
 
 
 def config_folder() -> Path:
-    """$XDG_CONFIG_HOME, or ~/.config."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    """$XDG_CONFIG_HOME, or ~/.config. Raises InputError where there is neither."""
+    if own := os.environ.get("XDG_CONFIG_HOME"):
+        return Path(own)
+    at_home = home()
+    if at_home is None:
+        raise InputError("this account has no home directory for units; set HOME or XDG_CONFIG_HOME")
+    return at_home / ".config"
 
 
 def unit_folder() -> Path:
@@ -113,12 +118,7 @@ def state_of(path: Path) -> dict[str, str]:
     """What systemd says of a unit; empty where it says nothing."""
     if shutil.which("systemctl") is None:
         return {}
-    shown = subprocess.run(
-        ["systemctl", "--user", "show", path.name, f"--property={','.join(PROPERTIES)}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    shown = _run("systemctl", "--user", "show", path.name, f"--property={','.join(PROPERTIES)}")
     return dict(line.split("=", 1) for line in shown.stdout.splitlines() if "=" in line)
 
 
@@ -126,24 +126,26 @@ def lingers() -> bool | None:
     """Whether this account's services run while nobody is logged in; None where that is not known."""
     if shutil.which("loginctl") is None:
         return None
-    shown = subprocess.run(
-        ["loginctl", "show-user", getpass.getuser(), "--property=Linger"], capture_output=True, text=True, check=False
-    )
+    shown = _run("loginctl", "show-user", user_name(), "--property=Linger")
     return shown.stdout.strip() == "Linger=yes" if shown.returncode == 0 else None
 
 
 def systemctl(*words: str) -> None:
     """Raises RunError with what systemd said."""
-    done = subprocess.run(["systemctl", "--user", *words], capture_output=True, text=True, check=False)
+    done = _run("systemctl", "--user", *words)
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
         raise RunError(f"systemctl --user {' '.join(words)} failed: {said[0]}")
 
 
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+
+
 def _require_systemd() -> None:
     if shutil.which("systemctl") is None:
         raise RunError("this machine has no systemctl; --dry-run prints the unit for another one")
-    reached = subprocess.run(["systemctl", "--user", "show-environment"], capture_output=True, text=True, check=False)
+    reached = _run("systemctl", "--user", "show-environment")
     if reached.returncode:
         said = (reached.stderr.strip().splitlines() or ["no reason given"])[0]
         raise RunError(

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,12 @@ from optuna.storages._rdb import models  # the tables themselves: Optuna offers 
 from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
-from envs.database_file import BUSY_TIMEOUT, preparing_sqlite
+from envs.database_file import BUSY_TIMEOUT, READER_TIMEOUT, connect_read_only, preparing_sqlite
 from envs.database_url import database_url, hide_password
 from envs.errors import InputError, TryAgainLater
 from envs.invocation import install_extra
 from envs.study_folder import RUNS
-from optimize.patience import Patience, is_away, patient
+from optimize.patience import Patience, is_away, patient, reason_of
 
 _metadata = sa.MetaData()
 attempts = sa.Table(
@@ -84,16 +85,21 @@ class StudyStorage(RDBStorage):
     is away (`patience`; not at all until somebody sets its limit).
     """
 
-    def __init__(self, url: str, *, immediate: bool = True, busy_timeout: float = BUSY_TIMEOUT) -> None:
+    def __init__(
+        self, url: str, *, immediate: bool = True, read_only: bool = False, busy_timeout: float = BUSY_TIMEOUT
+    ) -> None:
         self.patience = Patience()
         self._tokens: dict[int, str] = {}
         self._gone: set[int] = set()
-        options: dict[str, Any] = (
-            {"connect_args": {"timeout": busy_timeout}} if url.startswith("sqlite") else {"pool_pre_ping": True}
-        )
-        super().__init__(url, engine_kwargs=options)
+        options: dict[str, Any] = {"pool_pre_ping": True}
         if url.startswith("sqlite"):
-            begin = "BEGIN IMMEDIATE" if immediate else "BEGIN"
+            options = {"connect_args": {"timeout": busy_timeout}}
+            if read_only:
+                path = Path(url.removeprefix("sqlite:///"))
+                options = {"creator": partial(connect_read_only, path, busy_timeout), "poolclass": sa.NullPool}
+        super().__init__(url, engine_kwargs=options, skip_table_creation=read_only)
+        if url.startswith("sqlite"):
+            begin = "BEGIN IMMEDIATE" if immediate and not read_only else "BEGIN"
 
             @sa.event.listens_for(self.engine, "connect")
             def _explicit_transactions(connection: Any, _record: Any) -> None:
@@ -104,7 +110,8 @@ class StudyStorage(RDBStorage):
                 connection.exec_driver_sql(begin)
 
             self.engine.dispose()  # connections opened while the tables were made lack the two listeners
-        _metadata.create_all(self.engine)
+        if not read_only:
+            _metadata.create_all(self.engine)
         self._now: sa.ColumnElement[float] = (
             sa.literal_column("(julianday('now') - 2440587.5) * 86400.0")
             if self.engine.dialect.name == "sqlite"
@@ -315,11 +322,6 @@ def storage_url(storage: str | None, runs_dir: Path | None = None) -> str:
     return database_url(str((runs_dir or RUNS) / "sweepd.db") if storage is None else storage)
 
 
-def _reason(error: BaseException) -> str:
-    original = getattr(error, "orig", None)
-    return str(original or error).strip().splitlines()[0]
-
-
 def _may_come_back(reason: str) -> bool:
     """Whether a server that refused a connection is away or too busy. Where it answers FATAL, something else is wrong:
     the password, the name of the database.
@@ -329,25 +331,33 @@ def _may_come_back(reason: str) -> bool:
 
 
 def open_storage(
-    url: str, *, create: bool = True, immediate: bool = True, busy_timeout: float = BUSY_TIMEOUT
+    url: str,
+    *,
+    create: bool = True,
+    immediate: bool = True,
+    read_only: bool = False,
+    busy_timeout: float | None = None,
 ) -> StudyStorage:
     """Open the study database, making it where there is none.
 
-    create: False refuses a SQLite file that does not exist. immediate: False for readers (status), who then never block
-    a worker.
+    create: False refuses a SQLite file that does not exist. immediate: False where most transactions only read: they
+    don't take a SQLite file's write lock. read_only: nothing is created or written (file and folder may be
+    write-protected), and a SQLite file in WAL mode is read while another program holds its write lock. busy_timeout:
+    seconds to wait for another program's lock; default 60, 5 for read_only.
     Raises InputError naming the storage where it is missing, locked, unwritable, or no Optuna database; TryAgainLater
     where a server does not answer, so that a supervisor starts the worker again as long as it is away.
     """
     shown = hide_password(url)
     path = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
-    if path is not None and not create and not path.exists():
+    timeout = busy_timeout or (READER_TIMEOUT if read_only else BUSY_TIMEOUT)
+    if path is not None and (read_only or not create) and not path.exists():
         raise InputError(
             f"--storage {path} does not exist; name the database of a study, or start one with sweepd train"
         )
     for last in (False, False, True):
         try:
-            with nullcontext() if path is None else preparing_sqlite(path, "--storage", busy_timeout):
-                return StudyStorage(url, immediate=immediate, busy_timeout=busy_timeout)
+            with nullcontext() if path is None or read_only else preparing_sqlite(path, "--storage", timeout):
+                return StudyStorage(url, immediate=immediate, read_only=read_only, busy_timeout=timeout)
         except ImportError as error:
             raise InputError(
                 f"--storage {shown}: the driver is missing ({error.name or error}); {install_extra('postgres')}"
@@ -355,12 +365,12 @@ def open_storage(
         except (sa.exc.ProgrammingError, sa.exc.IntegrityError) as error:
             # On a server two workers may make the tables at once: one of them is told that they exist already.
             if last:
-                raise InputError(f"--storage {shown} cannot be used ({_reason(error)})") from None
+                raise InputError(f"--storage {shown} cannot be used ({reason_of(error)})") from None
             time.sleep(0.5)
         except (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError) as error:
-            if path is None and is_away(error) and _may_come_back(_reason(error)):
-                raise TryAgainLater(f"--storage {shown} does not answer now ({_reason(error)})") from None
-            raise InputError(f"--storage {shown} cannot be used ({_reason(error)})") from None
+            if path is None and is_away(error) and _may_come_back(reason_of(error)):
+                raise TryAgainLater(f"--storage {shown} does not answer now ({reason_of(error)})") from None
+            raise InputError(f"--storage {shown} cannot be used ({reason_of(error)})") from None
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 from rich.console import Console
+from rich.table import Table
 
 import sweepd
 from deploy.candidates import open_study
@@ -21,6 +23,7 @@ from deploy.promote import Promoter
 from deploy.registry import Registry
 from envs.crypto.selection import TrialReturns
 from envs.errors import InputError, RunError
+from envs.logs import LogConsole
 from optimize.outlook import study_outlook
 from optimize.spec import CryptoSpec, GameSpec
 from tests.deploy.builders import FakeStudy
@@ -50,6 +53,32 @@ def test_what_goes_wrong_is_one_sentence_and_an_exit_code(
     assert said.startswith("error:")
     assert says in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_output_that_lacks_characters_has_question_marks(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    """As with PYTHONIOENCODING=ascii, or LANG=C without UTF-8 mode: tables, curves, JSON lines."""
+    output, errors = io.BytesIO(), io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding))
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(errors, encoding))
+
+    def app() -> None:
+        table = Table(title="paths φ")
+        table.add_row("▁▅█", "1.2 … 1.3")
+        for form in ("plain", "json"):
+            console = LogConsole(None, form)
+            console.print(table, "✓ done")
+            console.say("2 steps · ETA", {})
+        raise InputError("--data-dir “x”: not a folder")
+
+    monkeypatch.setattr(sweepd, "build_app", lambda: app)
+    with pytest.raises(SystemExit) as left:
+        sweepd.main()
+    assert left.value.code == 2
+    sys.stdout.flush()
+    sys.stderr.flush()
+    assert b"??? | 1.2 ? 1.3" in output.getvalue()
+    assert b"--data-dir ?x?: not a folder" in errors.getvalue()
 
 
 def test_a_fault_of_our_own_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--note", default="", help="what a reader of the figures should know, such as other load")
     parser.add_argument("--save", type=Path)
     args = parser.parse_args()
-    storage = open_storage(storage_url(args.storage, Path("runs")), create=False, immediate=False)
+    storage = open_storage(storage_url(args.storage, Path("runs")), read_only=True)
     table = describe(StudyHandle(storage, args.study))
     table["promotion"] = verdicts(args.deployments, args.study)
     table["machine"] = {"processor": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}

@@ -84,6 +84,18 @@ def refuse(market: Path, monkeypatch: pytest.MonkeyPatch) -> Refuse:
     (("--storage", "bars/file/s.db"), "--storage"),
     (("--study-name", "a/b"), "--study-name 'a/b'"),
     (("--demo", "--smoke"), "--demo and --smoke"),
+    (("--horizon", "0"), "--horizon 0 must be at least 1"),
+    (("--threads", "10000"), "--threads 10000 is more than sweepd can use here"),
+    (("--threads", "0"), "--threads 0 must be at least 1"),
+    (("--slots", "1000000000"), "--slots 1000000000 is more than sweepd can use"),
+    (("--trials-per-batch", "1000000000"), "--trials-per-batch 1000000000"),
+    (("--budget", "1" + 23 * "0"), "give at most 1,000,000,000,000"),
+    (("--n-trials", "1" + 23 * "0"), "give at most 1,000,000"),
+    (("--test-groups", "0"), "--test-groups 0 must be at least 1"),
+    (("--max-memory", "inf"), "--max-memory inf"),
+    (("--minimum-order", "1e9"), "no order would ever be placed"),
+    (("--n-envs", "²"), "--n-envs '²'"),
+    (("--gpu", "²"), "--gpu '²'"),
 ])  # fmt: skip
 def test_wrong_input_is_refused_with_a_sentence_and_leaves_no_study(
     refuse: Refuse, market: Path, words: tuple[str, ...], message: str
@@ -95,6 +107,12 @@ def test_wrong_input_is_refused_with_a_sentence_and_leaves_no_study(
     if database.exists():
         with sqlite3.connect(database) as connection:
             assert connection.execute("SELECT count(*) FROM studies").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("flag", ["--seeds", "--episodes"])
+@pytest.mark.parametrize("number", [0, 10**9])
+def test_numbers_that_no_game_can_have_are_refused(refuse: Refuse, flag: str, number: int) -> None:
+    assert f"{flag} {number}" in refuse("train", "--env", "cartpole", "--study-name", "c", flag, number)
 
 
 def test_without_data_a_new_study_is_refused(refuse: Refuse) -> None:

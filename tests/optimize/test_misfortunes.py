@@ -256,7 +256,7 @@ def test_a_reader_of_the_same_file_never_blocks_a_worker(tmp_path: Path) -> None
             storage.set_trial_intermediate_value(trial, 1, 0.5)
             storage.set_trial_state_values(trial, TrialState.COMPLETE, [1.0])
         assert reader.execute("SELECT count(*) FROM trials").fetchone() == (0,)
-    dashboard = open_storage(storage.url, create=False, immediate=False)
+    dashboard = open_storage(storage.url, read_only=True)
     assert len(dashboard.get_all_trials(study)) == 20
 
 
