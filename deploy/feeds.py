@@ -3,7 +3,8 @@
 A feed is started with the history that a trader needs, and asked again and again for what has closed since. It gives
 every bar once, in order, for all tickers together, and only closed ones. A ticker whose bar has not come `grace`
 seconds after its end, while another's has, or a later one, has a hole there, as in a data set: the last close, no
-volume. Where nothing comes at all, nothing is given: the source is late or away, and `age` tells.
+volume; one that has had ten holes in a row is not waited for. Where nothing comes at all, nothing is given: the source
+is late or away, and `age` tells.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ Array = NDArray[np.float64]
 Fetch = Callable[[str, int, int], Array]
 SETTLE_SECONDS = 2.0  # after a bar's end, before anybody is asked for it: servers need a moment, and clocks differ
 GRACE_SECONDS = 30.0
+GONE_BARS = 10  # so many holes in a row, and a ticker's next bar is no longer waited for
 SPARE_BARS = 64  # of history beyond what is needed: tickers rarely begin and end together
 
 
@@ -37,10 +39,15 @@ class Feed(Protocol):
     tickers: tuple[str, ...]
     timeframe: str
 
-    def start(self, count: int, now: float, last: int | None = None) -> Bars:
+    def start(
+        self, count: int, now: float, last: int | None = None, prices: Mapping[str, float] | None = None
+    ) -> Bars:
         """At least `count` closed bars, up to the newest that all tickers have, or up to the one that opened at `last`;
         `poll` gives what follows. Raises InputError where there are not as many, or too many holes in them; RunError
         where the source is out of reach.
+
+        last: trading goes on after that bar, so neither holes nor tickers without any bar refuse it, since that would
+        leave the others unmanaged; prices: closes of such tickers, which stay.
         """
 
     def poll(self, now: float) -> list[ClosedBar]:
@@ -70,15 +77,26 @@ class LiveFeed:
         self._seconds = bar_seconds(timeframe)
         self._last: int | None = None  # the open of the last bar given
         self._closes = np.zeros(len(self.tickers))
+        self._strict = True  # until trading has begun
+        self._refused: set[str] = set()
+        self._missed = np.zeros(len(self.tickers), dtype=np.int64)  # holes of each ticker up to the last bar given
 
     @classmethod
     def of_source(
         cls, source: Source, tickers: Sequence[str], timeframe: str, *, symbols: Mapping[str, str] | None = None,
-        grace: float = GRACE_SECONDS, say: Callable[[str], None] = lambda _: None,
+        grace: float = GRACE_SECONDS, say: Callable[[str], None] = lambda _: None, begun: bool = False,
     ) -> LiveFeed:  # fmt: skip
-        """Bars of an exchange (ccxt) or Alpaca. symbols: what tickers are called there, where they have other names."""
+        """Bars of an exchange (ccxt) or Alpaca. symbols: what tickers are called there, where they have other names.
+
+        begun: trading has begun earlier, and a ticker that the exchange no longer has must not end it.
+        """
         names = {ticker: (symbols or {}).get(ticker, ticker) for ticker in tickers}
-        source.check(list(names.values()), timeframe)
+        try:
+            source.check(list(names.values()), timeframe)
+        except InputError as error:
+            if not begun:
+                raise
+            say(f"{error}; the others are traded")
 
         def fetch(ticker: str, start: int, end: int) -> Array:
             pages = list(source.pages(names[ticker], timeframe, start, end))
@@ -108,26 +126,37 @@ class LiveFeed:
 
         return cls(fetch, tickers, timeframe, name=str(data_dir), grace=grace, say=say)
 
-    def start(self, count: int, now: float, last: int | None = None) -> Bars:
+    def start(
+        self, count: int, now: float, last: int | None = None, prices: Mapping[str, float] | None = None
+    ) -> Bars:
         """See `Feed.start`."""
+        self._strict = last is None
         end = self._closed_until(now) if last is None else last + self._seconds
         start = end - (count + SPARE_BARS) * self._seconds
         series = []
-        for ticker in self.tickers:
-            rows = self._sound(ticker, self._fetch(ticker, start, end))
+        for asset, ticker in enumerate(self.tickers):
+            rows = self._rows(ticker, start, end)
             if not len(rows):
-                raise InputError(f"{self.name} has no bars of {ticker} since {stamp(start)} UTC")
+                problem = f"{self.name} has no bars of {ticker} since {stamp(start)} UTC"
+                price = (prices or {}).get(ticker)
+                if last is None or price is None:
+                    raise InputError(problem)
+                self._say(f"{problem}; its price stays {price:,.8g}")
+                rows = np.array([[start, *[price] * 4, 0.0]])
+            self._missed[asset] = 0 if last is None else max(0, last - int(rows[-1, 0])) // self._seconds
             if last is not None and rows[-1, 0] < last:  # a hole there: what came before it holds
                 rows = np.vstack([rows, [last, *[rows[-1, 4]] * 4, 0.0]])
             none = np.zeros(0, dtype=np.int64)
             path = Path(f"{self.name} {ticker}")
             series.append(TickerBars(path, ticker, self.timeframe, rows[:, 0].astype(np.int64), rows[:, 1:], none))
         for problem in hole_problems(series, MAX_HOLE_SHARE):
-            raise InputError(problem)
+            if last is None:
+                raise InputError(problem)
+            self._say(problem)
         bars = align(series)
         if len(bars) < count:
             raise InputError(f"{self.name} has {len(bars)} bars that all tickers have; {count} are needed to start")
-        self._last, self._closes = int(bars.time[-1]), bars.close[-1].copy()
+        self._last, self._closes, self._strict = int(bars.time[-1]), bars.close[-1].copy(), False
         return bars
 
     def poll(self, now: float) -> list[ClosedBar]:
@@ -138,13 +167,14 @@ class LiveFeed:
         if end <= first:
             return []
         found = [
-            {int(row[0]): row[1:] for row in self._sound(ticker, self._fetch(ticker, first, end))}
+            {int(row[0]): row[1:] for row in self._rows(ticker, first, end)}
             for ticker in self.tickers
         ]
         given = []
         newest = max((max(rows) for rows in found if rows), default=0)
         for time in range(first, min(end, newest + 1), self._seconds):
-            if any(time not in rows for rows in found) and now < time + self._seconds + self._grace:
+            late = [time not in rows and missed < GONE_BARS for rows, missed in zip(found, self._missed, strict=True)]
+            if any(late) and now < time + self._seconds + self._grace:
                 break  # it may come yet
             given.append(self._bar(time, [rows.get(time) for rows in found]))
         return given
@@ -158,12 +188,25 @@ class LiveFeed:
         fill = np.column_stack([np.repeat(self._closes[:, None], 4, axis=1), np.zeros(len(rows))])
         values = np.array([fill[asset] if row is None else row for asset, row in enumerate(rows)])
         open_, high, low, close, volume = values.T.copy()
-        self._last, self._closes = time, close
+        self._last, self._closes, self._missed = time, close, np.where(hole, self._missed + 1, 0)
         return ClosedBar(time, open_, high, low, close, volume, hole)
 
     def _closed_until(self, now: float) -> int:
         """The end of the last bar that has closed for good."""
         return int((now - SETTLE_SECONDS) // self._seconds) * self._seconds
+
+    def _rows(self, ticker: str, start: int, end: int) -> Array:
+        """What the source has of a ticker. A ticker that it refuses once trading has begun has no bars."""
+        try:
+            rows = self._fetch(ticker, start, end)
+        except InputError as error:
+            if self._strict:
+                raise
+            if ticker not in self._refused:
+                self._refused.add(ticker)
+                self._say(f"{error}; its bars are holes from now on")
+            rows = np.empty((0, 6))
+        return self._sound(ticker, rows)
 
     def _sound(self, ticker: str, rows: Array) -> Array:
         """Those that a bar can be, in order, each time once (the row that came last)."""
@@ -187,8 +230,11 @@ class RecordedFeed:
         self._bars, self._next = bars, 0
         self._ends = bars.time + bar_seconds(bars.timeframe)
 
-    def start(self, count: int, now: float, last: int | None = None) -> Bars:
+    def start(
+        self, count: int, now: float, last: int | None = None, prices: Mapping[str, float] | None = None
+    ) -> Bars:
         """See `Feed.start`."""
+        del prices
         end = self._closed(now) if last is None else int(np.searchsorted(self._bars.time, last, side="right"))
         if end < count:
             raise InputError(f"{end} bars lie before the replay; {count} are needed to start")

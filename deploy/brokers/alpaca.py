@@ -2,7 +2,9 @@
 
 An order's client id makes sending it safe to repeat. Whenever it is unknown whether an order arrived (the line was cut,
 the server answered 5xx), Alpaca is asked for that id before anything is sent again, and Alpaca itself takes an id only
-once. Orders are immediate-or-cancel: what can't be filled at once is cancelled, nothing lies in wait for a later bar.
+once. What it lists may lag what it acknowledged, so the answer to an order is kept, and an order that is not listed is
+looked for again. Orders are immediate-or-cancel: what can't be filled at once is cancelled, nothing is left for a later
+bar. Quantities are decimals from end to end.
 
 Paper only: any host but Alpaca's paper one, or this machine, is refused.
 """
@@ -10,10 +12,12 @@ Paper only: any host but Alpaca's paper one, or this machine, is refused.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import ipaddress
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_DOWN, Decimal
 from typing import Any, TypeVar
@@ -24,23 +28,61 @@ from requests.adapters import HTTPAdapter
 
 from deploy.brokers.base import AccountState, Broker, Fill, Order
 from envs.crypto.params import Instruments
-from envs.errors import InputError, TryAgainLater
-from envs.invocation import install_extra
+from envs.errors import InputError, RunError, TryAgainLater
 
 PAPER_URL = "https://paper-api.alpaca.markets"
 SMALLEST_BUY = Decimal(10)  # USD; Alpaca rejects crypto buys below
 CENT = Decimal("0.01")
+NINE_DIGITS = Decimal("1e-9")  # the finest step that Alpaca has, for an asset that it no longer lists
+LONGEST_ID = 128  # characters of a client id; Alpaca rejects longer ones
 FINAL = frozenset({"filled", "canceled", "expired", "rejected", "done_for_day", "replaced"})
 LONGEST_PAUSE = 15.0
+LOOKS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before each further look for an order that is not listed
 Result = TypeVar("Result")
 
 
-class Refused(Exception):
+class Refused(RunError):
     """Alpaca answered no: status and message."""
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
+        super().__init__(f"Alpaca answers {status}: {message}")
         self.status, self.message = status, message
+
+
+@dataclass(frozen=True)
+class Asset:
+    """Alpaca's record of an asset. step: of quantities; minimum: of an order, in units."""
+
+    step: Decimal = NINE_DIGITS
+    minimum: Decimal = NINE_DIGITS
+    tradable: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    """Alpaca's record of an order. filled: units; price: per unit, on average; at: seconds since the epoch."""
+
+    id: str
+    status: str
+    filled: Decimal
+    price: Decimal
+    at: int
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Record:
+        """From its JSON. Raises KeyError, TypeError or ValueError where it is none."""
+        moment = found.get("filled_at") or found.get("updated_at") or found["submitted_at"]
+        filled = Decimal(found.get("filled_qty") or "0")
+        price = Decimal(found["filled_avg_price"]) if filled else Decimal(0)
+        return cls(str(found["id"]), str(found["status"]), filled, price, int(_epoch(moment)))
+
+
+@dataclass
+class _Sent:
+    """An order that is out. record: the newest that is known; None before any was seen."""
+
+    order: Order
+    record: Record | None = None
 
 
 class AlpacaBroker(Broker):
@@ -48,7 +90,8 @@ class AlpacaBroker(Broker):
 
     symbols: Alpaca's symbol (BTC/USD) of every ticker that may be traded. fee: share taken from what is received.
     patience: seconds that a request is repeated, with growing pauses, before `TryAgainLater`; and that an order may
-    take to be done before it is cancelled. timeout: seconds to wait for one answer.
+    take to be done before it is cancelled. timeout: seconds to wait for one answer. untradable: why a ticker cannot be
+    traded; its orders are reported as unfilled.
     """
 
     immediate = True
@@ -69,25 +112,30 @@ class AlpacaBroker(Broker):
         try:
             from alpaca.trading.client import TradingClient
         except ImportError:
-            raise InputError(f"--broker alpaca needs alpaca-py: {install_extra('alpaca')}") from None
+            raise InputError("--broker alpaca needs alpaca-py: pip install 'sweepd[alpaca]'") from None
         self._symbols = dict(symbols)
         self._fee = Decimal(str(fee))
         self._patience, self._sleep = patience, sleep
-        self._client = TradingClient(key, secret, paper=True, raw_data=True, url_override=url.rstrip("/"))
+        self._client: Any = TradingClient(key, secret, paper=True, raw_data=True, url_override=url.rstrip("/"))
         # alpaca-py has no timeouts, and repeats a POST by itself: here every request ends, and repeating is `_ask`'s.
         self._client._retry = 0
         for scheme in ("https://", "http://"):
             self._client._session.mount(scheme, _Timely(timeout))
-        self.account_name = str(self._ask("the account", lambda: self._client.get_account())["account_number"])
+        self.account_name = self._ask("the account", lambda: str(self._client.get_account()["account_number"]))
         self._assets = self._read_assets()
-        self._open: dict[str, Order] = {}
+        self.untradable = {
+            ticker: f"Alpaca does not trade {symbol}"
+            for ticker, symbol in self._symbols.items()
+            if not self._assets[symbol].tradable
+        }
+        self._open: dict[str, _Sent] = {}
         self._settled: list[Fill] = []
 
     def account(self) -> AccountState:
         """Cash in USD, and units by ticker. Less than the smallest step of a quantity, which fees leave and nobody can
         sell, is nothing.
         """
-        cash = self._ask("the account", lambda: self._client.get_account())["cash"]
+        cash = self._ask("the account", lambda: Decimal(self._client.get_account()["cash"]))
         units = self._positions()
         sellable = {ticker: self._in_steps(symbol, units[symbol]) for ticker, symbol in self._symbols.items()}
         return AccountState(float(cash), {ticker: float(amount) for ticker, amount in sellable.items()})
@@ -107,16 +155,20 @@ class AlpacaBroker(Broker):
             else:
                 self._send(order, size)
 
-    def adopt(self, orders: Sequence[Order]) -> list[Order]:
+    def adopt(self, orders: Sequence[Order], *, final: bool = False) -> list[Order]:
         """Take over orders that an earlier process may have sent: their fills are reported by `fills`. Returns those
-        that never arrived.
+        that never arrived. final: they are not going to be sent again, so an order that is not listed is looked for
+        several times; sending one again needs no such care, since Alpaca takes an id once.
         """
-        missing = []
-        for order in orders:
-            if self._find(order) is None:
-                missing.append(order)
-            else:
-                self._open[order.client_id] = order
+        missing = list(orders)
+        for pause in (0.0, *(LOOKS if final else ())):
+            if missing and pause:
+                self._sleep(pause)
+            found = {order.client_id: self._look(_Sent(order)) for order in missing}
+            self._open |= {
+                order.client_id: _Sent(order, record) for order in missing if (record := found[order.client_id])
+            }
+            missing = [order for order in missing if found[order.client_id] is None]
         return missing
 
     def fills(self) -> list[Fill]:
@@ -124,8 +176,8 @@ class AlpacaBroker(Broker):
         longer than `patience`.
         """
         settled, self._settled = self._settled, []
-        for client_id, order in list(self._open.items()):
-            settled.append(self._settle(order))
+        for client_id, sent in list(self._open.items()):
+            settled.append(self._settle(sent))
             del self._open[client_id]
         return settled
 
@@ -133,143 +185,156 @@ class AlpacaBroker(Broker):
         """Minimum orders (USD) and increments, as the account's asset records have them."""
         records = [self._assets[self._symbols[ticker]] for ticker in tickers]
         return Instruments(
-            tuple(float(SMALLEST_BUY) for _ in records), tuple(float(r["min_trade_increment"]) for r in records)
+            tuple(float(SMALLEST_BUY) for _ in records), tuple(float(record.step) for record in records)
         )
 
     def clock_skew(self) -> float:
         """Seconds that Alpaca's clock is ahead of this machine's, to within half of the time an answer takes."""
         before = time.time()
-        text = self._ask("the clock", lambda: self._client.get_clock())["timestamp"]
-        return _epoch(text) - (before + time.time()) / 2
+        moment = self._ask("the clock", lambda: _epoch(self._client.get_clock()["timestamp"]))
+        return moment - (before + time.time()) / 2
 
     # ---- orders ----
 
-    def _size(self, order: Order, held: Mapping[str, Decimal]) -> tuple[dict[str, float] | None, str]:
+    def _size(self, order: Order, held: Mapping[str, Decimal]) -> tuple[dict[str, str] | None, str]:
         """What to order, as Alpaca wants it; or None and why nothing can be."""
         symbol = self._symbols[order.ticker]
+        if order.ticker in self.untradable:
+            return None, self.untradable[order.ticker]
         if order.side == "buy":
             notional = Decimal(repr(order.notional)).quantize(CENT, ROUND_DOWN)
             if notional < SMALLEST_BUY:
                 return None, f"a buy of {notional} USD is below the minimum of {SMALLEST_BUY}"
-            return {"notional": float(notional)}, ""
+            return {"notional": f"{notional:f}"}, ""
         asset, have = self._assets[symbol], held.get(symbol, Decimal(0))
         # A whole position is sold to the last digit that Alpaca holds, which a float may miss.
         units = have if order.whole else min(have, Decimal(repr(order.units)))
         units = self._in_steps(symbol, units)
-        if units < Decimal(str(asset["min_order_size"])) or units == 0:
-            return None, f"a sell of {units} {symbol} is below the minimum of {asset['min_order_size']}"
-        return {"qty": float(units)}, ""
+        if units < asset.minimum or units == 0:
+            return None, f"a sell of {units:f} {symbol} is below the minimum of {asset.minimum:f}"
+        return {"qty": f"{units:f}"}, ""
 
-    def _send(self, order: Order, size: Mapping[str, float]) -> None:
-        from alpaca.trading.enums import OrderSide, TimeInForce
-        from alpaca.trading.requests import MarketOrderRequest
-
-        request = MarketOrderRequest(
-            symbol=self._symbols[order.ticker],
-            side=OrderSide.BUY if order.side == "buy" else OrderSide.SELL,
-            time_in_force=TimeInForce.IOC,
-            client_order_id=order.client_id,
-            **size,
-        )
-        self._open[order.client_id] = order
+    def _send(self, order: Order, size: Mapping[str, str]) -> None:
+        fields = {
+            "symbol": self._symbols[order.ticker],
+            "side": order.side,
+            "type": "market",
+            "time_in_force": "ioc",
+            "client_order_id": venue_id(order.client_id),
+            **size,  # as text: alpaca-py's own requests make floats of quantities, which have too few digits
+        }
+        sent = self._open[order.client_id] = _Sent(order)
         try:
-            self._ask(
+            sent.record = self._ask(
                 f"order {order.client_id}",
-                lambda: self._client.submit_order(request),
-                arrived=lambda: self._find(order, patient=False) is not None,
+                lambda: Record.of(self._client.post("/orders", fields)),
+                arrived=lambda: self._look(sent, patient=False),
             )
         except Refused as refused:
-            if "client_order_id" in refused.message:  # it had arrived before
+            if "unique" in refused.message:  # it had arrived before
                 return
             del self._open[order.client_id]
             self._settled.append(Fill(order, "unfilled", int(time.time()), reason=refused.message))
 
-    def _find(self, order: Order, *, patient: bool = True) -> dict[str, Any] | None:
-        """Alpaca's record of an order; None where it never arrived."""
+    def _look(self, sent: _Sent, *, patient: bool = True) -> Record | None:
+        """Alpaca's record of an order, by its own id where that is known; None where it is not listed."""
+        order, known = sent.order, sent.record
+
+        def ask() -> Record:
+            if known is not None:
+                return Record.of(self._client.get_order_by_id(known.id))
+            return Record.of(self._client.get_order_by_client_id(venue_id(order.client_id)))
+
         try:
-            found: dict[str, Any] = self._ask(
-                f"order {order.client_id}",
-                lambda: self._client.get_order_by_client_id(order.client_id),
-                patience=None if patient else 0.0,
-            )
+            return self._ask(f"order {order.client_id}", ask, patience=None if patient else 0.0)
         except Refused as refused:
             if refused.status == 404:
                 return None
             raise
-        return found
 
-    def _settle(self, order: Order) -> Fill:
+    def _settle(self, sent: _Sent) -> Fill:
+        """What became of an order that Alpaca has taken."""
+        order, record = sent.order, sent.record
         until, pause, cancelled = time.monotonic() + self._patience, 0.05, False
-        while True:
-            found = self._find(order)
-            if found is None:
-                return Fill(order, "unfilled", int(time.time()), reason="Alpaca does not know it any more")
-            if found["status"] in FINAL:
-                return self._fill(order, found)
-            if time.monotonic() > until and not cancelled:
-                self._cancel(found["id"])
+        looks = iter(LOOKS)
+        while record is None or record.status not in FINAL:
+            if time.monotonic() > until + self._patience:
+                raise TryAgainLater(f"order {order.client_id} is not done, though it was cancelled")
+            if record is not None and time.monotonic() > until and not cancelled:
+                self._cancel(record.id)
                 cancelled = True
-            elif time.monotonic() > until + self._patience:
-                raise TryAgainLater(f"order {order.client_id} stays {found['status']}, though it was cancelled")
             self._sleep(pause)
             pause = min(2 * pause, 2.0)
+            record = self._look(sent)
+            while record is None and (wait := next(looks, None)) is not None:
+                self._sleep(wait)
+                record = self._look(sent)
+            if record is None:
+                return Fill(order, "unfilled", int(time.time()), reason="Alpaca does not know it any more")
+            sent.record = record
+        return self._fill(order, record)
 
     def _cancel(self, order_id: str) -> None:
         with contextlib.suppress(Refused):  # it was done meanwhile: the next look says how
             self._ask("a cancellation", lambda: self._client.cancel_order_by_id(order_id))
 
-    def _fill(self, order: Order, found: Mapping[str, Any]) -> Fill:
-        filled = Decimal(found["filled_qty"] or "0")
-        at = int(_epoch(found["filled_at"] or found["updated_at"] or found["submitted_at"]))
-        if not filled:
-            return Fill(order, "unfilled", at, reason=f"Alpaca's status: {found['status']}")
-        price = Decimal(found["filled_avg_price"])
-        notional = filled * price
-        received = filled * (1 - self._fee) if order.side == "buy" else filled
+    def _fill(self, order: Order, found: Record) -> Fill:
+        if not found.filled:
+            return Fill(order, "unfilled", found.at, reason=f"Alpaca's status: {found.status}")
+        notional = found.filled * found.price
+        received = found.filled * (1 - self._fee) if order.side == "buy" else found.filled
         return Fill(
-            order, "filled", at, float(received), float(notional), float(notional * self._fee), float(price),
-            reason="" if found["status"] == "filled" else f"only a part of it: {found['status']}",
+            order, "filled", found.at, float(received), float(notional), float(notional * self._fee),
+            float(found.price), reason="" if found.status == "filled" else f"only a part of it: {found.status}",
         )  # fmt: skip
 
     # ---- what Alpaca knows ----
 
     def _positions(self) -> dict[str, Decimal]:
         """Units by symbol. Positions are listed as BTCUSD, orders as BTC/USD."""
-        listed = self._ask("the positions", lambda: self._client.get_all_positions())
-        units = {position["symbol"].replace("/", ""): Decimal(position["qty"]) for position in listed}
+        units = self._ask(
+            "the positions",
+            lambda: {one["symbol"].replace("/", ""): Decimal(one["qty"]) for one in self._client.get_all_positions()},
+        )
         return {symbol: units.get(symbol.replace("/", ""), Decimal(0)) for symbol in self._symbols.values()}
 
     def _in_steps(self, symbol: str, units: Decimal) -> Decimal:
         """As much of it as the asset's smallest step allows."""
-        step = Decimal(str(self._assets[symbol]["min_trade_increment"]))
+        step = self._assets[symbol].step
         return units // step * step
 
-    def _read_assets(self) -> dict[str, dict[str, Any]]:
-        """The record of every symbol. Raises InputError for one that can't be traded."""
+    def _read_assets(self) -> dict[str, Asset]:
+        """The record of every symbol; one that says that it is not tradable for a symbol that is not listed."""
         from alpaca.trading.enums import AssetClass
         from alpaca.trading.requests import GetAssetsRequest
 
-        listed = self._ask(
-            "the assets", lambda: self._client.get_all_assets(GetAssetsRequest(asset_class=AssetClass.CRYPTO))
-        )
-        records = {record["symbol"]: record for record in listed}
-        for ticker, symbol in self._symbols.items():
-            if not records.get(symbol, {}).get("tradable"):
-                raise InputError(f"{ticker}: Alpaca does not trade {symbol}")
-        return {symbol: records[symbol] for symbol in self._symbols.values()}
+        def read() -> dict[str, Asset]:
+            listed = self._client.get_all_assets(GetAssetsRequest(asset_class=AssetClass.CRYPTO))
+            return {
+                record["symbol"]: Asset(
+                    Decimal(str(record["min_trade_increment"])),
+                    Decimal(str(record["min_order_size"])),
+                    bool(record["tradable"]) and record["status"] == "active",
+                )
+                for record in listed
+                if record["symbol"] in self._symbols.values()
+            }
+
+        found = self._ask("the assets", read)
+        return {symbol: found.get(symbol, Asset()) for symbol in self._symbols.values()}
 
     def _ask(
         self,
         what: str,
-        call: Callable[[], Any],
+        call: Callable[[], Result],
         *,
-        arrived: Callable[[], bool] | None = None,
+        arrived: Callable[[], Result | None] | None = None,
         patience: float | None = None,
-    ) -> Any:
-        """The answer, asked for again while the server is busy or away.
+    ) -> Result:
+        """The answer, asked for again while the server is busy or away, or answers what cannot be read.
 
-        arrived: where repeating isn't harmless, whether the request was carried out although no answer came. Raises
-        `Refused` for an answer that says no, TryAgainLater when patience is at its end.
+        arrived: where repeating isn't harmless, what the request led to, although no answer came. Raises `Refused` for
+        an answer that says no, TryAgainLater when patience is at its end.
         """
         patience = self._patience if patience is None else patience
         began, pause = time.monotonic(), 0.25
@@ -282,12 +347,20 @@ class AlpacaBroker(Broker):
                 self._sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             with contextlib.suppress(TryAgainLater):  # still away: the loop counts the time
-                if arrived is not None and arrived():
-                    return None
+                if arrived is not None and (found := arrived()) is not None:
+                    return found
 
 
 class _Away(Exception):
     """No answer, or one that says to come back later."""
+
+
+def venue_id(client_id: str) -> str:
+    """The id under which Alpaca knows an order: the same, or a shorter one that follows from it."""
+    if len(client_id) <= LONGEST_ID:
+        return client_id
+    digest = hashlib.sha256(client_id.encode()).hexdigest()[:32]
+    return f"{client_id[: LONGEST_ID - len(digest) - 1]}-{digest}"
 
 
 def _answer(call: Callable[[], Result]) -> Result:
@@ -303,11 +376,16 @@ def _answer(call: Callable[[], Result]) -> Result:
             message = f"status {status}"
         if status == 429 or status >= 500:
             raise _Away(message) from None
-        if status in (401, 403) and "forbidden" in message.lower():
-            raise InputError("Alpaca refuses the keys; set those of a paper account") from None
+        if status == 401 or (status == 403 and "forbidden" in message.lower()):
+            raise InputError(
+                f"Alpaca refuses the keys ({message.rstrip('.')}): APCA_API_KEY_ID and APCA_API_SECRET_KEY must be "
+                "those of a paper account"
+            ) from None
         raise Refused(status, message) from None
-    except (requests.RequestException, ValueError) as error:  # ValueError: an answer that is no JSON
+    except requests.RequestException as error:
         raise _Away(type(error).__name__) from None
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+        raise _Away(f"an answer that cannot be read ({type(error).__name__})") from None
 
 
 class _Timely(HTTPAdapter):

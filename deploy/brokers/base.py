@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 Side = Literal["buy", "sell"]
@@ -64,11 +65,13 @@ class Broker(ABC):
     """A broker that trades on paper. No implementation may place an order with real money.
 
     immediate: whether it fills orders as soon as they are sent, and not only at the next bar. account_name: the venue's
-    name of the account, by which two traders of one account are noticed; None for virtual money.
+    name of the account, by which two traders of one account are noticed; None for virtual money. untradable: why a
+    ticker cannot be traded; orders for it are reported as unfilled.
     """
 
     immediate: bool
     account_name: str | None = None
+    untradable: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def account(self) -> AccountState:
@@ -79,9 +82,9 @@ class Broker(ABC):
         """Send the orders of one bar. Raises ValueError for a client id that was sent before."""
 
     @abstractmethod
-    def adopt(self, orders: Sequence[Order]) -> list[Order]:
+    def adopt(self, orders: Sequence[Order], *, final: bool = False) -> list[Order]:
         """Take over orders that an earlier process may have sent: `fills` reports them. Returns those that never
-        arrived.
+        arrived. final: they are not going to be sent again.
         """
 
     @abstractmethod

@@ -55,8 +55,9 @@ class SimBroker(Broker):
             asset = self._tickers.index(ticker)
             self._units[asset] = (self._units[asset] + amount).clamp_min(0.0)
 
-    def adopt(self, orders: Sequence[Order]) -> list[Order]:
+    def adopt(self, orders: Sequence[Order], *, final: bool = False) -> list[Order]:
         """None of them: an account of virtual money knows no orders of an earlier process."""
+        del final
         return list(orders)
 
     def account(self) -> AccountState:

@@ -124,7 +124,8 @@ class TradingLane:
         known = [line.fill for line in lines if line.fill is not None]
         self.counted = [fill for fill in known if fill.order.client_id in self._booked]
         self.settled = [fill for fill in known if fill.order.client_id not in self._booked]
-        missing = self.broker.adopt([line.order for line in lines if line.fill is None])
+        unknown = [line.order for line in lines if line.fill is None]
+        missing = self.broker.adopt(unknown, final=late is not None and self.broker.immediate)
         found: list[Fill] = []
         if late is not None and self.broker.immediate:
             found = [Fill(order, "unfilled", order.decided, reason=late) for order in missing]

@@ -1,8 +1,8 @@
 """The process that trades a slot: one per slot on this machine, ended by a signal, and not by trouble that passes.
 
-Where broker, feed or database are out of reach, the session is given up and a new one goes on from what the database
-knows, exactly as after a kill. After ten minutes without a session that gets through a look at the market, the process
-ends with exit code 75: whoever started it may start it again.
+Where broker, feed or database are out of reach, or anything else goes wrong after the first start, the session is given
+up and a new one goes on from what the database knows, exactly as after a kill. After ten minutes without a session that
+gets through a look at the market, the process ends with exit code 75: whoever started it may start it again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import fcntl
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,11 +52,17 @@ def ending_on_signals(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def keep_trading(make_session: Callable[[], Session], stop: threading.Event, say: Callable[[str], None]) -> None:
-    """Run sessions until one ends by itself or `stop` is set. Raises what is not going to pass by itself, and
-    TryAgainLater after ten minutes of trouble.
+def keep_trading(
+    make_session: Callable[[], Session],
+    stop: threading.Event,
+    say: Callable[[str], None],
+    note: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Run sessions until one ends by itself or `stop` is set. note: told of every problem once, until a session got
+    through. Raises what is wrong at the first start, Replaced, and TryAgainLater after ten minutes of trouble.
     """
     trouble_since: float | None = None
+    noted: set[str] = set()
     tries, began = 0, False
     while not stop.is_set():
         session: Session | None = None
@@ -72,8 +79,17 @@ def keep_trading(make_session: Callable[[], Session], stop: threading.Event, say
             problem = str(error)
         except RunError as error:
             problem = str(error)
+        except Exception as error:  # a fault of this program must not leave positions unmanaged
+            if not began:
+                raise
+            say(traceback.format_exc().rstrip())
+            problem = f"{type(error).__name__}: {error}"
         if session is not None and session.pulses > 0:
             trouble_since, tries = None, 0
+            noted.clear()
+        if problem not in noted:
+            noted.add(problem)
+            note(problem)
         now = time.monotonic()
         trouble_since = now if trouble_since is None else trouble_since
         if now - trouble_since > PATIENCE:

@@ -91,6 +91,9 @@ class Session:
         self._seconds = bar_seconds(bundle.manifest.timeframe)
         self._max_delay = self._seconds / 4 if options.max_delay is None else options.max_delay
         self._feed, broker = make_feed(bundle), make_broker(bundle)
+        if ACCOUNT not in kept:
+            for ticker, why in broker.untradable.items():
+                raise InputError(f"{ticker}: {why}; promote a bundle without it, or trade with --broker sim")
         self._token = self._store.take_over(
             self._slot,
             broker=options.broker,
@@ -152,7 +155,7 @@ class Session:
     def _start(self, kept: dict[str, Lane], trader: Trader) -> None:
         """Take the history, and go on where the slot was left, or begin."""
         needed = max(lane.trader.bars_needed for lane in self._lanes) + DRY_RUN_BARS
-        bars = self._feed.start(needed, self._clock.now(), trader.last_bar)
+        bars = self._feed.start(needed, self._clock.now(), trader.last_bar, self._state.get("prices", {}))
         self._history, self._last = bars, int(bars.time[-1])
         for lane in self._lanes:
             if lane.name in kept:
@@ -170,6 +173,8 @@ class Session:
             return
         self._recover(trader)
         self._event("started", f"goes on after the bar of {format_time(trader.last_bar)}")
+        for ticker, why in self._account.broker.untradable.items():
+            self._event("untradable", f"{ticker}: {why} any more; what is held of it stays, the others are traded")
 
     def _recover(self, trader: Trader) -> None:
         """Find out about orders that an earlier process left, and send those that never were and still may be."""

@@ -6,6 +6,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from deploy.scoring import bars_of, first_decision, in_order, unseen_window
 from envs.crypto.bars import Bars
 from envs.crypto.sources import AlpacaSource, CcxtSource, Source
 from envs.crypto.timeframe import bar_seconds
-from envs.errors import InputError
+from envs.errors import InputError, RunError
 from envs.supervisor import Supervisor
 
 MOST_CLOCK_SKEW = 5.0
@@ -41,7 +42,8 @@ NOTICES: Mapping[str, Kind] = {
     "promoted": "promotion",
     "rolled back": "rollback",
     "day": "daily",
-    **dict.fromkeys(("alert", "halted", "risk", "stale", "fresh", "swap refused", "transfer"), "alert"),
+    **dict.fromkeys(("alert", "halted", "risk", "stale", "fresh", "swap refused"), "alert"),
+    **dict.fromkeys(("transfer", "untradable", "trouble"), "alert"),
 }
 
 
@@ -100,12 +102,17 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
         if kind in NOTICES:
             notifier.notify(NOTICES[kind], f"sweepd {found.name}: {kind}", text)
 
+    def note(problem: str) -> None:
+        with suppress(RunError):  # the database may be what is away
+            TraderStore(registry.database).note(found.name, "trouble", problem)
+        notifier.notify(NOTICES["trouble"], f"sweepd {found.name}: trouble", problem)
+
     def make_session() -> Session:
         return Session(
             options,
             registry,
             make_broker=lambda traded: make_broker(traded, flags, say, stop),
-            make_feed=lambda traded: make_feed(traded, registry, flags, recorded, say, stop),
+            make_feed=lambda traded: make_feed(traded, registry, flags, recorded, say, stop, slot=found.name),
             clock=_clock(flags.speed, start, stop),
             tell=tell,
             supervisor=Supervisor(),
@@ -113,7 +120,7 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
 
     try:
         with only_one(registry.folder / "traders", found.name), ending_on_signals(stop):
-            keep_trading(make_session, stop, say)
+            keep_trading(make_session, stop, say, note)
     finally:
         notifier.close()
     say(f"{found.name}: stopped; the same command goes on from here")
@@ -143,6 +150,8 @@ def make_feed(
     recorded: Bars | None,
     say: Callable[[str], None],
     stop: threading.Event,
+    *,
+    slot: str,
 ) -> Feed:
     """Where the slot's bars come from."""
     manifest = bundle.manifest
@@ -152,11 +161,13 @@ def make_feed(
     if flags.feed == "folder":
         return LiveFeed.of_folder(_folder(registry, bundle, flags), tickers, timeframe, say=say)
     source: Source
+    begun = any(trader.feed == flags.feed for trader in TraderStore(registry.database).traders() if trader.slot == slot)
     if flags.feed == "alpaca":
         source = AlpacaSource(sleep=_waiting(stop), notice=say)
-        return LiveFeed.of_source(source, tickers, timeframe, symbols=_symbols(bundle, "alpaca", say), say=say)
+        symbols = _symbols(bundle, "alpaca", say)
+        return LiveFeed.of_source(source, tickers, timeframe, symbols=symbols, say=say, begun=begun)
     source = CcxtSource(flags.feed, sleep=_waiting(stop), notice=say)
-    return LiveFeed.of_source(source, tickers, timeframe, say=say)
+    return LiveFeed.of_source(source, tickers, timeframe, say=say, begun=begun)
 
 
 def _check(flags: LiveFlags) -> None:

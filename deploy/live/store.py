@@ -289,6 +289,11 @@ class TraderStore:
                 _settle(session.get_one(OrderRow, fill.order.client_id), fill)
             session.add_all(_event(slot, kind, text, bar) for kind, text, bar in changes.events)
 
+    def note(self, slot: str, kind: str, text: str) -> None:
+        """Append an event, whoever trades the slot now."""
+        with self._database.writing() as session:
+            session.add(_event(slot, kind, text))
+
     def halt(self, slot: str, reason: str, *, sells: bool) -> None:
         """Tell the slot's trader to stop trading, after it has sold everything where `sells`; it holds for every later
         one, too, until `resume`. Raises InputError for a slot that was never traded.

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlparse
 
 Answer = tuple[int, Any]
 NINE = Decimal("0.000000001")
-OPEN = {"new", "partially_filled", "accepted"}
+OPEN = {"new", "partially_filled", "accepted", "pending_new"}
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Fault:
 
     kind: a status that is answered instead of doing anything; or "lost" (done, then the line is cut without an answer),
     "refused" (cut before anything is done), "slow" (done, answered after `seconds`), "text" (an answer that is no
-    JSON).
+    JSON), "odd" (JSON, but not what was asked for).
     """
 
     kind: int | str
@@ -46,7 +46,9 @@ class Exchange:
 
     prices: by symbol like BTC/USD; half of `spread` is paid on either side. fee: taken from what is received.
     fill_share: of an order that is filled (an ioc order's rest is cancelled). settle_after: how many times an order is
-    asked for before it is filled. skew: seconds that its clock is ahead. asked: (method, path) of every request.
+    asked for before it is filled. lag: how many times an order is answered 404 before it is listed. skew: seconds that
+    its clock is ahead. untradable: symbols that are listed as inactive; unlisted: those that are not listed at all.
+    denied: the status with which every request is refused, as with wrong keys. asked: (method, path) of every request.
     """
 
     prices: dict[str, Decimal]
@@ -57,8 +59,11 @@ class Exchange:
     increment: Decimal = NINE
     fill_share: Decimal = Decimal(1)
     settle_after: int = 0
+    lag: int = 0
     skew: float = 0.0
     untradable: set[str] = field(default_factory=set)
+    unlisted: set[str] = field(default_factory=set)
+    denied: int | None = None
     blocked: bool = False
     units: dict[str, Decimal] = field(default_factory=dict)
     orders: dict[str, dict[str, Any]] = field(default_factory=dict)  # by client id, in the order of arrival
@@ -87,14 +92,16 @@ class Exchange:
         if method == "POST" and path == "/v2/orders":
             return self._submit(body)
         if method == "GET" and path == "/v2/orders:by_client_order_id":
-            order = self.orders.get(query["client_order_id"])
-            return self._shown(order) if order else (404, {"code": 40410000, "message": "order not found"})
+            return self._shown(self.orders.get(query["client_order_id"]))
+        if method == "GET" and path.startswith("/v2/orders/"):
+            known = (order for order in self.orders.values() if order["id"] == path.rpartition("/")[2])
+            return self._shown(next(known, None))
         if method == "GET" and path == "/v2/account":
             return 200, self._account()
         if method == "GET" and path == "/v2/positions":
             return 200, [self._position(symbol, units) for symbol, units in self.units.items() if units > 0]
         if method == "GET" and path == "/v2/assets":
-            return 200, [self._asset(symbol) for symbol in self.prices]
+            return 200, [self._asset(symbol) for symbol in self.prices if symbol not in self.unlisted]
         if method == "GET" and path == "/v2/clock":
             now = self._now()
             return 200, {"timestamp": now, "is_open": True, "next_open": now, "next_close": now}
@@ -112,9 +119,11 @@ class Exchange:
         symbol, side, client = body["symbol"], body["side"], body["client_order_id"]
         if client in self.orders:
             return 422, {"code": 40010001, "message": "client_order_id must be unique"}
+        if len(client) > 128:
+            return 422, {"code": 40010001, "message": "client_order_id must be no more than 128 characters"}
         if self.blocked:
             return 403, {"code": 40310000, "message": "account is restricted to liquidation only"}
-        if symbol not in self.prices or symbol in self.untradable:
+        if symbol not in self.prices or symbol in self.untradable | self.unlisted:
             return 422, {"code": 42210000, "message": f"asset {symbol!r} is not active or not found"}
         if body["time_in_force"] not in ("gtc", "ioc") or body["type"] != "market":
             return 422, {"code": 42210000, "message": "invalid crypto time_in_force"}
@@ -144,17 +153,22 @@ class Exchange:
             "symbol": symbol, "asset_class": "crypto", "qty": None if quantity is None else str(quantity),
             "notional": None if notional is None else str(notional), "filled_qty": "0", "filled_avg_price": None,
             "order_class": "", "order_type": "market", "type": "market", "side": side,
-            "time_in_force": body["time_in_force"], "status": "accepted", "extended_hours": False,
-            "asked": 0,
+            "time_in_force": body["time_in_force"], "status": "pending_new", "extended_hours": False,
+            "asked": 0, "hidden": self.lag,
         }  # fmt: skip
         self.orders[client] = order
+        taken = _public(order)  # the answer to an order says that it was taken, and not yet what became of it
         if self.settle_after == 0:
             self._fill(order)
-        return 200, _public(order)
+        return 200, taken
 
-    def _shown(self, order: dict[str, Any]) -> Answer:
+    def _shown(self, order: dict[str, Any] | None) -> Answer:
+        if order is None or order["hidden"] > 0:
+            if order is not None:
+                order["hidden"] -= 1
+            return 404, {"code": 40410000, "message": "order not found"}
         order["asked"] += 1
-        if order["status"] == "accepted" and order["asked"] > self.settle_after:
+        if order["status"] == "pending_new" and order["asked"] > self.settle_after:
             self._fill(order)
         return 200, _public(order)
 
@@ -207,7 +221,8 @@ class Exchange:
     def _asset(self, symbol: str) -> dict[str, Any]:
         return {
             "id": str(uuid.uuid5(uuid.NAMESPACE_DNS, symbol)), "class": "crypto", "exchange": "CRYPTO",
-            "symbol": symbol, "name": symbol, "status": "active", "tradable": symbol not in self.untradable,
+            "symbol": symbol, "name": symbol, "status": "inactive" if symbol in self.untradable else
+            "active", "tradable": symbol not in self.untradable,
             "marginable": False, "shortable": False, "easy_to_borrow": False, "fractionable": True,
             "min_order_size": str(self.minimum), "min_trade_increment": str(self.increment),
             "price_increment": "0.01",
@@ -215,7 +230,7 @@ class Exchange:
 
 
 def _public(order: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in order.items() if name != "asked"}
+    return {name: value for name, value in order.items() if name not in ("asked", "hidden")}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -243,14 +258,19 @@ class _Handler(BaseHTTPRequestHandler):
                 return None
             if fault and isinstance(fault.kind, int):
                 return self._send(fault.kind, {"code": fault.kind * 100_000, "message": "told to fail"})
-            if self.headers.get("APCA-API-KEY-ID") != "key" or self.headers.get("APCA-API-SECRET-KEY") != "secret":
+            right = (self.headers.get("APCA-API-KEY-ID"), self.headers.get("APCA-API-SECRET-KEY")) == ("key", "secret")
+            if exchange.denied == 403:
                 return self._send(403, {"code": 40310000, "message": "forbidden."})
+            if exchange.denied or not right:
+                return self._send(401, {"code": 40110000, "message": "request is not authorized."})
             status, content = exchange.answer(method, parsed.path, query, body)
         if fault and fault.kind == "lost":
             self.close_connection = True
             return None
         if fault and fault.kind == "slow":
             time.sleep(fault.seconds)
+        if fault and fault.kind == "odd":
+            return self._send(status, {"unheard": "of"})
         return self._send(status, content, text=bool(fault and fault.kind == "text"))
 
     def _send(self, status: int, content: Any, *, text: bool = False) -> None:

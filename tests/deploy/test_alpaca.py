@@ -4,6 +4,7 @@ and the account is what the broker says it is, whatever goes wrong on the way.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -17,9 +18,9 @@ pytest.importorskip("alpaca", reason="alpaca-py is not installed")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deploy.brokers.alpaca import PAPER_URL, AlpacaBroker, check_url
+from deploy.brokers.alpaca import PAPER_URL, AlpacaBroker, check_url, venue_id
 from deploy.brokers.base import Fill, Order
-from envs.errors import InputError, TryAgainLater
+from envs.errors import InputError, RunError, TryAgainLater
 
 SYMBOLS = {"BTC/USDT": "BTC/USD", "ETH/USDT": "ETH/USD"}
 
@@ -93,7 +94,7 @@ def test_what_is_too_small_is_not_sent(exchange: Exchange) -> None:
     assert exchange.orders == {}
 
 
-@pytest.mark.parametrize("kind", [429, 500, 503, 504, "lost", "refused", "slow", "text"])
+@pytest.mark.parametrize("kind", [429, 500, 503, 504, "lost", "refused", "slow", "text", "odd"])
 @pytest.mark.parametrize("times", [1, 3])
 def test_an_order_arrives_once_whatever_happens_to_its_answer(exchange: Exchange, kind: int | str, times: int) -> None:
     broker = broker_on(exchange)
@@ -105,7 +106,7 @@ def test_an_order_arrives_once_whatever_happens_to_its_answer(exchange: Exchange
     assert_same_account(broker, exchange)
 
 
-@pytest.mark.parametrize("kind", [429, 502, "lost", "refused", "text"])
+@pytest.mark.parametrize("kind", [429, 502, "lost", "refused", "text", "odd"])
 def test_questions_are_asked_again(exchange: Exchange, kind: int | str) -> None:
     broker = broker_on(exchange)
     exchange.faults = [
@@ -185,12 +186,80 @@ def test_a_skewed_clock_is_seen(exchange: Exchange) -> None:
     assert broker_on(exchange).clock_skew() == pytest.approx(90.0, abs=1.0)
 
 
-def test_wrong_keys_and_untradable_assets_are_one_sentence(exchange: Exchange) -> None:
-    with pytest.raises(InputError, match="Alpaca refuses the keys"):
+@pytest.mark.parametrize(("denied", "words"), [(None, "request is not authorized"), (403, "forbidden")])
+def test_wrong_keys_are_one_sentence(exchange: Exchange, denied: int | None, words: str) -> None:
+    exchange.denied = denied
+    with pytest.raises(InputError, match=rf"Alpaca refuses the keys \({words}\): APCA_API_KEY_ID and") as caught:
         broker_on(exchange, key="another")
-    exchange.untradable = {"ETH/USD"}
-    with pytest.raises(InputError, match="ETH/USDT: Alpaca does not trade ETH/USD"):
-        broker_on(exchange)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_no_to_a_question_is_an_error_that_a_trader_survives(exchange: Exchange) -> None:
+    broker = broker_on(exchange)
+    exchange.faults = [Fault(422, "GET", "/v2/account")]
+    with pytest.raises(RunError, match="Alpaca answers 422: told to fail"):
+        broker.account()
+
+
+@pytest.mark.parametrize("gone", ["untradable", "unlisted"])
+def test_a_ticker_that_is_no_longer_traded_leaves_the_others_alone(exchange: Exchange, gone: str) -> None:
+    exchange.units["ETH/USD"] = Decimal("1.5")
+    getattr(exchange, gone).add("ETH/USD")
+    broker = broker_on(exchange)
+    assert broker.untradable == {"ETH/USDT": "Alpaca does not trade ETH/USD"}
+    broker.submit([buy(100.0), sell(1.5, "ETH/USDT", whole=True), buy(100.0, "ETH/USDT", bar=5)])
+    fills = {fill.order.client_id: (fill.status, fill.reason) for fill in broker.fills()}
+    assert fills.pop("crypto-5m-0-BTC/USDT") == ("filled", "")
+    assert set(fills.values()) == {("unfilled", "Alpaca does not trade ETH/USD")}
+    assert broker.account().units["ETH/USDT"] == 1.5
+
+
+@pytest.mark.parametrize("lag", [1, 3, 6])
+def test_what_is_listed_may_lag_what_was_acknowledged(exchange: Exchange, lag: int) -> None:
+    exchange.lag = lag
+    broker = broker_on(exchange)
+    fill = one(broker, buy(1000.0))
+    assert (fill.status, fill.notional) == ("filled", 1000.0)
+    # Without an answer to the order there is only its client id; sent again, Alpaca refuses it.
+    exchange.faults = [Fault("lost")]
+    assert one(broker, buy(500.0, bar=2)).status == "filled"
+    assert exchange.cash == 8500
+    exchange.lag = 10**9
+    assert one(broker_on(exchange), buy(500.0, bar=3)).reason == "Alpaca does not know it any more"
+
+
+def test_an_order_that_may_not_be_sent_again_is_looked_for_several_times(exchange: Exchange) -> None:
+    first = broker_on(exchange)
+    exchange.lag = 4
+    first.submit([buy(1000.0), buy(300.0, "ETH/USDT")])
+    later = broker_on(exchange)
+    assert later.adopt([buy(1000.0)]) == [buy(1000.0)]
+    assert later.adopt([buy(1000.0), buy(300.0, "ETH/USDT"), buy(5.0, bar=9)], final=True) == [buy(5.0, bar=9)]
+    assert [fill.status for fill in later.fills()] == ["filled", "filled"]
+    assert float(exchange.cash) == pytest.approx(8700)
+
+
+def test_ids_longer_than_alpaca_takes_are_shortened_and_stay_different(exchange: Exchange) -> None:
+    broker, slot = broker_on(exchange), "x" * 140
+    orders = [Order(f"{slot}-{bar}-BTC/USDT", "BTC/USDT", "buy", bar, notional=100.0) for bar in (1, 2)]
+    broker.submit(orders)
+    assert [fill.status for fill in broker.fills()] == ["filled", "filled"]
+    assert sorted(map(len, exchange.orders)) == [128, 128]
+    assert broker_on(exchange).adopt(orders) == []
+    assert venue_id("crypto-5m-0-BTC/USDT") == "crypto-5m-0-BTC/USDT"
+
+
+def test_quantities_are_decimals_to_the_last_digit(exchange: Exchange) -> None:
+    """As floats, most positions of a cheap coin come out larger than what is held, and cannot be sold."""
+    exchange.prices["ETH/USD"] = Decimal("0.00001234")
+    broker, digits = broker_on(exchange), random.Random(1)
+    for bar in range(40):
+        held = Decimal(digits.randrange(10**16, 10**18)).scaleb(-9)
+        exchange.units["ETH/USD"] = held
+        fill = one(broker, sell(float(held), "ETH/USDT", bar, whole=bar % 2 == 0))
+        assert (fill.status, fill.reason) == ("filled", "")
+        assert exchange.units["ETH/USD"] < Decimal("1e-6")
+        assert exchange.units["ETH/USD"] == 0 or bar % 2
 
 
 @pytest.mark.parametrize("url", [
@@ -214,7 +283,7 @@ def test_the_paper_host_and_this_machine_are(url: str) -> None:
 
 FAULTS = st.builds(
     Fault,
-    kind=st.sampled_from([429, 500, 504, "lost", "refused", "text"]),
+    kind=st.sampled_from([429, 500, 504, "lost", "refused", "text", "odd"]),
     method=st.sampled_from(["POST", "GET"]),
     path=st.sampled_from(["/v2/orders", "/v2/positions", "/v2/account"]),
 )

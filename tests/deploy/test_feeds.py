@@ -181,6 +181,30 @@ def test_a_poor_history_is_refused() -> None:
         feed_on(shop).poll(shop.now)
 
 
+@pytest.mark.parametrize("how", ["silent", "refused"])
+def test_once_begun_a_ticker_that_is_gone_keeps_its_price_and_holds_nobody_up(how: str) -> None:
+    shop, said = Shop(BARS), list[str]()
+    shop.seen_at[1][:] = math.inf
+    fetch = shop.fetch
+
+    def refusing(ticker: str, start: int, end: int) -> np.ndarray:
+        if ticker == "DEMO2/USDT":
+            raise InputError("no such market DEMO2/USDT")
+        return fetch(ticker, start, end)
+
+    shop.fetch = refusing if how == "refused" else fetch  # type: ignore[method-assign]
+    feed = feed_on(shop, said)
+    with pytest.raises(InputError, match="DEMO2/USDT"):
+        feed.start(20, at(shop, 99, SETTLE_SECONDS))
+    history = feed.start(20, at(shop, 99, SETTLE_SECONDS), int(BARS.time[99]), {"DEMO2/USDT": 7.5})
+    assert len(history) == 20 + SPARE_BARS
+    assert set(history.close[:, 1]) == {7.5}
+    assert "its price stays 7.5" in said[0 if how == "silent" else 1]
+    for index in range(100, 104):  # without the grace period
+        [bar] = feed.poll(at(shop, index, SETTLE_SECONDS))
+        assert (bar.close[1], bar.hole.tolist()) == (7.5, [False, True])
+
+
 def test_a_folder_that_is_appended_to(tmp_path: Path) -> None:
     write_bars(BARS.slice(0, 100), tmp_path)
     said: list[str] = []

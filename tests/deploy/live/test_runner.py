@@ -54,6 +54,23 @@ def test_trouble_that_passes_is_said_and_survived() -> None:
     assert len(said) == 3
 
 
+def test_a_fault_of_the_program_is_survived_and_noted_once_until_a_session_gets_through() -> None:
+    said: list[str] = []
+    noted: list[str] = []
+    ends = [RunError("away"), ZeroDivisionError("of what"), RunError("away"), ZeroDivisionError("of what"), None]
+    make: Callable[[], runner.Session] = Sessions(*ends)  # type: ignore[assignment]
+    runner.keep_trading(make, threading.Event(), said.append, noted.append)
+    assert noted == ["away", "ZeroDivisionError: of what"]
+    assert any(text.startswith("Traceback") for text in said)
+    assert said[-1].startswith("ZeroDivisionError: of what; trying again")
+
+    def broken() -> runner.Session:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):  # at the first start somebody looks at it
+        keep_trading(broken, threading.Event(), lambda _: None)
+
+
 def test_trouble_that_stays_ends_the_process_for_somebody_to_start_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "PATIENCE", 0.05)
     with pytest.raises(TryAgainLater, match="the broker is away; it has not been possible"):

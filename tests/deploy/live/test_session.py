@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import deploy.live.runner as runner
 from agents.policy import FrozenPolicy
 from deploy.bundle import Bundle
 from deploy.live.hot_swap import problem_with
@@ -354,3 +356,59 @@ def test_a_policy_that_gives_no_numbers_ends_the_session_before_anything_is_sent
         session.pulse()
     assert world.lines() == []
     assert world.store.orders(SLOT) == []
+
+
+def test_refused_keys_in_the_middle_end_no_process(
+    tmp_path: Path, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "PAUSES", (0.0,))
+    world = World(tmp_path, bundle_of(), bars_of(FIRST + 6), FIRST, exchange)
+    session, first = world.session(), iter([True])
+    pulse = session.pulse
+
+    def pulse_and_deny() -> None:
+        pulse()
+        if len(world.lines()) == 2:
+            exchange.denied = 401
+
+    session.pulse = pulse_and_deny  # type: ignore[method-assign]
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        exchange.denied = None
+
+    noted: list[str] = []
+    make = lambda: session if next(first, False) else world.session()  # noqa: E731
+    runner.keep_trading(make, threading.Event(), say, noted.append)
+    assert len(world.lines()) == 6
+    assert len(noted) == 1
+    assert noted[0].startswith("Alpaca refuses the keys (request is not authorized)")
+
+
+@pytest.mark.parametrize("gone", ["untradable", "unlisted"])
+def test_a_ticker_that_is_no_longer_traded_does_not_keep_the_others_from_it(
+    tmp_path: Path, exchange: Exchange, gone: str
+) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
+    getattr(exchange, gone).add("ETH/USD")
+    with pytest.raises(InputError, match="ETH/USDT: Alpaca does not trade ETH/USD; promote a bundle without it"):
+        world.session()
+    getattr(exchange, gone).clear()
+    session = world.session()
+    for bar in range(FIRST, FIRST + 4):
+        world.until_close_of(bar)
+        session.pulse()
+    getattr(exchange, gone).add("ETH/USD")
+    exchange.orders.clear()
+    session = world.session()
+    for bar in range(FIRST + 4, FIRST + 10):
+        world.until_close_of(bar)
+        session.pulse()
+    assert [text for kind, text in world.told if kind == "untradable"] == [
+        "ETH/USDT: Alpaca does not trade ETH/USD any more; what is held of it stays, the others are traded"
+    ]
+    assert len(world.lines()) == 10
+    traded = {order["symbol"] for order in exchange.orders.values()}
+    assert traded
+    assert "ETH/USD" not in traded

@@ -71,7 +71,7 @@ class KillableBroker(Broker):
 
     def __init__(self, inner: Broker, killer: Killer) -> None:
         self.inner, self.killer, self.immediate = inner, killer, inner.immediate
-        self.account_name = inner.account_name
+        self.account_name, self.untradable = inner.account_name, inner.untradable
 
     def account(self) -> AccountState:
         return self.inner.account()
@@ -82,9 +82,9 @@ class KillableBroker(Broker):
             self.inner.submit([order])
         self.killer.step()
 
-    def adopt(self, orders: Sequence[Order]) -> list[Order]:
+    def adopt(self, orders: Sequence[Order], *, final: bool = False) -> list[Order]:
         self.killer.step()
-        return self.inner.adopt(orders)
+        return self.inner.adopt(orders, final=final)
 
     def fills(self) -> list[Fill]:
         self.killer.step()
