@@ -1,12 +1,15 @@
-"""Learning curves against Stable-Baselines3 at equal steps: PPO on CartPole, SAC on Pendulum, D3QN (there: DQN) on
-Acrobot, each by Gymnasium's own environment.
+"""Learning curves against Stable-Baselines3 at equal steps: PPO on CartPole, Pendulum, LunarLander and Hopper, SAC on
+Pendulum, D3QN (there: DQN) on Acrobot, each by Gymnasium's own environment.
 
 Ours: all seeds are the members of one program, with the defaults that a study begins with, and its scaling of
-observations by random play. SB3: one run per seed, with our network and minibatch sizes, and otherwise what its model
-zoo tunes for that environment, or its defaults (`TASKS`). After every so many steps the policies play ten whole
-episodes each, without exploring, and their mean return is what is drawn: the median over seeds, and the range from
-worst to best. Steps are those of one seed. Seconds are processor time, evaluation left out: of one seed for SB3, of all
-seeds together for ours.
+observations by random play; PPO has the discount and trace of SB3's settings. SB3: one run per seed, with our network
+sizes, and otherwise what its model zoo tunes for that environment, or its defaults (`TASKS`). After every tenth of the
+steps the policies play ten whole episodes each, without exploring. The figures are the median of their mean returns
+over seeds, and the range from worst to best. Steps are those of one seed. Seconds are processor time without
+evaluation: of one seed for SB3, of all seeds together for ours.
+
+With --save, results are added to those in the file, task by task and side by side, so a run may be made in parts.
+LunarLander needs the package box2d, Hopper mujoco.
 """
 
 from __future__ import annotations
@@ -40,8 +43,9 @@ Curve = list[tuple[int, float]]
 
 @dataclass(frozen=True)
 class Task:
-    """goal: a mean return that counts as solved. shape, params: what ours has other than the algorithm's defaults;
-    peer: SB3's class and arguments, peer_envs its parallel environments.
+    """goal: a mean return that counts as solved. shape, params: where ours differs from the algorithm's defaults;
+    peer, peer_args: SB3's class and arguments; peer_envs: its parallel environments; peer_normalize: whether it has a
+    VecNormalize around them.
     """
 
     env: str
@@ -51,11 +55,13 @@ class Task:
     peer: str
     peer_args: dict[str, Any]
     peer_envs: int = 1
+    peer_normalize: bool = False
     shape: dict[str, int] = field(default_factory=dict)
     params: dict[str, float] = field(default_factory=dict)
 
 
 SMALL = {"net_arch": [64, 64]}
+PPO_STUDY = {"entropy_coef": 0.005, "clip": 0.2, "initial_log_std": -0.5, "popart_beta": 0.05}  # trial 0 of a study
 TASKS = {
     "cartpole": Task(
         "CartPole-v1", "ppo", 50_000, 475.0, "PPO",
@@ -68,6 +74,30 @@ TASKS = {
     "pendulum": Task(
         "Pendulum-v1", "sac", 10_000, -200.0, "SAC",
         {"learning_rate": 1e-3, "learning_starts": 1_000, "batch_size": 128, "policy_kwargs": SMALL},
+    ),
+    "pendulum-ppo": Task(
+        "Pendulum-v1", "ppo", 100_000, -200.0, "PPO",
+        {"n_steps": 1024, "gae_lambda": 0.95, "gamma": 0.9, "n_epochs": 10, "ent_coef": 0.0, "learning_rate": 1e-3,
+         "clip_range": 0.2, "use_sde": True, "sde_sample_freq": 4},
+        peer_envs=4,
+        shape={"num_envs": 16, "minibatch": 256},
+        params=PPO_STUDY | {"gamma": 0.9},
+    ),
+    "lunarlander-ppo": Task(
+        "LunarLander-v3", "ppo", 200_000, 200.0, "PPO",
+        {"n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999, "n_epochs": 4, "ent_coef": 0.01},
+        peer_envs=16,
+        shape={"num_envs": 16, "minibatch": 256},
+        params=PPO_STUDY | {"gamma": 0.999, "gae_lambda": 0.98},
+    ),
+    "hopper-ppo": Task(
+        "Hopper-v5", "ppo", 100_000, 1_000.0, "PPO",
+        {"batch_size": 32, "n_steps": 512, "gamma": 0.999, "learning_rate": 9.80828e-05, "ent_coef": 0.00229519,
+         "clip_range": 0.2, "n_epochs": 5, "gae_lambda": 0.99, "max_grad_norm": 0.7, "vf_coef": 0.835671,
+         "policy_kwargs": SMALL | {"log_std_init": -2.0, "ortho_init": False}},
+        peer_normalize=True,
+        shape={"num_envs": 16, "minibatch": 256},
+        params=PPO_STUDY | {"gamma": 0.999, "gae_lambda": 0.99},
     ),
     "acrobot": Task(
         "Acrobot-v1", "d3qn", 40_000, -100.0, "DQN",
@@ -121,6 +151,7 @@ def theirs(task: Task, seed: int, steps: int) -> tuple[Curve, float]:
     import stable_baselines3
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
 
     test, curve, looking = gymnasium.make(task.env), [], 0.0
 
@@ -131,25 +162,29 @@ def theirs(task: Task, seed: int, steps: int) -> tuple[Curve, float]:
             nonlocal looking
             if self.num_timesteps >= steps * (len(curve) + 1) / LOOKS:
                 start = time.process_time()
-                scores = [episode(test, self.model, 1_000 + index) for index in range(EPISODES)]
+                see = envs.normalize_obs if task.peer_normalize else lambda obs: obs
+                scores = [episode(test, self.model, 1_000 + index, see) for index in range(EPISODES)]
                 curve.append((self.num_timesteps, statistics.fmean(scores)))
                 looking += time.process_time() - start
             return True
 
     kind = getattr(stable_baselines3, task.peer)
     args = copy.deepcopy(task.peer_args)  # it writes into them
-    model = kind("MlpPolicy", make_vec_env(task.env, task.peer_envs, seed=seed), seed=seed, device="cpu", **args)
+    envs: Any = make_vec_env(task.env, task.peer_envs, seed=seed)
+    if task.peer_normalize:
+        envs = VecNormalize(envs, gamma=args["gamma"])
+    model = kind("MlpPolicy", envs, seed=seed, device="cpu", **args)
     start = time.process_time()
     model.learn(steps, callback=Look())
     return curve, time.process_time() - start - looking
 
 
-def episode(env: gymnasium.Env[Any, Any], model: Any, seed: int) -> float:
-    """The return of one, without exploring."""
+def episode(env: gymnasium.Env[Any, Any], model: Any, seed: int, see: Callable[[Any], Any]) -> float:
+    """The return of one, without exploring. see: what the model is shown of an observation."""
     obs, _ = env.reset(seed=seed)
     total, over = 0.0, False
     while not over:
-        action, _ = model.predict(obs, deterministic=True)
+        action, _ = model.predict(see(obs), deterministic=True)
         obs, reward, terminated, truncated, _ = env.step(action)
         total, over = total + float(reward), terminated or truncated
     return total
@@ -196,6 +231,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of the steps of each task")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--without-sb3", action="store_true")
+    parser.add_argument("--without-ours", action="store_true")
     parser.add_argument("--save", type=Path, help="JSON file")
     parser.add_argument("--picture", type=Path, help="PNG file")
     args = parser.parse_args()
@@ -215,27 +251,30 @@ def main() -> None:
     peer_seeds = seeds[: args.peer_seeds]
     print(f"{machine_line(on)}; seeds {list(seeds)}, of SB3 {list(peer_seeds)}\n")
     found: dict[str, Any] = {}
+    if args.save and args.save.exists():
+        found = json.loads(args.save.read_text())["tasks"]
     for name in args.tasks:
         task = TASKS[name]
         steps = round(task.steps * args.share)
-        curves, taken = ours(task, seeds, steps)
-        found[name] = {"task": task.__dict__, "steps": steps, "ours": {"curves": curves, "seconds_all_seeds": taken}}
+        result = found.get(name, {})
+        if result.get("steps") != steps:
+            result = {}
+        found[name] = result | {"task": task.__dict__, "steps": steps}
+        if not args.without_ours:
+            curves, taken = ours(task, seeds, steps)
+            side = {"curves": curves, "seconds_all_seeds": taken, "seeds": list(seeds), "machine": on}
+            found[name]["ours"] = side
         if peers:
             runs = [theirs(task, seed, steps) for seed in peer_seeds]
             each = statistics.median(seconds for _, seconds in runs)
-            found[name]["sb3"] = {"curves": [curve for curve, _ in runs], "seconds_per_seed": each}
+            side = {"curves": [curve for curve, _ in runs], "seconds_per_seed": each, "seeds": list(peer_seeds)}
+            found[name]["sb3"] = side | {"machine": on}
         report(name, found[name])
         if args.save:
-            result = {
-                "machine": on,
-                "seeds": list(seeds),
-                "peer_seeds": list(peer_seeds),
-                "episodes": EPISODES,
-                "tasks": found,
-            }
-            write_atomic(args.save, (json.dumps(result, indent=1) + "\n").encode())
+            saved = {"machine": on, "episodes": EPISODES, "tasks": found}
+            write_atomic(args.save, (json.dumps(saved, indent=1) + "\n").encode())
         if args.picture:
-            draw(found, args.picture)
+            draw({name: found[name] for name in TASKS if name in found}, args.picture)
 
 
 def report(name: str, results: dict[str, Any]) -> None:
@@ -248,10 +287,12 @@ def report(name: str, results: dict[str, Any]) -> None:
     for rows in zip(*(medians(results[side]["curves"]) for side in sides), strict=True):
         cells = "   ".join(f"{low:8.1f} {middle:8.1f} {high:8.1f} " for _, low, middle, high in rows)
         print(f"{rows[0][0]:9,d}   {cells}")
-    line = f"  {results['ours']['seconds_all_seeds']:.0f} s for all seeds"
+    seconds = []
+    if "ours" in results:
+        seconds.append(f"{results['ours']['seconds_all_seeds']:.0f} s for all seeds")
     if "sb3" in results:
-        line += f"; SB3 {results['sb3']['seconds_per_seed']:.0f} s per seed"
-    print(line + "\n", flush=True)
+        seconds.append(f"SB3 {results['sb3']['seconds_per_seed']:.0f} s per seed")
+    print(f"  {'; '.join(seconds)}\n", flush=True)
 
 
 if __name__ == "__main__":
