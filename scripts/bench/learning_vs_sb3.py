@@ -33,6 +33,7 @@ from machine import machine, machine_line
 
 from agents.algorithms import get_algorithm
 from agents.shape import Shape
+from envs.external.layouts import fixed_layout
 from envs.external.vec_env import ExternalVecEnv
 from envs.files import write_atomic
 from envs.games.scaling import random_play_scale
@@ -112,7 +113,11 @@ def ours(task: Task, seeds: Sequence[int], steps: int) -> tuple[list[Curve], flo
     """A curve per seed, and seconds for all of them."""
     algorithm = get_algorithm(task.algorithm)
     sizes = {"num_envs": algorithm.num_envs or 64, "horizon": algorithm.horizon, **algorithm.shape, **task.shape}
-    env, test = (ExternalVecEnv(task.env, len(seeds), num_envs) for num_envs in (sizes["num_envs"], EPISODES))
+    env, test = (
+        # All in this process, whose processor time is measured.
+        ExternalVecEnv(task.env, len(seeds), num_envs, layout=fixed_layout(len(seeds) * num_envs, 0))
+        for num_envs in (sizes["num_envs"], EPISODES)
+    )
     shape = Shape.for_env(env, algorithm=task.algorithm, **{k: v for k, v in sizes.items() if k != "num_envs"})
     learner = algorithm.learner(shape, torch.device("cpu"))
     rollouts, normaliser = -(-steps // shape.samples), random_play_scale(test, 2_000)
