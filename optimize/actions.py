@@ -179,7 +179,7 @@ def _with_preset(flags: dict[str, Any], given: frozenset[str]) -> tuple[dict[str
 def _request(flags: dict[str, Any], given: frozenset[str]) -> Request:
     same = (
         "timeframe", "recipe", "holdout", "budget", "rungs", "slots", "trials_per_batch", "sampler", "pruner", "seed",
-        "threads", "precision", "seeds", "episodes",
+        "threads", "precision", "seeds", "episodes", "look_steps",
     )  # fmt: skip
     market = flags["env"] == "crypto"
     algorithm = get_algorithm(flags["algo"])

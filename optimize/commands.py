@@ -198,6 +198,15 @@ def search_commands(
             int,
             typer.Option(help="Episodes that each of them plays whenever a trial is judged.", rich_help_panel=GAME),
         ] = 32,
+        look_steps: Annotated[
+            int,
+            typer.Option(
+                min=0,
+                help="Steps of random play in each of 16 environments, by which observations are scaled. 0: 256, or as "
+                "many as 5 seconds allow.",
+                rich_help_panel=GAME,
+            ),
+        ] = 0,
         scenario: Annotated[
             str | None, typer.Option(help="Of bucket-brigade: a name, or all.", rich_help_panel=GAME)
         ] = None,

@@ -77,23 +77,27 @@ def open_study(
         )
     if isinstance(spec, CryptoSpec):
         bars = load_study_bars(spec, request.data_dir if "data_dir" in request.given else None)
-    return handle, make_experiment(spec, bars, device)
+    return handle, make_experiment(spec, bars, device, say)
 
 
-def make_experiment(spec: StudySpec, bars: Bars | None, device: torch.device) -> Experiment:
-    """bars: of a study on a market."""
+def make_experiment(
+    spec: StudySpec, bars: Bars | None, device: torch.device, say: Callable[[str], None] = lambda _: None
+) -> Experiment:
+    """bars: of a study on a market. say: told what takes long."""
     if isinstance(spec, CryptoSpec):
         assert bars is not None
         return CryptoExperiment(spec, bars, device)
     assert isinstance(spec, GameSpec)
-    return GameExperiment(spec, device)
+    return GameExperiment(spec, device, say)
 
 
 def _refuse_flags(storage: StudyStorage, name: str, spec: StudySpec, request: Request) -> None:
     """Compare what a person set with the study as it was frozen."""
     given, asked = request.given, dict[str, Any]()
     plain = {"budget", "rungs", "horizon", "slots", "trials_per_batch", "sampler", "pruner", "objective"}
-    plain |= {"holdout"} if isinstance(spec, CryptoSpec) else {"seeds", "episodes"}
+    plain |= {"holdout"} if isinstance(spec, CryptoSpec) else {"seeds", "episodes", "look_steps"}
+    if not request.look_steps:  # automatic, as it was when the study was made
+        plain -= {"look_steps"}
     for field in (plain | {"seed", "precision"}) & given:
         asked[field] = getattr(request, field)
     if "algo" in given:
@@ -190,6 +194,8 @@ def decide(
     spec = draft_spec(storage, request, bars, device)
     torch.set_num_threads(spec.threads)
     measured: list[str] = []
+    if isinstance(spec, GameSpec):
+        spec = dataclasses.replace(spec, look_steps=GameExperiment(spec, device, say).look.steps)
     if request.n_envs is None or (request.threads is None and device.type == "cpu"):
         bench = Bench(make_experiment(spec, bars, device))
         if request.threads is None and device.type == "cpu":
@@ -251,7 +257,9 @@ def draft_spec(storage: StudyStorage, request: Request, bars: Bars | None, devic
         "processor": processor_kind(device),
     }
     if bars is None:
-        return GameSpec(**common, seeds=request.seeds, episodes=request.episodes, centred=True)
+        return GameSpec(
+            **common, seeds=request.seeds, episodes=request.episodes, centred=True, look_steps=request.look_steps
+        )
     recipe = get_recipe(request.recipe)
     first_bar = recipe.memory - 1 + space.max_lookback - 1
     make_splits(  # refuses what cannot be split
@@ -326,6 +334,7 @@ def reproducing_flags(spec: StudySpec, request: Request) -> str:
         flags |= {"embargo": spec.cv["embargo_share"]} | {name.replace("_", "-"): spec.env[name] for name in spec.env}
     if isinstance(spec, GameSpec):
         flags |= {"env": spec.environment, "algo": spec.algorithm, "seeds": spec.seeds, "episodes": spec.episodes}
+        flags["look-steps"] = spec.look_steps
         settings = [
             f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in spec.env.items()
         ]

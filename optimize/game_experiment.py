@@ -23,7 +23,7 @@ from envs.external.vec_env import ExternalVecEnv
 from envs.files import write_atomic
 from envs.games.play import LONGEST, Episodes, interquartile_mean, interval, play_episodes
 from envs.games.registry import GameEnv, get_game
-from envs.games.scaling import random_play_scale
+from envs.games.scaling import Look, random_play
 from envs.streams import derive_seed
 from envs.vec_env import VecEnv
 from optimize.artifacts import scored_file
@@ -33,6 +33,7 @@ from optimize.search_space import Settings
 from optimize.spec import GameSpec
 
 LOOK_ENVS = 16  # environments of the random play from which observations are scaled
+_looks: dict[tuple[Any, ...], Look] = {}  # the last one
 ENDLESS_NOTE = f"no limit of steps is known: an episode that has not ended after {LONGEST:,} steps is judged as it is"
 
 
@@ -68,7 +69,8 @@ class GameExperiment(Experiment):
     member = "seed"
     spec: GameSpec
 
-    def __init__(self, spec: GameSpec, device: torch.device) -> None:
+    def __init__(self, spec: GameSpec, device: torch.device, say: Callable[[str], None] = lambda _: None) -> None:
+        """say: told what takes long."""
         super().__init__(spec, device)
         self.game = get_game(spec.environment)
         params = self.game.params(**spec.env)
@@ -84,18 +86,32 @@ class GameExperiment(Experiment):
                 f"--algo {spec.algorithm} plays {', '.join(self.algorithm.games)} alone, not --env {spec.environment}; "
                 "choose another algorithm"
             )
-        look = self._make(1, LOOK_ENVS, device=torch.device("cpu"))
-        kind = "discrete" if look.if_discrete else "continuous"
+        env = self._make(1, LOOK_ENVS, device=torch.device("cpu"))
+        kind = "discrete" if env.if_discrete else "continuous"
         if not getattr(self.algorithm, kind):
             raise InputError(
                 f"--algo {spec.algorithm} has no {kind} actions, and those of --env {spec.environment} are; "
                 "choose another algorithm"
             )
         if self.algorithm.plain:
-            check_plain(f"--algo {spec.algorithm}", look)
-        self._endless = look.max_step >= LONGEST
-        self._normaliser = random_play_scale(look, derive_seed(spec.seed, "normaliser"), centred=spec.centred)
+            check_plain(f"--algo {spec.algorithm}", env)
+        self._endless = env.max_step >= LONGEST
+        self.look = self._look(env, say)
+        getattr(env, "close", lambda: None)()
         self._judging: GameEnv | None = None
+
+    def _look(self, env: GameEnv, say: Callable[[str], None]) -> Look:
+        """Random play with the study's own settings: once per process, though a study's experiment is made anew."""
+        spec = self.spec
+        own = (spec.environment, repr(spec.env), self.algorithm.plain, spec.seed, spec.centred)
+        known = _looks.get((*own, spec.look_steps))
+        if known is not None:
+            return known
+        seed = derive_seed(spec.seed, "normaliser")
+        look = random_play(env, seed, centred=spec.centred, steps=spec.look_steps or None, say=say)
+        _looks.clear()
+        _looks[(*own, look.steps)] = look
+        return look
 
     def _make(self, members: int, num_envs: int, together: int = 1, device: torch.device | None = None) -> GameEnv:
         params = self.game.params(**self.spec.env)
@@ -117,7 +133,7 @@ class GameExperiment(Experiment):
 
     def normaliser(self, member: int, settings: Settings) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """From random play with the study's own settings; the same for all members."""
-        return self._normaliser
+        return self.look.avg, self.look.std
 
     def evaluate(
         self, settings: Sequence[Settings], programs: Sequence[Act], slots: int, full: int, ask: Callable[[], None]
@@ -160,6 +176,7 @@ class GameExperiment(Experiment):
         return [
             f"game: {spec.game}{players}; algorithm {spec.algorithm}",
             f"seeds: {spec.seeds} members per trial{together}, each judged by {spec.episodes} episodes",
+            *([str(self.look)] if self.look.rows else []),
             *([ENDLESS_NOTE + self._how_to_limit] if self._endless else []),
         ]
 

@@ -25,7 +25,7 @@ MARKET_FLAGS = frozenset({
     "data_dir", "timeframe", "tickers", "recipe", "holdout", "cv", "groups", "test_groups", "embargo",
     "fee", "slippage", "minimum_order", "initial_cash", "episode_bars", "demo", "smoke",
 })  # fmt: skip
-GAME_FLAGS = frozenset({"seeds", "episodes", "scenario", "env_param"})
+GAME_FLAGS = frozenset({"seeds", "episodes", "look_steps", "scenario", "env_param"})
 RETURN = "return"  # the objective of games
 # The largest values that can be meant: no study is limited by them, but a slip of the keyboard is found at once.
 MOST_TRIALS = 1_000_000
@@ -41,7 +41,8 @@ class Request:
 
     given: names of the flags that a person set; only those are compared with a study that exists already.
     n_envs: None for auto. env: settings that all trials share, by the names of the environment's parameters.
-    data_dir, timeframe, tickers, recipe, cv, holdout: of markets; seeds, episodes: of games.
+    data_dir, timeframe, tickers, recipe, cv, holdout: of markets; seeds, episodes, look_steps (0:
+    automatic): of games.
     """
 
     data_dir: Path = Path(".")
@@ -54,6 +55,7 @@ class Request:
     holdout: float = 0.15
     seeds: int = 4
     episodes: int = 32
+    look_steps: int = 0
     budget: int = 250_000
     rungs: int = 4
     horizon: int = 64
@@ -121,6 +123,8 @@ def check_request(request: Request) -> None:
     check_count("--threads", request.threads, most_threads())
     if request.market and request.cv.test_groups < 1:
         raise InputError(f"--test-groups {request.cv.test_groups} must be at least 1")
+    if request.look_steps:
+        check_count("--look-steps", request.look_steps, 10**6)
     if not 0 <= request.holdout < 0.9:
         raise InputError(f"--holdout {request.holdout} must be a share from 0 to below 0.9")
     if request.seed < 0:

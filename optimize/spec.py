@@ -174,12 +174,14 @@ class CryptoSpec(StudySpec):
 class GameSpec(StudySpec):
     """A study on a game; a trial's members are `seeds` policies trained alike, or together where the game is one of
     several players. episodes: played by each of them whenever a trial is judged, the same ones for all trials. centred:
-    how observations are scaled (`random_play_scale`); False in studies made before it was recorded.
+    how observations are scaled (`random_play`); False in studies made before it was recorded. look_steps: of the random
+    play by which they are scaled, of each environment; 0 before it was chosen.
     """
 
     seeds: int
     episodes: int
     centred: bool = False
+    look_steps: int = 256
 
     @property
     def members(self) -> int:

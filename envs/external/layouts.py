@@ -29,6 +29,7 @@ from envs.sizing import cpu_count, processor_name
 GAIN = 1.1  # workers must be faster by this factor to be worth it
 QUICK = 150e-6  # seconds: a step of all environments that takes no longer isn't worth sharing
 _ROUNDS, _SECONDS = 9, 0.05  # turns of each candidate, and how long each of them takes
+_LONGEST = 1.0  # seconds of all turns of this process alone: where steps are slow, fewer turns are sure enough
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ def _measured(source: Source, own: Sequence[Mapping[str, Any]], description: Des
     alone = _Candidate(source, own, description, Layout(envs))
     try:
         best, speeds = alone.layout, {str(alone.layout): alone.speed()}
+        rounds = min(_ROUNDS, max(1, int(_LONGEST * speeds[str(best)])))
         if 1.0 / alone.speed() <= QUICK:
             return LayoutChoice(best, speeds, "since a step of all of them is quick")
         fastest = 1.0
@@ -102,7 +104,7 @@ def _measured(source: Source, own: Sequence[Mapping[str, Any]], description: Des
             other = _Candidate(source, own, description, layout)
             try:
                 # By turns, since whatever else the machine does changes from moment to moment.
-                pairs = [(other.speed(), alone.speed()) for _ in range(_ROUNDS)]
+                pairs = [(other.speed(), alone.speed()) for _ in range(rounds)]
             finally:
                 other.close()
             ratio = statistics.median(mine / plain for mine, plain in pairs)

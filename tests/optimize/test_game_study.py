@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -18,11 +19,12 @@ from agents.policy import load_members
 from envs.errors import InputError
 from envs.games.play import interquartile_mean, interval
 from optimize import actions
-from optimize.freeze import choose_slots
+from optimize.freeze import choose_slots, open_study
 from optimize.game_experiment import GameEvaluation, GameExperiment
 from optimize.request import Request, check_request
 from optimize.search_space import SearchSpace, Settings, Subject, load_space
 from optimize.spec import GameSpec, StudySpec
+from optimize.storage import open_storage, storage_url
 from optimize.study import Plan
 from optimize.trial_batch import Interrupted, Trainer, Training
 from tests.optimize.checkpointing import EveryRollout, kept_in
@@ -289,3 +291,28 @@ def test_spaces_of_games_know_where_to_begin() -> None:
     described["ppo"]["clip"]["start"] = 0.9
     with pytest.raises(InputError, match=r"clip start = 0.9 lies outside 0.1 … 0.3"):
         SearchSpace.from_dict(described, Subject("cartpole"))
+
+
+def test_how_long_random_play_lasted_is_part_of_the_study(tmp_path: Path) -> None:
+    request = Request(
+        environment="cartpole", objective="return", search_space="game", seeds=2, n_envs=8, budget=2048, threads=1,
+        slots=4, given=frozenset({"n_envs"}),
+    )  # fmt: skip
+    url = storage_url(None, tmp_path)
+    said: list[str] = []
+    handle, experiment = open_study(
+        open_storage(url), "s", request, torch.device("cpu"), tmp_path, {}, said.append
+    )  # fmt: skip
+    assert isinstance(handle.spec, GameSpec)
+    assert handle.spec.look_steps == 256
+    assert any("--look-steps 256" in line for line in said)
+    assert "scaled by 4,096 of random play (256 steps" in " ".join(experiment.describe())
+    described = json.loads(handle.spec.to_json())
+    del described["look_steps"]  # of a study made before
+    assert StudySpec.from_json(json.dumps(described)) == handle.spec
+    shorter = make_experiment(look_steps=9)
+    assert isinstance(shorter.look.steps, int)
+    assert (shorter.look.steps, shorter.look.rows) == (9, 144)
+    other = dataclasses.replace(request, look_steps=64, given=frozenset({"look_steps"}))
+    with pytest.raises(InputError, match="created with look_steps = 256, and now it is 64"):
+        open_study(handle.storage, "s", other, torch.device("cpu"), tmp_path, {}, said.append)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -12,10 +13,11 @@ import torch
 
 from envs.errors import InputError
 from envs.external.vec_env import ExternalVecEnv
+from envs.games import scaling
 from envs.games.bucket_brigade import BucketBrigade
 from envs.games.bucket_scenarios import BucketParams
-from envs.games.registry import get_game
-from envs.games.scaling import FARTHEST, random_play_scale
+from envs.games.registry import GameEnv, get_game
+from envs.games.scaling import FARTHEST, LEAST, STEPS, random_play, random_play_scale
 
 COLUMNS: dict[str, Callable[[np.random.Generator, int], float]] = {
     "usual": lambda rng, _: rng.normal(),
@@ -89,3 +91,38 @@ def test_what_needs_no_scaling_has_none() -> None:
 def test_numbers_that_are_not_finite_are_named() -> None:
     with np.errstate(all="ignore"), pytest.raises(InputError, match=r"not finite|inf|nan"):
         random_play_scale(ExternalVecEnv(Broken, 1, 16), 3)
+
+
+class Slow(Columns):
+    """54 steps a second, and less."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.002)
+        return super().step(action)
+
+
+def test_random_play_is_bounded_by_time_says_what_it_does_and_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "SECONDS", 0.5)
+    monkeypatch.setattr(scaling, "_ANNOUNCE", 0.1)
+    env = cast(GameEnv, ExternalVecEnv(Slow, 1, 16))
+    said: list[str] = []
+    began = time.monotonic()
+    look = random_play(env, 3, say=said.append)
+    assert time.monotonic() - began < 5.0
+    assert LEAST <= look.steps < STEPS
+    assert look.rows == 16 * look.steps
+    assert said[0].startswith("random play, by which observations are scaled: ")
+    assert f"of {STEPS} steps of 16 environments" in said[0]
+    assert said[0].endswith("for at most about 0.5 s")
+    assert said[-1] == str(look)
+    monkeypatch.setattr(scaling, "SECONDS", 0.0)
+    assert random_play(env, 3).steps == LEAST
+    again = random_play(cast(GameEnv, ExternalVecEnv(Columns, 1, 16)), 3, steps=look.steps)
+    assert torch.equal(again.avg, look.avg)
+    assert torch.equal(again.std, look.std)
+    assert (again.steps, again.episodes) == (look.steps, look.episodes)
+    longer = random_play(cast(GameEnv, ExternalVecEnv(Columns, 1, 16)), 3, steps=STEPS)
+    assert (longer.steps, longer.episodes) == (STEPS, 16 * (STEPS // 50))
+    assert str(longer) == (
+        "observations are scaled by 4,096 of random play (256 steps of each environment, in which 80 episodes ended)"
+    )
