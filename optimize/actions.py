@@ -39,7 +39,7 @@ from optimize.outlook import CountLooks, sentence, study_outlook
 from optimize.patience import is_away, reason_of
 from optimize.pause import pause_study, resume_study
 from optimize.profiling import profile as profile_batch
-from optimize.recovery import GRACE_SECONDS, Worker, leave, list_workers, register_worker
+from optimize.registration import GRACE_SECONDS, Worker, leave, list_workers, register_worker
 from optimize.request import MOST_TRIALS, RETURN, Request, check_count, check_request
 from optimize.run import read_config
 from optimize.run import run as run_once

@@ -13,6 +13,7 @@ from optuna.storages._rdb.models import StudyUserAttributeModel
 from sqlalchemy.exc import SQLAlchemyError
 
 from envs.account import user_name
+from optimize.gone import StudyGone
 from optimize.storage import StudyStorage
 from optimize.ticking import Ticking
 
@@ -85,5 +86,5 @@ class PauseWatch:
         try:
             with self.storage.transaction() as session:
                 self.paused = session.execute(_query(self.study_id)).scalar_one_or_none() is not None
-        except SQLAlchemyError:
+        except (SQLAlchemyError, StudyGone):  # the heartbeat sees that, too, and ends the worker
             pass

@@ -28,6 +28,7 @@ from optimize.checkpoint import (
     write_checkpoint,
 )
 from optimize.experiment import Evaluation, Experiment
+from optimize.gone import StudyGone
 from optimize.pace import CheckpointPace
 from optimize.storage import TrialLost
 from optimize.study import Plan, StudyHandle
@@ -54,6 +55,7 @@ class Records:
         self._thread = Background("records")
         self._kept: dict[int, int] = {}  # trial id to how far its newest checkpoint is
         self.pace = CheckpointPace(lambda: self._thread.busy)
+        self._made_folder()
 
     def wait(self) -> None:
         """Return once everything is on disk. Raises what went wrong (OSError: a full disk)."""
@@ -63,6 +65,20 @@ class Records:
         """Write what is left, and end the thread."""
         self._thread.submit(self.handle.storage.remove_session)
         self._thread.close()
+
+    def _made_folder(self) -> bool:
+        """Make the study's folder where it is missing. Whether it was."""
+        missing = not self.handle.run_dir.exists()
+        if missing:
+            self.handle.run_dir.mkdir(parents=True, exist_ok=True)
+        return missing
+
+    def look_after_folder(self) -> None:
+        """Say where the study's folder was deleted. It is made again: what the trials in hand need is in memory."""
+        if self._made_folder():
+            lost = sum(trial.state == TrialState.COMPLETE for trial in self.handle.trials())
+            files = f"; the files of {lost} complete trial(s) are lost" if lost else ""
+            self._say(f"the folder {self.handle.run_dir} was deleted meanwhile{files}; it is made again")
 
     # -- while a trial trains
     # -----------------------------------------------------------------------------------------------------------------
@@ -98,14 +114,12 @@ class Records:
         def job() -> None:
             began = time.perf_counter()
             try:
-                write()
+                try:
+                    write()
+                except FileNotFoundError:  # the folder was deleted, or swept by the worker that finished the trial
+                    write()
                 self.pace.spent(time.perf_counter() - began)
             except TrialLost:
-                self._lost(training.plan.trial_id)
-            except FileNotFoundError:
-                # Whoever finished the trial meanwhile has swept its folder.
-                if self.handle.storage.holds(training.plan.trial_id):
-                    raise
                 self._lost(training.plan.trial_id)
 
         self._thread.submit(job)
@@ -147,7 +161,7 @@ class Records:
             }
             try:
                 storage.set_trial_user_attr(trial_id, CHECKPOINT_KEY, recorded)
-            except TrialLost:
+            except (TrialLost, StudyGone):
                 path.unlink(missing_ok=True)
                 raise
             for old in before:  # not what the trial's next holder may have written meanwhile
@@ -217,6 +231,12 @@ class Records:
         trial = self.handle.storage.get_trial(training.plan.trial_id)
         if trial.state == TrialState.COMPLETE:
             self._thread.submit(lambda: self._publish(trial))
+
+    def dropped(self, training: Training) -> None:
+        """The trial is not this worker's any longer: where it was finished elsewhere, nothing on disk is needed."""
+        with suppress(KeyError):  # deleted
+            if self.handle.storage.get_trial(training.plan.trial_id).state.is_finished():
+                self._thread.submit(lambda: self._sweep(training.plan.number))
 
     def make_up(self) -> None:
         """Make the pictures that a killed worker left unmade, and delete what it left behind of finished trials."""

@@ -1,5 +1,4 @@
-"""Who is alive: heartbeats of trials and workers, taking back what a dead worker held, and handing a study over to a
-new worker.
+"""Heartbeats of trials and workers, and taking back the trials of workers that died.
 
 Optuna's own heartbeat is started by `study.optimize` only and never sees a trial that did not beat, so ask-and-tell
 needs this one.
@@ -9,11 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import socket
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,8 +22,6 @@ from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from envs.errors import RunError
-from optimize import processes
 from optimize.checkpoint import CHECKPOINT_KEY
 from optimize.deaths import (
     ATTEMPTS_KEY,
@@ -40,143 +33,15 @@ from optimize.deaths import (
     ran_out_of_memory,
     read_crash,
 )
+from optimize.gone import StudyGone
+from optimize.registration import GRACE_SECONDS, Worker, list_workers
 from optimize.stall import Progress, where_main_thread_is
-from optimize.storage import StudyStorage, attempts, workers
+from optimize.storage import StudyStorage
+from optimize.tables import RELEASED, attempts, workers
 from optimize.ticking import Ticking
 
 BEAT_SECONDS = 10.0
-GRACE_SECONDS = 120.0
-SECOND_REQUEST_AFTER = 10.0
-GIVE_UP_AFTER = 30.0
-
-
-@dataclass(frozen=True)
-class Worker:
-    """A worker as recorded in the database. started: its process's `processes.identity`."""
-
-    worker: str
-    host: str
-    pid: int
-    started: str
-    alongside: bool
-    state: str
-    beat_age: float
-    info: dict[str, Any]
-
-    @property
-    def is_here(self) -> bool:
-        """Whether its pid means the same process to this process: the same machine, boot and PID namespace.
-
-        The host name counts, too: virtual machines resumed from one snapshot of memory share the rest.
-        """
-        return self.host == socket.gethostname() and processes.same_namespace(self.started)
-
-    @property
-    def alive(self) -> bool | None:
-        """Whether its process runs; None where that cannot be seen from here, so that only its heartbeats tell."""
-        return processes.is_running(self.pid, self.started) if self.is_here else None
-
-
-def list_workers(storage: StudyStorage, study_id: int, session: Session | None = None) -> list[Worker]:
-    """All recorded workers of a study, dead ones included."""
-    if session is None:
-        with storage.transaction() as opened:
-            return list_workers(storage, study_id, opened)
-    now = storage.now(session)
-    rows = session.execute(sa.select(workers).where(workers.c.study_id == study_id).order_by(workers.c.worker)).all()
-    return [
-        Worker(r.worker, r.host, r.pid, r.started, r.alongside, r.state, now - r.beat, json.loads(r.info)) for r in rows
-    ]
-
-
-def register_worker(
-    storage: StudyStorage,
-    study_id: int,
-    *,
-    alongside: bool,
-    say: Callable[[str], None],
-    second_request_after: float = SECOND_REQUEST_AFTER,
-    give_up_after: float = GIVE_UP_AFTER,
-    name: str = "",
-) -> str:
-    """Record this process as a worker of the study and return its name.
-
-    name: under which this process is recorded already, since it has started itself again; "" for a new one.
-
-    Unless `alongside`, a worker of the same study in this PID namespace of this machine is asked to drain first
-    (SIGTERM to the recorded process, after checking that it still is that process; once more after
-    `second_request_after` seconds). A worker in another container is left alone. Raises RunError where the worker still
-    runs `give_up_after` seconds after the first request.
-    """
-    name = name or uuid.uuid4().hex
-    asked: dict[str, tuple[float, int]] = {}
-    while True:
-        with storage.transaction() as session:
-            storage.lock_study(session, study_id)
-            others = [w for w in list_workers(storage, study_id, session) if w.is_here and w.pid != os.getpid()]
-            running = [] if alongside else [w for w in others if w.alive and not w.alongside]
-            if not running:
-                session.execute(workers.delete().where(workers.c.worker == name))
-                session.execute(
-                    workers.insert().values(
-                        worker=name,
-                        study_id=study_id,
-                        host=socket.gethostname(),
-                        pid=os.getpid(),
-                        started=processes.identity(os.getpid()),
-                        alongside=alongside,
-                        state="starting",
-                        beat=storage.now(session),
-                        info="{}",
-                    )
-                )
-                return name
-        for other in running:
-            first, requests = asked.get(other.worker, (time.monotonic(), 0))
-            waited = time.monotonic() - first
-            if waited > give_up_after:
-                raise RunError(
-                    f"the worker of this study with pid {other.pid} does not stop; end it, or start this one with "
-                    "--alongside"
-                )
-            if requests == 0 or (requests == 1 and waited > second_request_after):
-                say(
-                    f"asking the running worker (pid {other.pid}) to drain"
-                    if requests == 0
-                    else f"asking pid {other.pid} again"
-                )
-                _terminate(other)
-                asked[other.worker] = (first, requests + 1)
-        time.sleep(0.1)
-
-
-def _terminate(worker: Worker) -> None:
-    if worker.alive:
-        try:
-            os.kill(worker.pid, signal.SIGTERM)
-        except ProcessLookupError:
-            return
-        except PermissionError:
-            raise RunError(
-                f"the worker of this study with pid {worker.pid} belongs to another user; ask them, or use --alongside"
-            ) from None
-
-
-def leave(storage: StudyStorage, worker: str) -> None:
-    """Remove this worker's record; where the database does not answer, the next worker will do it."""
-    with suppress(SQLAlchemyError), storage.transaction() as session:
-        session.execute(workers.delete().where(workers.c.worker == worker))
-
-
-def claim_closing(storage: StudyStorage, study_id: int, worker: str) -> bool:
-    """Whether this worker is the one that closes the study (promotion): at most one live worker does at a time."""
-    with storage.transaction() as session:
-        storage.lock_study(session, study_id)
-        others = [w for w in list_workers(storage, study_id, session) if w.worker != worker and w.state == "closing"]
-        if any(w.alive or (w.alive is None and w.beat_age < GRACE_SECONDS) for w in others):
-            return False
-        session.execute(workers.update().where(workers.c.worker == worker).values(state="closing"))
-        return True
+FORGET_SECONDS = 3600.0  # of silence, after which the record of a worker that cannot be seen is deleted
 
 
 class Heartbeat:
@@ -185,8 +50,9 @@ class Heartbeat:
     progress: of the main thread. While it is stalled, the worker still beats, as "stalled", but its trials don't, so
     that another worker takes them after the grace period. say: one line for a person, when that begins and ends.
 
-    lost: ids of trials that were taken away meanwhile (the process was suspended or stalled, or the database out of
-    reach, for longer than the grace period). The trainer drops its copies of them.
+    lost: ids of trials that are not this worker's any longer: given to another one (this process was suspended or
+    stalled, or the database out of reach, for longer than the grace period), told by another program, or deleted. The
+    trainer drops its copies of them. gone: set once the study or its database was deleted.
     """
 
     def __init__(
@@ -201,6 +67,8 @@ class Heartbeat:
         self._progress, self._say = progress or Progress(math.inf), say
         self._stalled = False
         self.lost: set[int] = set()
+        self.gone: StudyGone | None = None
+        self._record: dict[str, Any] = {}  # this worker's row
         self.state = "training"
         self.info: dict[str, Any] = {}
         self.last_error = ""
@@ -208,6 +76,9 @@ class Heartbeat:
         self._ticking = Ticking(self.try_beat, interval, "heartbeat", end=storage.remove_session)
 
     def __enter__(self) -> Heartbeat:
+        with self.storage.transaction() as session:
+            row = session.execute(sa.select(workers).where(workers.c.worker == self.worker)).one_or_none()
+            self._record = {} if row is None else row._asdict()
         self.beat()
         self._ticking.start()
         return self
@@ -225,6 +96,8 @@ class Heartbeat:
         try:
             self.beat()
             self.last_error = ""
+        except StudyGone as error:
+            self.gone = error
         except SQLAlchemyError as error:
             self.last_error = str(error).splitlines()[0]
 
@@ -241,40 +114,35 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Write one beat for the worker and, unless it is stalled, all held trials, in one transaction. Note the trials
-        that are no longer ours.
+        that are no longer ours. Raises StudyGone.
         """
         stalled, held = self._progress.stalled, self.storage.held()
-        lost = set()
+        trial, lost = models.TrialModel, set()
         with self.storage.transaction() as session:
+            self.storage.file.check()
             now = self.storage.now(session)
-            session.execute(
-                workers.update()
-                .where(workers.c.worker == self.worker, workers.c.state != "closing")
-                .values(state="stalled" if stalled else self.state)
-            )
-            session.execute(
-                workers.update()
-                .where(workers.c.worker == self.worker)
-                .values(beat=now, info=json.dumps({**self.info, **memory_counters()}))
-            )
+            if self._record:
+                self.storage.check_study(session, self._record["study_id"])
+            self._write(session, now, "stalled" if stalled else self.state)
             for trial_id, token in sorted(held.items()):
-                ours = (
-                    session.execute(
-                        sa.select(attempts.c.token).where(attempts.c.trial_id == trial_id)
-                    ).scalar_one_or_none()
-                    == token
-                )
-                if ours and not stalled:
-                    session.execute(
-                        attempts.update()
-                        .where(attempts.c.trial_id == trial_id, attempts.c.token == token)
-                        .values(beat=now)
-                    )
-                elif not ours:
+                ours = (attempts.c.trial_id == trial_id) & (attempts.c.token == token)
+                running = sa.exists().where(trial.trial_id == trial_id, trial.state == TrialState.RUNNING)
+                beat = attempts.c.beat if stalled else now
+                changed = session.execute(attempts.update().where(ours, running).values(beat=beat))
+                if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
                     lost.add(trial_id)
         self.beaten = time.monotonic()
         still = self.storage.held()
         self.lost |= {t for t in lost if still.get(t) == held[t]}  # not those that were told or released while this ran
+
+    def _write(self, session: Session, now: float, state: str) -> None:
+        """This worker's record; written again where somebody took this process for dead and deleted it."""
+        own = workers.c.worker == self.worker
+        values = {"beat": now, "info": json.dumps({**self.info, **memory_counters()})}
+        changed = session.execute(workers.update().where(own).values(**values))
+        if self._record and changed.rowcount == 0:  # type: ignore[attr-defined]  # as above
+            session.execute(workers.insert().values(**{**self._record, **values}))
+        session.execute(workers.update().where(own, workers.c.state != "closing").values(state=state))
 
 
 @dataclass(frozen=True)
@@ -326,17 +194,17 @@ def recover_stale(
 ) -> list[Recovered]:
     """Put RUNNING trials whose attempt is dead back to WAITING under their own number.
 
-    Dead: no beat for `grace` seconds by the database's clock, or the recorded process is on this machine and gone. A
-    RUNNING trial
-    that never beat (made by something else than a worker) gets its first beat here. Each trial is changed in one
-    transaction that
-    checks its token, beat and state once more, and notes how the attempt ended (`sweepd:attempts`). A trial that has
+    Dead: no beat for `grace` seconds by the database's clock, or the recorded process belongs to this PID namespace and
+    is gone. A RUNNING trial that no worker holds (another program took it) gets its first beat here. Each trial is
+    changed in one transaction that checks its token, beat and state once more, and notes how the attempt ended
+    (`sweepd:attempts`). A trial that has
     killed `MAX_DEATHS` workers without a new checkpoint is failed instead (`optimize/deaths.py` says what counts).
 
     run_dir: the study's folder, with the crash files.
     """
     trial, recovered = models.TrialModel, []
     with storage.transaction() as session:
+        storage.lock_study(session, study_id)
         now = storage.now(session)
         running = session.execute(
             sa.select(trial.trial_id, trial.number).where(trial.study_id == study_id, trial.state == TrialState.RUNNING)
@@ -350,10 +218,13 @@ def recover_stale(
         known_workers = {w.worker: w for w in list_workers(storage, study_id, session)}
         dead_workers = {name for name, w in known_workers.items() if w.alive is False}
         for row in running:
-            if row.trial_id not in seen:
-                session.execute(
-                    attempts.insert().values(trial_id=row.trial_id, token="", worker="", beat=now, tries=0, rung=0)
-                )
+            known = seen.get(row.trial_id)
+            first = {"token": "", "worker": "", "beat": now}
+            if known is None:
+                session.execute(attempts.insert().values(trial_id=row.trial_id, tries=0, rung=0, **first))
+            elif not known.token and (known.worker or not known.beat):  # older versions left the worker and its beat
+                session.execute(attempts.update().where(attempts.c.trial_id == row.trial_id).values(**first))
+                del seen[row.trial_id]
     held = storage.held()
     for row in running:
         known = seen.get(row.trial_id)
@@ -390,7 +261,7 @@ def recover_stale(
             )
             if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
                 continue
-            session.execute(attempts.update().where(attempts.c.trial_id == row.trial_id).values(token=""))
+            session.execute(attempts.update().where(attempts.c.trial_id == row.trial_id).values(**RELEASED))
             changes: dict[str, Any] = {ATTEMPTS_KEY: history}
             if quarantined:
                 changes["sweepd:reason"] = (
@@ -406,6 +277,7 @@ def recover_stale(
                 for key, value in changes.items()
             )
         recovered.append(Recovered(row.trial_id, row.number, deaths, quarantined, death.how))
+    dead_workers |= {n for n, w in known_workers.items() if w.alive is None and w.beat_age > max(grace, FORGET_SECONDS)}
     if dead_workers:  # kept until here: that they are dead is what freed their trials at once
         with storage.transaction() as session:
             session.execute(workers.delete().where(workers.c.worker.in_(dead_workers)))

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from optimize.outlook import CountLooks, sentence, study_outlook
 from optimize.pause import pause_of
-from optimize.recovery import GRACE_SECONDS, Worker, list_workers
+from optimize.registration import GRACE_SECONDS, Worker, list_workers
 from optimize.study import REASON_KEY, TOTAL_KEY, StudyHandle, best_trial, count_states
 from optimize.telemetry import GpuUse, duration
 

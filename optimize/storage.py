@@ -3,11 +3,10 @@
 What is added, all of it inside transactions of the same database:
 
 - On SQLite every transaction starts with BEGIN IMMEDIATE, in WAL mode with a long busy timeout. Otherwise two workers
-that pop the
-  same WAITING trial both believe that they got it.
+  that pop the same WAITING trial both believe that they got it.
 - A trial is held by an *attempt*: a token in the table `sweepd_attempts`. Every write to a held trial first checks, in
-its own
-  transaction, that the token is still there, and raises `TrialLost` if the trial was given to someone else meanwhile.
+  its own transaction, that the token is still there and the trial RUNNING, and raises `TrialLost` otherwise.
+- A study that was deleted is noticed (`StudyGone`), also where its id was given to another one since.
 - The total of trials is exact: a trial is created, or a waiting one taken, in the transaction that counts them.
 - The database's clock times heartbeats, so the clocks of the workers do not matter.
 """
@@ -18,7 +17,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -37,36 +36,15 @@ from envs.database_url import database_url, hide_password
 from envs.errors import InputError, TryAgainLater
 from envs.invocation import install_extra
 from envs.study_folder import RUNS
+from optimize.gone import DatabaseFile, StudyGone
 from optimize.patience import Patience, is_away, patient, reason_of
+from optimize.tables import RELEASED, attempts, delete_orphans, make_tables
 
-_metadata = sa.MetaData()
-attempts = sa.Table(
-    "sweepd_attempts",
-    _metadata,
-    sa.Column("trial_id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("token", sa.String(64), nullable=False),  # "" while nobody holds the trial
-    sa.Column("worker", sa.String(64), nullable=False),
-    sa.Column("beat", sa.Float, nullable=False),  # seconds since the epoch, by the database's clock
-    sa.Column("tries", sa.Integer, nullable=False),  # not used any longer
-    sa.Column("rung", sa.Integer, nullable=False),  # rungs reached so far
-)
-workers = sa.Table(
-    "sweepd_workers",
-    _metadata,
-    sa.Column("worker", sa.String(64), primary_key=True),
-    sa.Column("study_id", sa.Integer, nullable=False, index=True),
-    sa.Column("host", sa.String(256), nullable=False),
-    sa.Column("pid", sa.Integer, nullable=False),
-    sa.Column("started", sa.String(128), nullable=False),  # start of the process, so that a reused pid is told apart
-    sa.Column("alongside", sa.Boolean, nullable=False),
-    sa.Column("state", sa.String(32), nullable=False),
-    sa.Column("beat", sa.Float, nullable=False),
-    sa.Column("info", sa.Text, nullable=False),  # JSON: device, num_envs, steps_per_second
-)
+UID_KEY = "sweepd:uid"  # study attribute: tells a study from another one that was given its name or its id
 
 
 class TrialLost(Exception):
-    """The trial was given to another worker, or finished by someone else: drop the copy held here."""
+    """The trial was given to another worker, finished by another program, or deleted: drop the copy held here."""
 
     def __init__(self, trial_id: int) -> None:
         super().__init__(f"trial with id {trial_id} is no longer held by this worker")
@@ -91,6 +69,8 @@ class StudyStorage(RDBStorage):
         self.patience = Patience()
         self._tokens: dict[int, str] = {}
         self._gone: set[int] = set()
+        self._studies: dict[int, tuple[str, str]] = {}
+        self.file = DatabaseFile(url)
         options: dict[str, Any] = {"pool_pre_ping": True}
         if url.startswith("sqlite"):
             options = {"connect_args": {"timeout": busy_timeout}}
@@ -100,6 +80,10 @@ class StudyStorage(RDBStorage):
         super().__init__(url, engine_kwargs=options, skip_table_creation=read_only)
         if url.startswith("sqlite"):
             begin = "BEGIN IMMEDIATE" if immediate and not read_only else "BEGIN"
+
+            @sa.event.listens_for(self.engine, "do_connect")
+            def _no_new_file(*_: Any) -> None:
+                self.file.check()  # SQLite would make an empty one
 
             @sa.event.listens_for(self.engine, "connect")
             def _explicit_transactions(connection: Any, _record: Any) -> None:
@@ -111,7 +95,8 @@ class StudyStorage(RDBStorage):
 
             self.engine.dispose()  # connections opened while the tables were made lack the two listeners
         if not read_only:
-            _metadata.create_all(self.engine)
+            make_tables(self.engine, tidy=immediate)
+            self.file.remember()
         self._now: sa.ColumnElement[float] = (
             sa.literal_column("(julianday('now') - 2440587.5) * 86400.0")
             if self.engine.dialect.name == "sqlite"
@@ -143,6 +128,11 @@ class StudyStorage(RDBStorage):
         """Seconds since the epoch by the database's clock."""
         return float(session.execute(sa.select(self._now)).scalar_one())
 
+    def tidy(self) -> None:
+        """Delete what is left of deleted trials and studies, where that is possible now."""
+        with suppress(sa.exc.SQLAlchemyError, StudyGone), self.engine.begin() as connection:
+            delete_orphans(connection)
+
     # -- holding trials
     # -------------------------------------------------------------------------------------------------------
 
@@ -155,17 +145,48 @@ class StudyStorage(RDBStorage):
         self._tokens.pop(trial_id, None)
         self._gone.add(trial_id)
 
+    def give_up(self, trial_id: int) -> str:
+        """Let go of a trial that turned out to be lost. Returns what became of it, in words."""
+        token = self._tokens.get(trial_id)
+        self.drop(trial_id)
+        trial = models.TrialModel
+        with self.transaction() as session:
+            state = session.execute(sa.select(trial.state).where(trial.trial_id == trial_id)).scalar_one_or_none()
+            ours = (attempts.c.trial_id == trial_id) & (attempts.c.token == token)
+            # The attempt is still ours where a program changed the state that does not know of attempts.
+            unnoticed = session.execute(attempts.update().where(ours).values(**RELEASED)).rowcount == 1  # type: ignore[attr-defined]
+        if state is None:
+            return "was deleted"
+        if unnoticed and state.is_finished():
+            return f"was told {state.name} by another program"
+        return "was given to another worker"
+
     def _took(self, trial_id: int, token: str) -> None:
         self._gone.discard(trial_id)
         self._tokens[trial_id] = token
 
+    def known_as(self, study_id: int, name: str, uid: str) -> None:
+        """Tell which study is meant by this id, for `check_study`."""
+        self._studies[study_id] = (name, uid)
+
+    def check_study(self, session: Session, study_id: int, *, lock: bool = False) -> None:
+        """Raise StudyGone where the study was deleted, or its id given to another one since."""
+        self.file.check()
+        study, attribute = models.StudyModel, models.StudyUserAttributeModel
+        query = sa.select(study.study_id).where(study.study_id == study_id)
+        found = session.execute(query.with_for_update() if lock else query).scalar_one_or_none()
+        name, uid = self._studies.get(study_id, (str(study_id), None))
+        if found is not None and uid is not None:
+            query = sa.select(attribute.value_json).where(attribute.study_id == study_id, attribute.key == UID_KEY)
+            found = session.execute(query).scalar_one_or_none() == json.dumps(uid) or None
+        if found is None:
+            raise StudyGone(f"study {name!r} was deleted from its database while this process worked on it")
+
     def lock_study(self, session: Session, study_id: int) -> None:
         """Serialise what follows in this transaction with every other that locks the study (on SQLite BEGIN IMMEDIATE
-        did already).
+        did already). Raises StudyGone.
         """
-        session.execute(
-            sa.select(models.StudyModel.study_id).where(models.StudyModel.study_id == study_id).with_for_update()
-        ).scalar_one()
+        self.check_study(session, study_id, lock=True)
 
     def _count(self, session: Session, study_id: int, states: Sequence[TrialState]) -> int:
         trial = models.TrialModel
@@ -205,6 +226,7 @@ class StudyStorage(RDBStorage):
             trial.number = trial.count_past_trials(session)
             session.flush()
             trial_id = int(trial.trial_id)
+            session.execute(attempts.delete().where(attempts.c.trial_id == trial_id))  # of a deleted trial of this id
             token = self._hold(session, trial_id, worker)
         self._took(trial_id, token)
         return trial_id
@@ -239,11 +261,14 @@ class StudyStorage(RDBStorage):
     # --------------------------------------------------------------------------------------------------------
 
     def _check_token(self, session: Session, trial_id: int) -> None:
-        token = self._tokens.get(trial_id)
+        token, trial = self._tokens.get(trial_id), models.TrialModel
         stored = session.execute(
-            sa.select(attempts.c.token).where(attempts.c.trial_id == trial_id).with_for_update()
-        ).scalar_one_or_none()
-        if token is None or stored != token:
+            sa.select(attempts.c.token, trial.state)
+            .join(trial, trial.trial_id == attempts.c.trial_id)
+            .where(attempts.c.trial_id == trial_id)
+            .with_for_update()
+        ).one_or_none()
+        if token is None or stored is None or tuple(stored) != (token, TrialState.RUNNING):
             raise TrialLost(trial_id)
 
     def holds(self, trial_id: int) -> bool:
@@ -310,7 +335,7 @@ class StudyStorage(RDBStorage):
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
         with self._fence(trial_id) as session:
             if session is not None and state != TrialState.RUNNING:
-                session.execute(attempts.update().where(attempts.c.trial_id == trial_id).values(token=""))
+                session.execute(attempts.update().where(attempts.c.trial_id == trial_id).values(**RELEASED))
             done = super().set_trial_state_values(trial_id, state, values)
         if state != TrialState.RUNNING and trial_id in self._tokens:
             self.drop(trial_id)

@@ -24,13 +24,14 @@ from envs.streams import derive_seed
 from envs.study_folder import FOLDER_KEY, recorded_folder, study_folder
 from optimize.checkpoint import CHECKPOINT_KEY
 from optimize.deaths import is_suspect
+from optimize.gone import StudyGone
 from optimize.pruning import make_pruner, make_sampler
 from optimize.search_space import SearchSpace, Settings
 from optimize.spec import SPEC_KEY, StudySpec
-from optimize.storage import StudyStorage, TrialLost, require_study
+from optimize.storage import UID_KEY, StudyStorage, TrialLost, require_study
 from optimize.study_cache import StudyCache
 
-UID_KEY, FLAGS_KEY = "sweepd:uid", "sweepd:flags"
+FLAGS_KEY = "sweepd:flags"
 REASON_KEY = "sweepd:reason"
 TOTAL_KEY = "sweepd:total"  # finished trials that the last worker was asked for
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
@@ -110,6 +111,8 @@ class StudyHandle:
         attributes = storage.get_study_user_attrs(self.study_id)
         if SPEC_KEY not in attributes:
             raise InputError(f"--study-name {name!r} is an Optuna study, but not one of sweepd; choose another name")
+        if uid := attributes.get(UID_KEY):
+            storage.known_as(self.study_id, name, uid)
         self.spec = StudySpec.from_json(attributes[SPEC_KEY])
         self.space: SearchSpace = self.spec.search_space
         self.run_dir = study_folder(storage.url, attributes, runs_dir)
@@ -126,6 +129,17 @@ class StudyHandle:
     def trials(self) -> list[optuna.trial.FrozenTrial]:
         """All trials, freshly read, in order of number. Do not modify them."""
         return self.study.get_trials(deepcopy=False)
+
+    def gone(self) -> StudyGone | None:
+        """What says that the study or its database was deleted; None where it is there, or cannot be asked now."""
+        try:
+            with self.storage.transaction() as session:
+                self.storage.check_study(session, self.study_id)
+        except StudyGone as error:
+            return error
+        except sa.exc.SQLAlchemyError:
+            pass
+        return None
 
     def counts(self) -> dict[str, int]:
         """Trials by state name."""
@@ -256,7 +270,12 @@ class StudyHandle:
         self.storage.set_trial_state_values(trial_id, TrialState.WAITING)
 
     def _tell(self, trial_id: int, state: TrialState, value: float | None = None) -> None:
-        self.study.tell(self.storage.get_trial(trial_id).number, value, state=state)
+        try:
+            self.study.tell(self.storage.get_trial(trial_id).number, value, state=state)
+        except (KeyError, ValueError, optuna.exceptions.UpdateFinishedTrialError):
+            if self.storage.holds(trial_id):
+                raise
+            raise TrialLost(trial_id) from None
 
 
 def best_trial(handle: StudyHandle) -> FrozenTrial | None:

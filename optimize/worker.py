@@ -21,20 +21,13 @@ from envs.supervisor import Supervisor
 from optimize.checkpoint import describe_rollouts
 from optimize.deaths import CrashFile
 from optimize.experiment import Evaluation, Experiment
+from optimize.gone import StudyGone
 from optimize.measure import make_chunks
 from optimize.metrics import serving_metrics
 from optimize.pause import PauseWatch
 from optimize.records import Records
-from optimize.recovery import (
-    BEAT_SECONDS,
-    GRACE_SECONDS,
-    Heartbeat,
-    claim_closing,
-    crash_file,
-    leave,
-    recover_stale,
-    register_worker,
-)
+from optimize.recovery import BEAT_SECONDS, Heartbeat, crash_file, recover_stale
+from optimize.registration import GRACE_SECONDS, claim_closing, leave, register_worker
 from optimize.sharing import DeviceShare, device_key, keep_to
 from optimize.stall import STALL_SECONDS, Progress
 from optimize.stopping import Life, MemoryLimit, StopRequest, start_again
@@ -145,11 +138,11 @@ class Worker:
                     self.heartbeat.state = "training"
                     self.batches.append(len(plans))
                     self._batch(plans)
-                elif self.telemetry.counts["RUNNING"] and self.telemetry.done < self.options.total:
+                elif self.telemetry.done >= self.options.total:
+                    return Outcome.DONE
+                else:  # others train the last trials, or have just put one back
                     with self.phases("waiting"):
                         self._wait()
-                else:
-                    return Outcome.DONE
         return Outcome.STOPPED
 
     def _recover(self) -> None:
@@ -177,7 +170,10 @@ class Worker:
             telemetry.best = (float(best.value or 0.0), best.number)
 
     def _wait(self) -> None:
-        """The last trials run elsewhere: stay, to take them over should their worker die."""
+        """The last trials run elsewhere: stay, to take them over if their worker dies or puts them back."""
+        if not self.telemetry.counts["RUNNING"]:
+            self._sleep()
+            return
         if self.heartbeat.state != "waiting":
             self.telemetry.say("waiting for the trials that other workers are training")
             self._idle("waiting", "waiting for other workers")
@@ -213,6 +209,7 @@ class Worker:
         self.supervisor.alive(self.telemetry.line)
 
     def _sleep(self) -> None:
+        self._raise_if_gone()
         self._alive()
         time.sleep(0.1)
 
@@ -272,6 +269,7 @@ class Worker:
                     with self.phases("evaluation"):
                         evaluations = trainer.evaluate(trainings)
                 except Interrupted:
+                    self._raise_if_gone()
                     if not self._stop_or_pause():
                         trainings = self._without_lost(trainings)
                         continue
@@ -286,12 +284,16 @@ class Worker:
                         self._put_back(training, with_checkpoint=False)  # the rung's has just been written
                     return
         except TryAgainLater:
+            if self.handle.gone():
+                raise
             # The database cannot be told: the heartbeats stop, and files keep what was learned meanwhile.
             for training in trainings:
                 self.records.keep(training)
             raise
         except BaseException:
-            # The machine's trouble, not the trials': they wait for whoever comes next, from their last checkpoints.
+            if self.handle.gone():  # there is nothing to put the trials back into
+                raise
+            # The machine's trouble, not the trials': they wait for the next worker, from their last checkpoints.
             with suppress(Exception):  # one error is enough
                 self.records.wait()
             for training in trainings:
@@ -314,7 +316,12 @@ class Worker:
     def _asked_to_stop(self) -> bool:
         """Asked while an access to the database is tried again."""
         self._alive()
+        self._raise_if_gone()
         return self.stop()
+
+    def _raise_if_gone(self) -> None:
+        if self.heartbeat.gone is not None:
+            raise self.heartbeat.gone
 
     def _stop_or_pause(self) -> bool:
         return self.stop() or self.pause.paused
@@ -325,7 +332,7 @@ class Worker:
         before, self._asked = self._asked, time.monotonic()
         if self._asked - before > self.options.grace_seconds / 2:
             self.heartbeat.try_beat()  # this process may have been asleep: are its trials still its own?
-        return self._stop_or_pause() or bool(self.heartbeat.lost)
+        return self._stop_or_pause() or bool(self.heartbeat.lost) or self.heartbeat.gone is not None
 
     def _without_lost(self, trainings: list[Training]) -> list[Training]:
         lost, self.heartbeat.lost = set(self.heartbeat.lost), set()
@@ -338,10 +345,9 @@ class Worker:
         return kept
 
     def _drop(self, training: Training) -> None:
-        self.handle.storage.drop(training.plan.trial_id)
-        self.telemetry.say(
-            f"trial {training.plan.number} was given to another worker meanwhile; its copy here is dropped"
-        )
+        fate = self.handle.storage.give_up(training.plan.trial_id)
+        self.telemetry.say(f"trial {training.plan.number} {fate} meanwhile; its copy here is dropped")
+        self.records.dropped(training)
 
     def _describe(self, plans: list[Plan], rung: int) -> None:
         """Say what is in training from now on, also where it is read should this process die. rung: 0 while the
@@ -387,6 +393,7 @@ class Worker:
         """All report, then all are judged; the pruned and the complete leave, the rest is checkpointed and goes on."""
         with self.phases("files"):
             self.records.wait()  # what was begun a rung ago is long done, and what went wrong with it is heard here
+            self.records.look_after_folder()
         rate = trainer.steps / max(trainer.seconds, 1e-9)
         standing: list[tuple[Training, Evaluation]] = []
         for training, evaluation in zip(trainings, evaluations, strict=True):
@@ -491,10 +498,30 @@ def work(
     on_new_best: OnNewBest | None = None,
 ) -> bool:
     """Register, work to the study's total, sum up, and hand over to `after_study`. False where it was asked to stop
-    before.
+    before. Raises StudyGone where the study or its database was deleted meanwhile.
 
     on_new_best: called between batches whenever the study has a new best trial.
     """
+    try:
+        return _work(handle, experiment, options, console, after_study, on_new_best)
+    except Exception as error:
+        # A deleted study shows in many ways: a missing row, a missing table, a refused reference.
+        gone = handle.gone()
+        if gone is None:
+            raise
+        handle.storage.tidy()
+        files = f"; its files in {handle.run_dir} are left as they are" if handle.run_dir.exists() else ""
+        raise StudyGone(f"{gone}: this worker stops{files}") from error
+
+
+def _work(
+    handle: StudyHandle,
+    experiment: Experiment,
+    options: WorkerOptions,
+    console: Console,
+    after_study: AfterStudy | None,
+    on_new_best: OnNewBest | None,
+) -> bool:
     telemetry = Telemetry(console, handle.name, experiment.device)
     telemetry.total = options.total
     telemetry.steps_per_trial = experiment.members * handle.spec.rollouts * handle.spec.transitions

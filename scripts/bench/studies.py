@@ -17,7 +17,7 @@ from envs.crypto.bars import Bars, load_bars
 from envs.crypto.demo_market import make_demo_market
 from optimize.crypto_experiment import CryptoExperiment
 from optimize.freeze import open_study
-from optimize.recovery import leave, register_worker
+from optimize.registration import leave, register_worker
 from optimize.request import Request
 from optimize.search_space import SearchSpace
 from optimize.stopping import StopRequest

@@ -33,8 +33,9 @@ from envs.crypto.bars import write_bars
 from envs.crypto.demo_market import make_planted_market
 from optimize import actions
 from optimize.crypto_experiment import CryptoExperiment, load_study_bars
-from optimize.storage import attempts, open_storage
+from optimize.storage import open_storage
 from optimize.study import Plan, StudyHandle
+from optimize.tables import attempts
 from optimize.trial_batch import Trainer
 from optimize.worker import Worker, WorkerOptions
 from tests.optimize.conftest import SPACE, TRAIN, run_command

@@ -27,8 +27,10 @@ from optimize.deaths import (
     read_crash,
 )
 from optimize.processes import namespace
-from optimize.recovery import Heartbeat, crash_file, recover_stale, register_worker
-from optimize.storage import StudyStorage, open_storage, storage_url, workers
+from optimize.recovery import Heartbeat, crash_file, recover_stale
+from optimize.registration import register_worker
+from optimize.storage import StudyStorage, open_storage, storage_url
+from optimize.tables import workers
 
 CRASH = """
 import os, signal, sys, threading

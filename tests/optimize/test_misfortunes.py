@@ -25,9 +25,11 @@ from envs.errors import RunError
 from optimize import actions, launch
 from optimize.deaths import ATTEMPTS_KEY, MAX_DEATHS
 from optimize.patience import is_away
-from optimize.recovery import Heartbeat, list_workers, recover_stale, register_worker
+from optimize.recovery import Heartbeat, recover_stale
+from optimize.registration import list_workers, register_worker
 from optimize.stall import FACTOR, Progress
-from optimize.storage import attempts, open_storage, storage_url
+from optimize.storage import open_storage, storage_url
+from optimize.tables import attempts
 from optimize.trial_batch import Trainer
 from optimize.worker import Worker as TrainingWorker
 from optimize.worker import WorkerOptions

@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 
 from optimize import worker as worker_module
 from optimize.pause import PauseWatch, pause_study, resume_study
-from optimize.recovery import Worker, list_workers
+from optimize.registration import Worker, list_workers
 from optimize.storage import open_storage, storage_url
 from optimize.study import StudyHandle
 from tests.optimize.conftest import Sweepd

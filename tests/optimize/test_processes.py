@@ -18,14 +18,17 @@ import pytest
 
 from optimize import processes
 from optimize.processes import identity, is_running, namespace, started
-from optimize.recovery import Worker, claim_closing, list_workers, recover_stale, register_worker
-from optimize.storage import StudyStorage, open_storage, storage_url, workers
+from optimize.recovery import recover_stale
+from optimize.registration import Worker, claim_closing, list_workers, register_worker
+from optimize.storage import StudyStorage, open_storage, storage_url
+from optimize.tables import workers
 
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 # Registers as a worker, claims a trial, says under which pid, and lives until its input ends.
 CONTAINER = """
 import json, os, signal, sys
-from optimize.recovery import list_workers, recover_stale, register_worker
+from optimize.recovery import recover_stale
+from optimize.registration import list_workers, register_worker
 from optimize.storage import open_storage
 storage = open_storage(sys.argv[1])
 study = storage.get_study_id_from_name("s")

@@ -16,22 +16,10 @@ from optuna.trial import TrialState
 from envs.database_file import NETWORK_FILE_SYSTEMS, file_system_of
 from envs.errors import InputError, TryAgainLater
 from optimize.processes import identity, namespace
-from optimize.recovery import (
-    Heartbeat,
-    claim_closing,
-    leave,
-    list_workers,
-    recover_stale,
-    register_worker,
-)
-from optimize.storage import (
-    StudyStorage,
-    TrialLost,
-    attempts,
-    open_storage,
-    storage_url,
-    workers,
-)
+from optimize.recovery import Heartbeat, recover_stale
+from optimize.registration import claim_closing, leave, list_workers, register_worker
+from optimize.storage import StudyStorage, TrialLost, open_storage, storage_url
+from optimize.tables import attempts, workers
 from tests.postgres_server import PostgresServer
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
