@@ -108,6 +108,8 @@ def _train(
             f"--study-name {name!r} is not right; use letters, digits, - and _ (it names a folder, too), at most 100"
         )
     device = choose_device(flags["gpu"])
+    if flags["study_name"] is not None:
+        flags = {**flags, **{flag: value for flag, value in _subject_of(flags, name).items() if flag not in given}}
     request = _request(flags, given)
     check_request(request)
     if made_up:
@@ -132,6 +134,18 @@ def _train(
     options = WorkerOptions(flags["n_trials"], flags["alongside"], flags["metrics_port"], limit)
     deploy = (after_study, on_new_best) if flags["auto_deploy"] else (None, None)
     return work(handle, experiment, options, console, *deploy)
+
+
+def _subject_of(flags: dict[str, Any], name: str) -> dict[str, str]:
+    """--env and --algo of an existing study, so that its name alone suffices to join it.
+
+    Empty where there is none, and where the database cannot be used: that is said when it is opened for training.
+    """
+    try:
+        spec = StudyHandle(open_storage(storage_url(flags["storage"], flags["runs_dir"]), read_only=True), name).spec
+    except (InputError, RunError):
+        return {}
+    return {"env": spec.environment, "algo": spec.algorithm}
 
 
 def _studies(flags: dict[str, Any]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import re
@@ -115,12 +116,26 @@ def test_numbers_that_no_game_can_have_are_refused(refuse: Refuse, flag: str, nu
     assert f"{flag} {number}" in refuse("train", "--env", "cartpole", "--study-name", "c", flag, number)
 
 
+def test_a_study_of_a_game_is_joined_by_its_name_alone(market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(market)
+    joined: list[int] = []
+    monkeypatch.setattr(actions, "work", lambda _handle, _experiment, options, *_: joined.append(options.total))
+    words = ["--budget", "192", "--rungs", "3", "--horizon", "16", "--n-envs", "2", "--threads", "1", "--gpu", "cpu"]
+    for more in (["--env", "cartpole", "--algo", "d3qn", *words], ["--n-trials", "80"]):
+        CliRunner().invoke(search_app(), ["train", "--study-name", "c", *more], catch_exceptions=False)
+    assert joined == [40, 80]
+    other = CliRunner().invoke(search_app(), ["train", "--study-name", "c", "--env", "crypto", "--data-dir", "bars"])
+    assert isinstance(other.exception, InputError)
+    misplaced = CliRunner().invoke(search_app(), ["train", "--study-name", "c", "--fee", "0.1"])
+    assert "--fee is for --env crypto, and --env is cartpole" in str(misplaced.exception)
+
+
 def test_without_data_a_new_study_is_refused(refuse: Refuse) -> None:
     assert "--data-dir is missing" in refuse("train", "--study-name", "new")
 
 
 def test_a_locked_database_is_refused(refuse: Refuse, market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actions, "open_storage", lambda url: open_storage(url, busy_timeout=0.2))
+    monkeypatch.setattr(actions, "open_storage", functools.partial(open_storage, busy_timeout=0.2))
     holder = sqlite3.connect(market / "s.db", isolation_level=None)
     holder.execute("CREATE TABLE t (x)")
     holder.execute("BEGIN EXCLUSIVE")
