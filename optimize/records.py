@@ -75,6 +75,7 @@ class Records:
 
     def look_after_folder(self) -> None:
         """Say where the study's folder was deleted. It is made again: what the trials in hand need is in memory."""
+        self.handle.storage.file.check()
         if self._made_folder():
             lost = sum(trial.state == TrialState.COMPLETE for trial in self.handle.trials())
             files = f"; the files of {lost} complete trial(s) are lost" if lost else ""
@@ -151,6 +152,7 @@ class Records:
 
         def write() -> None:
             """The file, then its record under the attempt's token; only then is the one before superfluous."""
+            storage.file.check()  # no folder is made again for a database that was deleted with it
             before = [old for old in path.parent.glob("checkpoint-*.safetensors") if old != path]
             sha256 = write_checkpoint(path, content)
             recorded = {

@@ -261,6 +261,7 @@ class StudyStorage(RDBStorage):
     # --------------------------------------------------------------------------------------------------------
 
     def _check_token(self, session: Session, trial_id: int) -> None:
+        self.file.check()  # an open connection would write into the deleted file
         token, trial = self._tokens.get(trial_id), models.TrialModel
         stored = session.execute(
             sa.select(attempts.c.token, trial.state)

@@ -234,6 +234,8 @@ def test_workers_that_cannot_be_seen_are_forgotten_after_an_hour_of_silence(stor
 def test_a_database_file_that_is_no_longer_there_is_noticed(storage: StudyStorage, tmp_path: Path, how: str) -> None:
     study = _make_study(storage, "a")
     name = register_worker(storage, study, alongside=False, say=lambda _: None)
+    trial = storage.claim_new(study, name, 1)
+    assert trial is not None
     with Heartbeat(storage, name, interval=60) as heartbeat:
         if how == "moved":
             (tmp_path / "s.db").rename(tmp_path / "t.db")
@@ -246,8 +248,13 @@ def test_a_database_file_that_is_no_longer_there_is_noticed(storage: StudyStorag
         assert heartbeat.gone is not None
         said = "replaced by another file" if how == "replaced" else "deleted or moved"
         assert f"{tmp_path / 's.db'} was {said}" in str(heartbeat.gone)
-        with pytest.raises(StudyGone):
-            storage.claim_new(study, name, 1)
+        for use in (
+            lambda: storage.claim_new(study, name, 1),
+            lambda: storage.set_trial_user_attr(trial, "a", 1),
+            lambda: storage.set_trial_state_values(trial, TrialState.WAITING),
+        ):
+            with pytest.raises(StudyGone):
+                use()
         storage.engine.dispose()
         with pytest.raises(StudyGone):
             storage.get_all_studies()
