@@ -1,11 +1,12 @@
 """Two layers of convolutions before the networks of all members, for observations that are images.
 
-A smaller relative of the network of Mnih et al. (2015): filters and strides by the image's size. All members' filters
-run as one grouped convolution, a group per member, so no member's numbers depend on another's.
+A smaller relative of the network of Mnih et al. (2015): filters and strides by the image's size. A layer is a batched
+matrix product, one matrix per member, so no member's numbers depend on another's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ _SIZES = {
     24: ((16, 4, 2), (32, 3, 2)),
     5: ((16, 3, 1), (32, 3, 2)),
 }
+_PATCHES = 2**19  # numbers in the patches that are made together, per member
 
 
 class Layer(NamedTuple):
@@ -70,6 +72,10 @@ def pixels(obs: Tensor, avg: Tensor, std: Tensor) -> Tensor:
 class Convolutions:
     """The layers of K networks of each of G members: actors, critics, or both. Remembers what `backward` needs.
 
+    Each layer is a batched matrix product of patches and filters. (oneDNN's convolutions give other bits with other
+    numbers of threads on processors without AVX-512: measured, torch 2.13.) Patches are made for a few rows at a time,
+    to bound memory; how many depends on the image's size alone, so neither slots nor company change a number.
+
     filters[l] (K * G, channels, filter size), biases[l] (K * G, 1, channels), kind by kind.
     """
 
@@ -78,33 +84,75 @@ class Convolutions:
 
     def forward(self, filters: list[Tensor], biases: list[Tensor], images: Tensor) -> Tensor:
         """images as `pixels` gives them. Returns (K * G, rows, features)."""
-        slots, kinds = self._slots, filters[0].shape[0] // self._slots
-        plane = images.view(images.shape[0], -1, *self._image[1:])
-        self._planes, self._filters, self._groups = [plane], [], [slots, slots * kinds]
-        for layer, weight, bias, groups in zip(self._layers, filters, biases, self._groups, strict=True):
-            # Member by member, each with its kinds side by side: so both read the member's image in the first layer.
-            size = (-1, layer.channels_in, layer.kernel, layer.kernel)
-            by_member = [leaf.view(kinds, slots, *leaf.shape[1:]).transpose(0, 1) for leaf in (weight, bias)]
-            self._filters.append(by_member[0].reshape(size))
-            plane = torch.conv2d(
-                plane, self._filters[-1], by_member[1].reshape(-1), layer.stride, groups=groups
-            ).relu_()
-            self._planes.append(plane)
-        rows = plane.shape[0]
-        return plane.view(rows, slots, kinds, -1).permute(2, 1, 0, 3).reshape(kinds * slots, rows, -1)
+        slots, networks, rows = self._slots, filters[0].shape[0], images.shape[0]
+        # (G or K * G, rows, height, width, channels): whole runs of numbers are copied into a patch.
+        self._planes = [images.view(rows, slots, *self._image).permute(1, 0, 3, 4, 2).contiguous()]
+        self._filters = []
+        for layer, weight, bias in zip(self._layers, filters, biases, strict=True):
+            below, last = self._planes[-1], _channels_last(weight, layer)
+            plane = images.new_empty(networks, rows, layer.height, layer.width, layer.channels)
+            for part in self._parts(layer, rows):
+                patches = _patches(below[:, part], layer)
+                for kind in range(0, networks, len(below)):  # both kinds read the member's image in the first layer
+                    own = slice(kind, kind + len(below))
+                    out = torch.baddbmm(bias[own], patches, last[own].mT)
+                    plane[own, part] = out.view(len(below), -1, *plane.shape[2:])
+            self._planes.append(plane.relu_())
+            self._filters.append(last)
+        return self._planes[-1].movedim(-1, 2).reshape(networks, rows, -1)
 
     def backward(self, d_features: Tensor, d_filters: list[Tensor], d_biases: list[Tensor]) -> None:
         """d_features (K * G, rows, features) of what `forward` returned last; writes those of filters and biases."""
-        slots, kinds = self._slots, d_features.shape[0] // self._slots
-        delta = d_features.view(kinds, slots, *d_features.shape[1:]).permute(2, 1, 0, 3).reshape(self._planes[-1].shape)
+        networks, rows = d_features.shape[:2]
+        last = self._layers[-1]
+        delta = d_features.view(networks, rows, last.channels, last.height, last.width).movedim(2, -1)
         for index in range(len(self._layers) - 1, -1, -1):
-            layer, groups, below = self._layers[index], self._groups[index], self._planes[index]
-            delta = torch.where(self._planes[index + 1] > 0, delta, 0.0)
-            d_below, d_weight, d_bias = torch.ops.aten.convolution_backward(
-                delta, below, self._filters[index], [kinds * slots * layer.channels], [layer.stride] * 2, [0, 0],
-                [1, 1], False, [0, 0], groups, [index > 0, True, True],
-            )  # fmt: skip
-            for source, into in ((d_weight, d_filters[index]), (d_bias, d_biases[index])):
-                by_member = source.view(slots, kinds, *into.shape[1:])
-                into.view(kinds, slots, *into.shape[1:]).copy_(by_member.transpose(0, 1))
+            layer, below, weight = self._layers[index], self._planes[index], self._filters[index]
+            above, d_weight = self._planes[index + 1], torch.zeros_like(weight)
+            d_below = torch.zeros_like(below)
+            d_biases[index].zero_()
+            for part in self._parts(layer, rows):
+                d_out = torch.where(above[:, part] > 0, delta[:, part], 0.0).view(networks, -1, layer.channels)
+                patches, ones = _patches(below[:, part], layer), d_out.new_ones(networks, 1, d_out.shape[1])
+                d_biases[index].baddbmm_(ones, d_out)
+                for kind in range(0, networks, len(below)):
+                    own = slice(kind, kind + len(below))
+                    d_weight[own].baddbmm_(d_out[own].mT, patches)
+                if index:
+                    _add_patches(torch.bmm(d_out, weight), d_below[:, part], layer)
+            into = d_filters[index].view(networks, layer.channels, layer.channels_in, layer.kernel, layer.kernel)
+            into.copy_(d_weight.view(networks, layer.channels, layer.kernel, layer.kernel, -1).movedim(-1, 2))
             delta = d_below
+
+    def _parts(self, layer: Layer, rows: int) -> Iterator[slice]:
+        """The rows whose patches are made together."""
+        size = max(1, _PATCHES // (layer.height * layer.width * layer.filter_size))
+        return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
+
+
+def _channels_last(weight: Tensor, layer: Layer) -> Tensor:
+    """Filters (N, channels, filter size) with their numbers in the order of patches."""
+    size = len(weight), layer.channels, layer.channels_in, layer.kernel, layer.kernel
+    return weight.view(size).movedim(2, -1).reshape(weight.shape)
+
+
+def _patches(planes: Tensor, layer: Layer) -> Tensor:
+    """What each place of a layer's output reads: (N, rows * places, filter size) of (N, rows, height, width, …)."""
+    network, row, line, place, _ = planes.stride()
+    windows = planes.as_strided(
+        (*planes.shape[:2], layer.height, layer.width, layer.kernel, layer.kernel * layer.channels_in),
+        (network, row, layer.stride * line, layer.stride * place, line, 1),
+        planes.storage_offset(),
+    )
+    return windows.reshape(len(planes), -1, layer.filter_size)
+
+
+def _add_patches(d_patches: Tensor, planes: Tensor, layer: Layer) -> None:
+    """Add gradients of patches to those of the places that they were read from."""
+    size = *planes.shape[:2], layer.height, layer.width, layer.kernel, layer.kernel, layer.channels_in
+    parts, step = d_patches.view(size), layer.stride
+    for down in range(layer.kernel):
+        lines = slice(down, down + step * (layer.height - 1) + 1, step)
+        for right in range(layer.kernel):
+            places = slice(right, right + step * (layer.width - 1) + 1, step)
+            planes[:, :, lines, places] += parts[:, :, :, :, down, right]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,10 @@ from tests.postgres_server import NoServer, PostgresServer
 # A busy machine is slow now and then; only wrong answers shall fail a property.
 settings.register_profile("sweepd", deadline=None)
 settings.load_profile("sweepd")
+
+# Threads that wait for each other sleep: where several test processes share the cores, spinning takes time from others.
+# OpenMP reads it when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

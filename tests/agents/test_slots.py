@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-from agents.distributions import distribution_of
+from agents.distributions import distribution_of, log_softmax
 from agents.networks import Shape, new_gradients
 from agents.recurrence import _sigmoid
 
@@ -25,7 +25,7 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "lerp": lambda x, y: torch.lerp(x, y, _sigmoid(x + y)),
     "addcmul": lambda x, y: torch.addcmul(x, y, x),
     "division": lambda x, y: x / y,
-    "log_softmax": lambda x, _: torch.log_softmax(x, -1),
+    "log_softmax": lambda x, _: log_softmax(x),
     "cumsum": lambda x, _: x.exp().cumsum(-1),
     "smooth_l1_loss": lambda x, y: smooth_l1_loss(x, y, reduction="none"),
     "sum of columns": lambda x, _: x.sum(-1),
