@@ -16,7 +16,7 @@ CPU, CARD = torch.device("cpu"), torch.device("cuda:0")
 @pytest.fixture(autouse=True)
 def _full_again() -> Iterator[None]:
     yield
-    torch.set_float32_matmul_precision("highest")
+    set_precision("fp32", CPU)
 
 
 def test_each_precision_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +28,23 @@ def test_each_precision_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     ):  # fmt: skip
         set_precision(name, device)
         assert torch.get_float32_matmul_precision() == setting
+
+
+def test_convolutions_and_recurrent_layers_follow_the_choice_and_are_deterministic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By default torch has cuDNN compute them in TF32, with algorithms that need not be deterministic."""
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    cudnn, onednn = torch.backends.cudnn, torch.backends.mkldnn
+    for name, device in (("fp32", CPU), ("tf32", CARD), ("fp32", CARD)):
+        cudnn.deterministic, cudnn.benchmark = False, True
+        set_precision(name, device)
+        own = "tf32" if name == "tf32" else "ieee"
+        assert (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision) == (own, own)
+        assert (onednn.conv.fp32_precision, onednn.rnn.fp32_precision) == ("ieee", "ieee")
+        assert cudnn.allow_tf32 == (name == "tf32")
+        assert (cudnn.deterministic, cudnn.benchmark) == (True, False)
 
 
 @pytest.mark.parametrize(
