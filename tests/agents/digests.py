@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agents.identity import processor_kind
+from agents.identity import processor_kind, products_by_slot
 from agents.ppo import PPO, Shape
 from envs.games.cartpole import CartPole, CartPoleParams
 from envs.vec_env import VecEnv
@@ -151,6 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="keep them in digests.json")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_argument("--products", action="store_true", help="with --json: small batched products as well")
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
@@ -168,7 +169,9 @@ def main() -> None:
         if not args.json:
             print(f"{name:22} {found[name]}  {seconds[name]:5.2f} s")
     if args.json:
-        print(json.dumps({"kind": kind(), "digests": found, "wrong": wrong, "seconds": seconds}))
+        total, by_slot = products_by_slot() if args.products else (0, [])
+        products = {"products": [total, len(by_slot)]} if args.products else {}
+        print(json.dumps({"kind": kind(), "digests": found, "wrong": wrong, "seconds": seconds} | products))
     else:
         print(f"kind of processor: {kind()}", *wrong, sep="\n")
     if args.write:

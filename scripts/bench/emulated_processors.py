@@ -1,0 +1,116 @@
+"""The bits of training on three emulated processors, by Debian's `qemu-user`: which slots, threads and digests agree.
+
+On each of Haswell, EPYC and Skylake-Client (all with AVX2, none with AVX-512) it looks at
+
+    products   small batched products, as the networks of a population are made of: how many depend on the slot, in
+               MKL's default mode and in the reproducible one that sweepd sets (`envs.mkl`)
+    digests    some of the programs of `tests.agents.digests`: whether weights depend on slot and company or threads,
+               and whether they are the ones that are kept for this kind of processor
+
+    python scripts/bench/emulated_processors.py [--quick] [--save scripts/bench/results/emulated_processors.json]
+    python scripts/bench/emulated_processors.py --write      keep the digests in tests/agents/digests.json
+
+It needs `qemu-x86_64` (apt-get install qemu-user) and an x86-64 machine, and ends with a sentence where they are not
+there. The exit code is 1 where something differs that must not. --quick: one program, for .ci/run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from machine import machine, machine_line
+
+from envs.files import write_atomic
+from envs.mkl import VARIABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.agents.digests import known, write  # noqa: E402
+
+PROCESSORS = ("Haswell", "EPYC", "Skylake-Client")
+QUICK = ("d3qn, 7 choices",)
+PROGRAMS = (*QUICK, "ppo, cartpole", "sac, 5 actions")
+# The first product is computed before sweepd is imported, so MKL stays in its default mode.
+_PRODUCTS = (
+    "import json, warnings, torch; torch.ones(3, 3) @ torch.ones(3, 3); warnings.simplefilter('ignore'); "
+    "from agents.identity import processor_kind, products_by_slot; total, wrong = products_by_slot(); "
+    "print(json.dumps({'kind': processor_kind(), 'total': total, 'depend on the slot': len(wrong)}))"
+)
+
+
+def emulated(processor: str, *arguments: str) -> dict[str, Any]:
+    """What Python prints last on an emulated processor, as JSON."""
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    environment |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["qemu-x86_64", "-cpu", processor, sys.executable, *arguments],
+        capture_output=True, text=True, env=environment, cwd=ROOT, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        sys.exit(f"{processor}: Python ended with {done.returncode}: {done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def look(processor: str, programs: tuple[str, ...]) -> dict[str, Any]:
+    """Products in both modes, and programs."""
+    before = emulated(processor, "-c", _PRODUCTS)
+    reproducible = emulated(processor, "-m", "tests.agents.digests", "--json", "--products", "--only", *programs)
+    return {"processor": processor, "default mode": before, "reproducible mode": reproducible}
+
+
+def show(result: dict[str, Any]) -> bool:
+    """Print what was found on a processor. Returns whether all is as it must be."""
+    before, found = result["default mode"], result["reproducible mode"]
+    total, wrong = found["products"]
+    print(f"\n{result['processor']}: {found['kind']}")
+    by_default = f"{before['depend on the slot']} of {before['total']} in MKL's default mode"
+    print(f"  products that depend on the slot: {by_default}, {wrong} of {total} in the reproducible mode")
+    kept, changed = known().get(found["kind"], {}), False
+    for name, digest in found["digests"].items():
+        was = kept.get(name)
+        said = "as kept" if was == digest else "none kept" if was is None else f"CHANGED, {was} is kept"
+        changed |= was not in (None, digest)
+        print(f"  {name:20} {digest}  {said}")
+    print(*(f"  {line}" for line in found["wrong"] or ["slot, company and threads change nothing"]), sep="\n")
+    return not (wrong or found["wrong"] or changed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one program only")
+    parser.add_argument("--jobs", type=int, default=2, help="processors emulated at a time")
+    parser.add_argument("--write", action="store_true", help="keep the digests in tests/agents/digests.json")
+    parser.add_argument("--save", type=Path, help="write the results there as JSON")
+    args = parser.parse_args()
+    if platform.machine() not in ("x86_64", "AMD64") or shutil.which("qemu-x86_64") is None:
+        print("skipped: emulated processors need an x86-64 machine and qemu-x86_64 (apt-get install qemu-user)")
+        return
+    found = machine()
+    print(machine_line(found))
+    programs = QUICK if args.quick else PROGRAMS
+    with ThreadPoolExecutor(args.jobs) as pool:
+        results = list(pool.map(lambda processor: look(processor, programs), PROCESSORS))
+    if args.write:
+        digests: dict[str, dict[str, str]] = {}
+        for result in results:
+            digests.setdefault(result["reproducible mode"]["kind"], {}).update(result["reproducible mode"]["digests"])
+        write(digests)
+    fine = [show(result) for result in results]
+    if args.save:
+        write_atomic(args.save, json.dumps({"machine": found, "results": results}, indent=1) + "\n")
+    sys.exit(0 if all(fine) else 1)
+
+
+if __name__ == "__main__":
+    main()
