@@ -2,10 +2,13 @@
 
     python scripts/bench/chaos.py --kills 100 [--storage sqlite|postgresql] [--save scripts/bench/results/chaos.json]
         [--seed 1 --add]
+    python scripts/bench/chaos.py --evict [--kills 12] [--interval 3 10] [--save scripts/bench/results/chaos.json]
 
 Workers are killed by the clock, before a file is synced or named, before and after a commit; others are suspended for
-longer than the grace period. Every finished study must have exactly its trials, all of them complete or pruned, none
-trained twice at once, every file whole, and every number the same as that of the trial left alone.
+longer than the grace period. With --evict two workers share one study with the heartbeats of real studies, and one of
+them is killed every 3 to 10 seconds, which is less than a batch takes. Every finished study must have exactly its
+trials, all of them complete or pruned, none trained twice at once, every file whole, and every number the same as that
+of the trial left alone.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from envs.files import write_atomic
 from optimize.storage import storage_url
-from tests.chaos.harness import prepare, run_chaos
+from tests.chaos.harness import prepare, run_chaos, run_evictions
 from tests.postgres_server import PostgresServer
 
 
@@ -40,9 +43,12 @@ def add(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--trials", type=int, default=12, help="of each study")
-    parser.add_argument("--workers", type=int, default=3, help="at a time")
+    parser.add_argument("--kills", type=int, help="default: 100; with --evict 12")
+    parser.add_argument("--trials", type=int, help="of each study; default: 12; with --evict 24")
+    parser.add_argument("--workers", type=int, help="at a time; default: 3; with --evict 2")
+    parser.add_argument("--evict", action="store_true", help="kill the workers of one study in turn, by the clock")
+    parser.add_argument("--interval", type=float, nargs=2, default=[3.0, 10.0], help="seconds between evictions")
+    parser.add_argument("--budget", type=int, default=20_000, help="environment steps of a trial, with --evict")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--storage", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which no new study is begun")
@@ -56,18 +62,29 @@ def main(arguments: list[str]) -> int:
             url = storage_url(str(folder / "s.db"), folder)
         else:
             url = stack.enter_context(PostgresServer()).new_database()
-        figures = run_chaos(
-            folder, url, kills=args.kills, trials=args.trials, at_once=args.workers, seed=args.seed,
-            seconds=args.seconds, say=lambda text: print(text, flush=True),
-        )  # fmt: skip
+
+        def say(text: str) -> None:
+            print(text, flush=True)
+
+        if args.evict:
+            figures = run_evictions(
+                folder, url, kills=args.kills or 12, trials=args.trials or 24, at_once=args.workers or 2,
+                interval=(args.interval[0], args.interval[1]), budget=args.budget, seed=args.seed, say=say,
+            )  # fmt: skip
+        else:
+            figures = run_chaos(
+                folder, url, kills=args.kills or 100, trials=args.trials or 12, at_once=args.workers or 3,
+                seed=args.seed, seconds=args.seconds, say=say,
+            )  # fmt: skip
     result = {"seeds": [args.seed], **vars(figures), "kills": dict(figures.kills), "machine": machine()}
+    name = f"{args.storage}, evicted" if args.evict else args.storage
     kept = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
-    if args.add and args.storage in kept:
-        result = add(kept[args.storage], result)
+    if args.add and name in kept:
+        result = add(kept[name], result)
     result["killed"] = sum(result["kills"].values())
     print(json.dumps(result, indent=1))
     if args.save:
-        write_atomic(args.save, json.dumps({**kept, args.storage: result}, indent=1) + "\n")
+        write_atomic(args.save, json.dumps({**kept, name: result}, indent=1) + "\n")
     return 1 if figures.problems else 0
 
 

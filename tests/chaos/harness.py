@@ -41,6 +41,7 @@ from optimize.worker import Worker, WorkerOptions
 from tests.optimize.conftest import SPACE, TRAIN, run_command
 
 BEAT, GRACE = 0.2, 1.5
+BUDGET = 960  # environment steps of a trial
 GIVE_UP = 1200.0  # seconds for a study that takes one minute on a machine of one's own
 WAYS = ("clock", "sync", "name", "commit", "committed", "suspend")
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -99,15 +100,69 @@ def run_chaos(
 # -- workers and what befalls them
 
 
-def run_one(folder: Path, url: str, name: str, trials: int) -> None:
+def run_one(folder: Path, url: str, name: str, trials: int, budget: int = BUDGET) -> None:
     """One more worker, which nobody disturbs."""
-    process = _start(folder, url, name, trials, folder / "trails" / f"{name}-last.txt", "none", 0)
+    process = _start(folder, url, name, trials, folder / "trails" / f"{name}-last.txt", "none", 0, budget)
     process.join()
 
 
-def _start(folder: Path, url: str, name: str, trials: int, trail: Path, way: str, seed: int) -> BaseProcess:
+def run_evictions(
+    folder: Path,
+    url: str,
+    *,
+    kills: int,
+    trials: int = 24,
+    at_once: int = 2,
+    interval: tuple[float, float] = (3.0, 10.0),
+    budget: int = 20_000,
+    seed: int = 0,
+    say: Callable[[str], None] = print,
+) -> Figures:
+    """One study whose workers are killed in turn, one every so many seconds, and left alone after so many kills.
+
+    interval: shortest and longest seconds between two kills. budget: environment steps of a trial, enough that a batch
+    takes longer than a worker lives.
+    """
+    figures, rng, began, name = Figures(rounds=1, trials=trials), random.Random(seed), time.monotonic(), f"r{seed}"
+    (folder / "trails").mkdir(exist_ok=True)
+    alive: list[tuple[BaseProcess, Path]] = []
+    next_kill, started = began + rng.uniform(*interval), 0
+    while not (over := _over(url, name, trials)) or alive:
+        if time.monotonic() - began > GIVE_UP:
+            figures.problems.append(f"study {name} was not done after {GIVE_UP:.0f} s")
+            break
+        for process, trail in [one for one in alive if not one[0].is_alive()]:
+            alive.remove((process, trail))
+            if process.exitcode:
+                words = trail.with_suffix(".out").read_text().strip().splitlines()[-1:]
+                figures.problems.append(f"a worker of study {name} ended with exit code {process.exitcode}: {words}")
+        if len(alive) < at_once and not over:
+            trail = folder / "trails" / f"{name}-{started}.txt"
+            alive.append((_start(folder, url, name, trials, trail, "evict", seed, budget), trail))
+            started += 1
+        if time.monotonic() > next_kill and figures.kills["evict"] < kills and len(alive) == at_once:
+            oldest, _ = alive.pop(0)
+            oldest.kill()
+            oldest.join()
+            figures.kills["evict"] += 1
+            next_kill = time.monotonic() + rng.uniform(*interval)
+            say(f"kill {figures.kills['evict']} after {time.monotonic() - began:.0f} s")
+        time.sleep(0.1)
+    for process, _ in alive:
+        process.kill()
+    figures.seconds = time.monotonic() - began
+    if figures.kills["evict"] < kills:
+        figures.problems.append(f"study {name} was done after {figures.kills['evict']} kills")
+    run_one(folder, url, name, trials, budget)
+    figures.problems += audit(folder, url, name, trials, figures)
+    return figures
+
+
+def _start(
+    folder: Path, url: str, name: str, trials: int, trail: Path, way: str, seed: int, budget: int = BUDGET
+) -> BaseProcess:
     words = ["train", *TRAIN, "--study-name", name, "--n-trials", str(trials), "--storage", url, "--alongside",
-             "--budget", "960", "--seed", name.removeprefix("r")]  # fmt: skip
+             "--budget", str(budget), "--seed", name.removeprefix("r")]  # fmt: skip
     context = multiprocessing.get_context("fork")
     process = context.Process(target=_worker, args=(words, folder, trail, way, seed))
     process.start()
@@ -156,19 +211,27 @@ def _round(
 
 def _over(url: str, name: str, trials: int) -> bool:
     with contextlib.suppress(Exception):  # not there yet
-        states = [t.state for t in StudyHandle(open_storage(url, create=False), name).trials()]
+        storage = open_storage(url, create=False)
+        try:
+            states = [t.state for t in StudyHandle(storage, name).trials()]
+        finally:
+            # A worker that is forked while a connection to the SQLite file is open here takes this process's lock for
+            # its own, holds none, and loses its commits when this process closes the file and deletes the WAL.
+            storage.remove_session()
+            storage.engine.dispose()
         return len(states) == trials and all(state.is_finished() for state in states)
     return False
 
 
 def _worker(words: list[str], folder: Path, trail: Path, way: str, seed: int) -> None:
     """The life of one worker."""
-    actions.WorkerOptions = functools.partial(  # type: ignore[misc, assignment]
-        WorkerOptions, beat_seconds=BEAT, grace_seconds=GRACE
-    )
+    if way != "evict":
+        actions.WorkerOptions = functools.partial(  # type: ignore[misc, assignment]
+            WorkerOptions, beat_seconds=BEAT, grace_seconds=GRACE
+        )
     rng = random.Random(seed)
     _leave_a_trail(trail)
-    if way != "clock":
+    if way not in ("clock", "evict"):
         _sabotage(way, rng)
     run_command(words, folder, trail.with_suffix(".out"))
 
