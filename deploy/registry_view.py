@@ -55,7 +55,7 @@ def slots_view(registry: Registry) -> RenderableType:
         move = last_move(registry, slot, slot.champion)
         table.add_row(
             slot.name,
-            short(slot.champion) + (" SYNTHETIC" if registry.synthetic(slot.champion) else ""),
+            short(slot.champion) + ("\nSYNTHETIC" if registry.synthetic(slot.champion) else ""),
             minute(move.at) if move else "-",
             short(slot.previous),
             " ".join(short(hash_) for hash_ in slot.challengers) or "none",
@@ -75,7 +75,7 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
     for version in registry.versions(slot.name):
         bundles.add_row(
             str(version.number),
-            short(version.bundle) + (" SYNTHETIC" if registry.synthetic(version.bundle) else ""),
+            short(version.bundle) + ("\nSYNTHETIC" if registry.synthetic(version.bundle) else ""),
             minute(version.at),
             state_of(slot, version.bundle, removed),
         )

@@ -57,7 +57,7 @@ from tests.deploy.builders import small_bundle
 SLOT = "crypto-5m"
 TICKERS = ("BTC/USDT", "ETH/USDT", "LINK/USDT", "SOL/USDT")
 STEP, DAY_BARS, HISTORY = 300, 288, 640
-FAULTS: tuple[int | str, ...] = (500, 503, 429, "lost", "refused", "text", "slow")
+FAULTS: tuple[int | str, ...] = (500, 503, 429, "lost", "refused", "text", "odd", "slow")
 FEE, CENT = 0.0025, 0.01
 SMALLEST = 2e-9  # twice the smallest step: the ledger knows nothing of less than one, before and after an order
 
