@@ -105,6 +105,8 @@ def trade_command(
     if slot in SWITCHES and switched is not None:
         switch(slot, switched, deployments, registry, keep=keep)
         return
+    if slot in SWITCHES:
+        raise InputError(f"sweepd trade {slot}: name the slot, like sweepd trade {slot} crypto-1h")
     if switched is not None:
         raise InputError(f"sweepd trade {slot} {switched}: name one slot, or halt SLOT or resume SLOT")
     limits = parse_limits(risk or [])

@@ -30,6 +30,7 @@ from envs.database_url import hide_password
 from envs.errors import InputError, RunError
 from envs.games.registry import get_game
 from envs.logs import LogConsole
+from envs.terminal import Terminal
 from optimize.doctor import examine
 from optimize.experiment import Experiment
 from optimize.freeze import decide, make_experiment, open_study
@@ -60,7 +61,7 @@ WATCH_SECONDS = 2.0
 
 def _sayer(console: Console) -> Callable[[str], None]:
     def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print(text, highlight=False, soft_wrap=True)
 
     return say
 
@@ -161,7 +162,7 @@ def _studies(flags: dict[str, Any]) -> list[dict[str, Any]]:
 
 def profile(flags: dict[str, Any], given: frozenset[str]) -> None:
     """Print where the time of a batch would go, and what to change. No study is made."""
-    say = _sayer(Console())
+    say = _sayer(Terminal())
     flags, made_up = _with_preset(flags, given)
     device, request = choose_device(flags["gpu"]), _request(flags, given)
     check_request(request)
@@ -290,7 +291,7 @@ def _describe(handle: StudyHandle, experiment: Experiment, say: Callable[[str], 
 
 def run(config: Path, out: Path | None, start_from: Path | None, gpu: str | None) -> None:
     """One training run outside any study."""
-    say = _sayer(Console())
+    say = _sayer(Terminal())
     tables = read_config(config)
     settings = dict(tables.get("train", {}))
     settings["out"] = str(out or settings.get("out") or f"runs/run-{config.stem}")
@@ -347,7 +348,7 @@ def show_status(
             raise RunError(f"--storage {hide_password(url)} cannot be read now ({reason_of(error)})") from None
 
     # Where nobody sees how wide it is, tables get room.
-    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console = Terminal() if sys.stdout.isatty() else Terminal(width=160)
     if watch:
         return _watch(look, console, as_json)
     found = look()
@@ -389,7 +390,7 @@ def _watch(look: Callable[[], list[dict[str, Any]]], console: Console, as_json: 
 def pause(name: str, where: str | None, runs_dir: Path, wait: float) -> None:
     """Record that the study is paused, and wait until its workers have let go, at most `wait` seconds."""
     handle = StudyHandle(open_storage(storage_url(where, runs_dir), create=False), name)
-    say = _sayer(Console())
+    say = _sayer(Terminal())
     before = pause_study(handle.storage, handle.study_id)
     say(f"study {name} is paused" + (f" since {before.since}, by {before.by}" if before else ""))
     until = time.monotonic() + wait
@@ -414,7 +415,7 @@ def _working(handle: StudyHandle) -> list[Worker]:
 def resume(name: str, where: str | None, runs_dir: Path) -> None:
     """Record that the study is paused no longer."""
     handle = StudyHandle(open_storage(storage_url(where, runs_dir), create=False), name)
-    say = _sayer(Console())
+    say = _sayer(Terminal())
     if not resume_study(handle.storage, handle.study_id):
         say(f"study {name} was not paused")
         return
@@ -424,11 +425,11 @@ def resume(name: str, where: str | None, runs_dir: Path) -> None:
 
 def diagnose(where: str | None, runs_dir: Path) -> int:
     """Print what `sweepd doctor` finds; returns how many things are to do."""
-    console = Console()
+    console = Terminal()
     bad = 0
     for finding in examine(storage_url(where, runs_dir), runs_dir):
-        console.print("[green]ok[/]  " if finding.ok else "[bold red]fix[/] ", end="")
+        console.print("ok  " if finding.ok else "fix ", style="green" if finding.ok else "bold red", end="")
         text = f"{finding.subject}: {finding.found}" + ("" if finding.ok else f" -> {finding.advice}")
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        console.print(text, highlight=False, soft_wrap=True)
         bad += not finding.ok
     return bad

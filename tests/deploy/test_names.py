@@ -83,5 +83,6 @@ def test_the_registrys_tables_show_names_as_they_are(tmp_path: Path) -> None:
 
 
 def test_commands_print_through_such_a_terminal() -> None:
-    sources = Path(__file__).parents[2] / "deploy"
-    assert [path.name for path in sources.rglob("*.py") if re.search(r"\bConsole\(", path.read_text())] == []
+    root = Path(__file__).parents[2]
+    sources = [root / "sweepd.py", *(root / "deploy").rglob("*.py"), *(root / "optimize").rglob("*.py")]
+    assert [path.name for path in sources if re.search(r"\bConsole\(", path.read_text())] == []

@@ -134,6 +134,7 @@ def test_halt_and_resume(place: Path) -> None:
         (["--broker", "alpaca", "--cash", "5"], "--cash is for --broker sim"),
         (["--risk", "luck=1"], "there is no such rule"),
         (["--bundle", "x"], "--bundle is for --replay"),
+        (["halt"], "sweepd trade halt: name the slot"),
         (["a", "b"], "name one slot, or halt SLOT or resume SLOT"),
         (["--feed", "recorded", "--cash", "1"], "outside half to three times"),
     ],
