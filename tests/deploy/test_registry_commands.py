@@ -114,6 +114,7 @@ def test_list_names_champion_previous_and_challengers(sweepd: Run, bundles: list
         "previous": bundles[0].hash,
         "revision": 2,
         "challengers": [bundles[2].hash],
+        "synthetic": True,
     }
 
 
