@@ -47,7 +47,7 @@ READING = (
         "sure as the one before. Looks are counted over all studies whose hold-outs overlap in time and have at least "
         "one base asset in common, whatever the quote currency, in this registry alone: looks noted in another "
         "registry (another deployments folder or database), or taken with other programs, are not known here, and with "
-        "such looks the level below is too mild.",
+        "such looks the limit of holdout-excess is too mild.",
     ),
     (
         "Equity",
