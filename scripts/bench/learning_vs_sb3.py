@@ -165,7 +165,7 @@ def theirs(task: Task, seed: int, steps: int) -> tuple[Curve, float]:
 
         def _on_step(self) -> bool:
             nonlocal looking
-            if self.num_timesteps >= steps * (len(curve) + 1) / LOOKS:
+            if len(curve) < LOOKS and self.num_timesteps >= steps * (len(curve) + 1) / LOOKS:
                 start = time.process_time()
                 see = envs.normalize_obs if task.peer_normalize else lambda obs: obs
                 scores = [episode(test, self.model, 1_000 + index, see) for index in range(EPISODES)]
@@ -274,10 +274,10 @@ def main() -> None:
             each = statistics.median(seconds for _, seconds in runs)
             side = {"curves": [curve for curve, _ in runs], "seconds_per_seed": each, "seeds": list(peer_seeds)}
             found[name]["sb3"] = side | {"machine": on}
-        report(name, found[name])
         if args.save:
             saved = {"machine": on, "episodes": EPISODES, "tasks": found}
             write_atomic(args.save, (json.dumps(saved, indent=1) + "\n").encode())
+        report(name, found[name])
         if args.picture:
             draw({name: found[name] for name in TASKS if name in found}, args.picture)
 
