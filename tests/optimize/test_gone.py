@@ -170,8 +170,8 @@ def test_a_study_made_again_inherits_nothing(storage: StudyStorage) -> None:
         session.execute(attempts.update().values(rung=7, beat=1.0))
     heartbeat = Heartbeat(storage, name, interval=60)
     with heartbeat:
+        other = open_storage(storage.url)  # before, since opening deletes what is left over
         optuna.delete_study(study_name="s", storage=storage.url)
-        other = open_storage(storage.url)
         new = _make_study(other, "b")
         assert list_workers(other, new) == []
         for _ in range(2):
@@ -180,7 +180,8 @@ def test_a_study_made_again_inherits_nothing(storage: StudyStorage) -> None:
         assert other.claim_waiting(new, waiting[0], "w", 5)
         third = other.claim_new(new, "w", 5)
         with other.transaction() as session:
-            rungs = dict(session.execute(sa.select(attempts.c.trial_id, attempts.c.rung)).all())
+            found = sa.select(attempts.c.trial_id, attempts.c.rung).where(attempts.c.trial_id.in_([*waiting, third]))
+            rungs = dict(session.execute(found).all())
         assert rungs == {waiting[0]: 0, third: 0}
         # The worker of the deleted study neither joins the new one nor comes back into its list.
         heartbeat.try_beat()
