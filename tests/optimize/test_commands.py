@@ -216,6 +216,18 @@ def test_the_flags_that_are_printed_make_the_same_study(
     assert drafted(*shlex.split(reproducing_flags(spec, request)))[0] == spec
 
 
+@pytest.mark.parametrize(("words", "n_envs"), [
+    (("--demo",), 16), (("--smoke",), 16), (("--demo", "--n-envs", "auto"), None), (("--demo", "--n-envs", 8), 8),
+    ((), None),
+])  # fmt: skip
+def test_demo_and_smoke_do_not_measure_the_number_of_envs(
+    words: tuple[object, ...], n_envs: int | None, flags_of: Callable[..., tuple[dict[str, Any], frozenset[str]]]
+) -> None:
+    """What is measured depends on the machine and its load, and so would the demo's verdict."""
+    flags, given = flags_of(*words)
+    assert actions._request(actions._with_preset(flags, given)[0], given).n_envs == n_envs
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("n-trails = 3", "did you mean n_trials"), ("n-trials = ", "not valid TOML"),
     ("[train]\nn = 1", "'train' is not a flag"),
