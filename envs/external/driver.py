@@ -18,6 +18,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from envs.external.buffers import Memory
+from envs.external.guard import guarded
 from envs.external.handoff import CALL, FAILED, IDLE, STEP, GoneError, Side
 from envs.external.share import EnvFailure
 from envs.external.sources import FactorySource, Source
@@ -67,7 +68,7 @@ class Worker:
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "envs.external.worker", *map(str, handles)],
-            pass_fds=handles,
+            pass_fds=(*handles, *guarded()),
             stdin=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", IN_WORKER: "1"},
             start_new_session=True,  # a Ctrl-C at the terminal is for the driver
@@ -156,6 +157,8 @@ class Worker:
 
     def _release(self) -> None:
         self._process.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)  # what its environments have started and left
         self._talk.close()
         self.wake.close()
         self._report.close()

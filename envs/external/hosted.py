@@ -19,6 +19,7 @@ from envs.external import handoff
 from envs.external.buffers import Memory
 from envs.external.driver import Worker, WorkerFailure, close_all, unsendable
 from envs.external.episode_log import Snapshot
+from envs.external.guard import guarded
 from envs.external.share import EnvFailure, Share, make_share
 from envs.external.sources import Description, Source, describe
 from envs.external.worker import Setup
@@ -78,6 +79,7 @@ class HostedEnvs:
         Raises RunError with what happened where that is exceeded, InputError where the source cannot be sent to
         workers or has spaces that cannot be learned in.
         """
+        guarded()
         layout = layout or Layout(len(own))
         if layout.total != len(own):
             raise ValueError(f"the layout has {layout.total} environments, and there are {len(own)}")

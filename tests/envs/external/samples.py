@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import time
 from typing import Any
 
@@ -384,3 +385,20 @@ class Pool(gymnasium.Env[Any, Any]):
     def recv(self) -> Any: ...
     def send(self, action: Any, env_id: Any = None) -> None: ...
     def async_reset(self) -> None: ...
+
+
+class Forking(Counter):
+    """It starts processes that nobody tells to end: a copy of its own process, a program, and one in a session of its
+    own; their process ids go to the end of a file.
+    """
+
+    def __init__(self, pids: str) -> None:
+        super().__init__()
+        copy = os.fork()
+        if not copy:
+            time.sleep(600.0)
+            os._exit(0)
+        program = subprocess.Popen(["sleep", "600"])
+        other = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        with open(pids, "a") as file:
+            file.write(f"{copy}\n{program.pid}\n{other.pid}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -205,6 +206,36 @@ def test_workers_leave_with_their_driver(how: signal.Signals, trouble: str) -> N
     gone(pids)
     if before:
         assert not [path for path in set(shared.iterdir()) - before if "sweepd" in path.name]
+
+
+FORKING = """
+    import sys, time
+    from envs.external.hosted import HostedEnvs, Layout
+    from envs.external.sources import FactorySource
+    from tests.envs.external.samples import Forking
+    envs = HostedEnvs(FactorySource(Forking), [{"pids": sys.argv[1]}] * 2, Layout(1, (1,)))
+    print(*envs.pids, flush=True)
+    time.sleep(600.0)
+"""
+
+
+def test_nothing_that_an_environment_started_survives_its_host(tmp_path: Path) -> None:
+    """Neither in the host's own process nor in a worker: forks (which hold its pipes, too), programs, sessions."""
+    started = tmp_path / "pids"
+    command = [sys.executable, "-c", textwrap.dedent(FORKING), str(started)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as driver:
+        assert driver.stdout is not None
+        workers = [int(pid) for pid in driver.stdout.readline().split()]
+        driver.kill()
+        driver.wait()
+    pids = workers + [int(pid) for pid in started.read_text().split()]
+    try:
+        assert len(pids) == 1 + 3 * 3  # one environment is looked at before, in the driver
+        gone(pids)
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_workers_sleep_while_nothing_is_asked_of_them() -> None:
