@@ -179,6 +179,17 @@ def _pages(url: str, output: Path) -> None:
     output.write_text("".join(pages))
 
 
+def _tables(url: str) -> dict[str, bytes]:
+    """All rows of a database, by table."""
+    database, tables, found = sa.create_engine(url), sa.MetaData(), {}
+    tables.reflect(database)
+    with database.connect() as connection:
+        for table in tables.tables.values():
+            found[table.name] = repr(connection.execute(sa.select(table)).all()).encode()
+    database.dispose()
+    return found
+
+
 @pytest.mark.slow
 def test_no_secret_is_anywhere_after_a_study_and_its_promotion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgresql_database: str
@@ -209,6 +220,7 @@ def test_no_secret_is_anywhere_after_a_study_and_its_promotion(
     output = tmp_path / "output"
     said = run(*train, "--n-trials", "1", "--storage", url)
     assert "can read the password in --storage" in said
+    assert [name for name, content in _tables(url).items() if SECRET.encode() in content] == []
     monkeypatch.setenv("SWEEPD_STORAGE", url)
     said = run(*train, "--n-trials", "2", "--log-format", "json")
     assert "can read the password" not in said
@@ -222,13 +234,7 @@ def test_no_secret_is_anywhere_after_a_study_and_its_promotion(
     pages.join(120)
     found = {"output": output.read_bytes(), "pages": (tmp_path / "pages").read_bytes()}
     found |= {str(path): path.read_bytes() for path in work.rglob("*") if path.is_file()}
-    database = sa.create_engine(url)
-    tables = sa.MetaData()
-    tables.reflect(database)
-    with database.connect() as connection:
-        for table in tables.tables.values():
-            found[table.name] = repr(connection.execute(sa.select(table)).all()).encode()
-    database.dispose()
+    found |= _tables(url)
     assert len(found["pages"]) > 1000
     assert {"study_user_attributes", "sweepd_workers", "logs/worker.log"} <= {
         name.removeprefix(f"{work}/") for name in found
