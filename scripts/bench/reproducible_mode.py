@@ -1,0 +1,107 @@
+"""What MKL's reproducible mode (`envs.mkl`) costs in training: CartPole and PPO, with it and in MKL's default mode.
+
+Two processes of one thread train the same cells by turns; the figure is the processor time of the default mode over
+that of the reproducible one, median of paired runs: above 1, the reproducible mode is faster.
+
+    python scripts/bench/reproducible_mode.py [--pairs 5] [--save scripts/bench/results/reproducible_mode.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from machine import machine, machine_line
+
+from envs.files import write_atomic
+from envs.mkl import VARIABLE
+
+CELLS = [(width, minibatch) for width in (64, 128) for minibatch in (64, 256, 1024)]
+
+
+def serve() -> None:
+    """Train a cell for each line on the standard input; answer with seconds of processor time."""
+    import torch
+
+    torch.set_num_threads(1)
+    from agents.ppo import PPO, PPOParams, Shape
+    from envs.games.cartpole import CartPole, CartPoleParams
+    from envs.mkl import current_mode
+
+    print(current_mode(), flush=True)
+    slots, programs = 10, {}
+    for width, minibatch in CELLS:
+        env = CartPole([CartPoleParams()] * slots, 128)
+        ppo = PPO(Shape.for_env(env, net_width=width, minibatch=minibatch, horizon=16, epochs=2))
+        for slot in range(slots):
+            ppo.add_member(slot, PPOParams(), slot, 100, torch.zeros(4), torch.ones(4))
+        ppo.begin(env.reset(0))
+        programs[width, minibatch] = ppo, env
+    for line in sys.stdin:
+        width, minibatch = map(int, line.split())
+        ppo, env = programs[width, minibatch]
+        began = time.process_time()
+        ppo.train(env, 1)
+        print(time.process_time() - began, flush=True)
+
+
+class Trainer:
+    """A process that trains in one mode."""
+
+    def __init__(self, mode: str) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+        # MKL stays in its default mode where it computes a product before `envs` is imported.
+        first = "torch.ones(3, 3) @ torch.ones(3, 3); " if mode == "default" else ""
+        code = f"import runpy, sys, torch; {first}sys.argv = [{__file__!r}, '--serve']; "
+        code += f"sys.path.insert(0, {str(Path(__file__).parent)!r}); runpy.run_path({__file__!r}, run_name='__main__')"
+        command = [sys.executable, "-W", "ignore", "-c", code]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self.mode = self._read()
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def train(self, cell: tuple[int, int]) -> float:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{cell[0]} {cell[1]}\n")
+        self._process.stdin.flush()
+        return float(self._read())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--save", type=Path, help="write the results there as JSON")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        serve()
+        return
+    found = machine() | {"threads": 1}
+    print(machine_line(found))
+    default, reproducible = Trainer("default"), Trainer("reproducible")
+    print(f"MKL's mode: {default.mode} against {reproducible.mode}; 10 members, 128 envs x 16 steps, 2 epochs")
+    results: list[dict[str, Any]] = []
+    for cell in CELLS:
+        for trainer in (default, reproducible):
+            trainer.train(cell)
+        ratios = [default.train(cell) / reproducible.train(cell) for _ in range(args.pairs)]
+        results.append({"width": cell[0], "minibatch": cell[1], "ratio": statistics.median(ratios), "ratios": ratios})
+        print(f"{cell[0]:>4} x {cell[0]:<4} minibatch {cell[1]:>5}: {statistics.median(ratios):.3f}", flush=True)
+    if args.save:
+        content = {"machine": found, "modes": [default.mode, reproducible.mode], "results": results}
+        write_atomic(args.save, json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
