@@ -10,7 +10,6 @@ import contextlib
 import errno
 import functools
 import io
-import os
 import subprocess
 import sys
 import traceback
@@ -32,6 +31,7 @@ from envs.commands import data_app
 from envs.crypto.timeframe import bar_seconds
 from envs.database_url import STORAGE_VARIABLE, hide_password
 from envs.errors import InputError, RunError, TryAgainLater
+from envs.external.guard import untagged
 from envs.terminal import Terminal
 from optimize.commands import search_commands
 from optimize.spec import CryptoSpec
@@ -99,7 +99,7 @@ def _deployment(handle: StudyHandle, *words: str) -> tuple[list[str], dict[str, 
 
     The database's URL may hold a password, so it is not put where `ps` shows it.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", STORAGE_VARIABLE: handle.storage.url}
+    environment = {**untagged(), "OMP_NUM_THREADS": "1", STORAGE_VARIABLE: handle.storage.url}
     where = ("--study-name", handle.name, "--runs-dir", str(handle.run_dir.parent))
     return [sys.executable, "-m", "sweepd", *words, *where], environment
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from envs.crypto.bars import load_bars, write_bars
 from envs.crypto.demo_market import make_demo_market
 from envs.database_url import without_passwords
 from envs.errors import InputError, RunError
+from envs.external.guard import untagged
 
 # What --demo and --smoke stand for where a flag is not given. The demo is the smallest study that was seen to learn its
 # market's structure in most trials and to convince the gate: it needs years of bars against luck, and, since which of
@@ -113,7 +113,7 @@ def run_on_all(arguments: Sequence[str], own: Sequence[Sequence[str]]) -> None:
     passed on has not failed.
     """
     arguments, secret = without_passwords(arguments)
-    environment = {**os.environ, **secret}
+    environment = {**untagged(), **secret}
     workers: list[subprocess.Popen[bytes]] = []
     told: set[int] = set()
     asked: list[int] = []  # signals passed on

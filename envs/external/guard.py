@@ -61,6 +61,11 @@ def guarded() -> tuple[int, ...]:
     return (_guard.tag,)
 
 
+def untagged() -> dict[str, str]:
+    """`os.environ` for a program that is no environment's, and so may outlive this process."""
+    return {name: value for name, value in os.environ.items() if name != VARIABLE}
+
+
 def _stand_down(process: subprocess.Popen[bytes], host: int) -> None:
     if os.getpid() == host:
         process.kill()

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from envs.errors import InputError, RunError
-from envs.external import handoff
+from envs.external import guard, handoff
 from envs.external.hosted import Layout, split
 from envs.external.vec_env import ExternalVecEnv
 from tests.envs.external.samples import Buffered, Counter, Everything, Tag, only_in
@@ -236,6 +236,12 @@ def test_nothing_that_an_environment_started_survives_its_host(tmp_path: Path) -
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def test_programs_of_our_own_do_not_carry_the_tag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(guard.VARIABLE, "host")
+    assert guard.VARIABLE not in guard.untagged()
+    assert guard.untagged()["PATH"] == os.environ["PATH"]
 
 
 def test_workers_sleep_while_nothing_is_asked_of_them() -> None:
