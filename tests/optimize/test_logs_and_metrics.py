@@ -211,7 +211,7 @@ def test_without_prometheus_client_the_missing_extra_is_named(tmp_path: Path, mo
     storage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path))
     telemetry = Telemetry(Console(), "s", torch.device("cpu"))
     with (
-        pytest.raises(InputError, match=r"pip install 'sweepd\[metrics\]'"),
+        pytest.raises(InputError, match="-m pip install 'prometheus-client"),
         serving_metrics(9100, telemetry, Heartbeat(storage, "w")),
     ):
         pass
