@@ -14,7 +14,8 @@ from deploy.findings import SYNTHETIC
 from deploy.live.store import Trader
 from envs.crypto.timeframe import bar_seconds
 
-SILENT_SECONDS = 120.0  # without a beat: a trader beats every few seconds
+SILENT_SECONDS = 120.0  # without a beat; a running trader beats every 5 seconds
+QUIET_SECONDS = 15.0  # without a beat before its pid is looked up: a beat proves more than a pid
 RECORDED = "recorded"  # the feed of a replay
 LATE_BARS = 2  # that have closed since the last one acted on: one may just be on its way
 Level = Literal["good", "warning", "bad", "none"]
@@ -50,7 +51,7 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
     found: list[tuple[str, Level, str]] = []
     if trader.status.startswith("stopped"):
         found.append(("stopped", "warning", f"The trader has been stopped, {span(age)} ago; nobody trades this slot."))
-    elif is_gone(trader):
+    elif age > QUIET_SECONDS and is_gone(trader):
         found.append(
             ("not running", "bad", f"The trader does not run: its process {trader.pid} ended, {span(age)} ago at most.")
         )
@@ -77,7 +78,7 @@ def is_replay(trader: Trader) -> bool:
 
 
 def is_gone(trader: Trader) -> bool:
-    """Whether its process was on this machine, and is not there any more."""
+    """Whether no process has its pid on a machine of this host name. Another container of that name may have it."""
     return trader.host == socket.gethostname() and not psutil.pid_exists(trader.pid)
 
 
