@@ -25,8 +25,10 @@ KEPT = (
 
 
 def open_handle(folder: Path, url: str | None = None) -> StudyHandle:
-    """The study in the folder's SQLite file, or at this URL."""
-    return StudyHandle(open_storage(storage_url(url, folder / "runs"), create=False), "s")
+    """The study in the folder's SQLite file; or at this URL, with its files in the folder."""
+    runs = folder / "runs"
+    # The database of a server does not tell where its files lie, and the tests run in another folder.
+    return StudyHandle(open_storage(storage_url(url, runs), create=False), "s", runs if url else None)
 
 
 def numbers(folder: Path, url: str | None = None) -> dict[int, Any]:

@@ -18,6 +18,7 @@ from envs.errors import TryAgainLater
 from optimize import actions
 from optimize.patience import Patience, is_away
 from optimize.storage import StudyStorage, open_storage, storage_url
+from optimize.study import StudyHandle
 from optimize.worker import WorkerOptions
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import numbers, open_handle, wait_for
@@ -117,15 +118,20 @@ def test_a_server_stopped_under_a_worker_loses_and_doubles_nothing(
     study = ("--n-trials", 3, "--budget", 1920, "--pruner", "none", "--sampler", "random")
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     monkeypatch.setattr(actions, "WorkerOptions", functools.partial(WorkerOptions, patience_seconds=4.0))
+    for step in ("report", "judge"):
+        _hold_first(step, market, monkeypatch)
     here = ("--storage", postgresql_database)
     first = sweepd("train", *study, *here)
-    wait_for(lambda: "training trials" in first.output.read_text())
     try:
+        wait_for((market / "report.reached").exists)
         postgresql.stop()
-        wait_for(lambda: "the database is away" in first.output.read_text())  # it has trained to the rung's end by then
+        (market / "report.go").touch()
+        wait_for(lambda: "the database is away" in first.output.read_text())
         postgresql.start()
         wait_for(lambda: "the database is back" in first.output.read_text())
-        postgresql.stop()  # while it reports that rung, or in the next one
+        wait_for((market / "judge.reached").exists)
+        postgresql.stop()
+        (market / "judge.go").touch()
         out = first.finish(75)
         assert "started again, the worker goes on from the last checkpoints" in out
         assert "does not answer now" in sweepd("train", *study, *here).finish(75)
@@ -133,13 +139,27 @@ def test_a_server_stopped_under_a_worker_loses_and_doubles_nothing(
         postgresql.stop()
         postgresql.start()
     handle = open_handle(market, postgresql_database)
-    assert {t.state for t in handle.trials()} <= {TrialState.RUNNING, TrialState.COMPLETE}
-    assert list(handle.run_dir.glob("trial-*/checkpoint-*.safetensors"))
+    assert {t.state for t in handle.trials()} == {TrialState.RUNNING}
+    assert len(list(handle.run_dir.glob("trial-*/checkpoint-*.safetensors"))) == 3
     out = sweepd("train", *study, *here).finish()
     assert "its worker died" in out
-    assert "goes on from rung" in out
+    assert out.count("goes on from rung 1") == 3
     assert numbers(market, postgresql_database) == numbers(market / "alone")
     assert not list(handle.run_dir.glob("trial-*/checkpoint-*.safetensors"))
+
+
+def _hold_first(step: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make workers wait before the first call of this method of `StudyHandle`: they make the file `step`.reached, and
+    go on once `step`.go is there.
+    """
+    real: Callable[..., object] = getattr(StudyHandle, step)
+
+    def held(handle: StudyHandle, *arguments: object) -> object:
+        (folder / f"{step}.reached").touch()
+        wait_for((folder / f"{step}.go").exists)
+        return real(handle, *arguments)
+
+    monkeypatch.setattr(StudyHandle, step, held)
 
 
 def test_a_worker_waits_for_a_locked_database_and_then_goes_on(market: Path, sweepd: Sweepd) -> None:
