@@ -59,3 +59,12 @@ def test_no_order_can_reach_real_money() -> None:
     for path in SOURCES:
         found = live.search(path.read_text())
         assert not found, f"{path.relative_to(ROOT)}: {found and found.group()}"
+
+
+def test_no_message_says_to_install_an_extra_of_sweepd() -> None:
+    """`pip install sweepd[EXTRA]` also builds the dependencies of ElegantRL, which fails: see `install_extra`."""
+    hint = re.compile(r"install\s+(-\S+\s+)*[\"'\\]*(sweepd|\.)\[")
+    others = [*ROOT.glob("*.md"), *ROOT.glob("*.sh"), *ROOT.glob("Dockerfile*"), *(ROOT / "docs").rglob("*.md")]
+    for path in [*SOURCES, *others]:
+        found = hint.search(path.read_text())
+        assert not found, f"{path.relative_to(ROOT)}: {found and found.group()}"

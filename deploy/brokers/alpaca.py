@@ -29,6 +29,7 @@ from requests.adapters import HTTPAdapter
 from deploy.brokers.base import AccountState, Broker, Fill, Order
 from envs.crypto.params import Instruments
 from envs.errors import InputError, RunError, TryAgainLater
+from envs.invocation import install_extra
 
 PAPER_URL = "https://paper-api.alpaca.markets"
 SMALLEST_BUY = Decimal(10)  # USD; Alpaca rejects crypto buys below
@@ -112,7 +113,7 @@ class AlpacaBroker(Broker):
         try:
             from alpaca.trading.client import TradingClient
         except ImportError:
-            raise InputError("--broker alpaca needs alpaca-py: pip install 'sweepd[alpaca]'") from None
+            raise InputError(f"--broker alpaca needs alpaca-py: {install_extra('alpaca')}") from None
         self._symbols = dict(symbols)
         self._fee = Decimal(str(fee))
         self._patience, self._sleep = patience, sleep
@@ -304,7 +305,9 @@ class AlpacaBroker(Broker):
         return units // step * step
 
     def _read_assets(self) -> dict[str, Asset]:
-        """The record of every symbol; one that says that it is not tradable for a symbol that is not listed."""
+        """An asset for every symbol. Symbols that Alpaca does not list, and those that it lists as inactive or not
+        tradable, are not tradable; the increments of such records are not read, since they may be empty.
+        """
         from alpaca.trading.enums import AssetClass
         from alpaca.trading.requests import GetAssetsRequest
 
@@ -314,10 +317,10 @@ class AlpacaBroker(Broker):
                 record["symbol"]: Asset(
                     Decimal(str(record["min_trade_increment"])),
                     Decimal(str(record["min_order_size"])),
-                    bool(record["tradable"]) and record["status"] == "active",
+                    tradable=True,
                 )
                 for record in listed
-                if record["symbol"] in self._symbols.values()
+                if record["symbol"] in self._symbols.values() and record["tradable"] and record["status"] == "active"
             }
 
         found = self._ask("the assets", read)

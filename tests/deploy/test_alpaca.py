@@ -214,6 +214,22 @@ def test_a_ticker_that_is_no_longer_traded_leaves_the_others_alone(exchange: Exc
     assert broker.account().units["ETH/USDT"] == 1.5
 
 
+@pytest.mark.parametrize("record", [{"status": "inactive"}, {"tradable": False}], ids=["inactive", "not tradable"])
+def test_the_increments_of_an_asset_that_is_not_traded_need_not_be_readable(
+    exchange: Exchange, record: dict[str, Any]
+) -> None:
+    listed = exchange._asset
+
+    def asset(symbol: str) -> dict[str, Any]:
+        unreadable = record | {"min_trade_increment": None, "min_order_size": ""}
+        return listed(symbol) | (unreadable if symbol == "ETH/USD" else {})
+
+    exchange._asset = asset  # type: ignore[method-assign]
+    broker = broker_on(exchange)
+    assert broker.untradable == {"ETH/USDT": "Alpaca does not trade ETH/USD"}
+    assert one(broker, buy(100.0)).status == "filled"
+
+
 @pytest.mark.parametrize("lag", [1, 3, 6])
 def test_what_is_listed_may_lag_what_was_acknowledged(exchange: Exchange, lag: int) -> None:
     exchange.lag = lag
