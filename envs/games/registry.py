@@ -24,7 +24,7 @@ from envs.games.bucket_scenarios import scenario as scenario_params
 from envs.games.cartpole import CartPole, CartPoleParams
 from envs.plugins import find
 from envs.streams import derive_seed
-from envs.vec_env import Step
+from envs.vec_env import Step, VecEnv
 
 
 class GameEnv(Protocol):
@@ -186,6 +186,11 @@ def get_game(name: str) -> Game:
         return _external(name)
     if ":" in name:
         found = find(f"--env {name}", name)
+        if isinstance(found, type) and issubclass(found, VecEnv):  # takes members and copies, not the game's parameters
+            raise InputError(
+                f"--env {name} is a class of vectorized environments; it must be a `Game`: for a TensorGame, name what "
+                f"{found.__name__}.game() returns"
+            )
         return replace(found, name=name) if isinstance(found, Game) else _external(name)
     raise InputError(
         f"--env {name!r} is not known; choose one of crypto, {', '.join(GAMES)}, gym:ID, vector:ID, pettingzoo:MODULE, "

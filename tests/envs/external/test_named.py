@@ -126,6 +126,7 @@ def test_environments_made_together_stay_together() -> None:
         ("pettingzoo:nothere", "No module named 'nothere'"),
         (f"{SAMPLES}:nobody", "has nothing called 'nobody'"),
         ("math:pi", "--env math:pi is a float; it must be a function or class that makes an environment"),
+        ("decimal:Decimal", "it made a Decimal, which must be a gymnasium.Env, a gymnasium.vector.VectorEnv"),
         (f"{SAMPLES}:misbehave", "cannot be made: TypeError: misbehave() missing 1 required"),
         (f"{SAMPLES}:OldStep", "its step returns 4 values and not the 5 of Gymnasium"),
         (f"{SAMPLES}:OldReset", "its reset returns no (observation, info)"),

@@ -184,7 +184,7 @@ def test_discrete_games_and_what_is_wrong_with_a_game() -> None:
     ("name", "sentence"),
     [
         ("nowhere_at_all:GAME", "No module named 'nowhere_at_all'; the module must be installed, or its folder stand"),
-        ("target:Target", "--env target:Target is no game; it must be a `Game`"),
+        ("target:Target", "--env target:Target is a class of vectorized environments; it must be a `Game`"),
         ("target:", "the module target has nothing called ''"),
     ],
 )
