@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from deploy.bundle_files import StoredBundle, finite
-from deploy.registry import ChampionMoved, Look, Registry, check_slot
+from deploy.registry import ChampionMoved, Look, Registry
 from deploy.rules import Finding, deferred, loosened, passed
 from envs.errors import RunError
 
@@ -145,7 +145,7 @@ class Place:
     data_dir: str = ""
 
     def __post_init__(self) -> None:
-        check_slot(self.slot)
+        self.registry.check_slot(self.slot)
 
     @property
     def champion(self) -> str | None:

@@ -22,27 +22,14 @@ from deploy.bundle_files import NAME_DIGITS, StoredBundle, is_synthetic, write_b
 from deploy.bundles import load_any, trader
 from deploy.database import RegistryDatabase, utc_now
 from deploy.models import BundleRow, ChallengerRow, EventRow, LookRow, SlotRow, VersionRow
+from deploy.slots import check_slot, is_slot_name, slot_name
 from envs.errors import InputError, RunError
-from envs.terminal import printable
 
-LONGEST_SLOT = 100  # bytes: file names and orders' ids are made from it
 PANEL = "panel of "  # before a game's name, where a market's looks have its assets
 
 
 class ChampionMoved(Exception):
     """The slot's champion is no longer the one that the challenger was compared with: compare again."""
-
-
-def check_slot(name: str) -> str:
-    """The name, where it can be a slot's. Raises InputError: files are named after slots, and `slot@3` is a version."""
-    wrong = not name or name != name.strip() or name[0] in ".-" or printable(name) != name
-    if wrong or len(name.encode()) > LONGEST_SLOT or any(sign in "/\\@\n\t" for sign in name):
-        shown = name if len(name) <= LONGEST_SLOT else f"{name[:LONGEST_SLOT]}…"
-        raise InputError(
-            f"slot {shown!r}: a slot's name is 1 to {LONGEST_SLOT} bytes long, without / \\ @ and control characters, "
-            "and begins with neither a dot, a dash nor a space, like crypto-1h"
-        )
-    return name
 
 
 @dataclass(frozen=True)
@@ -138,6 +125,23 @@ class Registry:
         with self.database.reading() as session:
             return _slot(session, name)
 
+    def has_slot(self, name: str) -> bool:
+        """Whether anything ever happened in a slot of that name."""
+        with self.database.reading() as session:
+            return session.scalar(select(EventRow.id).where(EventRow.slot == name).limit(1)) is not None
+
+    def check_slot(self, name: str) -> None:
+        """Raises InputError where the registry has no slot of that name and no new one may have it.
+
+        Slots that older versions made keep their names, whatever these are.
+        """
+        if not (is_slot_name(name) or self.has_slot(name)):
+            check_slot(name)
+
+    def default_slot(self, key: str) -> str:
+        """The slot for what `key` describes: of that very name where an older version made it, else a valid one."""
+        return key if self.has_slot(key) else slot_name(key)
+
     def require(self, name: str | None) -> Slot:
         """The slot of that name, or the only one there is for None. Raises InputError unless it has a champion."""
         filled = {slot.name: slot for slot in self.slots() if slot.champion}
@@ -173,7 +177,7 @@ class Registry:
         `crypto-1h` is that slot's champion, `crypto-1h@previous` the one before it, `crypto-1h@3` the slot's third
         bundle; anything else is the beginning of a hash, of at least four digits.
         """
-        name, at, which = reference.partition("@")
+        name, at, which = (reference, "", "") if self.has_slot(reference) else reference.partition("@")
         slot = self.slot(name)
         versions = {str(version.number): version.bundle for version in self.versions(name)}
         if at or versions:
@@ -291,7 +295,7 @@ class Registry:
         changes nothing. Raises ChampionMoved where the champion is another one by now, InputError for a name that no
         slot may have.
         """
-        check_slot(slot)
+        self.check_slot(slot)
         with self.database.writing() as session:
             row = session.get(SlotRow, slot)
             present = row.champion if row else None
@@ -342,7 +346,7 @@ class Registry:
 
         Raises InputError for a name that no slot may have.
         """
-        check_slot(slot)
+        self.check_slot(slot)
         with self.database.writing() as session:
             write_bundle(bundle, self.bundles)
             number = _add_version(session, slot, bundle, data_dir)
@@ -363,7 +367,7 @@ class Registry:
 
     def refuse(self, slot: str, reason: str, report: dict[str, Any] | None = None) -> None:
         """Append that no candidate passed, and why; once, however often the same is found in a row."""
-        check_slot(slot)
+        self.check_slot(slot)
         with self.database.writing() as session:
             last = session.scalars(
                 select(EventRow).where(EventRow.slot == slot).order_by(EventRow.id.desc()).limit(1)

@@ -12,7 +12,7 @@ import typer
 from deploy.bundle_files import StoredBundle, finite
 from deploy.bundles import load_any, trader
 from deploy.findings import short
-from deploy.games.bundle import GameBundle, default_slot
+from deploy.games.bundle import GameBundle, game_key
 from deploy.games.verify import verify_game_bundle
 from deploy.games.view import game_facts, game_view
 from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
@@ -100,7 +100,7 @@ def show_command(
     loaded = load_reference(opened, bundle)
     if isinstance(loaded, GameBundle):
         game = loaded.manifest.game
-        looks = opened.panel_looks(default_slot(game.name, game.params))
+        looks = opened.panel_looks(game_key(game.name, game.params))
         facts = game_facts(loaded, places_of(opened, loaded.hash), str(opened.path(loaded.hash)), looks)
         view = game_view(facts, gate_table(facts["findings"]) if facts["findings"] else None)
     else:
@@ -275,7 +275,7 @@ def load_reference(registry: Registry, reference: str | None) -> StoredBundle[An
         champion = registry.require(None).champion
         assert champion is not None
         return registry.any_bundle(champion)
-    if "/" in reference or Path(reference).is_dir():
+    if Path(reference).is_dir() or ("/" in reference and not registry.has_slot(reference.partition("@")[0])):
         return load_any(Path(reference))
     return registry.any_bundle(registry.find(reference))
 

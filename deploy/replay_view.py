@@ -14,10 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from deploy.bundle import Bundle, format_time, parse_moment
 from deploy.findings import SYNTHETIC
 from deploy.live.risk import RiskLimits, RiskRules
-from deploy.registry import check_slot
 from deploy.replay import Replay, replay
 from deploy.report import metrics_table, percent
 from deploy.scoring import first_decision, unseen_window
+from deploy.slots import slot_name
 from envs.crypto.bars import Bars
 from envs.crypto.splits import Window
 from envs.errors import InputError
@@ -113,7 +113,7 @@ def replay_folder(deployments: Path, slot: str, result: Replay) -> Path:
     first, last = (
         format_time(int(moment)).replace(":", "").replace("-", "")[:13] for moment in (result.time[0], result.time[-1])
     )
-    return deployments / "replays" / f"{check_slot(slot)}-{result.bundle.name}-{first}-{last}"
+    return deployments / "replays" / f"{slot_name(slot)}-{result.bundle.name}-{first}-{last}"
 
 
 def _agreement(result: Replay) -> float | None:

@@ -80,10 +80,11 @@ def make_game_bundle(manifest: GameManifest, files: Mapping[str, bytes]) -> Game
     return new_bundle(GameBundle, manifest, files)
 
 
-def default_slot(game: str, params: Mapping[str, Any]) -> str:
-    """The slot that players of this game ask for: `cartpole`, `bucket-brigade-rest_trap`, `gym-Pendulum-v1`.
+def game_key(game: str, params: Mapping[str, Any]) -> str:
+    """What identifies a game with its parameters: `cartpole`, `bucket-brigade-rest_trap`, `cartpole-length_1.0`.
 
-    Other parameters than a scenario make another game, and another slot: `cartpole-length_1.0`.
+    Looks at its panel are counted under it, and its default slot is named after it (`Registry.default_slot`). It may be
+    too long for a slot's name, and may contain characters that such a name must not have.
     """
     parts = [game.replace(":", "-").replace("/", "-")]
     parts += [str(params["scenario"])] if "scenario" in params else []

@@ -18,6 +18,7 @@ from deploy.games.view import promotion_view
 from deploy.next_commands import next_commands, print_next
 from deploy.options import DEPLOYMENTS, Deployments, RegistryUrl
 from deploy.registry import Registry
+from deploy.registry_commands import load_reference
 from deploy.rules import parse_limits, with_limits
 from deploy.studies import FoundStudy, attach
 from envs.errors import InputError, RunError
@@ -131,13 +132,10 @@ def play_command(
     from deploy.games.replay import Show, show_in_terminal, write_animation
 
     console = Terminal()
-    if bundle is not None and ("/" in bundle or Path(bundle).is_dir()):
-        loaded = player(load_any(Path(bundle)))
+    if bundle is not None and Path(bundle).is_dir():
+        loaded = player(load_any(Path(bundle)))  # needs no registry
     else:
-        opened = Registry(deployments, registry, create=False)
-        hash_ = opened.require(None).champion if bundle is None else opened.find(bundle)
-        assert hash_ is not None
-        loaded = player(opened.any_bundle(hash_))
+        loaded = player(load_reference(Registry(deployments, registry, create=False), bundle))
     played: list[float] = []
     for wanted, pictures in ((terminal or out is None, False), (out is not None, True)):
         if not wanted:

@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial
 
 from deploy.bundle_files import finite
 from deploy.bundles import player
-from deploy.games.bundle import GameBundle, default_slot
+from deploy.games.bundle import GameBundle, game_key
 from deploy.games.gate import DEFAULT_RULES, PANEL, SEARCH, Evidence, shown
 from deploy.games.panel import Opponent, Panel, Rules, judge_panel, panel_seed
 from deploy.games.panel import compare as compare_players
@@ -92,9 +92,9 @@ def _opponent(other: Opponent) -> dict[str, Any]:
 class GamePromoter:
     """One promotion of one study.
 
-    slot: see `deploy.games.bundle.default_slot`. dry_run: change no champion and write no bundle; a look is counted all
-    the same, since its numbers are seen. looks: how many candidates may play the panel. games: of a panel.
-    progress: told, in a few words, what takes long.
+    slot: by default named after the game, see `Registry.default_slot`. dry_run: change no champion and write no bundle;
+    a look is counted all the same, since its numbers are seen. looks: how many candidates may play the panel. games: of
+    a panel. progress: told, in a few words, what takes long.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class GamePromoter:
         progress: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self.study, self.registry = study, registry
-        self.game = default_slot(study.spec.environment, study.spec.env)  # the game with its parameters, in a word
-        self.slot = slot or self.game
+        self.game = game_key(study.spec.environment, study.spec.env)
+        self.slot = slot or registry.default_slot(self.game)
         self.dry_run, self.looks, self.games = dry_run, looks, games
         self.rules, self.progress = tuple(rules), progress
         self.place = Place(registry, self.slot, study.name, dry_run)
@@ -191,10 +191,10 @@ class GamePromoter:
             return None
         champion = player(self.registry.any_bundle(hash_))
         if not same_game(champion, self.study):
-            theirs = default_slot(champion.manifest.game.name, champion.manifest.game.params)
+            theirs = game_key(champion.manifest.game.name, champion.manifest.game.params)
             raise InputError(
                 f"--slot {self.slot}: its champion {champion.name} plays {theirs}, and study {self.study.name!r} is of "
-                f"{self.game}; use the slot {self.game}"
+                f"{self.game}; use the slot {self.registry.default_slot(self.game)}"
             )
         return champion
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from deploy.live.session import Session
 from deploy.live.store import Replaced
-from deploy.registry import check_slot
+from deploy.slots import slot_name
 from envs.errors import InputError, RunError, TryAgainLater
 
 PATIENCE = 600.0
@@ -30,9 +30,8 @@ def only_one(folder: Path, slot: str) -> Iterator[None]:
     """Hold the slot on this machine: the kernel lets go when the process ends, however it ends. Raises InputError where
     another process trades it.
     """
-    check_slot(slot)
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{slot}.lock").open("a") as lock:
+    with (folder / f"{slot_name(slot)}.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from deploy.bundle_files import MANIFEST_FILE, write_bundle
 from deploy.bundles import load_any
-from deploy.live.runner import only_one
-from deploy.registry import LONGEST_SLOT, Registry, check_slot
+from deploy.registry import Registry
 from deploy.registry_view import history_view, slots_view
+from deploy.slots import LONGEST_SLOT, check_slot, slot_name
 from envs.errors import InputError
 from envs.terminal import Terminal
 from tests.deploy.builders import small_bundle
@@ -29,7 +29,6 @@ def test_a_name_that_no_slot_may_have_is_refused_and_nothing_is_written(tmp_path
         lambda: registry.promote(name, bundle, expected=None, reason="test"),
         lambda: registry.challenger(name, bundle, reason="test"),
         lambda: registry.refuse(name, "test"),
-        lambda: only_one(tmp_path / "traders", name).__enter__(),
     ):
         with pytest.raises(InputError, match="a slot's name is 1 to 100 bytes long") as caught:
             write()
@@ -42,6 +41,13 @@ def test_a_name_that_no_slot_may_have_is_refused_and_nothing_is_written(tmp_path
 @pytest.mark.parametrize("name", ["crypto-1h", "gym-Pendulum-v1", "cartpole-length_1.0", "[red]", "x" * LONGEST_SLOT])
 def test_other_names_are_taken(name: str) -> None:
     assert check_slot(name) == name
+
+
+@pytest.mark.parametrize("name", [*WRONG, "\ud800"])
+def test_any_text_has_a_valid_name_made_from_it(name: str) -> None:
+    made = slot_name(name)
+    assert check_slot(made) == made == slot_name(made)
+    assert made != slot_name(name + "x")
 
 
 @pytest.mark.parametrize("depth", [300, 900, 200_000])

@@ -15,10 +15,11 @@ import torch
 from safetensors.torch import save as save_tensors
 
 import deploy.games.promote
+import deploy.registry
 from deploy.bundle import load_bundle
 from deploy.bundle_files import MEMBERS_FILE, canonical_json, read_members, sha256, write_bundle
 from deploy.bundles import load_any
-from deploy.games.bundle import GameBundle, default_slot, make_game_bundle
+from deploy.games.bundle import GameBundle, game_key, make_game_bundle
 from deploy.games.gate import DEFAULT_RULES, PANEL, Evidence, shown
 from deploy.games.panel import (
     Interval,
@@ -36,9 +37,13 @@ from deploy.games.player import HeuristicPlayer, read_player, single_file, split
 from deploy.games.promote import GamePromoter, Promotion
 from deploy.games.study import GameStudy, build_bundle, read_candidate
 from deploy.games.verify import verify_game_bundle
+from deploy.live.runner import only_one
 from deploy.registry import Registry
+from deploy.registry_commands import load_reference
 from deploy.rules import judge, with_limits
+from deploy.slots import LONGEST_SLOT, check_slot
 from envs.errors import InputError
+from envs.games.cartpole import CartPoleParams
 from envs.games.play import Episodes
 from envs.games.registry import get_game
 from envs.streams import derive_seed
@@ -121,7 +126,7 @@ def test_a_manifest_with_an_unknown_part_or_a_wrong_hash_is_refused(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("game", "params", "slot"),
+    ("game", "params", "key"),
     [
         ("cartpole", {}, "cartpole"),
         ("bucket-brigade", {"scenario": "rest_trap"}, "bucket-brigade-rest_trap"),
@@ -129,8 +134,66 @@ def test_a_manifest_with_an_unknown_part_or_a_wrong_hash_is_refused(tmp_path: Pa
         ("cartpole", {"length": 1.0, "gravity": 5.0}, "cartpole-gravity_5.0-length_1.0"),
     ],
 )
-def test_slots_are_named_after_the_game(game: str, params: dict[str, Any], slot: str) -> None:
-    assert default_slot(game, params) == slot
+def test_games_are_identified_by_name_and_parameters_and_slots_named_after_them(
+    registry: Registry, game: str, params: dict[str, Any], key: str
+) -> None:
+    assert game_key(game, params) == key
+    assert registry.default_slot(key) == key
+
+
+@pytest.mark.parametrize(
+    ("game", "params", "start"),
+    [
+        ("gym:CartPole-v1", {"map": "maps/small.txt"}, "gym-CartPole-v1-map_maps-small.txt-"),
+        ("gym:CartPole-v1", {"label": "x" * 90}, "gym-CartPole-v1-label_xxx"),
+        ("gym:CartPole-v1", {"label": "é" * 60, "other": "a@b"}, "gym-CartPole-v1-label_éé"),
+        ("gym:CartPole-v1", {"scenario": "two\nlines"}, "gym-CartPole-v1-twolines-"),
+        ("gym:CartPole-v1", {"label": "x" * 63 + " y"}, "gym-CartPole-v1-label_xxx"),
+    ],
+)
+def test_every_default_slot_is_a_valid_name_and_different_games_have_different_ones(
+    tmp_path: Path, registry: Registry, game: str, params: dict[str, Any], start: str
+) -> None:
+    def promoter(own: dict[str, Any]) -> GamePromoter:
+        return GamePromoter(study_of(tmp_path, [GOOD], environment=game, env=own), registry)
+
+    made, other = promoter(params), promoter(params | {"scenario": "another"})
+    assert made.slot.startswith(start)
+    assert check_slot(made.slot) == made.slot != other.slot
+    assert made.game == game_key(game, params)
+
+
+def test_a_game_with_many_parameters_is_promoted_and_its_looks_are_counted_under_all_of_them(
+    tmp_path: Path, registry: Registry
+) -> None:
+    env = {name: value for name, value in vars(CartPoleParams(**ENV)).items() if value is not None}
+    promotion = promote(study_of(tmp_path, [GOOD], env=env), registry)
+    key = game_key("cartpole", env)
+    assert len(key) > LONGEST_SLOT
+    assert (promotion.outcome, promotion.looks, registry.panel_looks(key)) == ("promoted", 1, 1)
+    assert registry.require(None).name == promotion.slot == registry.default_slot(key)
+
+
+def test_a_slot_with_a_name_that_older_versions_allowed_keeps_working(
+    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = {name: value for name, value in vars(CartPoleParams(**ENV)).items() if value is not None}
+    weak, good = study_of(tmp_path / "weak", [WEAK], env=env), study_of(tmp_path / "good", [GOOD], env=env)
+    old = game_key("cartpole", env)
+    with monkeypatch.context() as patched:
+        patched.setattr(deploy.registry, "check_slot", lambda name: name)
+        assert promote(weak, registry, slot=old, rules=()).outcome == "promoted"
+        assert promote(weak, registry, slot="maps/a", rules=()).outcome == "promoted"
+    promoted = promote(good, registry, rules=())
+    assert (promoted.outcome, promoted.slot) == ("promoted", old)
+    assert registry.rollback(old, "test") == (promoted.champion, promoted.champion_before)
+    moved = promote(good, registry, slot="maps/a", rules=())
+    assert (moved.outcome, load_reference(registry, "maps/a").hash) == ("promoted", moved.champion)
+    assert load_reference(registry, "maps/a@previous").hash == moved.champion_before
+    with only_one(tmp_path / "traders", "maps/a"):
+        assert len(list((tmp_path / "traders").iterdir())) == 1
+    with pytest.raises(InputError, match="bundle maps/b is not there"):
+        load_reference(registry, "maps/b")
 
 
 # -- the panel
