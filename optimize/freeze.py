@@ -55,12 +55,14 @@ def open_study(
 ) -> tuple[StudyHandle, Experiment]:
     """Join the study called `name`, or make it. Raises InputError where it is something else than was asked for."""
     check_request(request)
+    made: Experiment | None = None
     if not study_exists(storage, name):
         made = _create(storage, name, request, device, runs_dir, flags, say, bars)
-        if made is not None:
-            return made
-        say(f"study {name} was made by another worker meanwhile; joining it")
+        if made is None:
+            say(f"study {name} was made by another worker meanwhile; joining it")
     handle = StudyHandle(storage, name, runs_dir if "runs_dir" in request.given else None)
+    if made is not None:
+        return handle, made
     if "storage" in handle.flags:  # earlier versions recorded it, with a password where there was one
         del handle.flags["storage"]
         storage.set_study_user_attr(handle.study_id, FLAGS_KEY, handle.flags)
@@ -166,15 +168,15 @@ def _create(
     flags: Mapping[str, Any],
     say: Callable[[str], None],
     bars: Bars | None,
-) -> tuple[StudyHandle, Experiment] | None:
-    """Choose what is automatic, freeze, write. None where another worker was faster."""
+) -> Experiment | None:
+    """Make the automatic choices and write the study. Returns None if another worker made it meanwhile."""
     spec, bars, measured = decide(storage, request, device, say, bars)
     experiment = make_experiment(spec, bars, device)
     made = create_study(storage, name, spec, runs_dir, {**flags, "measured": measured})
     if not made:
         return None
     say(f"study {name} is frozen; these flags would make it again: {reproducing_flags(spec, request)}")
-    return StudyHandle(storage, name), experiment
+    return experiment
 
 
 def decide(
