@@ -13,12 +13,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
 from envs.database_url import without_passwords
 from envs.errors import RunError
+from envs.external.guard import stand_down
 from envs.sizing import total_memory
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -123,11 +124,16 @@ class Life:
 
 
 def start_again(life: Life) -> None:
-    """Become a fresh process that runs the same command. Everything of value must be on disk, and all threads ended.
+    """Replace this process by a fresh one that runs the same command. Everything of value must be on disk, and all
+    threads ended. Processes that environments started are killed.
 
-    Signals that come from here on wait until the fresh process handles them. Raises RunError where that cannot be.
+    Signals that arrive from here on wait until the fresh process handles them. Raises RunError if it cannot be started.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    stand_down()
+    with suppress(ChildProcessError):  # there are no more children
+        while os.waitpid(-1, os.WNOHANG)[0]:  # the fresh process would not know that it has to wait for them
+            pass
     os.environ[RECYCLED] = f"{life.recycled} {life.worker}"
     words, secret = without_passwords(sys.orig_argv[1:])
     os.environ.update(secret)
@@ -137,4 +143,4 @@ def start_again(life: Life) -> None:
         os.execv(sys.executable, [sys.executable, *words])
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        raise RunError(f"{sys.executable} cannot be started again ({error.strerror}); start the worker anew") from None
+        raise RunError(f"{sys.executable} cannot be started again ({error.strerror}); start the worker again") from None

@@ -28,10 +28,20 @@ _TRIES, _PAUSE = 40, 0.05  # looks for processes that carry the tag, until there
 
 @dataclass
 class _Guard:
-    """tag: the pipe's end that forked processes inherit. host: the process that it guards (a fork has another)."""
+    """tag: the pipe's end that forked processes inherit. name: the environment variable's value. host: the id of the
+    process that it guards (a fork has another). process: the guard itself.
+    """
 
     tag: int
+    name: str
     host: int
+    process: subprocess.Popen[bytes]
+
+    def end(self) -> None:
+        """End the guard, not what it guards. Does nothing in a fork of the host."""
+        if os.getpid() == self.host:
+            self.process.kill()
+            self.process.wait()
 
 
 _guard: _Guard | None = None
@@ -56,20 +66,28 @@ def guarded() -> tuple[int, ...]:
             env={},
             start_new_session=True,  # a Ctrl-C at the terminal is not for it
         )
-        _guard = _Guard(tag, os.getpid())
-        atexit.register(_stand_down, process, os.getpid())  # who ends by itself has closed its environments
+        _guard = _Guard(tag, name, os.getpid(), process)
+        atexit.register(_guard.end)  # a host that exits by itself has closed its environments
     return (_guard.tag,)
+
+
+def stand_down() -> None:
+    """End what environments of this process have started, and its guard: call this before execve(2).
+
+    The process id outlives execve, so the guard would see no end of its host, and wait beside the next one.
+    """
+    global _guard
+    if _guard is not None and _guard.host == os.getpid():
+        _end_tagged(str(os.fstat(_guard.tag).st_ino), _guard.name, spared=_guard.host)
+        _guard.end()
+        os.close(_guard.tag)
+        os.environ.pop(VARIABLE, None)
+        _guard = None
 
 
 def untagged() -> dict[str, str]:
     """`os.environ` for a program that is no environment's, and so may outlive this process."""
     return {name: value for name, value in os.environ.items() if name != VARIABLE}
-
-
-def _stand_down(process: subprocess.Popen[bytes], host: int) -> None:
-    if os.getpid() == host:
-        process.kill()
-        process.wait()
 
 
 def _carries(process: Path, pipe: str, variable: bytes) -> bool:
@@ -94,12 +112,20 @@ def _main(host: int, inode: str, name: str) -> None:
         handle = -1
     if handle >= 0:
         select.select([handle], [], [])
+    _end_tagged(inode, name)
+
+
+def _end_tagged(inode: str, name: str, spared: int = 0) -> None:
+    """Kill the processes that carry a tag, but for the one with the id `spared`."""
     pipe, variable = f"pipe:[{inode}]", f"{VARIABLE}={name}".encode()
     for _ in range(_TRIES):
         found = [
             int(process.name)
             for process in _PROC.iterdir()
-            if process.name.isdigit() and _running(process) and _carries(process, pipe, variable)
+            if process.name.isdigit()
+            and int(process.name) != spared
+            and _running(process)
+            and _carries(process, pipe, variable)
         ]
         if not found:
             return

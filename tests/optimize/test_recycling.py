@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -37,6 +38,20 @@ Worker._rung = lambda *arguments: (rungs.append(1), rung(*arguments))[1]
 Telemetry.resident_bytes = lambda _: (1 + len(rungs)) * 2**30
 torch.set_num_threads(1)
 search_app()(sys.argv[1:])
+"""
+# A worker on environments that start processes, in both of its lives; the second one prints its child processes.
+HOSTING = """
+import sys
+import psutil
+from envs.external.hosted import HostedEnvs, Layout
+from envs.external.sources import FactorySource
+from optimize.stopping import Life, start_again
+from tests.envs.external.samples import Forking
+life = Life.present()
+if not life.recycled:
+    envs = HostedEnvs(FactorySource(Forking), [{"pids": sys.argv[1]}] * 2, Layout(1, (1,)))
+    start_again(Life(1, "w"))
+print(life.recycled, psutil.Process().children(recursive=True))
 """
 ROOT = str(Path(__file__).resolve().parents[2])
 Start = Callable[..., BaseProcess]
@@ -112,6 +127,19 @@ def test_a_signal_while_it_starts_again_stops_it_properly(market: Path, growing:
     assert {t.state for t in trials} == {TrialState.WAITING}
     assert {len(t.intermediate_values) for t in trials} == {2}
     assert all(t.user_attrs["sweepd:checkpoint"]["rung"] == 2 for t in trials)
+
+
+def test_environments_and_their_guard_end_with_the_life_that_started_them(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOSTING, str(tmp_path / "pids")]
+    environment = {**os.environ, "PYTHONPATH": ROOT}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    left = [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert done.stdout == "1 []\n", done.stderr
+    assert len(pids) == 3 * 3  # one environment is looked at before
+    assert left == []
 
 
 def test_a_limit_below_what_a_fresh_process_needs_is_said_once_and_dropped() -> None:
