@@ -282,7 +282,7 @@ class PaperTrader:
             )
         if self._benchmark is not None:
             plan = self._decided.plan or _no_orders(len(self._acts), len(self._tickers))
-            accounts.settle(fills, account, plan, bar.hole, bar.close)
+            accounts.settle(bar.time, fills, account, plan, bar.hole, bar.close)
             self._benchmark.next_bar(bar.open, bar.hole)
             accounts.mark(bar.close)
         else:
@@ -316,7 +316,7 @@ class PaperTrader:
         """
         assert self._accounts is not None
         assert self._history is not None
-        self._accounts.reset(account, self._history.close[-1], fills)
+        self._accounts.reset(int(self._history.time[-1]), account, self._history.close[-1], fills)
         self._decided = _Decision(None, None)
 
     def _entry(self, bar: ClosedBar, fills: tuple[Fill, ...]) -> Entry:

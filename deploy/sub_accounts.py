@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from deploy.book import Book
 from deploy.brokers.base import AccountState, Fill
-from deploy.flows import Flow, unexplained
+from deploy.flows import CostAllowance, Flow, less_costs, unexplained
 from envs.crypto.portfolio import Orders, Portfolio
 
 Array = NDArray[np.float64]
@@ -39,6 +39,7 @@ class SubAccounts:
         )
         self.held = self._units_of(account)
         self.flow = Flow()
+        self._allowance = CostAllowance()
         self.correction = 0.0
 
     @classmethod
@@ -48,6 +49,7 @@ class SubAccounts:
         accounts.books = tuple(Book.restored(tickers, book) for book in state["books"])
         accounts.held, accounts.correction = np.array(state["held"]), state["correction"]
         accounts.flow = Flow.restored(state.get("flow"))
+        accounts._allowance = CostAllowance(state.get("allowance", ()))
         return accounts
 
     @classmethod
@@ -59,6 +61,7 @@ class SubAccounts:
         order = [other._tickers.index(ticker) for ticker in tickers]
         units = dict(zip(tickers, other.held[order].tolist(), strict=True))
         accounts = cls(tickers, shares, AccountState(other.cash, units))
+        accounts._allowance = CostAllowance(other._allowance.state())
         for book, share in zip(accounts.books, shares, strict=True):
             book.basis = share * np.sum([one.basis for one in other.books], axis=0)[order]
             book.high = np.max([one.high for one in other.books], axis=0)[order]
@@ -68,8 +71,13 @@ class SubAccounts:
     def state(self) -> dict[str, Any]:
         """What `restored` needs, as JSON has it."""
         books = [book.state() for book in self.books]
-        state = {"books": books, "held": self.held.tolist(), "correction": self.correction}
-        return state | ({"flow": self.flow.state()} if self.flow else {})
+        return {
+            "books": books,
+            "held": self.held.tolist(),
+            "correction": self.correction,
+            "flow": self.flow.state(),
+            "allowance": self._allowance.state(),
+        }
 
     @property
     def cash(self) -> float:
@@ -107,17 +115,19 @@ class SubAccounts:
             book.cash, book.units = float(portfolio.cash[row]), units[row].copy()
             book.basis, book.high, book.held = cost[row] * units[row], high[row].copy(), held[row].copy()
 
-    def settle(self, fills: Sequence[Fill], account: AccountState, orders: Orders, hole: Mask, close: Array) -> None:
+    def settle(
+        self, time: int, fills: Sequence[Fill], account: AccountState, orders: Orders, hole: Mask, close: Array
+    ) -> None:
         """A bar has filled net orders, and clocks run on by one bar.
 
-        account: the broker's, after those fills. orders: each trial's part of them, a row each. close: (N,) of the bar.
-        What was transferred into the account is shared by the books' values, what was transferred out of it comes from
-        all in proportion; so does what remains of the difference between the account and the sum of the books
-        (rounding, fees).
+        time: open of the bar, seconds since the epoch. account: the broker's, after those fills. orders: each trial's
+        part of them, a row each. close: (N,) of the bar. Transfers into the account are shared by the books' values.
+        Transfers out of it reduce all books in proportion, and so does the remaining difference between the account and
+        the sum of the books (rounding, costs that no fill names).
         """
         parts = [self._part(row, fills, orders) for row in range(len(self.books))]
         after = [book.after(part) for book, part in zip(self.books, parts, strict=True)]
-        flow = self._note_flow(fills, account, close)
+        flow = self._note_flow(time, fills, account, close)
         self.held = self._units_of(account)
         shares = self._value_shares(close)
         came = np.array([flow.units.get(ticker, 0.0) for ticker in self._tickers])
@@ -134,12 +144,12 @@ class SubAccounts:
         flow, self.flow = self.flow, Flow()
         return flow
 
-    def reset(self, account: AccountState, close: Array, fills: Sequence[Fill]) -> None:
+    def reset(self, time: int, account: AccountState, close: Array, fills: Sequence[Fill]) -> None:
         """Share the account as it is now by the books' values at `close`; what they know about a position stays.
 
-        fills: those since the books were settled.
+        time: open of the last bar, seconds since the epoch. fills: those since the books were settled.
         """
-        self._note_flow(fills, account, close)
+        self._note_flow(time, fills, account, close)
         shares = self._value_shares(close)
         self.held = self._units_of(account)
         for book, share in zip(self.books, shares, strict=True):
@@ -165,10 +175,12 @@ class SubAccounts:
             found.append(dataclasses.replace(fill, order=order, **amounts))
         return found
 
-    def _note_flow(self, fills: Sequence[Fill], account: AccountState, close: Array) -> Flow:
-        """What the account differs by from the books and the fills since they were settled."""
+    def _note_flow(self, time: int, fills: Sequence[Fill], account: AccountState, close: Array) -> Flow:
+        """The transfers since the books were settled: differences that neither `fills` nor costs explain."""
         before = AccountState(self.cash, dict(zip(self._tickers, self.units.tolist(), strict=True)))
         flow = unexplained(before, fills, account, self._tickers, close)
+        self._allowance.earn(time, sum(fill.notional for fill in fills if fill.status == "filled"))
+        flow = less_costs(flow, self._allowance, time, self._tickers, close)
         self.flow += flow
         return flow
 

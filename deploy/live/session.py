@@ -257,8 +257,9 @@ class Session:
         lane.note(own, entry, changes)
         if lane is self._account:
             self._note_risk(entry, changes)
-            if entry.flow:
-                changes.events.append(("transfer", entry.flow.text(self._feed.tickers, bar.close), bar.time))
+            if entry.flow or entry.flow.cost:
+                kind = "transfer" if entry.flow else "cost"
+                changes.events.append((kind, entry.flow.text(self._feed.tickers, bar.close), bar.time))
         return entry
 
     def _conditions(self, bar: ClosedBar, trader: Trader, lane: TradingLane) -> Conditions:
