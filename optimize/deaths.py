@@ -1,6 +1,7 @@
 """Why a worker died while it held trials, as far as there is evidence, and what that means for the trials.
 
-A kill from outside (eviction, reboot, SIGKILL) says nothing about a trial. Two kinds of evidence exist:
+A kill from outside (eviction, reboot, SIGKILL) says nothing about a trial. SIGQUIT, which systemd's watchdog sends to
+a worker that hangs, is such a kill, too; it leaves the stacks in the crash file. Two kinds of evidence exist:
 
 - A crash signal (SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE). Python's faulthandler writes the stacks into the worker's
   crash file in the study's folder before the process dies, below the numbers of the trials in training.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -31,7 +33,7 @@ ATTEMPTS_KEY = "sweepd:attempts"  # trial attribute: how those attempts ended th
 MAX_DEATHS = 3  # deaths that count, without a new checkpoint, before a trial fails
 SOON = 300.0  # seconds after the last heartbeat for which the machine's counter of memory kills still tells something
 KEPT_WITHOUT_EVIDENCE = 20
-FATAL = "Fatal Python error: "
+FATAL, STACK = "Fatal Python error: ", "(most recent call first)"  # as faulthandler writes them
 
 
 def boot_id() -> str:
@@ -103,7 +105,7 @@ def ran_out_of_memory(before: Mapping[str, Any], silence: float) -> bool:
 
 
 class CrashFile:
-    """Where faulthandler writes the stacks if this process crashes; removed when the block ends.
+    """Where faulthandler writes the stacks if this process crashes, or if SIGQUIT ends it; removed when the block ends.
 
     A context manager. Without a writable folder, crashes leave no evidence and nothing else changes.
     """
@@ -117,6 +119,7 @@ class CrashFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC, 0o644)
             faulthandler.enable(self._file)
+            faulthandler.register(signal.SIGQUIT, self._file, all_threads=True, chain=True)
         return self
 
     def training(self, numbers: Sequence[int]) -> None:
@@ -129,6 +132,7 @@ class CrashFile:
 
     def __exit__(self, *_: object) -> None:
         if self._file >= 0:
+            faulthandler.unregister(signal.SIGQUIT)
             with suppress(OSError, ValueError, AttributeError):
                 faulthandler.enable(sys.__stderr__ or 2)
             os.close(self._file)
@@ -148,12 +152,8 @@ class Crash:
 
 
 def read_crash(path: Path) -> Crash | None:
-    """What a crash file tells; None where there is none, or where its process did not crash."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    head, found, dump = text.partition(FATAL)
+    """The content of a crash file; None without the file, or if its process did not crash."""
+    head, found, dump = _text(path).partition(FATAL)
     if not found:
         return None
     try:
@@ -167,6 +167,18 @@ def read_crash(path: Path) -> Crash | None:
         trials = ()  # the thread of heartbeats or files
     frame = lines[current + 1] if current is not None and current + 1 < len(lines) else ""
     return Crash(lines[0] + _place(frame), trials)
+
+
+def has_stacks(path: Path) -> bool:
+    """Whether there is a crash file with stacks: of a crash, or of a process that SIGQUIT ended."""
+    return STACK in _text(path)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _place(frame: str) -> str:

@@ -29,6 +29,7 @@ from optimize.deaths import (
     Death,
     add_note,
     counted,
+    has_stacks,
     memory_counters,
     ran_out_of_memory,
     read_crash,
@@ -169,8 +170,10 @@ def _end_of(worker: Worker | None, silence: float, run_dir: Path | None) -> Deat
     """What is known of the end of a trial's last worker. silence: seconds since its last beat for the trial."""
     if worker is None:
         return Death(f"no heartbeat for {silence:.0f} s")
-    crash = read_crash(file) if run_dir and (file := crash_file(run_dir, worker.worker)) and not worker.alive else None
-    if crash is not None:
+    if run_dir and not worker.alive and has_stacks(file := crash_file(run_dir, worker.worker)):
+        crash = read_crash(file)
+        if crash is None:
+            return Death(f"SIGQUIT ended its process, as the watchdog does when a worker hangs; stacks in {file}")
         return Death(f"its process crashed: {crash.what}; stacks in {file}", frozenset(crash.trials))
     if not worker.alive and ran_out_of_memory(worker.info, worker.beat_age):
         how = "its process is gone, and the system has killed for memory meanwhile"
@@ -282,7 +285,7 @@ def recover_stale(
         with storage.transaction() as session:
             session.execute(workers.delete().where(workers.c.worker.in_(dead_workers)))
         for file in [crash_file(run_dir, name) for name in dead_workers] if run_dir else ():
-            if read_crash(file) is None:
+            if not has_stacks(file):
                 with suppress(OSError):
                     file.unlink(missing_ok=True)
     return recovered

@@ -21,6 +21,7 @@ from optimize.deaths import (
     Death,
     add_note,
     counted,
+    has_stacks,
     is_suspect,
     memory_counters,
     ran_out_of_memory,
@@ -58,6 +59,7 @@ with CrashFile(Path(sys.argv[1])) as file:
         ("SIGABRT", "main", "Aborted in crash (<string>:", (3, 4)),
         ("SIGSEGV", "other", "Segmentation fault in string_at (", ()),
         ("SIGKILL", "main", "", None),
+        ("SIGQUIT", "main", "", None),
     ],
 )
 def test_a_crash_file_tells_what_crashed_and_what_was_in_training(
@@ -70,6 +72,7 @@ def test_a_crash_file_tells_what_crashed_and_what_was_in_training(
     if trials is None:
         assert crash is None
         assert path.exists()
+        assert has_stacks(path) == ("in crash" in path.read_text()) == (name == "SIGQUIT")
         return
     assert crash is not None
     assert crash.what.startswith(what)
@@ -175,7 +178,7 @@ def test_deaths_count_only_with_evidence_and_alone(
     def die(trials: list[int], in_training: list[int]) -> dict[int, recovery.Recovered]:
         name = _die(storage, trials, in_training)
         text = f'{{"trials": {in_training}, "thread": 1}}\n'
-        text += "Fatal Python error: Bus error\n\nStack:\n" if evidence == "crash" else ""
+        text += "Fatal Python error: Bus error\n\nStack (most recent call first):\n" if evidence == "crash" else ""
         crash_file(tmp_path, name).write_text(text)
         found = {taken.trial_id: taken for taken in recover_stale(storage, study, run_dir=tmp_path)}
         assert crash_file(tmp_path, name).exists() == (evidence == "crash")

@@ -13,17 +13,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from optuna.trial import TrialState
 from typer.testing import CliRunner
 
 from envs.errors import InputError, RunError
 from envs.supervisor import Supervisor
 from optimize import service
-from optimize.recovery import Heartbeat
+from optimize.deaths import is_suspect
+from optimize.recovery import Heartbeat, recover_stale
 from optimize.service import make_units, quote
 from optimize.trial_batch import Trainer
 from tests.notify_listener import Listener
 from tests.optimize.conftest import Sweepd, search_app
-from tests.optimize.study_files import count, wait_for
+from tests.optimize.study_files import count, open_handle, wait_for
 
 ENDLESS = ("--budget", 200_000, "--pruner", "none")
 
@@ -73,11 +75,18 @@ def test_a_hung_worker_falls_silent_although_its_heartbeat_goes_on(
     time.sleep(2.0)
     assert len(listener.heard("WATCHDOG=1")) == signs
     assert count(market, beats) > beat + 1000
-    worker.signal(signal.SIGABRT)  # what the watchdog sends
-    worker.finish(-signal.SIGABRT)
+    worker.signal(signal.SIGQUIT)  # what the watchdog sends
+    worker.finish(-signal.SIGQUIT)
     [crash] = market.glob("runs/*/crashes/*.txt")
-    assert "Fatal Python error: Aborted" in crash.read_text()
     assert "in _batch" in crash.read_text(), "the stacks say where it hung"
+    handle = open_handle(market)
+    for taken in recover_stale(handle.storage, handle.study_id, run_dir=handle.run_dir):
+        assert taken.how.startswith("SIGQUIT ended its process")
+        assert str(crash) in taken.how
+    assert crash.exists()
+    trials = handle.trials()
+    assert {t.state for t in trials} == {TrialState.WAITING}
+    assert not any(is_suspect(t.user_attrs) for t in trials)
 
 
 def test_a_finished_study_may_be_silent_while_it_promotes(listener: Listener, sweepd: Sweepd) -> None:
@@ -185,7 +194,7 @@ def test_a_unit_has_this_python_the_folder_the_flags_and_the_meaning_of_exit_cod
     assert f"ExecStart={sys.executable} -P -m sweepd train --study-name s --n-trials 3" in lines
     for line in (
         "WorkingDirectory=/a folder/100%%", "Type=notify", "Restart=on-failure", "RestartPreventExitStatus=2",
-        "StartLimitIntervalSec=0", "WatchdogSec=15min", "WantedBy=default.target",
+        "StartLimitIntervalSec=0", "WatchdogSec=15min", "WatchdogSignal=SIGQUIT", "WantedBy=default.target",
     ):  # fmt: skip
         assert line in lines
     assert not any("75" in line for line in lines if line.startswith(("SuccessExit", "RestartPrevent")))
