@@ -1,13 +1,15 @@
 """What the trials in hand leave on disk: checkpoints, curves, members, paths and pictures.
 
-Training does not wait for most of it: a thread writes. The order makes a kill harmless at any instant. A checkpoint is
-recorded in the database once its file is whole, and only then is the one before it deleted. A trial is told complete
-once its members and paths are whole; its picture and the copies for optuna-dashboard, whose names are recorded before,
-are made afterwards, and made by the next worker where that did not happen.
+A thread writes most of it, beside the training. The order makes a kill harmless at any instant. A checkpoint is
+recorded in the database once its file is whole; the file before it is deleted afterwards, and no checkpoint is ever
+overwritten. A trial is told complete once its members and paths are whole; its picture and the copies for
+optuna-dashboard, whose names are recorded before, are made afterwards. The next worker makes those that a killed worker
+did not make.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -35,6 +37,8 @@ from optimize.study import Plan, StudyHandle
 from optimize.telemetry import Curves
 from optimize.trial_batch import Trainer, Training
 
+Place = tuple[int, int]  # how far a trial is: rollouts of all its members, rungs reached
+
 
 class Records:
     """Writes for one worker.
@@ -53,7 +57,7 @@ class Records:
         self.handle, self.experiment = handle, experiment
         self._lost, self._say = lost, say
         self._thread = Background("records")
-        self._kept: dict[int, int] = {}  # trial id to how far its newest checkpoint is
+        self._kept: dict[int, Place] = {}  # of each trial's newest checkpoint, by trial id
         self.pace = CheckpointPace(lambda: self._thread.busy)
         self._made_folder()
 
@@ -74,10 +78,15 @@ class Records:
         return missing
 
     def look_after_folder(self) -> None:
-        """Say where the study's folder was deleted. It is made again: what the trials in hand need is in memory."""
+        """Make the study's folder again, and say so, where it was deleted. The trials in training lose nothing: their
+        state is in memory. Raises StudyGone where the database was deleted with it.
+
+        Any thread may call it, so the trials are read from the database, not through the handle's cache.
+        """
         self.handle.storage.file.check()
         if self._made_folder():
-            lost = sum(trial.state == TrialState.COMPLETE for trial in self.handle.trials())
+            complete = (TrialState.COMPLETE,)
+            lost = len(self.handle.storage.get_all_trials(self.handle.study_id, deepcopy=False, states=complete))
             files = f"; the files of {lost} complete trial(s) are lost" if lost else ""
             self._say(f"the folder {self.handle.run_dir} was deleted meanwhile{files}; it is made again")
 
@@ -102,15 +111,19 @@ class Records:
         self._thread.submit(write)
 
     def checkpoints(self, trainings: Sequence[Training]) -> None:
-        """Checkpoints of the trials that have advanced since their last ones, inside a rung."""
+        """Write checkpoints of the trials that have advanced since their last ones, inside a rung."""
         for training in trainings:
-            if self._kept.get(training.plan.trial_id) != total_rollouts(training.members):
+            if not self._is_kept(training):
                 self.checkpoint(training)
+
+    def _is_kept(self, training: Training) -> bool:
+        """Whether the trial has not begun, or its newest checkpoint is as far as the trial."""
+        return self._kept.get(training.plan.trial_id, (0, 0)) == _place_of(training)
 
     def checkpoint(self, training: Training) -> None:
         """Write a checkpoint of the trial as it is now, beside the training that goes on."""
         write = self._checkpoint_of(training)
-        self._kept[training.plan.trial_id] = total_rollouts(training.members)
+        self._kept[training.plan.trial_id] = _place_of(training)
 
         def job() -> None:
             began = time.thread_time()  # what the training may miss: not the time of waiting for a disk
@@ -126,15 +139,19 @@ class Records:
         self._thread.submit(job)
 
     def checkpoint_now(self, training: Training) -> None:
-        """Return once it is on disk and recorded. Raises TrialLost where the trial is no longer ours."""
-        self._checkpoint_of(training)()
+        """Write a checkpoint, if the trial has advanced since its last one, and return once it is on disk and recorded.
+        Call `wait` before. Raises TrialLost where the trial is no longer ours.
+        """
+        if not self._is_kept(training):
+            self._checkpoint_of(training)()
 
     def keep(self, training: Training) -> None:
-        """A checkpoint as a file only, for a database that is away: whoever resumes the trial on this machine finds
-        it.
+        """Write a checkpoint as a file only, while the database is away: the next worker on this machine resumes the
+        trial from it.
         """
-        if any(member.learner is not None for member in training.members):
-            path, content = self._file_of(training)
+        path, content = self._file_of(training)
+        begun = any(member.learner is not None for member in training.members)
+        if begun and not path.exists():  # the database may have recorded that file
             write_checkpoint(path, content)
 
     def _file_of(self, training: Training) -> tuple[Path, Checkpoint]:
@@ -143,7 +160,8 @@ class Records:
         note, curves = note_of(plan), {rollout: list(rows) for rollout, rows in training.curves.items()}
         content = Checkpoint(list(training.members), training.rung, training.seconds, note, curves)
         token = self.handle.storage.held().get(plan.trial_id, "")
-        name = f"checkpoint-{total_rollouts(content.members):09d}-{token[:8]}.safetensors"
+        rollouts, rung = _place_of(training)
+        name = f"checkpoint-{rollouts:09d}-r{rung:03d}-{token[:8]}.safetensors"
         return self.handle.trial_dir(plan.number) / name, content
 
     def _checkpoint_of(self, training: Training) -> Callable[[], None]:
@@ -151,8 +169,8 @@ class Records:
         path, content = self._file_of(training)
 
         def write() -> None:
-            """The file, then its record under the attempt's token; only then is the one before superfluous."""
-            storage.file.check()  # no folder is made again for a database that was deleted with it
+            """Write the file, then its record under the attempt's token, and delete the files before it last."""
+            self.look_after_folder()
             before = [old for old in path.parent.glob("checkpoint-*.safetensors") if old != path]
             sha256 = write_checkpoint(path, content)
             recorded = {
@@ -184,7 +202,7 @@ class Records:
         self._say(f"trial {plan.number} goes on from rung {checkpoint.rung} ({at})")
         training.members, training.rung, training.seconds = checkpoint.members, checkpoint.rung, checkpoint.seconds
         training.curves.update(checkpoint.curves)
-        self._kept[plan.trial_id] = total_rollouts(training.members)
+        self._kept[plan.trial_id] = _place_of(training)
 
     def _recorded(self, plan: Plan) -> Checkpoint | None:
         """The checkpoint that the database knows of."""
@@ -197,13 +215,13 @@ class Records:
             return None
 
     def _unrecorded(self, plan: Plan) -> Checkpoint | None:
-        """A newer one that no worker came to record: it was killed, or the database was away. Rungs beyond those that
-        were reported have to be trained again, to be reported.
+        """A newer checkpoint that the database does not know of: its worker was killed before it recorded the file, or
+        the database was away. One of a rung that was not reported is left out: that rung has to be evaluated.
         """
-        recorded = _rollouts_of(Path(plan.checkpoint["path"])) if plan.checkpoint else -1
+        recorded = _place_in_name(Path(plan.checkpoint["path"])) if plan.checkpoint else (-1, 0)
         found = self.handle.trial_dir(plan.number).glob("checkpoint-*.safetensors")
-        for path in sorted(found, key=_rollouts_of, reverse=True):
-            if _rollouts_of(path) <= recorded:
+        for path in sorted(found, key=_place_in_name, reverse=True):
+            if _place_in_name(path) <= recorded:
                 break
             with suppress(InputError):
                 checkpoint = self._read(plan, path)
@@ -266,9 +284,14 @@ class Records:
             self._say(f"trial {trial.number}: its picture could not be made ({said or error})")
 
 
-def _rollouts_of(path: Path) -> int:
-    """How far the checkpoint in this file is, by its name."""
-    return int(path.name.split("-")[1])
+def _place_of(training: Training) -> Place:
+    return total_rollouts(training.members), training.rung
+
+
+def _place_in_name(path: Path) -> Place:
+    """How far the checkpoint in this file is. Names that older versions wrote lack the rung."""
+    found = re.match(r"checkpoint-(\d+)(?:-r(\d+))?-", path.name)
+    return (int(found[1]), int(found[2] or 0)) if found else (-1, 0)
 
 
 def note_of(plan: Plan) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from optimize.spec import StudySpec
 from optimize.storage import open_storage, storage_url
-from optimize.study import StudyHandle
+from optimize.study import StudyHandle, create_study
 
 KEPT = (
     "sweepd:fold_scores",
@@ -29,6 +30,13 @@ def open_handle(folder: Path, url: str | None = None) -> StudyHandle:
     runs = folder / "runs"
     # The database of a server does not tell where its files lie, and the tests run in another folder.
     return StudyHandle(open_storage(storage_url(url, runs), create=False), "s", runs if url else None)
+
+
+def make_handle(folder: Path, spec: StudySpec) -> StudyHandle:
+    """A new study without trials, in the folder's SQLite file."""
+    storage = open_storage(storage_url(None, folder / "runs"))
+    assert create_study(storage, "s", spec, folder / "runs", {})
+    return StudyHandle(storage, "s")
 
 
 def numbers(folder: Path, url: str | None = None) -> dict[int, Any]:
