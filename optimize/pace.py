@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-EVERY = 30.0  # seconds of work that a kill may cost
+EVERY = 30.0  # seconds of training that a kill may cost
 FIRST = 3.0  # a young process writes earlier, since workers that are evicted often never get old
 SHARE = 0.01  # of the time may go into checkpoints
 

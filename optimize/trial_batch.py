@@ -76,10 +76,10 @@ class _Seat:
 class Trainer:
     """Trains trials of one shape on one device.
 
-    stop: asked between rollouts; True interrupts. keep: given the trials in training, inside a rung, between two
-    rollouts, whenever `pace` says that checkpoints are due. progress: told the environment steps of each rollout.
-    slots: members to compute at once, fewer than the study's G on some machines. ran_out: told how many there are from
-    now on, when memory ran out.
+    stop: asked between rollouts; True interrupts. keep: given the trials in training, between two rollouts and after a
+    rung's last one, whenever `pace` says that checkpoints are due. progress: told the environment steps of each
+    rollout. slots: members to compute at once, fewer than the study's G on some machines. ran_out: told how many there
+    are from now on, when memory ran out.
     """
 
     def __init__(
@@ -244,8 +244,8 @@ class Trainer:
             for seat, first, row in zip(group, begun, rows, strict=False):
                 seat.training.curves[first + done].append(row)
             stopped = self.stop()
-            if self.keep is not None and not stopped and done < rollouts and self.pace.due():
-                self._keep_now(take)
+            if not stopped and done < rollouts:
+                self._keep_if_due(take)
             return stopped
 
         def take() -> None:
@@ -262,14 +262,16 @@ class Trainer:
                 training.fault = f"diverged: {at} the gradient was not finite"
         if stopped:
             raise Interrupted
+        self._keep_if_due()  # an evaluation, which may be long, or another program may come next
 
-    def _keep_now(self, take: Callable[[], None]) -> None:
-        """Have a checkpoint written of the trials in training, as they are now."""
+    def _keep_if_due(self, take: Callable[[], None] = lambda: None) -> None:
+        """Have checkpoints written of the trials in training, if they are due. take: updates the trials' members."""
+        if self.keep is None or not self.pace.due():
+            return
         self.pace.begun()
         began = time.perf_counter()
         take()
         self._count_seconds()
-        assert self.keep is not None
         self.keep([training for training in self._in_training if not training.fault])
         self.pace.spent(time.perf_counter() - began)
 

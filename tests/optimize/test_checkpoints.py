@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,26 @@ def test_resuming_from_any_checkpoint_changes_no_number(bars: Bars, tmp_path: Pa
     assert to_the_end(again, torn) == whole
     for training, undisturbed in zip(torn, curves, strict=True):
         assert training.curves == undisturbed.curves
+
+
+def test_a_checkpoint_is_taken_before_the_evaluation_unless_the_trial_diverged(bars: Bars) -> None:
+    experiment = CryptoExperiment(make_spec(bars), bars, torch.device("cpu"))
+    kept: list[tuple[int, int]] = []
+
+    def keep(trainings: Sequence[Training]) -> None:
+        kept.extend((training.plan.number, total_rollouts(training.members)) for training in trainings)
+
+    trainer = Trainer(experiment, keep=keep, pace=EveryRollout())
+    trainings = [trainer.start(plan(0)), trainer.start(plan(1))]
+    trainer.advance(trainings, lambda _: 1)
+    for member in trainings[1].members:
+        assert member.learner is not None
+        member.learner["weights"].fill_(math.nan)
+    trainer.advance(trainings, lambda _: 2)
+    everything = experiment.members * experiment.spec.rung_end(2)
+    assert [bool(training.fault) for training in trainings] == [False, True]
+    assert (0, everything) in kept
+    assert (1, everything) not in kept  # resumed from it, nothing would show that it diverged
 
 
 def test_a_program_that_is_not_full_waits_for_members_that_are_ahead(
