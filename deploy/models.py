@@ -7,7 +7,7 @@ by `deploy.migrations`, never from here.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import JSON, BigInteger, Double, ForeignKey, MetaData, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -16,6 +16,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 # the same one.
 VERSION_TABLE = "sweepd_registry_version"
 APPEND_ONLY = ("bundles", "versions", "events", "looks", "lane_bars", "trader_events")
+ACCOUNT: Final = "account"  # the name of the lane that trades with the broker
+STOPPED: Final = "stopped"  # the status of a trader whose process ended by itself
 
 
 class Base(DeclarativeBase):

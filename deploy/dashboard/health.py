@@ -12,9 +12,9 @@ import psutil
 from deploy.dashboard.words import seconds_of, span
 from deploy.findings import SYNTHETIC
 from deploy.live.store import Trader
+from deploy.live.venue_accounts import SILENT_SECONDS
 from envs.crypto.timeframe import bar_seconds
 
-SILENT_SECONDS = 120.0  # without a beat; a running trader beats every 5 seconds
 QUIET_SECONDS = 15.0  # without a beat before its pid is looked up: a beat proves more than a pid
 RECORDED = "recorded"  # the feed of a replay
 LATE_BARS = 2  # that have closed since the last one acted on: one may just be on its way

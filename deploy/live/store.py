@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,17 +22,18 @@ from sqlalchemy.orm import Session
 
 from deploy.brokers.base import Fill, Order, Side, Status
 from deploy.database import RegistryDatabase, utc_now
+from deploy.live.venue_accounts import take_account
+from deploy.models import ACCOUNT as ACCOUNT
+from deploy.models import STOPPED as STOPPED
 from deploy.models import LaneBarRow, LaneRow, OrderRow, TraderEventRow, TraderRow
 from envs.errors import InputError, RunError
 
 LaneKind = Literal["account", "shadow", "challenger", "benchmark"]
 INTENDED = "intended"  # an order that is committed before it is sent: its results are still unknown
-STOPPED: Final = "stopped"  # the status of a trader that ended by itself
-ACCOUNT: Final = "account"  # the name of the lane that trades with the broker
 
 
 class Replaced(RunError):
-    """Another process trades this slot by now."""
+    """Another process trades this slot, or another slot its account."""
 
 
 @dataclass(frozen=True)
@@ -232,16 +233,15 @@ class TraderStore:
     # ---- writing ----
 
     def take_over(self, slot: str, *, broker: str, feed: str, timeframe: str, account: str | None = None) -> str:
-        """Become the slot's trader, whoever was before. Returns the token that all further writing needs.
+        """Become the slot's trader; an earlier one may not write any more. Returns the token that writing needs.
 
         account: the venue's name of the account, None for virtual money. Raises InputError where the slot was traded
-        with another broker, whose account its lanes tell about, and where another slot trades that account or holds
-        units in it.
+        with another broker, and for an account that `take_account` refuses.
         """
         token = secrets.token_hex(8)
         with self._database.writing() as session:
             if account is not None:
-                _refuse_shared(session, slot, broker, account)
+                take_account(session, slot, broker, account)
             row = session.get(TraderRow, slot)
             if row is None:
                 row = TraderRow(slot=slot, last_bar=None, halt=None, halt_sells=False, session={}, broker=broker)
@@ -316,23 +316,11 @@ class TraderStore:
     def _writing(self, slot: str, token: str) -> Iterator[tuple[Session, TraderRow]]:
         with self._database.writing() as session:
             row = session.get_one(TraderRow, slot)
+            if not row.token:
+                raise Replaced(f"slot {slot!r}: another slot took over its {row.broker} account {row.account}")
             if row.token != token:
                 raise Replaced(f"slot {slot!r} is traded by process {row.pid} on {row.host} since {row.started}")
             yield session, row
-
-
-def _refuse_shared(session: Session, slot: str, broker: str, account: str) -> None:
-    """Raise InputError where the account is another slot's: each would take the other's orders for transfers."""
-    sharing = select(TraderRow).where(TraderRow.slot != slot, TraderRow.broker == broker, TraderRow.account == account)
-    for other in session.scalars(sharing):
-        newest = select(LaneBarRow.units).where(LaneBarRow.slot == other.slot, LaneBarRow.lane == ACCOUNT)
-        units = session.scalar(newest.order_by(LaneBarRow.time.desc()).limit(1)) or {}
-        if not other.status.startswith(STOPPED) or any(units.values()):
-            raise InputError(
-                f"slot {slot!r}: slot {other.slot!r} trades the same {broker} account {account}, and neither could "
-                "tell its own orders and money from the other's; use the keys of another paper account, or give the "
-                f"account up there: sweepd trade halt {other.slot}, and stop its trader once all is sold"
-            )
 
 
 def _require(session: Session, slot: str) -> TraderRow:

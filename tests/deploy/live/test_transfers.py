@@ -19,7 +19,6 @@ from deploy.live.records import returns_beside
 from deploy.live.risk import RiskLimits, RiskRules, Situation
 from deploy.live.session import SHADOW, Session
 from deploy.live.store import ACCOUNT
-from envs.errors import InputError
 from tests.deploy.alpaca_server import Exchange
 from tests.deploy.builders import ensemble_of
 from tests.deploy.live.test_session import FIRST, TICKERS, bars_of, bundle_of
@@ -238,26 +237,6 @@ def test_units_bought_by_hand_are_no_cost() -> None:
     went = less_costs(Flow(-60.0, {"A": 3.0, "B": -60.0}), allowance, 0, tickers, close)
     assert went.cost == 30.0
     assert went == Flow(pytest.approx(-50.0), {"A": 3.0, "B": pytest.approx(-50.0)}, 30.0)
-
-
-def test_two_slots_on_one_account_are_refused(tmp_path: Path, exchange: Exchange) -> None:
-    first = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
-    session = run(first, FIRST, FIRST + 3)
-    second = World(tmp_path, bundle_of(5), bars_of(), FIRST, exchange, slot="other-1h")
-    with pytest.raises(InputError, match=f"slot 'other-1h': slot '{SLOT}' trades the same alpaca account PA0000000001"):
-        second.session()
-    session._clock.stop.set()
-    session.run()  # stopped, but it still holds something
-    with pytest.raises(InputError, match="give the account up there"):
-        second.session()
-    first.store.halt(SLOT, "by the operator", sells=True)
-    session._clock.stop.clear()
-    run(first, FIRST + 3, FIRST + 5, session)
-    session._clock.stop.set()
-    session.run()
-    second.session()
-    with pytest.raises(InputError, match="slot 'other-1h' trades the same alpaca account"):
-        first.session()
 
 
 def test_limits_move_along_with_a_transfer() -> None:
