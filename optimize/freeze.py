@@ -72,10 +72,11 @@ def open_study(
     torch.set_num_threads(request.threads or min(spec.threads, cpu_count()))
     set_precision(spec.precision, device)
     here = processor_kind(device)
-    if spec.processor and spec.processor != here:
+    if spec.processor != here:
+        kind = spec.processor or "a processor and arithmetic mode that earlier versions did not record"
         say(
-            f"note: study {name} was made on {spec.processor}, and this is {here}: a trial's numbers agree between "
-            "them to rounding, not to the bit"
+            f"note: study {name} was made on {kind}, and this is {here}: a trial's numbers agree between them to "
+            "rounding, not to the bit"
         )
     if isinstance(spec, CryptoSpec):
         bars = load_study_bars(spec, request.data_dir if "data_dir" in request.given else None)

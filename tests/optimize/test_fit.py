@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from agents.identity import processor_kind
 from envs.errors import InputError
 from optimize import actions
 from optimize.fit import (
@@ -25,6 +26,7 @@ from optimize.fit import (
     refuse_misfit,
 )
 from optimize.search_space import SearchSpace, Subject, load_space
+from optimize.spec import SPEC_KEY
 from optimize.storage import open_storage, storage_url
 from optimize.study import StudyHandle
 from tests.optimize.conftest import TRAIN, search_app
@@ -186,3 +188,14 @@ def test_a_worker_joins_with_threads_of_its_own_and_says_that_its_processor_diff
     said = train()
     assert f"was made on {_spec()['processor']}, and this is another kind" in " ".join(said.split())
     assert torch.get_num_threads() == 1
+
+
+def test_joining_a_study_that_does_not_record_its_processor_prints_a_note(train: Callable[..., str]) -> None:
+    """Numbers of trials from before MKL's reproducible mode would be mixed with new ones without a word."""
+    train()
+    handle = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s")
+    described = _spec()
+    del described["processor"]
+    handle.storage.set_study_user_attr(handle.study_id, SPEC_KEY, json.dumps(described))
+    said = " ".join(train().split())
+    assert f"arithmetic mode that earlier versions did not record, and this is {processor_kind()}" in said
