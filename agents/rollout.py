@@ -230,12 +230,14 @@ class Rollout:
         return (1e-4 * unit).clamp_min(1e-30)
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """(G, 1) each: mean and variance of the returns that `estimate` found."""
+        """(G, 1) each: mean and variance of the returns that `estimate` found; NaN where fewer than two count."""
         taken = self._taken()
         returns, counts = taken.side[..., -1], taken.learned
         if counts is None:
             return returns.mean(1, keepdim=True), returns.var(1, keepdim=True)
-        return _mean(returns, counts), _variance(returns, counts)
+        enough = counts.sum(1, keepdim=True) > 1
+        mean, variance = _mean(returns, counts), _variance(returns, counts)
+        return torch.where(enough, mean, torch.nan), torch.where(enough, variance, torch.nan)
 
     def mean_reward(self) -> Tensor:
         """(G,): per step; where agents come and go, per action, and 0 without any."""

@@ -11,6 +11,9 @@ from agents.recurrence import GATES
 from envs.errors import InputError
 from envs.vec_env import VecEnv
 
+# In searches. torch and MKL split the sums and products of a single slot between threads, so that its last bits depend
+# on their number; those of two slots or more they don't split (torch 2.13; tests/agents/test_digests.py).
+FEWEST_SLOTS = 2
 ON_POLICY = ("ppo", "elegantrl:ppo", "elegantrl:a2c")  # the algorithms that learn from the last rollout alone
 
 
@@ -20,11 +23,12 @@ class Shape:
 
     state_dim, action_dim, privileged_dim, action_dims, masked, crewed, image_shape: of the environment; discrete:
     whether an action is one of action_dim choices rather than action_dim numbers; autoregressive: whether a choice
-    depends on those before it, of the several that make up an action; slots: G, the members that a program holds;
-    net_width, net_depth: hidden layers; num_envs: environments per member; horizon: steps per rollout; minibatch:
-    transitions per member and gradient step; epochs: passes over a rollout (algorithms in `ON_POLICY`); updates:
-    gradient steps per rollout, buffer: transitions that a member keeps for replay (all others); recurrent: "gru" or
-    "lstm" where the networks remember, then bptt: steps that gradients run back through time.
+    depends on those before it, of the several that make up an action; slots: G, the members that a program holds (the
+    last bits of a program with one slot depend on the number of threads); net_width, net_depth: hidden layers;
+    num_envs: environments per member; horizon: steps per rollout; minibatch: transitions per member and gradient step;
+    epochs: passes over a rollout (algorithms in `ON_POLICY`); updates: gradient steps per rollout, buffer: transitions
+    that a member keeps for replay (all others); recurrent: "gru" or "lstm" where the networks remember, then bptt:
+    steps that gradients run back through time.
     """
 
     state_dim: int

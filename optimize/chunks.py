@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import torch
 
+from agents.shape import FEWEST_SLOTS
 from envs.remembered import MachineFile, cache_dir
 from envs.sizing import cpu_count, out_of_memory, processor_name
 from optimize.spec import code_version
@@ -79,7 +80,7 @@ class Chunks:
 
     measure: steps per second of programs of these shape parameters with so many members. fixed: what else decides a
     program's size (observation, envs, horizon). slots: the study's G, the largest chunk. unit:
-    what a chunk must be a multiple of.
+    what a chunk must be a multiple of; it has at least `FEWEST_SLOTS`.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Chunks:
         file: ChunkFile | None = None,
         unit: int = 1,
     ) -> None:
-        self._unit = unit
+        self._unit, self._fewest = unit, min(max(FEWEST_SLOTS, unit), slots)
         self._measure, self._fixed, self._slots, self._say = measure, fixed, slots, say
         self._file = file or ChunkFile()
         self._machine = self._whole = machine_key(device)
@@ -103,7 +104,7 @@ class Chunks:
         key = self._key(shape)
         if key not in self._chosen:
             known = self._file.get(self._machine, key)
-            self._chosen[key] = min(known.size, self._slots) if known else self._choose(shape, key)
+            self._chosen[key] = max(min(known.size, self._slots), self._fewest) if known else self._choose(shape, key)
         return self._chosen[key]
 
     def share_with(self, workers: int) -> None:
@@ -125,7 +126,7 @@ class Chunks:
         """All slots at once, then half as many, as long as that is faster or the larger ones do not fit."""
         speeds: dict[int, float] = {}
         size, chosen = self._slots, 0
-        while size >= self._unit:
+        while size:
             try:
                 speeds[size] = self._measure(shape, size)
             except (MemoryError, RuntimeError) as error:
@@ -135,9 +136,10 @@ class Chunks:
                 if chosen and speeds[size] < GAIN * speeds[chosen]:
                     break
                 chosen = size
-            size = size // (2 * self._unit) * self._unit
+            half = size // (2 * self._unit) * self._unit
+            size = max(self._fewest, half) if size > self._fewest else 0
         if not chosen:
-            return self._unit  # training will say what is wrong
+            return self._fewest  # training will say what is wrong
         self._file.put(self._machine, key, Chunk(chosen, MEASURED, time.time(), {str(s): v for s, v in speeds.items()}))
         if chosen < self._slots:
             said = ", ".join(f"{s}: {v:,.0f} steps/s" for s, v in speeds.items())

@@ -280,7 +280,7 @@ def search_commands(
         slots: Annotated[
             int | None,
             typer.Option(
-                help="Members per batched program. Default: about 10 on a CPU, 64 on a GPU, full trials.",
+                help="Members per batched program, at least 2. Default: about 10 on a CPU, 64 on a GPU, full trials.",
                 rich_help_panel=TRAINING,
             ),
         ] = None,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.algorithms import get_algorithm
+from agents.shape import FEWEST_SLOTS
 from envs.crypto.features import get_recipe
 from envs.crypto.metrics import DEFAULT_OBJECTIVE, OBJECTIVES, objective_name
 from envs.crypto.params import EnvParams
@@ -87,11 +88,13 @@ def most_threads() -> int:
     return max(64, 4 * (os.cpu_count() or 1))
 
 
-def check_count(flag: str, number: int | None, most: int) -> None:
-    """Raise InputError where a number that was given is not from 1 to `most`."""
-    if number is None or 1 <= number <= most:
+def check_count(flag: str, number: int | None, most: int, least: int = 1) -> None:
+    """Raise InputError where a number that was given is not from `least` to `most`."""
+    if number is None or least <= number <= most:
         return
-    limit = "must be at least 1" if number < 1 else f"is more than sweepd can use here; give at most {most:,}"
+    limit = f"must be at least {least}"
+    if number > most:
+        limit = f"is more than sweepd can use here; give at most {most:,}"
     raise InputError(f"{flag} {number} {limit}")
 
 
@@ -119,7 +122,8 @@ def check_request(request: Request) -> None:
                 f"--{flag} {value!r} is not known; choose {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}"
             )
     for field, most in MOST.items():
-        check_count(f"--{field.replace('_', '-')}", getattr(request, field), most)
+        least = FEWEST_SLOTS if field == "slots" else 1
+        check_count(f"--{field.replace('_', '-')}", getattr(request, field), most, least)
     check_count("--threads", request.threads, most_threads())
     if request.market and request.cv.test_groups < 1:
         raise InputError(f"--test-groups {request.cv.test_groups} must be at least 1")

@@ -21,6 +21,7 @@ import torch
 
 from agents.learner import Act, Learner, StateDict
 from agents.ppo import PPO
+from agents.shape import FEWEST_SLOTS
 from envs.errors import InputError, RunError
 from envs.sizing import out_of_memory
 from envs.streams import derive_seed
@@ -119,7 +120,7 @@ class Trainer:
 
         Raises Interrupted where `stop` said so: all members are then between rollouts, at most one rollout later. A
         device out of memory
-        is met with programs of fewer slots; RunError where one slot is too many.
+        is met with programs of fewer slots; RunError where the fewest are too many.
         """
         began = time.monotonic()
         self._counted = began
@@ -163,13 +164,14 @@ class Trainer:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        if self.slots == self.experiment.together:
-            fewest = "a single member" if self.slots == 1 else f"{self.slots} members that play together"
+        together = self.experiment.together
+        fewest = max(FEWEST_SLOTS, together)
+        if self.slots <= fewest:
+            members = f"{self.slots} members" + (" that play together" if together > 1 else "")
             raise RunError(
-                f"out of memory with {fewest} ({str(error).splitlines()[0]}); use fewer --n-envs or smaller networks"
+                f"out of memory with {members} ({str(error).splitlines()[0]}); use fewer --n-envs or smaller networks"
             ) from None
-        unit = self.experiment.together
-        self.slots = max(1, self.slots // (2 * unit)) * unit
+        self.slots = max(fewest, self.slots // (2 * together) * together)
         self.ran_out(self.slots)
         self.say(f"out of memory: going on with {self.slots} members per program")
 

@@ -69,6 +69,17 @@ def test_mean_and_deviation_follow_the_returns_and_values_stay() -> None:
     assert float(population.value_std[2]) == 1.0
 
 
+def test_a_rollout_without_anything_to_learn_from_keeps_mean_and_deviation() -> None:
+    env = CrewedEnv(1, 4)
+    ppo = program(env, {0: 10})
+    ppo.train(env, 1)
+    before = ppo.get_member(0)
+    env.present = lambda: torch.zeros(4, dtype=torch.bool)  # type: ignore[method-assign]
+    ppo.train(env, 1)
+    for name in ("weights", "value_avg", "value_std"):
+        assert torch.equal(before[name], ppo.get_member(0)[name])
+
+
 @pytest.mark.parametrize("kind", [ToyEnv, CrewedEnv])
 def test_the_moments_are_those_of_the_rollout(kind: type[ToyEnv]) -> None:
     env = kind(1, 4)
