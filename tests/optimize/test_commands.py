@@ -86,6 +86,7 @@ def refuse(market: Path, monkeypatch: pytest.MonkeyPatch) -> Refuse:
     (("--study-name", "a/b"), "--study-name 'a/b'"),
     (("--demo", "--smoke"), "--demo and --smoke"),
     (("--horizon", "0"), "--horizon 0 must be at least 1"),
+    (("--slots", "1"), "--slots 1 must be at least 2"),
     (("--threads", "10000"), "--threads 10000 is more than sweepd can use here"),
     (("--threads", "0"), "--threads 0 must be at least 1"),
     (("--slots", "1000000000"), "--slots 1000000000 is more than sweepd can use"),
