@@ -28,6 +28,13 @@ venv=${SWEEPD_VENV:-$root/.venv}
 say() { printf 'sweepd: %s\n' "$*"; }
 refuse() { say "$*" >&2; exit 2; }
 
+# The same URLs as envs/database_url.py finds: scheme://user:password@host, or a parameter ?password=.
+has_password() {
+    local after_user='://[^:/@[:space:]]*:[^[:space:]]*@' parameter='[?&](password|passwd|pwd|sslpassword)='
+    shopt -s nocasematch
+    [[ $1 =~ $after_user || $1 =~ $parameter ]]
+}
+
 choose_torch_build() {
     if [ -n "${SWEEPD_TORCH:-}" ]; then
         echo "$SWEEPD_TORCH"
@@ -83,6 +90,7 @@ install() {
 detach=0
 install_only=0
 subject=${SWEEPD_STORAGE:-} # not empty: something says what to train on, or in which database the study is
+unset storage
 arguments=()
 while [ $# -gt 0 ]; do
     argument=$1
@@ -99,13 +107,17 @@ while [ $# -gt 0 ]; do
     case $argument in
         --detach) detach=1 ;;
         --install-only) install_only=1 ;;
-        --storage=*://*:*@*) # every user of the machine can read the arguments of a process
-            say "warning: passing --storage on as SWEEPD_STORAGE, since it holds a password; set SWEEPD_STORAGE yourself instead"
-            export SWEEPD_STORAGE=${argument#--storage=}
-            ;;
+        --storage=*) storage=${argument#--storage=} ;; # the last one counts
         *) arguments+=("$argument") ;;
     esac
 done
+
+if has_password "${storage-}"; then
+    say "warning: all users of this machine can read the password in --storage; set SWEEPD_STORAGE instead (passed on as that variable)"
+    export SWEEPD_STORAGE=$storage
+elif [ -n "${storage+given}" ]; then
+    arguments+=("--storage=$storage")
+fi
 
 install
 [ "$install_only" = 0 ] || exit 0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from envs.database_url import has_password
 from envs.supervisor import Supervisor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,13 +65,18 @@ def test_a_storage_in_the_environment_is_no_place_for_a_demo(tmp_path: Path, env
     assert "--demo" not in start(tmp_path, {**environment, "SWEEPD_STORAGE": "a.db"}).stdout
 
 
-@pytest.mark.parametrize("words", [("--storage", "postgresql://u:hunter2@h/d"), ("--storage=postgresql://u:hunter2@h/d",)])
-def test_a_password_is_no_argument_of_the_worker(
-    tmp_path: Path, environment: dict[str, str], words: tuple[str, ...]
-) -> None:
-    said = start(tmp_path, environment, "--study-name", "s", *words).stdout
-    assert said.endswith("[train][--study-name][s] storage=postgresql://u:hunter2@h/d\n")
-    assert "warning" in said
+@pytest.mark.parametrize("url", [
+    "postgresql://u:hunter2@h/d", "postgresql://:hunter2@/d", "postgresql://u@h/d?sslmode=require&PASSWORD=hunter2",
+    "postgresql://h/d?password=hunter2", "postgresql://h/d?user=u&passwd=hunter2", "postgresql://h/d?pwd=hunter2",
+    "postgresql://h/d?sslpassword=hunter2", "postgresql://u@h:5432/d", "sqlite:////tmp/a:b@c/s.db", "runs/s.db",
+])  # fmt: skip
+def test_a_password_is_no_argument_of_the_worker(tmp_path: Path, environment: dict[str, str], url: str) -> None:
+    """The script finds the same passwords as `has_password`; the last --storage counts."""
+    for words in (("--storage", url), (f"--storage={url}",), ("--storage", "a.db", "--storage", url)):
+        said = start(tmp_path, environment, "--study-name", "s", *words).stdout
+        assert ("warning" in said) == has_password(url)
+        passed = f" storage={url}" if has_password(url) else f"[--storage={url}] storage="
+        assert said.endswith(f"[train][--study-name][s]{passed}\n")
 
 
 def test_detached_with_wrong_input_it_fails_as_the_worker_does(tmp_path: Path, environment: dict[str, str]) -> None:
