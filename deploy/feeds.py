@@ -10,6 +10,7 @@ is late or away, and `age` tells.
 from __future__ import annotations
 
 import math
+import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -22,7 +23,7 @@ from envs.crypto.bar_files import TickerBars, files_of, read_bars, stamp
 from envs.crypto.bars import MAX_HOLE_SHARE, Bars, align, hole_problems
 from envs.crypto.sources import Source
 from envs.crypto.timeframe import bar_seconds
-from envs.errors import InputError, RunError
+from envs.errors import InputError, RunError, TryAgainLater
 
 Array = NDArray[np.float64]
 # (ticker, start, end) to rows (n, 6) of time, open, high, low, close, volume with start ≤ time < end.
@@ -30,6 +31,7 @@ Fetch = Callable[[str, int, int], Array]
 SETTLE_SECONDS = 2.0  # after a bar's end, before anybody is asked for it: servers need a moment, and clocks differ
 GRACE_SECONDS = 30.0
 GONE_BARS = 10  # so many holes in a row, and a ticker's next bar is no longer waited for
+EMPTY_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)  # seconds before a history that came back empty is asked for again
 SPARE_BARS = 64  # of history beyond what is needed: tickers rarely begin and end together
 
 
@@ -46,8 +48,10 @@ class Feed(Protocol):
         `poll` gives what follows. Raises InputError where there are not as many, or too many holes in them; RunError
         where the source is out of reach.
 
-        last: trading goes on after that bar, so neither holes nor tickers without any bar refuse it, since that would
-        leave the others unmanaged; prices: closes of such tickers, which stay.
+        last: trading goes on after that bar, so holes do not refuse it, nor do tickers that are no longer traded, since
+        the others would be left unmanaged. A ticker counts as no longer traded where the source refuses it or has
+        answered several times without a bar; its price then stays at `prices`. Raises TryAgainLater where no ticker has
+        a bar, or such a price is unknown.
         """
 
     def poll(self, now: float) -> list[ClosedBar]:
@@ -60,7 +64,10 @@ class Feed(Protocol):
 
 
 class LiveFeed:
-    """Asks `fetch` for what the clock says must be there. say: told of rows that no bar can have; they are holes."""
+    """Asks `fetch` for what the clock says must be there.
+
+    say: told of rows that no bar can have (they are holes) and of tickers without bars. sleep: waits that many seconds.
+    """
 
     def __init__(
         self,
@@ -71,9 +78,10 @@ class LiveFeed:
         name: str,
         grace: float = GRACE_SECONDS,
         say: Callable[[str], None] = lambda _: None,
+        sleep: Callable[[float], None] = clock.sleep,
     ) -> None:
         self.tickers, self.timeframe, self.name = tuple(tickers), timeframe, name
-        self._fetch, self._grace, self._say = fetch, grace, say
+        self._fetch, self._grace, self._say, self._sleep = fetch, grace, say, sleep
         self._seconds = bar_seconds(timeframe)
         self._last: int | None = None  # the open of the last bar given
         self._closes = np.zeros(len(self.tickers))
@@ -84,7 +92,8 @@ class LiveFeed:
     @classmethod
     def of_source(
         cls, source: Source, tickers: Sequence[str], timeframe: str, *, symbols: Mapping[str, str] | None = None,
-        grace: float = GRACE_SECONDS, say: Callable[[str], None] = lambda _: None, begun: bool = False,
+        grace: float = GRACE_SECONDS, say: Callable[[str], None] = lambda _: None,
+        sleep: Callable[[float], None] = clock.sleep, begun: bool = False,
     ) -> LiveFeed:  # fmt: skip
         """Bars of an exchange (ccxt) or Alpaca. symbols: what tickers are called there, where they have other names.
 
@@ -102,14 +111,14 @@ class LiveFeed:
             pages = list(source.pages(names[ticker], timeframe, start, end))
             return np.concatenate(pages) if pages else np.empty((0, 6))
 
-        return cls(fetch, tickers, timeframe, name=source.name, grace=grace, say=say)
+        return cls(fetch, tickers, timeframe, name=source.name, grace=grace, say=say, sleep=sleep)
 
     @classmethod
     def of_folder(
         cls, data_dir: Path, tickers: Sequence[str], timeframe: str, *, grace: float = GRACE_SECONDS,
-        say: Callable[[str], None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None, sleep: Callable[[float], None] = clock.sleep,
     ) -> LiveFeed:  # fmt: skip
-        """The files of a folder, read anew each time. Raises InputError for tickers that have no file."""
+        """The files of a folder, read again each time. Raises InputError for tickers that have no file."""
         files = files_of(data_dir, timeframe)
         missing = [ticker for ticker in tickers if ticker not in files]
         if missing:
@@ -119,12 +128,12 @@ class LiveFeed:
             try:
                 bars = read_bars(files[ticker])
             except InputError as error:  # somebody is writing it: the next look finds it whole
-                say(f"{error}; looking again at the next poll")
+                say(f"{error}; it is read again later")
                 return np.empty((0, 6))
             wanted = (bars.time >= start) & (bars.time < end)
             return np.column_stack([bars.time[wanted].astype(float), bars.values[wanted]])
 
-        return cls(fetch, tickers, timeframe, name=str(data_dir), grace=grace, say=say)
+        return cls(fetch, tickers, timeframe, name=str(data_dir), grace=grace, say=say, sleep=sleep)
 
     def start(
         self, count: int, now: float, last: int | None = None, prices: Mapping[str, float] | None = None
@@ -133,16 +142,11 @@ class LiveFeed:
         self._strict = last is None
         end = self._closed_until(now) if last is None else last + self._seconds
         start = end - (count + SPARE_BARS) * self._seconds
+        found = self._history(start, end)
         series = []
-        for asset, ticker in enumerate(self.tickers):
-            rows = self._rows(ticker, start, end)
+        for asset, (ticker, rows) in enumerate(found.items()):
             if not len(rows):
-                problem = f"{self.name} has no bars of {ticker} since {stamp(start)} UTC"
-                price = (prices or {}).get(ticker)
-                if last is None or price is None:
-                    raise InputError(problem)
-                self._say(f"{problem}; its price stays {price:,.8g}")
-                rows = np.array([[start, *[price] * 4, 0.0]])
+                rows = self._standing_still(ticker, start, None if prices is None else prices.get(ticker))
             self._missed[asset] = 0 if last is None else max(0, last - int(rows[-1, 0])) // self._seconds
             if last is not None and rows[-1, 0] < last:  # a hole there: what came before it holds
                 rows = np.vstack([rows, [last, *[rows[-1, 4]] * 4, 0.0]])
@@ -158,6 +162,31 @@ class LiveFeed:
             raise InputError(f"{self.name} has {len(bars)} bars that all tickers have; {count} are needed to start")
         self._last, self._closes, self._strict = int(bars.time[-1]), bars.close[-1].copy(), False
         return bars
+
+    def _history(self, start: int, end: int) -> dict[str, Array]:
+        """What the source has of every ticker. Once trading has begun, empty answers are asked for again: a source may
+        have failed, and a ticker that is taken for gone has no history.
+        """
+        found = {ticker: self._rows(ticker, start, end) for ticker in self.tickers}
+        for pause in () if self._strict else EMPTY_PAUSES:
+            empty = [ticker for ticker, rows in found.items() if not len(rows) and ticker not in self._refused]
+            if not empty:
+                break
+            self._sleep(pause)
+            found |= {ticker: self._rows(ticker, start, end) for ticker in empty}
+        if not self._strict and not any(map(len, found.values())) and len(self._refused) < len(found):
+            raise TryAgainLater(f"{self.name} has no bars of any ticker since {stamp(start)} UTC")
+        return found
+
+    def _standing_still(self, ticker: str, start: int, price: float | None) -> Array:
+        """A row for a ticker without any: its price stays. Raises InputError before trading has begun."""
+        problem = f"{self.name} has no bars of {ticker} since {stamp(start)} UTC"
+        if self._strict or (price is None and ticker in self._refused):
+            raise InputError(problem)
+        if price is None:
+            raise TryAgainLater(problem)
+        self._say(f"{problem}; its price stays {price:,.8g}")
+        return np.array([[start, *[price] * 4, 0.0]])
 
     def poll(self, now: float) -> list[ClosedBar]:
         """See `Feed.poll`."""

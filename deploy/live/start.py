@@ -158,16 +158,16 @@ def make_feed(
     tickers, timeframe = manifest.tickers, manifest.timeframe
     if recorded is not None:
         return RecordedFeed(in_order(recorded, bundle))
+    sleep = _waiting(stop)
     if flags.feed == "folder":
-        return LiveFeed.of_folder(_folder(registry, bundle, flags), tickers, timeframe, say=say)
+        return LiveFeed.of_folder(_folder(registry, bundle, flags), tickers, timeframe, say=say, sleep=sleep)
     source: Source
     begun = any(trader.feed == flags.feed for trader in TraderStore(registry.database).traders() if trader.slot == slot)
     if flags.feed == "alpaca":
-        source = AlpacaSource(sleep=_waiting(stop), notice=say)
-        symbols = _symbols(bundle, "alpaca", say)
-        return LiveFeed.of_source(source, tickers, timeframe, symbols=symbols, say=say, begun=begun)
-    source = CcxtSource(flags.feed, sleep=_waiting(stop), notice=say)
-    return LiveFeed.of_source(source, tickers, timeframe, say=say, begun=begun)
+        source, symbols = AlpacaSource(sleep=sleep, notice=say), _symbols(bundle, "alpaca", say)
+    else:
+        source, symbols = CcxtSource(flags.feed, sleep=sleep, notice=say), {}
+    return LiveFeed.of_source(source, tickers, timeframe, symbols=symbols, say=say, sleep=sleep, begun=begun)
 
 
 def _check(flags: LiveFlags) -> None:

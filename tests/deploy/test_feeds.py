@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.feeds import GRACE_SECONDS, SETTLE_SECONDS, SPARE_BARS, LiveFeed, RecordedFeed
+from deploy.feeds import EMPTY_PAUSES, GRACE_SECONDS, SETTLE_SECONDS, SPARE_BARS, LiveFeed, RecordedFeed
 from deploy.paper_trader import ClosedBar
 from envs.crypto.bar_files import file_name
 from envs.crypto.bars import Bars, write_bars
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.sources import AlpacaSource
-from envs.errors import InputError, RunError
+from envs.errors import InputError, RunError, TryAgainLater
 from tests.envs.loopback import Market, serving
 
 STEP = 300
@@ -45,8 +47,9 @@ class Shop:
         return self.rows[asset][(time >= start) & (time < end) & (self.seen_at[asset] <= self.now)]
 
 
-def feed_on(shop: Shop, said: list[str] | None = None) -> LiveFeed:
-    return LiveFeed(shop.fetch, shop.tickers, "5m", name="shop", say=(said if said is not None else []).append)
+def feed_on(shop: Shop, said: list[str] | None = None, sleep: Callable[[float], None] = lambda _: None) -> LiveFeed:
+    say = (said if said is not None else []).append
+    return LiveFeed(shop.fetch, shop.tickers, "5m", name="shop", say=say, sleep=sleep)
 
 
 def at(shop: Shop, bar: int, more: float = 0.0) -> float:
@@ -205,6 +208,37 @@ def test_once_begun_a_ticker_that_is_gone_keeps_its_price_and_holds_nobody_up(ho
         assert (bar.close[1], bar.hole.tolist()) == (7.5, [False, True])
 
 
+@pytest.mark.parametrize("empty", [1, len(EMPTY_PAUSES), len(EMPTY_PAUSES) + 1])
+def test_an_empty_answer_at_a_restart_is_asked_for_again(empty: int) -> None:
+    shop, said, slept = Shop(BARS), list[str](), list[float]()
+    fetch, answers = shop.fetch, itertools.count()
+
+    def failing(ticker: str, start: int, end: int) -> np.ndarray:
+        return np.empty((0, 6)) if ticker == "DEMO2/USDT" and next(answers) < empty else fetch(ticker, start, end)
+
+    shop.fetch = failing  # type: ignore[method-assign]
+    feed = feed_on(shop, said, slept.append)
+    history = feed.start(20, at(shop, 99, SETTLE_SECONDS), int(BARS.time[99]), dict.fromkeys(BARS.tickers, 7.5))
+    assert slept == list(EMPTY_PAUSES[:empty])
+    if empty > len(EMPTY_PAUSES):
+        assert set(history.close[:, 1]) == {7.5}
+    else:
+        np.testing.assert_array_equal(history.close, BARS.close[100 - len(history) : 100])
+        assert said == []
+
+
+def test_a_source_without_any_bar_at_a_restart_is_out_of_reach() -> None:
+    shop = Shop(BARS)
+    for asset in (0, 1):
+        shop.seen_at[asset][:] = math.inf
+    now, last = at(shop, 99, SETTLE_SECONDS), int(BARS.time[99])
+    with pytest.raises(TryAgainLater, match="shop has no bars of any ticker since"):
+        feed_on(shop).start(20, now, last, dict.fromkeys(BARS.tickers, 7.5))
+    shop.seen_at[0][:] = 0.0
+    with pytest.raises(TryAgainLater, match="shop has no bars of DEMO2/USDT since"):  # nor is its price known
+        feed_on(shop).start(20, now, last, {})
+
+
 def test_a_folder_that_is_appended_to(tmp_path: Path) -> None:
     write_bars(BARS.slice(0, 100), tmp_path)
     said: list[str] = []
@@ -217,7 +251,7 @@ def test_a_folder_that_is_appended_to(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     assert feed.poll(now) == []
-    assert "looking again" in said[0]
+    assert "it is read again later" in said[0]
     write_bars(BARS.slice(0, 103), tmp_path)  # its last bar is still open
     given_ = feed.poll(now)
     assert [bar.time for bar in given_] == BARS.time[100:102].tolist()
