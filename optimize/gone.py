@@ -30,14 +30,17 @@ class DatabaseFile:
         """Raise StudyGone where the file was deleted, moved or replaced."""
         if self._identity is None:
             return
-        present = self._present()
+        try:
+            present = self._present()
+        except OSError:  # EIO, EACCES, ESTALE: nothing says that it was deleted
+            return
         if present is None:
             raise StudyGone(f"the database {self._path} was deleted or moved while this process worked on it")
         if present != self._identity:
             raise StudyGone(f"the database {self._path} was replaced by another file while this process worked on it")
 
     def _present(self) -> tuple[int, int] | None:
-        """(device, inode); None without a file."""
+        """(device, inode); None without a file. Raises OSError where that cannot be seen."""
         if self._path is None:
             return None
         try:

@@ -86,5 +86,5 @@ class PauseWatch:
         try:
             with self.storage.transaction() as session:
                 self.paused = session.execute(_query(self.study_id)).scalar_one_or_none() is not None
-        except (SQLAlchemyError, StudyGone):  # the heartbeat sees that, too, and ends the worker
+        except (SQLAlchemyError, OSError, StudyGone):  # the heartbeat sees a deleted study, too, and ends the worker
             pass

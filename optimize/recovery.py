@@ -92,14 +92,17 @@ class Heartbeat:
         self.lost.add(trial_id)
 
     def try_beat(self) -> None:
-        """Beat; where the database does not answer, the next beat will do (`last_error` says why)."""
-        self._watch()
+        """Beat. After an error of the database or the system, which `last_error` names, the next beat tries again: it
+        must not end the thread.
+        """
+        with suppress(OSError):  # the log's disk is full, say
+            self._watch()
         try:
             self.beat()
             self.last_error = ""
         except StudyGone as error:
             self.gone = error
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, OSError) as error:
             self.last_error = str(error).splitlines()[0]
 
     def _watch(self) -> None:

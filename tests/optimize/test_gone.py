@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -15,10 +18,12 @@ import sqlalchemy as sa
 from optuna.trial import TrialState
 
 from envs.errors import RunError
-from optimize import actions
+from optimize import actions, recovery
 from optimize.gone import StudyGone
+from optimize.pause import PauseWatch, pause_study
 from optimize.recovery import Heartbeat, recover_stale
 from optimize.registration import list_workers, register_worker
+from optimize.stall import Progress
 from optimize.storage import UID_KEY, StudyStorage, TrialLost, open_storage, storage_url
 from optimize.study import Plan, StudyHandle
 from optimize.tables import attempts, workers
@@ -260,6 +265,59 @@ def test_a_database_file_that_is_no_longer_there_is_noticed(storage: StudyStorag
         with pytest.raises(StudyGone):
             storage.get_all_studies()
         assert (tmp_path / "s.db").exists() == (how == "replaced")
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_file_that_cannot_be_looked_at_is_not_taken_for_deleted(
+    storage: StudyStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = _make_study(storage, "a")
+    name = register_worker(storage, study, alongside=False, say=lambda _: None)
+    path, stat = Path(storage.url.removeprefix("sqlite:///")), os.stat
+
+    def failing(file: object, *arguments: object, **named: object) -> os.stat_result:
+        if file == path:
+            raise OSError(errno.EIO, "Input/output error")
+        return stat(file, *arguments, **named)  # type: ignore[call-overload, no-any-return]
+
+    with Heartbeat(storage, name, interval=60) as heartbeat:
+        monkeypatch.setattr(os, "stat", failing)
+        beaten = heartbeat.beaten
+        heartbeat.try_beat()
+        trial = storage.claim_new(study, name, 1)
+        monkeypatch.undo()
+        assert heartbeat.gone is None
+        assert heartbeat.beaten > beaten
+        assert list(storage.held()) == [trial]
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_errors_of_the_system_do_not_end_the_threads_that_beat_and_look(
+    storage: StudyStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = _make_study(storage, "a")
+    name = register_worker(storage, study, alongside=False, say=lambda _: None)
+    said = []
+
+    def full(text: str) -> None:
+        said.append(text)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def too_many_files() -> dict[str, int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with Heartbeat(storage, name, 0.01, Progress(0.0), full) as heartbeat, PauseWatch(storage, study, 0.01) as pause:
+        wait_for(lambda: said)
+        beaten = heartbeat.beaten
+        wait_for(lambda: heartbeat.beaten > beaten)  # although the stall could not be logged
+        with monkeypatch.context() as patch:
+            patch.setattr(recovery, "memory_counters", too_many_files)
+            wait_for(lambda: "Too many open files" in heartbeat.last_error)
+            patch.setattr(storage, "transaction", too_many_files)
+            time.sleep(0.1)
+        wait_for(lambda: not heartbeat.last_error)
+        pause_study(storage, study)
+        wait_for(lambda: pause.paused)
 
 
 # -- workers
