@@ -69,8 +69,8 @@ def _worker(worker: Worker) -> dict[str, Any]:
         status = "dead" if silent else "alive"
     elif not worker.alive:
         status = "dead"
-    else:  # a closing worker promotes, and does not beat any more
-        status = "stale" if silent and worker.state != "closing" else "alive"
+    else:
+        status = "stale" if silent else "alive"
     return {
         "worker": worker.worker,
         "host": worker.host,

@@ -559,7 +559,11 @@ def _work(
         print_summary(handle, console, telemetry, worker.batches, worker.phases)
         worker.supervisor.expect_silence(CLOSING_SECONDS)
         if after_study is not None and claim_closing(handle.storage, handle.study_id, name):
-            after_study(handle, console)
+            # Beats until the end, so that a worker in another container does not take the closing over meanwhile.
+            heartbeat = Heartbeat(handle.storage, name, options.beat_seconds)
+            heartbeat.info = worker.heartbeat.info
+            with heartbeat:
+                after_study(handle, console)
         return True
     finally:
         leave(handle.storage, name)
