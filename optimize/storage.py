@@ -56,7 +56,8 @@ class TrialLost(Exception):
     "get_study_id_from_name", "get_study_name_from_id", "get_study_system_attrs", "get_study_user_attrs", "get_trial",
     "get_trial_id_from_study_id_trial_number", "holds", "reached", "set_study_system_attr",
     "set_study_user_attr", "set_trial_intermediate_value", "set_trial_param", "set_trial_state_values",
-    "set_trial_system_attr", "set_trial_user_attr", "set_trial_user_attrs", "_get_trials", "_set_trial_param",
+    "set_trial_system_attr", "set_trial_user_attr", "set_trial_user_attrs", "_get_trials", "_release",
+    "_set_trial_param",
 )  # fmt: skip
 class StudyStorage(RDBStorage):
     """`RDBStorage` whose writes to a held trial are fenced by the attempt's token, and which waits for a database that
@@ -149,6 +150,9 @@ class StudyStorage(RDBStorage):
         """Let go of a trial that turned out to be lost. Returns what became of it, in words."""
         token = self._tokens.get(trial_id)
         self.drop(trial_id)
+        return self._release(trial_id, token)
+
+    def _release(self, trial_id: int, token: str | None) -> str:
         trial = models.TrialModel
         with self.transaction() as session:
             state = session.execute(sa.select(trial.state).where(trial.trial_id == trial_id)).scalar_one_or_none()

@@ -6,6 +6,7 @@ import json
 import uuid
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from envs.crypto.selection import TrialReturns
-from envs.errors import InputError
+from envs.errors import InputError, TryAgainLater
 from envs.streams import derive_seed
 from envs.study_folder import FOLDER_KEY, recorded_folder, study_folder
 from optimize.checkpoint import CHECKPOINT_KEY
@@ -163,8 +164,21 @@ class StudyHandle:
         after the same history, however often it was interrupted.
 
         total: trials the study shall have in the end. Trials whose parameters do not fit the space fail here, with the
-        reason. A trial that may have killed a worker comes alone (`deaths.is_suspect`).
+        reason. A trial that may have killed a worker comes alone (`deaths.is_suspect`). After an error, the trials that
+        were taken are WAITING again.
         """
+        before = set(self.storage.held())
+        try:
+            return self._ask_batch(size, worker, total)
+        except TryAgainLater:  # the database cannot be told
+            raise
+        except BaseException:
+            for trial_id in set(self.storage.held()) - before:
+                with suppress(Exception):  # one error is enough
+                    self.put_back(trial_id)
+            raise
+
+    def _ask_batch(self, size: int, worker: str, total: int) -> list[Plan]:
         plans: list[Plan] = []
         shape: dict[str, Any] | None = None
         for waiting in [t for t in self.trials() if t.state == TrialState.WAITING]:

@@ -297,7 +297,8 @@ class Worker:
             with suppress(Exception):  # one error is enough
                 self.records.wait()
             for training in trainings:
-                self._put_back(training, with_checkpoint=False)
+                with suppress(Exception):
+                    self._put_back(training, with_checkpoint=False)
             raise
 
     def _share_device(self) -> None:

@@ -29,6 +29,7 @@ from optimize.recovery import Heartbeat, recover_stale
 from optimize.registration import list_workers, register_worker
 from optimize.stall import FACTOR, Progress
 from optimize.storage import open_storage, storage_url
+from optimize.study import StudyHandle
 from optimize.tables import attempts
 from optimize.trial_batch import Trainer
 from optimize.worker import Worker as TrainingWorker
@@ -189,6 +190,27 @@ def test_a_lost_gpu_puts_the_trials_back_and_ends_the_worker(
     trials = open_handle(market).trials()
     assert {t.state for t in trials} == {TrialState.COMPLETE}
     assert not any(ATTEMPTS_KEY in t.user_attrs for t in trials)  # the machine's trouble is no attempt
+
+
+def test_a_trial_that_cannot_be_put_back_keeps_no_other_from_it(
+    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_back = StudyHandle.put_back
+
+    def lost(*_: object) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    def fails_once(handle: StudyHandle, trial_id: int) -> None:
+        if handle.storage.get_trial(trial_id).number == 0:
+            raise RuntimeError("of the release")
+        put_back(handle, trial_id)
+
+    monkeypatch.setattr(Trainer, "advance", lost)
+    monkeypatch.setattr(StudyHandle, "put_back", fails_once)
+    worker = sweepd("train", "--n-trials", 3, "--pruner", "none")
+    worker.process.join(120)
+    assert "CUDA error: unspecified launch failure" in worker.output.read_text().splitlines()[-1]
+    assert [t.state.name for t in open_handle(market).trials()] == ["RUNNING", "WAITING", "WAITING"]
 
 
 @pytest.mark.slow

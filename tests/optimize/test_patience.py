@@ -100,10 +100,16 @@ def test_a_locked_file_is_waited_for_and_nothing_is_written_twice(tmp_path: Path
         assert storage.patience.retries == 1
         other.execute("BEGIN IMMEDIATE")
         storage.set_trial_state_values(trial_id, TrialState.COMPLETE, [1.0])
-    assert storage.patience.retries == 2
-    (trial,) = study.get_trials()
-    assert trial.state == TrialState.COMPLETE
-    assert trial.intermediate_values == {1: 0.5}
+        assert storage.patience.retries == 2
+        (trial,) = study.get_trials()
+        assert trial.state == TrialState.COMPLETE
+        assert trial.intermediate_values == {1: 0.5}
+        lost = storage.claim_new(study._study_id, "w", 2)
+        assert lost is not None
+        optuna.load_study(study_name="s", storage=storage.url).tell(1, 2.0)
+        other.execute("BEGIN IMMEDIATE")
+        assert storage.give_up(lost) == "was told COMPLETE by another program"
+    assert storage.patience.retries == 3
 
 
 @pytest.mark.slow
