@@ -29,11 +29,11 @@ say() { printf 'sweepd: %s\n' "$*"; }
 refuse() { say "$*" >&2; exit 2; }
 
 # The same URLs as envs/database_url.py finds: scheme://user:password@host, or a parameter ?password=.
-has_password() {
-    local after_user='://[^:/@[:space:]]*:[^[:space:]]*@' parameter='[?&](password|passwd|pwd|sslpassword)='
+has_password() ( # a subshell: nocasematch ends with it
+    after_user='://[^:/@[:space:]]*:[^[:space:]]*@' parameter='[?&](password|passwd|pwd|sslpassword)='
     shopt -s nocasematch
     [[ $1 =~ $after_user || $1 =~ $parameter ]]
-}
+)
 
 choose_torch_build() {
     if [ -n "${SWEEPD_TORCH:-}" ]; then
