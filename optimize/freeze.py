@@ -37,7 +37,7 @@ from optimize.spec import (
     torch_version,
 )
 from optimize.storage import StudyStorage
-from optimize.study import FLAGS_KEY, StudyHandle, best_trial, create_study, study_exists
+from optimize.study import StudyHandle, best_trial, create_study, study_exists
 
 CPU_SLOTS, GPU_SLOTS = 10, 64
 TRIALS_PER_BATCH = 4
@@ -63,9 +63,6 @@ def open_study(
     handle = StudyHandle(storage, name, runs_dir if "runs_dir" in request.given else None)
     if made is not None:
         return handle, made
-    if "storage" in handle.flags:  # earlier versions recorded it, with a password where there was one
-        del handle.flags["storage"]
-        storage.set_study_user_attr(handle.study_id, FLAGS_KEY, handle.flags)
     spec = handle.spec
     _refuse_flags(storage, name, spec, request)
     refuse_other(name, spec, dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version()))

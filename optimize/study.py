@@ -31,8 +31,8 @@ from optimize.search_space import SearchSpace, Settings
 from optimize.spec import SPEC_KEY, StudySpec
 from optimize.storage import UID_KEY, StudyStorage, TrialLost, require_study
 from optimize.study_cache import StudyCache
+from optimize.tables import FLAGS_KEY
 
-FLAGS_KEY = "sweepd:flags"
 REASON_KEY = "sweepd:reason"
 TOTAL_KEY = "sweepd:total"  # finished trials that the last worker was asked for
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)

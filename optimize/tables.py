@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import sqlalchemy as sa
 from optuna.storages._rdb import models
+
+FLAGS_KEY = "sweepd:flags"  # study attribute: the flags that `train` was given when it made the study
 
 _metadata = sa.MetaData()
 attempts = sa.Table(
@@ -45,8 +49,10 @@ _SQLITE_TRIGGERS = tuple(
 
 
 def make_tables(engine: sa.Engine, *, tidy: bool = True) -> None:
-    """Create what is missing. tidy: and delete the rows of trials and studies that exist no longer."""
+    """Create what is missing, and remove recorded URLs. tidy: also delete the rows of deleted trials and studies."""
     _metadata.create_all(engine)
+    with engine.begin() as connection:
+        remove_recorded_urls(connection)
     if not tidy:
         return
     with engine.begin() as connection:
@@ -54,6 +60,16 @@ def make_tables(engine: sa.Engine, *, tidy: bool = True) -> None:
             for statement in _SQLITE_TRIGGERS:
                 connection.exec_driver_sql(statement)
         delete_orphans(connection)
+
+
+def remove_recorded_urls(connection: sa.Connection) -> None:
+    """Remove --storage from the recorded flags of all studies: earlier versions recorded it, with its password."""
+    table = models.StudyUserAttributeModel
+    key = table.study_user_attribute_id
+    recorded = sa.select(key, table.value_json).where(table.key == FLAGS_KEY, table.value_json.contains('"storage"'))
+    for row_id, text in connection.execute(recorded).all():
+        flags = {name: value for name, value in json.loads(text).items() if name != "storage"}
+        connection.execute(sa.update(table).where(key == row_id).values(value_json=json.dumps(flags)))
 
 
 def delete_orphans(connection: sa.Connection) -> None:

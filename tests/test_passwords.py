@@ -143,20 +143,30 @@ def test_a_service_takes_no_password_and_says_where_to_put_the_storage(
     assert SECRET not in done.output
 
 
-def test_a_recorded_password_is_removed_when_a_study_is_joined(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("opening", ["train", "pause", "resume", "dashboard"])
+def test_a_recorded_password_is_removed_when_the_database_is_opened_for_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opening: str
 ) -> None:
+    """Also from the studies that the command is not about."""
     monkeypatch.chdir(tmp_path)
     write_bars(make_planted_market(3, assets=2, bars=700), Path("bars"))
     Path("tiny.toml").write_text(SPACE)
     monkeypatch.setattr("optimize.actions.work", lambda *_: None)
-    CliRunner().invoke(search_app(), ["train", *TRAIN], catch_exceptions=False)
-    handle = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s")
-    assert "storage" not in handle.flags
-    old = {**handle.flags, "storage": f"postgresql://u:{SECRET}@h/d"}
-    handle.storage.set_study_user_attr(handle.study_id, FLAGS_KEY, old)
-    CliRunner().invoke(search_app(), ["train", *TRAIN], catch_exceptions=False)
-    assert handle.storage.get_study_user_attrs(handle.study_id)[FLAGS_KEY] == handle.flags
+    for name in ("s", "other"):
+        CliRunner().invoke(search_app(), ["train", *TRAIN, "--study-name", name], catch_exceptions=False)
+    storage = open_storage(storage_url(None, Path("runs")))
+    flags = {name: StudyHandle(storage, name).flags for name in ("s", "other")}
+    for name in flags:
+        assert "storage" not in flags[name]
+        old = {**flags[name], "storage": f"postgresql://u:{SECRET}@h/d"}
+        storage.set_study_user_attr(storage.get_study_id_from_name(name), FLAGS_KEY, old)
+    if opening == "dashboard":
+        pytest.importorskip("optuna_dashboard")
+        StudyWatch(None, None, Path("runs")).application()
+    else:
+        words = ["train", *TRAIN] if opening == "train" else [opening, "s"]
+        CliRunner().invoke(search_app(), words, catch_exceptions=False)
+    assert {name: StudyHandle(storage, name).flags for name in flags} == flags
 
 
 def _command(words: list[str], output: Path) -> None:
