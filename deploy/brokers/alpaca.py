@@ -1,12 +1,12 @@
 """Alpaca's paper account (https://docs.alpaca.markets): market orders for crypto, through alpaca-py.
 
-An order's client id makes sending it safe to repeat. Whenever it is unknown whether an order arrived (the line was cut,
-the server answered 5xx), Alpaca is asked for that id before anything is sent again, and Alpaca itself takes an id only
-once. What it lists may lag what it acknowledged, so the answer to an order is kept, and an order that is not listed is
-looked for again. Orders are immediate-or-cancel: what can't be filled at once is cancelled, nothing is left for a later
-bar. Quantities are decimals from end to end.
+Every order has a client id, so sending it can be repeated safely. If it is unknown whether an order arrived (the
+connection was cut, the server answered 5xx), the order is looked up by that id before it is sent again, and Alpaca
+accepts an id only once. An order may be acknowledged some seconds before it is listed, so the answer to an order is
+kept, and the lookup is repeated. Orders are immediate-or-cancel: what cannot be filled at once is cancelled. Quantities
+are exact decimals.
 
-Paper only: any host but Alpaca's paper one, or this machine, is refused.
+Paper only: every host except Alpaca's paper host and this machine is refused.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from envs.invocation import install_extra
 PAPER_URL = "https://paper-api.alpaca.markets"
 SMALLEST_BUY = Decimal(10)  # USD; Alpaca rejects crypto buys below
 CENT = Decimal("0.01")
-NINE_DIGITS = Decimal("1e-9")  # the finest step that Alpaca has, for an asset that it no longer lists
+NINE_DIGITS = Decimal("1e-9")  # the finest step at Alpaca; for assets that it does not trade
 LONGEST_ID = 128  # characters of a client id; Alpaca rejects longer ones
 FINAL = frozenset({"filled", "canceled", "expired", "rejected", "done_for_day", "replaced"})
 LONGEST_PAUSE = 15.0
-LOOKS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before each further look for an order that is not listed
+LOOKS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before each further lookup of an order that is not listed
 Result = TypeVar("Result")
 
 
 class Refused(RunError):
-    """Alpaca answered no: status and message."""
+    """Alpaca refused a request: status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"Alpaca answers {status}: {message}")
@@ -71,7 +71,7 @@ class Record:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Record:
-        """From its JSON. Raises KeyError, TypeError or ValueError where it is none."""
+        """From Alpaca's JSON. Raises KeyError, TypeError or ValueError for anything else."""
         moment = found.get("filled_at") or found.get("updated_at") or found["submitted_at"]
         filled = Decimal(found.get("filled_qty") or "0")
         price = Decimal(found["filled_avg_price"]) if filled else Decimal(0)
@@ -80,7 +80,7 @@ class Record:
 
 @dataclass
 class _Sent:
-    """An order that is out. record: the newest that is known; None before any was seen."""
+    """An order that was sent. record: the newest record of it, None before the first one."""
 
     order: Order
     record: Record | None = None
@@ -90,8 +90,8 @@ class AlpacaBroker(Broker):
     """The paper account that the keys belong to.
 
     symbols: Alpaca's symbol (BTC/USD) of every ticker that may be traded. fee: share taken from what is received.
-    patience: seconds that a request is repeated, with growing pauses, before `TryAgainLater`; and that an order may
-    take to be done before it is cancelled. timeout: seconds to wait for one answer. untradable: why a ticker cannot be
+    patience: seconds for which a request is repeated, with growing pauses, before `TryAgainLater` is raised, and after
+    which an unfinished order is cancelled. timeout: seconds to wait for one answer. untradable: why a ticker cannot be
     traded; its orders are reported as unfilled.
     """
 
@@ -133,17 +133,15 @@ class AlpacaBroker(Broker):
         self._settled: list[Fill] = []
 
     def account(self) -> AccountState:
-        """Cash in USD, and units by ticker. Less than the smallest step of a quantity, which fees leave and nobody can
-        sell, is nothing.
-        """
+        """Cash in USD, and units by ticker, rounded down to the smallest step: less than that cannot be sold."""
         cash = self._ask("the account", lambda: Decimal(self._client.get_account()["cash"]))
         units = self._positions()
         sellable = {ticker: self._in_steps(symbol, units[symbol]) for ticker, symbol in self._symbols.items()}
         return AccountState(float(cash), {ticker: float(amount) for ticker, amount in sellable.items()})
 
     def submit(self, orders: Sequence[Order]) -> None:
-        """Send the orders of one bar, sells first. Raises ValueError for an id that is out already, TryAgainLater where
-        Alpaca is not to be reached: what was not sent then, `adopt` tells.
+        """Send the orders of one bar, sells first. Raises ValueError for an id that was sent before, TryAgainLater
+        while Alpaca is out of reach; `adopt` then finds out which orders arrived.
         """
         for order in orders:
             if order.client_id in self._open:
@@ -157,9 +155,9 @@ class AlpacaBroker(Broker):
                 self._send(order, size)
 
     def adopt(self, orders: Sequence[Order], *, final: bool = False) -> list[Order]:
-        """Take over orders that an earlier process may have sent: their fills are reported by `fills`. Returns those
-        that never arrived. final: they are not going to be sent again, so an order that is not listed is looked for
-        several times; sending one again needs no such care, since Alpaca takes an id once.
+        """Take over orders that an earlier process may have sent; `fills` reports them. Returns those that never
+        arrived. final: those will not be sent again, so the lookup is repeated before an order counts as missing. (To
+        send an order twice does no harm, since Alpaca accepts an id once.)
         """
         missing = list(orders)
         for pause in (0.0, *(LOOKS if final else ())):
@@ -173,8 +171,8 @@ class AlpacaBroker(Broker):
         return missing
 
     def fills(self) -> list[Fill]:
-        """What became of the orders since the last call. Waits for those that are not done, and cancels what takes
-        longer than `patience`.
+        """The results of the orders since the last call. Waits for unfinished orders, and cancels them after `patience`
+        seconds.
         """
         settled, self._settled = self._settled, []
         for client_id, sent in list(self._open.items()):
@@ -198,7 +196,7 @@ class AlpacaBroker(Broker):
     # ---- orders ----
 
     def _size(self, order: Order, held: Mapping[str, Decimal]) -> tuple[dict[str, str] | None, str]:
-        """What to order, as Alpaca wants it; or None and why nothing can be."""
+        """The order's size as fields of a request, or None and the reason why it cannot be sent."""
         symbol = self._symbols[order.ticker]
         if order.ticker in self.untradable:
             return None, self.untradable[order.ticker]
@@ -238,7 +236,7 @@ class AlpacaBroker(Broker):
             self._settled.append(Fill(order, "unfilled", int(time.time()), reason=refused.message))
 
     def _look(self, sent: _Sent, *, patient: bool = True) -> Record | None:
-        """Alpaca's record of an order, by its own id where that is known; None where it is not listed."""
+        """Alpaca's record of an order, looked up by Alpaca's id if it is known; None if it is not listed."""
         order, known = sent.order, sent.record
 
         def ask() -> Record:
@@ -254,13 +252,13 @@ class AlpacaBroker(Broker):
             raise
 
     def _settle(self, sent: _Sent) -> Fill:
-        """What became of an order that Alpaca has taken."""
+        """The result of an order that Alpaca has accepted."""
         order, record = sent.order, sent.record
         until, pause, cancelled = time.monotonic() + self._patience, 0.05, False
         looks = iter(LOOKS)
         while record is None or record.status not in FINAL:
             if time.monotonic() > until + self._patience:
-                raise TryAgainLater(f"order {order.client_id} is not done, though it was cancelled")
+                raise TryAgainLater(f"order {order.client_id} is still open after its cancellation")
             if record is not None and time.monotonic() > until and not cancelled:
                 self._cancel(record.id)
                 cancelled = True
@@ -271,12 +269,12 @@ class AlpacaBroker(Broker):
                 self._sleep(wait)
                 record = self._look(sent)
             if record is None:
-                return Fill(order, "unfilled", int(time.time()), reason="Alpaca does not know it any more")
+                return Fill(order, "unfilled", int(time.time()), reason="Alpaca no longer lists it")
             sent.record = record
         return self._fill(order, record)
 
     def _cancel(self, order_id: str) -> None:
-        with contextlib.suppress(Refused):  # it was done meanwhile: the next look says how
+        with contextlib.suppress(Refused):  # it was finished meanwhile; the next lookup has the result
             self._ask("a cancellation", lambda: self._client.cancel_order_by_id(order_id))
 
     def _fill(self, order: Order, found: Record) -> Fill:
@@ -286,10 +284,10 @@ class AlpacaBroker(Broker):
         received = found.filled * (1 - self._fee) if order.side == "buy" else found.filled
         return Fill(
             order, "filled", found.at, float(received), float(notional), float(notional * self._fee),
-            float(found.price), reason="" if found.status == "filled" else f"only a part of it: {found.status}",
+            float(found.price), reason="" if found.status == "filled" else f"filled in part, then {found.status}",
         )  # fmt: skip
 
-    # ---- what Alpaca knows ----
+    # ---- positions, assets, requests ----
 
     def _positions(self) -> dict[str, Decimal]:
         """Units by symbol. Positions are listed as BTCUSD, orders as BTC/USD."""
@@ -300,7 +298,7 @@ class AlpacaBroker(Broker):
         return {symbol: units.get(symbol.replace("/", ""), Decimal(0)) for symbol in self._symbols.values()}
 
     def _in_steps(self, symbol: str, units: Decimal) -> Decimal:
-        """As much of it as the asset's smallest step allows."""
+        """`units` rounded down to the asset's smallest step."""
         step = self._assets[symbol].step
         return units // step * step
 
@@ -334,10 +332,10 @@ class AlpacaBroker(Broker):
         arrived: Callable[[], Result | None] | None = None,
         patience: float | None = None,
     ) -> Result:
-        """The answer, asked for again while the server is busy or away, or answers what cannot be read.
+        """The answer to a request, which is repeated while the server is busy, out of reach or unreadable.
 
-        arrived: where repeating isn't harmless, what the request led to, although no answer came. Raises `Refused` for
-        an answer that says no, TryAgainLater when patience is at its end.
+        arrived: for a request that must not be carried out twice: its result if it was carried out without an answer.
+        Raises `Refused` where the server refuses the request, TryAgainLater after `patience` seconds.
         """
         patience = self._patience if patience is None else patience
         began, pause = time.monotonic(), 0.25
@@ -349,17 +347,17 @@ class AlpacaBroker(Broker):
                     raise TryAgainLater(f"Alpaca does not answer about {what}: {away}") from None
                 self._sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-            with contextlib.suppress(TryAgainLater):  # still away: the loop counts the time
+            with contextlib.suppress(TryAgainLater):  # still out of reach: the loop watches the time
                 if arrived is not None and (found := arrived()) is not None:
                     return found
 
 
 class _Away(Exception):
-    """No answer, or one that says to come back later."""
+    """No answer, or one that asks to try again later."""
 
 
 def venue_id(client_id: str) -> str:
-    """The id under which Alpaca knows an order: the same, or a shorter one that follows from it."""
+    """The client id that is sent to Alpaca: the same, or a shorter one with a hash of it."""
     if len(client_id) <= LONGEST_ID:
         return client_id
     digest = hashlib.sha256(client_id.encode()).hexdigest()[:32]
@@ -388,11 +386,11 @@ def _answer(call: Callable[[], Result]) -> Result:
     except requests.RequestException as error:
         raise _Away(type(error).__name__) from None
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
-        raise _Away(f"an answer that cannot be read ({type(error).__name__})") from None
+        raise _Away(f"its answer cannot be read ({type(error).__name__})") from None
 
 
 class _Timely(HTTPAdapter):
-    """No request waits for ever."""
+    """Gives every request a timeout."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__()
@@ -404,7 +402,7 @@ class _Timely(HTTPAdapter):
 
 
 def check_url(url: str) -> None:
-    """Raise InputError for any host but Alpaca's paper one over https, or this machine."""
+    """Raise InputError for every host except Alpaca's paper host (over https) and this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     try:

@@ -65,7 +65,7 @@ class Broker(ABC):
     """A broker that trades on paper. No implementation may place an order with real money.
 
     immediate: whether it fills orders as soon as they are sent, and not only at the next bar. account_name: the venue's
-    name of the account, by which two traders of one account are noticed; None for virtual money. untradable: why a
+    name of the account, by which two slots on one account are detected; None for virtual money. untradable: why a
     ticker cannot be traded; orders for it are reported as unfilled.
     """
 
@@ -83,10 +83,10 @@ class Broker(ABC):
 
     @abstractmethod
     def adopt(self, orders: Sequence[Order], *, final: bool = False) -> list[Order]:
-        """Take over orders that an earlier process may have sent: `fills` reports them. Returns those that never
-        arrived. final: they are not going to be sent again.
+        """Take over orders that an earlier process may have sent; `fills` reports them. Returns those that never
+        arrived. final: those will not be sent again.
         """
 
     @abstractmethod
     def fills(self) -> list[Fill]:
-        """What became of the orders since the last call, one for each order that is settled."""
+        """The results of the orders since the last call, one for each order that is final."""

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 
 class SimBroker(Broker):
-    """An account of virtual money. Whoever feeds bars calls `next_bar` for each, before the trader acts on it.
+    """An account of virtual money. `next_bar` must be called for every bar before the trader acts on it.
 
     tickers: in the order of the arrays given to `next_bar`. cash: what the account starts with, in quote units.
     """
@@ -38,9 +38,7 @@ class SimBroker(Broker):
         self._sent: set[str] = set()
 
     def state(self) -> dict[str, Any]:
-        """What the account holds, as JSON has it. Orders that wait for the next bar are not part of it: whoever sent
-        them sends them again.
-        """
+        """What the account holds, as a JSON object. Orders that wait for the next bar must be sent again."""
         return {"cash": float(self._cash), "units": dict(zip(self._tickers, self._units.tolist(), strict=True))}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -49,14 +47,14 @@ class SimBroker(Broker):
         self._units = torch.tensor([state["units"][ticker] for ticker in self._tickers], dtype=torch.float64)
 
     def transfer(self, flow: Flow) -> None:
-        """Take cash and units in, or out as far as they are there."""
+        """Add a transfer to cash and units; none of them falls below 0."""
         self._cash = (self._cash + flow.cash).clamp_min(0.0)
         for ticker, amount in flow.units.items():
             asset = self._tickers.index(ticker)
             self._units[asset] = (self._units[asset] + amount).clamp_min(0.0)
 
     def adopt(self, orders: Sequence[Order], *, final: bool = False) -> list[Order]:
-        """None of them: an account of virtual money knows no orders of an earlier process."""
+        """Returns all of them: an account of virtual money has no orders from an earlier process."""
         del final
         return list(orders)
 

@@ -68,8 +68,9 @@ def days_due(bars: int, timeframe: str) -> int:
 
 
 def arena_level(looks_taken: int) -> float:
-    """0.05/(j(j+1)): the p at which look number j = looks_taken + 1 at the present champion is tested, whichever
-    challenger it is about. The gate's looks at a hold-out have another level, `deploy.bootstrap.gate_level`.
+    """The level 0.05/(j(j+1)) of look number j = looks_taken + 1 at the present champion, over all challengers.
+
+    The gate's looks at a hold-out have another level: `deploy.bootstrap.gate_level`.
     """
     look = looks_taken + 1
     return ALPHA / (look * (look + 1))

@@ -22,8 +22,8 @@ NOTHING = Flow()
 class TradingLane:
     """A bundle with its trader and its broker.
 
-    since: open of the first bar that it acts on, None before `start`. settled: what is known already of the orders
-    that the next bar will book. counted: fills that are booked already, and belong into the next bar's line.
+    since: open of the first bar that it acts on, None before `start`. settled: results of orders that the next bar will
+    book. counted: fills that are booked already and will be listed in the next bar's line.
     """
 
     def __init__(self, slot: str, name: str, kind: LaneKind, trader: PaperTrader, broker: Broker) -> None:
@@ -44,7 +44,7 @@ class TradingLane:
     ) -> Entry:
         """Book what became of the last bar's orders, and act on a closed bar; `note` says what is to be written.
 
-        transfer: into or out of a simulated account, as the account that it shadows had it.
+        transfer: the slot's account had it in this bar; a simulated account that shadows it repeats it.
         """
         if isinstance(self.broker, SimBroker):
             self.broker.next_bar(bar.time, bar.open, bar.hole)

@@ -17,8 +17,8 @@ Span = tuple[int, int | None]
 def returns_beside(
     store: TraderStore, slot: str, lanes: tuple[str, ...], since: int, *, without: Sequence[Span] = ()
 ) -> dict[str, Array]:
-    """(n,) simple returns per bar of each lane, of the same bars: those that all of them have a line for, from the one
-    that opened at `since`, whose close is where they begin. Transfers are no part of them (`deploy.flows`).
+    """(n,) simple returns per bar of each lane, over the bars that all lanes have a line for. The first return starts
+    at the close of the bar that opened at `since`. Transfers are left out (`deploy.flows`).
 
     without: spans (opens of the first bar and of the last, None where it lasts) of bars that are left out.
     """

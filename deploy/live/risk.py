@@ -37,7 +37,7 @@ class Situation:
     time: its open, seconds since the epoch. now: seconds since the epoch; in a replay the bar's end. value: of the
     account at its close, quote units. data_age: seconds since it closed. halt: why the operator stopped trading, or
     None. halt_sells: everything is to be sold first. flow: quote units that were transferred into the account in the
-    bar (negative: out of it), which are part of the value and no gain.
+    bar (negative: out of it); the value includes them, but they are no gain.
     """
 
     time: int

@@ -1,8 +1,8 @@
-"""The process that trades a slot: one per slot on this machine, ended by a signal, and not by trouble that passes.
+"""The process that trades a slot: one per slot on this machine. It ends on a signal, but not on a temporary error.
 
-Where broker, feed or database are out of reach, or anything else goes wrong after the first start, the session is given
-up and a new one goes on from what the database knows, exactly as after a kill. After ten minutes without a session that
-gets through a look at the market, the process ends with exit code 75: whoever started it may start it again.
+After the first start, every error (broker, feed or database out of reach, an unexpected exception) ends the session,
+and a new session goes on from the database, exactly as after a kill. After ten minutes without a successful look at the
+market, the process ends with exit code 75, on which a supervisor may start it again.
 """
 
 from __future__ import annotations
@@ -57,8 +57,11 @@ def keep_trading(
     say: Callable[[str], None],
     note: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Run sessions until one ends by itself or `stop` is set. note: told of every problem once, until a session got
-    through. Raises what is wrong at the first start, Replaced, and TryAgainLater after ten minutes of trouble.
+    """Run sessions until one ends by itself or `stop` is set.
+
+    note: called with every problem, and again with the same one only after a session has completed a look at the
+    market. Raises InputError and unexpected exceptions of the first start, Replaced at any time, and TryAgainLater
+    after ten minutes of errors.
     """
     trouble_since: float | None = None
     noted: set[str] = set()
@@ -73,7 +76,7 @@ def keep_trading(
         except Replaced:
             raise
         except InputError as error:
-            if not began:  # at the first start it is what the user said; later it may be a feed that lacks bars
+            if not began:  # later it may be a feed that lacks bars
                 raise
             problem = str(error)
         except RunError as error:

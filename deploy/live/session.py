@@ -65,8 +65,8 @@ class Session:
     """From one start of a slot's trader to its end.
 
     make_broker, make_feed: called once with the bundle that is traded. tell: told of every event, its kind and text.
-    Raises InputError where it cannot start, Replaced where another process trades the slot by now, TryAgainLater or
-    RunError where broker, feed or database are out of reach: a new session goes on from there.
+    Raises InputError where it cannot start, Replaced where another process now trades the slot, TryAgainLater or
+    RunError where broker, feed or database are out of reach; a new session goes on from there.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Session:
         self._recover(trader)
         self._event("started", f"goes on after the bar of {format_time(trader.last_bar)}")
         for ticker, why in self._account.broker.untradable.items():
-            self._event("untradable", f"{ticker}: {why} any more; what is held of it stays, the others are traded")
+            self._event("untradable", f"{ticker}: {why} any more; its position stays, and the other tickers are traded")
 
     def _recover(self, trader: Trader) -> None:
         """Find out about orders that an earlier process left, and send those that never were and still may be."""
@@ -200,7 +200,7 @@ class Session:
         self._state = self._state | {"prices": dict(zip(self._feed.tickers, map(float, bar.close), strict=True))}
         heir = self._heir() if decide and trader.halt is None else None
         changes = Changes(last_bar=bar.time, session=self._state)
-        transfer = Flow()  # of the account, which is always the first lane
+        transfer = Flow()  # into or out of the account, which is always the first lane
         orders: list[tuple[TradingLane, tuple[Order, ...]]] = []
         for lane in list(self._lanes):
             try:
@@ -236,8 +236,8 @@ class Session:
         decide: bool,
         transfer: Flow,
     ) -> Entry:
-        """What a lane does at the end of a bar. heir: the bundle that takes over the account there, if any. transfer:
-        into or out of the account in this bar, which the shadow follows.
+        """Close a bar of one lane. heir: the bundle that takes over the account at this bar, if any. transfer: into or
+        out of the account in this bar; the shadow repeats it.
         """
         conditions = self._conditions(bar, trader, lane)
         if lane.kind != SHADOW:

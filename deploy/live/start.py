@@ -103,7 +103,7 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
             notifier.notify(NOTICES[kind], f"sweepd {found.name}: {kind}", text)
 
     def note(problem: str) -> None:
-        with suppress(RunError):  # the database may be what is away
+        with suppress(RunError):  # the database itself may be out of reach
             TraderStore(registry.database).note(found.name, "trouble", problem)
         notifier.notify(NOTICES["trouble"], f"sweepd {found.name}: trouble", problem)
 

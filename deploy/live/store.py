@@ -81,8 +81,8 @@ class Lane:
 class LaneBar:
     """A lane's line for the closed bar that opened at `time`; money in quote units.
 
-    value, cash: at its close. flow: what was transferred into the lane in the bar, or out of it, which is part of the
-    value and no gain. fees, notional, trades, unfilled: of the orders that met it. dropped: orders decided at
+    value, cash: at its close. flow: net transfers in the bar; the value includes them, but they are no gain. fees,
+    notional, trades, unfilled: of the orders that were to be filled in the bar. dropped: orders decided at
     its close that were too small to send. crossed: what changed hands between an ensemble's trials then. units, action:
     by ticker, at its close; action is None where nothing was decided.
     """
@@ -269,7 +269,7 @@ class TraderStore:
             return _trader(row)
 
     def commit(self, slot: str, token: str, changes: Changes) -> None:
-        """Write `changes`, all or none. Raises Replaced where another process trades the slot by now."""
+        """Write `changes`, all or none. Raises Replaced where another process now trades the slot."""
         with self._writing(slot, token) as (session, row):
             row.beat = utc_now()
             for name in ("last_bar", "status", "session"):
@@ -290,7 +290,7 @@ class TraderStore:
             session.add_all(_event(slot, kind, text, bar) for kind, text, bar in changes.events)
 
     def note(self, slot: str, kind: str, text: str) -> None:
-        """Append an event, whoever trades the slot now."""
+        """Append an event; any process may."""
         with self._database.writing() as session:
             session.add(_event(slot, kind, text))
 

@@ -183,7 +183,7 @@ def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, 
         held = before + moved[ticker]
         if abs(held - units.get(ticker.replace("USDT", "USD"), 0.0)) > SMALLEST:
             problems.append(f"{ticker}: {held} in the database, {units.get(ticker.replace('USDT', 'USD'), 0.0)} there")
-    problems += [f"{line.flow:+,.2f} at {line.time} is taken for a transfer" for line in lines if line.flow]
+    problems += [event.text for event in store.events(SLOT) if event.kind in ("transfer", "cost")]
     shadow = {line.time: line.value for line in store.lane_bars(SLOT, SHADOW)}
     away = [abs(line.value / shadow[line.time] - 1.0) for line in lines if line.time in shadow]
     return {

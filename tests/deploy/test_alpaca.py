@@ -241,7 +241,7 @@ def test_what_is_listed_may_lag_what_was_acknowledged(exchange: Exchange, lag: i
     assert one(broker, buy(500.0, bar=2)).status == "filled"
     assert exchange.cash == 8500
     exchange.lag = 10**9
-    assert one(broker_on(exchange), buy(500.0, bar=3)).reason == "Alpaca does not know it any more"
+    assert one(broker_on(exchange), buy(500.0, bar=3)).reason == "Alpaca no longer lists it"
 
 
 def test_an_order_that_may_not_be_sent_again_is_looked_for_several_times(exchange: Exchange) -> None:

@@ -406,7 +406,7 @@ def test_a_ticker_that_is_no_longer_traded_does_not_keep_the_others_from_it(
         world.until_close_of(bar)
         session.pulse()
     assert [text for kind, text in world.told if kind == "untradable"] == [
-        "ETH/USDT: Alpaca does not trade ETH/USD any more; what is held of it stays, the others are traded"
+        "ETH/USDT: Alpaca does not trade ETH/USD any more; its position stays, and the other tickers are traded"
     ]
     assert len(world.lines()) == 10
     traded = {order["symbol"] for order in exchange.orders.values()}
