@@ -73,7 +73,10 @@ def train(
     on_new_best: OnNewBest | None = None,
     count_looks: CountLooks | None = None,
 ) -> None:
-    """Join or make the study and work on it. flags: all of `train`'s; given: names of those that a person set."""
+    """Join or make the study and work on it.
+
+    flags: all of `train`. given: names of those that the command line, --config or the environment set.
+    """
     console = LogConsole(flags["log_file"], flags["log_format"])
     # For crashes outside training; while a worker trains, `deaths.CrashFile` keeps the stacks.
     faulthandler.enable(2)
@@ -119,7 +122,7 @@ def _train(
     storage = open_storage(storage_url(flags["storage"], flags["runs_dir"]))
     if request.market and flags["data_dir"] is None and not study_exists(storage, name):
         raise InputError("--data-dir is missing: name a folder of bars (sweepd data download makes one), or use --demo")
-    # Without the storage: whoever reads its URL in the database knows it, but perhaps not the password in it.
+    # Without --storage: a reader of the database may not know the password in its URL.
     recorded = {k: str(v) if isinstance(v, Path) else v for k, v in flags.items() if k != "storage"}
     handle, experiment = open_study(storage, name, request, device, flags["runs_dir"], recorded, say)
     _describe(handle, experiment, say)
@@ -217,7 +220,7 @@ def _request(flags: dict[str, Any], given: frozenset[str]) -> Request:
 
 
 def _study_name(flags: dict[str, Any]) -> str:
-    """What a study is called that nobody named."""
+    """The default name of a study."""
     if flags["env"] == "crypto":
         return f"crypto-{flags['timeframe']}"
     parts = [flags["env"], *([flags["scenario"]] if flags["scenario"] else [])]
@@ -347,7 +350,7 @@ def show_status(
                 raise
             raise RunError(f"--storage {hide_password(url)} cannot be read now ({reason_of(error)})") from None
 
-    # Where nobody sees how wide it is, tables get room.
+    # Output that is no terminal has no width: a wide one keeps tables whole.
     console = Terminal() if sys.stdout.isatty() else Terminal(width=160)
     if watch:
         return _watch(look, console, as_json)
@@ -366,7 +369,7 @@ def _all_well(found: list[dict[str, Any]]) -> bool:
 
 
 def _watch(look: Callable[[], list[dict[str, Any]]], console: Console, as_json: bool) -> bool:
-    """Live on a terminal; elsewhere, and as JSON (one line each), printed anew every time."""
+    """Live on a terminal; elsewhere, and as JSON (one line each), printed again every time."""
     found: list[dict[str, Any]] = []
     try:
         if as_json or not console.is_terminal:

@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class Background:
-    """Does jobs one after the other, in the order in which they were given, beside whoever gives them.
+    """Runs jobs one after the other, in the order in which they were submitted, in a thread of its own.
 
-    A job that raises ends none of the others; its error is raised by the next `wait`.
+    A job that raises does not stop the others; the next `wait` raises its error.
     """
 
     def __init__(self, name: str) -> None:
@@ -18,16 +18,16 @@ class Background:
         self._pending: deque[Future[None]] = deque()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Do this when its turn comes."""
+        """Run this job after those that were submitted before."""
         self._pending.append(self._pool.submit(job))
 
     @property
     def busy(self) -> bool:
-        """Whether a job is waiting or under way."""
+        """Whether a job is waiting or running."""
         return any(not future.done() for future in self._pending)
 
     def wait(self) -> None:
-        """Return once everything given so far is done. Raises the first error of a job since the last `wait`."""
+        """Return once all jobs submitted so far are done. Raises the first error of a job since the last `wait`."""
         errors = [error for future in self._take() if (error := future.exception()) is not None]
         if errors:
             raise errors[0]

@@ -23,8 +23,8 @@ class CMASampler(BaseSampler):
     """CMA-ES (Hansen, "The CMA evolution strategy: a tutorial", 2016) by the package `cmaes`, over the ranges that all
     trials have; what is no range is drawn at random, and so is everything before the first trial is complete.
 
-    Whoever asks runs the strategy again from the values of the generations that are complete, whose trials note which
-    one they belong to. So it does not matter which process asks, and nothing but numbers is kept. (Optuna's own sampler
+    Every call runs the strategy again on the values of the complete generations; each trial records its generation. So
+    every process proposes the same, and only numbers are stored. (Optuna's own sampler
     keeps a pickle in the database, which would have to be trusted.) Trials that are asked for together, or while others
     run, are of one generation; the first ones of it that are complete, by number, are its population.
 

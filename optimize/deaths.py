@@ -29,15 +29,15 @@ from typing import Any, Self
 
 from optimize.checkpoint import CHECKPOINT_KEY
 
-ATTEMPTS_KEY = "sweepd:attempts"  # trial attribute: how those attempts ended that a worker's death ended
+ATTEMPTS_KEY = "sweepd:attempts"  # trial attribute: a list of attempts that ended with a worker's death
 MAX_DEATHS = 3  # deaths that count, without a new checkpoint, before a trial fails
-SOON = 300.0  # seconds after the last heartbeat for which the machine's counter of memory kills still tells something
+SOON = 300.0  # seconds after the last heartbeat in which the machine's counter of memory kills is evidence
 KEPT_WITHOUT_EVIDENCE = 20
 FATAL, STACK = "Fatal Python error: ", "(most recent call first)"  # as faulthandler writes them
 
 
 def boot_id() -> str:
-    """What tells this boot of the machine from any other; "" where the system does not say."""
+    """The kernel's id of this boot; "" if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
@@ -54,7 +54,7 @@ def _count(path: Path) -> int | None:
 
 
 def memory_kills(machine: Path = Path("/proc/vmstat")) -> int:
-    """How many processes this machine's kernel has killed for memory since it started; 0 where it does not say."""
+    """How many processes this machine's kernel has killed for memory since it started; 0 if unknown."""
     return _count(machine) or 0
 
 
@@ -78,7 +78,7 @@ def _group_counter(folder: str) -> tuple[int, int] | None:
 
 
 def memory_counters(root: Path = Path("/sys/fs/cgroup")) -> dict[str, Any]:
-    """What a heartbeat records: the boot, processes killed for memory on the machine, and in the own control group."""
+    """What a heartbeat records: the boot id, and the counts of memory kills (machine, this process's control group)."""
     counters: dict[str, Any] = {"boot": boot_id(), "memory_kills": memory_kills()}
     group = _group_of(root)
     if group and (found := _group_counter(group)) is not None:
@@ -87,7 +87,7 @@ def memory_counters(root: Path = Path("/sys/fs/cgroup")) -> dict[str, Any]:
 
 
 def ran_out_of_memory(before: Mapping[str, Any], silence: float) -> bool:
-    """Whether the kernel killed for memory since a dead worker's last heartbeat.
+    """Whether the kernel has killed a process for lack of memory since a dead worker's last heartbeat.
 
     before: `memory_counters()` of that heartbeat. silence: seconds since then. Where the worker's control group still
     exists, its counter decides. The machine's counter also counts other processes, so it decides only for `SOON`

@@ -101,7 +101,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def describe(self) -> list[str]:
-        """What a person wants to know when the study starts, in lines."""
+        """Lines to print when the study starts."""
 
     @abstractmethod
     def write(self, folder: Path, members: Sequence[StateDict], evaluation: Any) -> dict[str, str]:

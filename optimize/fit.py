@@ -1,8 +1,8 @@
 """Numbers that must fit each other: environments, horizon, minibatches, budget and rungs.
 
 A rollout has num_envs x horizon transitions. Minibatches divide it, so that every transition is learned from in every
-epoch, and the budget holds at least one rollout per rung. What is automatic is fitted to what a person chose; where a
-person chose both, the combination is refused with its valid neighbours.
+epoch, and the budget holds at least one rollout per rung. Automatic values are fitted to the given ones; where both
+were given and do not fit, the combination is refused with its valid neighbours.
 """
 
 from __future__ import annotations
@@ -62,14 +62,16 @@ def multiple(num_envs: int, unit: int) -> int:
 
 def fit_num_envs(num_envs: int, unit: int, environment: str, *, fixed: bool) -> tuple[int, str]:
     """`num_envs` as a multiple of the `unit` environments that can only be made together, and a sentence where it was
-    raised to one. fixed: a person chose it, so it is refused instead: raises InputError.
+    raised to one. fixed: it was given as a flag, so it is not raised.
+
+    Raises InputError if it is fixed and not a multiple.
     """
     if num_envs % unit == 0:
         return num_envs, ""
     above = -(-num_envs // unit) * unit
     reason = f"--env {environment} makes {unit} environments together, and --n-envs {num_envs} is not a multiple"
     if not fixed:
-        return above, f"{reason}; it is {above} now"
+        return above, f"{reason}; it is raised to {above}"
     below = above - unit
     raise InputError(f"{reason}; use {f'{below} or ' if below else ''}{above}")
 
@@ -77,7 +79,8 @@ def fit_num_envs(num_envs: int, unit: int, environment: str, *, fixed: bool) -> 
 def fit_budget(budget: int, rungs: int, num_envs: int, horizon: int, *, fixed: bool) -> tuple[int, str]:
     """The budget, raised to one rollout per rung where it holds less, and a sentence where it was.
 
-    fixed: a person chose the budget and the rest, so it is refused instead: raises InputError.
+    fixed: the budget and the other numbers were given as flags, so it is not raised. Raises InputError if it is fixed
+    and too small.
     """
     rollout = num_envs * horizon
     least = rungs * rollout

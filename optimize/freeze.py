@@ -83,7 +83,7 @@ def open_study(
 def make_experiment(
     spec: StudySpec, bars: Bars | None, device: torch.device, say: Callable[[str], None] = lambda _: None
 ) -> Experiment:
-    """bars: of a study on a market. say: told what takes long."""
+    """bars: those of a study on a market. say: receives a line about every step that takes long."""
     if isinstance(spec, CryptoSpec):
         assert bars is not None
         return CryptoExperiment(spec, bars, device)
@@ -92,11 +92,11 @@ def make_experiment(
 
 
 def _refuse_flags(storage: StudyStorage, name: str, spec: StudySpec, request: Request) -> None:
-    """Compare what a person set with the study as it was frozen."""
+    """Raise InputError if a flag that was given differs from the frozen study."""
     given, asked = request.given, dict[str, Any]()
     plain = {"budget", "rungs", "horizon", "slots", "trials_per_batch", "sampler", "pruner", "objective"}
     plain |= {"holdout"} if isinstance(spec, CryptoSpec) else {"seeds", "episodes", "look_steps"}
-    if not request.look_steps:  # automatic, as it was when the study was made
+    if not request.look_steps:  # 0, automatic: joins a study with any number
         plain -= {"look_steps"}
     for field in (plain | {"seed", "precision"}) & given:
         asked[field] = getattr(request, field)
@@ -212,7 +212,7 @@ def decide(
 
 
 def _fitted(storage: StudyStorage, request: Request, say: Callable[[str], None]) -> Request:
-    """With a budget that holds a rollout per rung. Raises InputError where numbers that a person chose do not fit."""
+    """The request with a budget of at least one rollout per rung. Raises InputError if given numbers do not fit."""
     if not request.market and request.n_envs is not None:
         game, fixed = get_game(request.environment), "n_envs" in request.given
         n_envs, note = fit_num_envs(

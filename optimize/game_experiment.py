@@ -32,7 +32,7 @@ from optimize.league_artifacts import draw_league, write_league
 from optimize.search_space import Settings
 from optimize.spec import GameSpec
 
-LOOK_ENVS = 16  # environments of the random play from which observations are scaled
+LOOK_ENVS = 16  # environments of the random play that measures the scale of observations
 _looks: dict[tuple[Any, ...], Look] = {}  # the last one
 ENDLESS_NOTE = f"no limit of steps is known: an episode that has not ended after {LONGEST:,} steps is judged as it is"
 
@@ -101,7 +101,7 @@ class GameExperiment(Experiment):
         self._judging: GameEnv | None = None
 
     def _look(self, env: GameEnv, say: Callable[[str], None]) -> Look:
-        """Random play with the study's own settings: once per process, though a study's experiment is made anew."""
+        """Random play with the study's own settings: once per process, also if the experiment is made again."""
         spec = self.spec
         own = (spec.environment, repr(spec.env), self.algorithm.plain, spec.seed, spec.centred)
         known = _looks.get((*own, spec.look_steps))

@@ -19,7 +19,7 @@ from optimize.spec import CryptoSpec, StudySpec
 from optimize.study import StudyHandle, best_trial
 
 CountLooks = Callable[[StudyHandle], int]  # looks taken so far at the study's hold-out bars
-MEASURABLE = 2  # complete trials from which on their spread and correlation are known
+MEASURABLE = 2  # complete trials needed to measure their spread and correlation
 
 
 def outlook(
@@ -88,13 +88,13 @@ def study_outlook(handle: StudyHandle, total: int) -> dict[str, Any] | None:
                 try:
                     handle.returns.add(trial.number, *read_excess(path))
                 except (OSError, ValueError, KeyError):
-                    continue  # the gate leaves it out, too, and says why
+                    continue  # the gate also leaves it out, and reports the reason
     best = best_trial(handle)
     return outlook(handle.spec, total, handle.returns, None if best is None else best.number)
 
 
 def sentence(found: dict[str, Any] | None, looks: int | None = None) -> str:
-    """The figures in words. looks: taken so far at the hold-out; None where nobody counts."""
+    """The figures in words. looks: number of looks at the hold-out so far; None if not counted."""
     if found is None:
         return "the best trial plays a panel of games on seeds that no trial saw"
     needed, planned = found["needed_sharpe"], found["planned_sharpe"]

@@ -1,4 +1,4 @@
-"""When a checkpoint inside a rung is due, so that a kill costs little work and the writing little time."""
+"""When a checkpoint inside a rung is due, so that a kill costs little work, and writing takes little time."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable
 
 EVERY = 30.0  # seconds of training that a kill may cost
-FIRST = 3.0  # a young process writes earlier, since workers that are evicted often never get old
-SHARE = 0.01  # of the time may go into checkpoints
+FIRST = 3.0  # the first interval of a process: workers that are evicted often live for minutes only
+SHARE = 0.01  # the largest share of the time that writing checkpoints may take
 
 
 class CheckpointPace:
     """Decides by the clock. No result depends on it: checkpoints only say where to resume.
 
-    The time between two checkpoints is as long as the process has trained by the first of them, at least `FIRST` and at
-    most `EVERY` seconds. Where a checkpoint takes long to write, the time grows so that writing keeps to `SHARE`.
+    The interval to the next checkpoint is the time for which the process had trained at the last one, at least `FIRST`
+    and at most `EVERY` seconds. Where checkpoints take long to write, it is longer, so that writing takes at most
+    `SHARE` of the time.
 
     busy: whether the last checkpoint is still being written; then the next one waits.
     """
@@ -35,12 +36,12 @@ class CheckpointPace:
         return self._clock() - self._last >= self.interval and not self._busy()
 
     def begun(self) -> None:
-        """Training begins, or a checkpoint of it: from here on work may be lost."""
+        """Note that training or a checkpoint begins: work after this moment is not saved yet."""
         self._last = self._clock()
         self._began = self._last if self._began is None else self._began
         self._cost, self._spent = self._spent or self._cost, 0.0
 
     def spent(self, seconds: float) -> None:
-        """Count time that went into the checkpoint that was begun last, on whichever thread."""
+        """Add the time that a thread spent on the newest checkpoint."""
         self._spent += seconds
         self._cost = max(self._cost, self._spent)

@@ -36,7 +36,7 @@ def is_away(error: BaseException | None) -> bool:
 class Patience:
     """Tries again, ever more slowly, for `limit` seconds (0: not at all), and counts the retries.
 
-    say: one line for a person, when waiting begins and ends. stopping: asked several times a second while waiting;
+    say: prints one line when waiting begins and ends. stopping: asked several times a second while waiting;
     whether the worker was asked to stop.
     """
 

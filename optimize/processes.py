@@ -1,8 +1,8 @@
 """Which process a recorded pid stands for, and whether it still runs.
 
-A pid has a meaning in one PID namespace of one running kernel only: two containers may share a host name and a pid,
-and a cloned machine has the host name of its original. So what a pid means is recorded with it, and a process that was
-recorded elsewhere is neither alive nor dead as far as can be seen from here.
+A pid is valid in one PID namespace of one running kernel only: two containers may share a host name and a pid, and a
+cloned machine has the host name of its original. So the namespace is recorded with the pid. Whether a process that was
+recorded in another namespace still runs is unknown.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 
 import psutil
 
-_RANDOM_NODE = 1 << 40  # set in what uuid.getnode() makes up where it finds no network address
+_RANDOM_NODE = 1 << 40  # set in the random number that uuid.getnode() returns if it finds no network address
 
 
 def namespace() -> str:
-    """What tells this process's PID namespace from any other, on this and on other machines; "" where nothing does.
+    """An identifier of this process's PID namespace, unique across machines; "" where there is none.
 
     On Linux the kernel's boot id and the namespace's inode: containers on one kernel share the former, initial
     namespaces of all kernels the latter. Elsewhere, where there is one namespace per machine, a network address.
@@ -37,9 +37,9 @@ def namespace() -> str:
 
 
 def started(pid: int) -> str | None:
-    """When a process of this namespace started, which tells it from any other that had or gets its pid.
+    """When the process started; with the pid this identifies a process of this namespace.
 
-    None where there is none; "" where there is one whose start cannot be read (another account's, say).
+    None if there is no such process; "" if its start cannot be read (that of another account, for example).
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -66,7 +66,7 @@ def _exists(pid: int) -> bool:
 
 
 def identity(pid: int) -> str:
-    """What is recorded of a running process beside its pid, for `is_running`; "" where it could not be recognised."""
+    """What to record with the pid of a running process, for `is_running`; "" if it could not be identified later."""
     where, start = namespace(), started(pid)
     return f"{where}/{start}" if where and start else ""
 
@@ -78,10 +78,10 @@ def same_namespace(recorded: str) -> bool:
 
 
 def is_running(pid: int, recorded: str) -> bool | None:
-    """Whether the process that was recorded with this pid and `identity` still runs; None where that cannot be seen
-    from here: it belongs to another machine, another boot, or another PID namespace.
+    """Whether the process that was recorded with this pid and `identity` still runs; None if that is
+    unknown: it belongs to another machine, another boot, or another PID namespace.
 
-    A machine that was started again has another boot id, so its former processes count as unseen, not as dead.
+    A rebooted machine has another boot id, so the state of its earlier processes is unknown.
     """
     if not same_namespace(recorded):
         return None

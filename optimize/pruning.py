@@ -33,7 +33,7 @@ class RungPruner(BasePruner):
     A trial of bracket b is judged from rung b + 1 on; its bracket follows from its number. At a rung it goes on if it
     is among the
     best ⌈n / eta⌉ of the n trials that reported there, and is never pruned while fewer than `least` have. The last rung
-    prunes nobody.
+    prunes no trial.
     """
 
     def __init__(self, rungs: int, eta: float = 2.0, least: int = 4) -> None:
@@ -75,10 +75,10 @@ def make_pruner(name: str, rungs: int) -> BasePruner:
 
 
 class SharedSpaceTPE(TPESampler):
-    """Optuna's multivariate TPE, told which parameters all trials share by one who remembers it.
+    """Optuna's multivariate TPE, with a search space that is shared between samplers.
 
-    There is a sampler per trial, and left to itself each would compare the parameters of all trials anew. space: of
-    one study, and kept as long as it.
+    Every trial has a sampler of its own. Without `space`, each would intersect the parameters of all trials again.
+    space: one object per study.
     """
 
     def __init__(self, seed: int, space: IntersectionSearchSpace) -> None:

@@ -1,4 +1,4 @@
-"""Workers as recorded in the study's database: who they are, whether they live, handing a study over to a new one."""
+"""Workers as recorded in the study's database: their state, and handing a study over to a new worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from optimize.gone import StudyGone
 from optimize.storage import StudyStorage
 from optimize.tables import workers
 
-GRACE_SECONDS = 120.0  # silence after which a worker that cannot be seen counts as dead
+GRACE_SECONDS = 120.0  # without a heartbeat after which a worker whose process cannot be checked counts as dead
 SECOND_REQUEST_AFTER = 10.0
 GIVE_UP_AFTER = 30.0
 
@@ -43,15 +43,15 @@ class Worker:
 
     @property
     def is_here(self) -> bool:
-        """Whether its pid means the same process to this process: the same machine, boot and PID namespace.
+        """Whether its pid is valid for this process: the same machine, boot and PID namespace.
 
-        The host name counts, too: virtual machines resumed from one snapshot of memory share the rest.
+        The host name is compared, too: virtual machines resumed from one memory snapshot share the rest.
         """
         return self.host == socket.gethostname() and processes.same_namespace(self.started)
 
     @property
     def alive(self) -> bool | None:
-        """Whether its process runs; None where that cannot be seen from here, so that only its heartbeats tell."""
+        """Whether its process runs; None if that cannot be checked here, so that only its heartbeats count."""
         return processes.is_running(self.pid, self.started) if self.is_here else None
 
 
@@ -79,7 +79,7 @@ def register_worker(
 ) -> str:
     """Record this process as a worker of the study and return its name.
 
-    name: under which this process is recorded already, since it has started itself again; "" for a new one.
+    name: the recorded name of a process that has started itself again; "" for a new worker.
 
     Unless `alongside`, a worker of the same study in this PID namespace of this machine is asked to drain first
     (SIGTERM to the recorded process, after checking that it still is that process; once more after

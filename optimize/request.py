@@ -28,7 +28,7 @@ MARKET_FLAGS = frozenset({
 })  # fmt: skip
 GAME_FLAGS = frozenset({"seeds", "episodes", "look_steps", "scenario", "env_param"})
 RETURN = "return"  # the objective of games
-# The largest values that can be meant: no study is limited by them, but a slip of the keyboard is found at once.
+# Upper limits far above any useful value, so that a typing error is refused at once.
 MOST_TRIALS = 1_000_000
 MOST = {
     "budget": 10**12, "rungs": 1_000, "horizon": 10**6, "seeds": 1_024, "episodes": 10**6, "n_envs": 2**20,
@@ -40,7 +40,7 @@ MOST = {
 class Request:
     """None: automatic where the study is made, as frozen where it is joined.
 
-    given: names of the flags that a person set; only those are compared with a study that exists already.
+    given: names of the flags that were given; only those are compared with an existing study.
     n_envs: None for auto. env: settings that all trials share, by the names of the environment's parameters.
     data_dir, timeframe, tickers, recipe, cv, holdout: of markets; seeds, episodes, look_steps (0:
     automatic): of games.
@@ -84,7 +84,7 @@ class Request:
 
 
 def most_threads() -> int:
-    """The most CPU threads of one process: more than a few per core only wait for each other."""
+    """The most CPU threads of one process: more than a few per core bring no speed."""
     return max(64, 4 * (os.cpu_count() or 1))
 
 

@@ -248,7 +248,7 @@ class SearchSpace:
         return Settings(shape=shape, learner=learner, env=env)
 
     def validate(self, params: Mapping[str, Scalar]) -> None:
-        """Raise InputError where a parameter lies outside this space (a trial that a person enqueued)."""
+        """Raise InputError if a parameter lies outside this space, as in an enqueued trial."""
         for dimension in self.dimensions:
             value = params.get(dimension.name)
             if value is None or dimension.value is not None:

@@ -123,7 +123,7 @@ def state_of(path: Path) -> dict[str, str]:
 
 
 def lingers() -> bool | None:
-    """Whether this account's services run while nobody is logged in; None where that is not known."""
+    """Whether this account's services run without a login session (linger); None if unknown."""
     if shutil.which("loginctl") is None:
         return None
     shown = _run("loginctl", "show-user", user_name(), "--property=Linger")

@@ -1,7 +1,7 @@
 """Several workers on one GPU: each sees the others and keeps to its share of the memory.
 
-Whoever computes on a device holds a lock on a file of its own, of any study and any database, and the kernel lets go of
-it when the process ends, however it ends. So counting the locked files of a device counts the workers that live.
+Every worker on a device holds a lock on a file of its own, whatever its study and database. The kernel releases the
+lock when the process ends, for any reason. So the number of locked files of a device is the number of live workers.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ class DeviceShare:
 
 
 def _lives(path: Path) -> bool:
-    """Whether somebody holds the lock on this file; one that nobody holds is deleted."""
+    """Whether a process holds the lock on this file. Deletes the file if no process does."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that look at once see the same
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two processes that look at once get the same answer
         path.unlink(missing_ok=True)
     except BlockingIOError:
         return True

@@ -63,7 +63,8 @@ class StudySpec(ABC):
     num_envs: environments per member. slots: members per program (G). trials_per_batch: trials asked for at once (K).
     space: the whole search space. precision: of matrix products (`agents.precision`). threads: of torch on the CPU, for
     workers that are not given a number; results don't depend on it. processor: what the study was made on, as
-    `agents.identity.processor_kind` names it; "" in studies of before. Results on another kind agree to rounding.
+    `agents.identity.processor_kind` names it; "" in studies of earlier versions. Results on another kind agree to
+    rounding.
     """
 
     environment: str
@@ -231,7 +232,7 @@ def refuse_other(study_name: str, frozen: StudySpec, now: StudySpec) -> None:
     """Raise InputError naming the first difference between the study as it was frozen and what was asked for."""
     found = differences(frozen, now)
     if found:
-        # What a person chose is said before what follows from it.
+        # A difference in a flag is named before those in what follows from it.
         name, was, given = min(
             found, key=lambda d: (d[0].startswith(("data.f", "data.l", "data.b", "first_bar")), d[0])
         )

@@ -1,8 +1,8 @@
 """Whether the main thread still makes progress: the heartbeats of its trials depend on it.
 
-Heartbeats come from a thread of their own, so that a slow piece of work does not lose the trials. A main thread that
-hangs would keep its trials for ever that way. So it marks every piece of work that it finishes (a rollout, a step of an
-evaluation, a measurement), and the heartbeats for the trials stop once the last mark is too old.
+Heartbeats come from a thread of their own, so that a slow piece of work does not lose the trials. Without a check, a
+main thread that hangs would keep its trials for ever. So the main thread marks every piece of work that it finishes (a
+rollout, a step of an evaluation, a measurement), and the heartbeats of the trials stop once the last mark is too old.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-STALL_SECONDS = 1200.0  # no piece of work that takes less is ever called a stall
-FACTOR = 3.0  # nor one that takes less than this many times the longest piece so far
+STALL_SECONDS = 1200.0  # the shortest time without a mark that counts as a stall
+FACTOR = 3.0  # the limit is also at least this many times the longest piece of work so far
 
 
 class Progress:
@@ -26,7 +26,7 @@ class Progress:
         self.limit = shortest
 
     def mark(self) -> None:
-        """A piece of work was finished. One that took long makes the limit longer from now on."""
+        """Note that a piece of work was finished. A long one raises the limit."""
         now = self._clock()
         self.limit = max(self.limit, FACTOR * (now - self._last))
         self._last = now

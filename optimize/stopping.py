@@ -1,9 +1,8 @@
-"""Stopping a worker: by signals, and for a moment, to start again with fresh memory.
+"""Stopping a worker: by signals, or to start again with fresh memory.
 
-A process that runs for weeks may grow: by fragmentation, by a library's leak. Once its resident set passes a limit, it
-puts its trials back at the next rung, and becomes itself again by execve(2): the process id stays, so systemd, a
-`--detach`ed worker's recorded id and a worker that wants to take over see one process all along; the numbers stay, too,
-as after every interruption.
+A process that runs for weeks may grow: by fragmentation, or by a leak in a library. Once its resident set passes a
+limit, it puts its trials back at the next rung and replaces itself by execve(2). The process id stays the same for
+systemd, for `--detach`, and for a worker that takes over. The numbers stay the same, too, as after every interruption.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ RECYCLED = "SWEEPD_RECYCLED"
 class StopRequest:
     """SIGINT and SIGTERM: the first asks for a stop at the next safe point, a second one ends the process at once.
 
-    Ending at once leaves a study that recovers by itself: the trials' heartbeats stop, and the next worker takes them
-    back.
+    A process that ends at once loses no trial: their heartbeats stop, and the next worker puts them back.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -55,7 +53,7 @@ class StopRequest:
     def installed(self) -> Iterator[None]:
         """Handle both signals within the block."""
         before = {s: signal.signal(s, self._handle) for s in SIGNALS}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # what came while a process started again counts now
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # `start_again` blocked them
         try:
             yield
         finally:
@@ -66,10 +64,10 @@ class StopRequest:
 class MemoryLimit:
     """Decides at each rung whether the process has grown too large.
 
-    limit: bytes; 0: never. resident: the process's resident set in bytes. say: one line for a person.
+    limit: bytes; 0: never. resident: the process's resident set in bytes. say: prints one line.
 
-    What a process holds at its first rung is what it needs, and a fresh one would, too. A limit below that is of no
-    use: it is said once, and the limit is no more. So every life of a process brings at least a rung.
+    The memory at the first rung is what the process needs, and a fresh process would need it, too. A limit below that
+    is reported once and then ignored. So a process completes at least one rung before it starts again.
     """
 
     def __init__(self, limit: int, resident: Callable[[], int], say: Callable[[str], None]) -> None:
@@ -109,8 +107,8 @@ def default_limit(workers: int = 1) -> int:
 
 @dataclass(frozen=True)
 class Life:
-    """Which life of a process this is. recycled: how often it has started again. worker: the name under which it is
-    recorded in the study; "" in the first.
+    """How often this process has started again (`recycled`), and the name under which it is recorded in the study
+    (`worker`; "" before it first starts again).
     """
 
     recycled: int = 0
@@ -118,7 +116,7 @@ class Life:
 
     @classmethod
     def present(cls) -> Life:
-        """This one. What it is told by is taken from the environment, so that no child believes itself recycled."""
+        """Read it from the environment variable, and remove that, so that child processes do not inherit it."""
         words = os.environ.pop(RECYCLED, "").split()
         return cls(int(words[0]), words[1]) if len(words) == 2 and words[0].isdigit() else cls()
 

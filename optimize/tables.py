@@ -18,7 +18,7 @@ attempts = sa.Table(
     sa.Column("worker", sa.String(64), nullable=False),
     # Seconds since the epoch, by the database's clock; 0.0 from the end of an attempt to the first beat of the next.
     sa.Column("beat", sa.Float, nullable=False),
-    sa.Column("tries", sa.Integer, nullable=False),  # not used any longer
+    sa.Column("tries", sa.Integer, nullable=False),  # unused
     sa.Column("rung", sa.Integer, nullable=False),  # rungs reached so far
 )
 workers = sa.Table(
@@ -36,8 +36,8 @@ workers = sa.Table(
 )
 RELEASED = {"token": "", "worker": "", "beat": 0.0}  # values of an attempt that has ended
 
-# SQLite gives the ids of deleted rows to new ones: a new trial would inherit the attempt of a deleted one, a new study
-# the workers. Triggers work whichever program deletes: the optuna command, optuna-dashboard, sqlite3.
+# SQLite reuses the ids of deleted rows: a new trial would inherit the attempt of a deleted one, a new study the
+# workers. Triggers also run when other programs delete: the optuna command, optuna-dashboard, sqlite3.
 _SQLITE_TRIGGERS = tuple(
     f"CREATE TRIGGER IF NOT EXISTS {ours.name}_forget AFTER DELETE ON {theirs.__tablename__} "
     f"BEGIN DELETE FROM {ours.name} WHERE {key} = OLD.{key}; END"
@@ -73,8 +73,8 @@ def remove_recorded_urls(connection: sa.Connection) -> None:
 
 
 def delete_orphans(connection: sa.Connection) -> None:
-    """Delete the rows of trials and studies that exist no longer. On SQLite the triggers did it, unless the trials were
-    deleted before there were triggers.
+    """Delete the rows of deleted trials and studies. On SQLite the triggers have done so, unless the trials were
+    deleted before the triggers existed.
     """
     for ours, key, theirs in (
         (attempts, attempts.c.trial_id, models.TrialModel.trial_id),

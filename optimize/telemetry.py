@@ -121,7 +121,7 @@ class Telemetry:
     # -------------------------------------------------------------------------------------------------------
 
     def say(self, text: str, **fields: Any) -> None:
-        """One line for a person: with date and time where it goes to a log. fields: the same as data, for JSON."""
+        """Print one line, with date and time in a log. fields: the same figures as data, for JSON logs."""
         say_line(self.console, text, study=self.study_name, **fields)
 
     def steps(self, count: int) -> None:
