@@ -112,8 +112,8 @@ def promote_command(
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the verdict and write nothing, except that a hold-out evaluation is counted: its numbers are "
-            "seen.",
+            help="Print the verdict and write nothing, except that a look at the hold-out is counted in the registry: "
+            "its numbers are shown.",
         ),
     ] = False,
     as_json: AsJson = False,

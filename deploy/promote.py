@@ -141,7 +141,7 @@ class Promoter:
         self.weights: Weights = weights
         self.rules = tuple(rules)
         self.progress = progress
-        self.place = Place(registry, self.slot, study.name, dry_run, str(self.data_dir))
+        self.place = Place(registry, self.slot, study.name, dry_run or looks == 0, str(self.data_dir))
         self.before = self.place.champion
         self.search: Search | None = None
         self.holdout_bars: tuple[int, int] | None = None

@@ -112,6 +112,18 @@ class AnyPromotion(Generic[Judged]):
         """Which limits of the rules that the chosen candidate was held to a user loosened; "" where none."""
         return "" if self.chosen is None else self.chosen.loosened
 
+    @property
+    def dry_run_note(self) -> str:
+        """What a dry run wrote to the registry, in a sentence or two; empty where it was no dry run."""
+        if not self.dry_run:
+            return ""
+        new = [str(one.look.number) for one in self.candidates if one.look is not None and not one.look.repeated]
+        if not new:
+            return "--dry-run: nothing was written"
+        looks = f"look {new[0]} was" if len(new) == 1 else f"looks {', '.join(new)} were"
+        its = "its" if len(new) == 1 else "their"
+        return f"--dry-run: {looks} counted, because {its} numbers were shown; nothing else was written"
+
     def headline(self, headlines: Mapping[str, str]) -> str:
         """A page's headline. headlines: by outcome."""
         return headlines.get(self.outcome, self.outcome) + (" (limits loosened)" if self.loosened else "")
@@ -134,8 +146,10 @@ class AnyPromotion(Generic[Judged]):
 
 @dataclass(frozen=True)
 class Place:
-    """The slot that a study's candidates ask for. data_dir: where the bars lie that its bundles are scored on. dry_run:
-    the registry's champions stay as they are.
+    """The slot that a study's candidates ask for.
+
+    data_dir: where the bars lie that its bundles are scored on. dry_run: nothing is written to the registry, except
+    that a look is counted. Raises InputError for an invalid slot name, and for a registry that cannot be written to.
     """
 
     registry: Registry
@@ -146,6 +160,8 @@ class Place:
 
     def __post_init__(self) -> None:
         self.registry.check_slot(self.slot)
+        if not self.dry_run:
+            self.registry.database.check_writable()
 
     @property
     def champion(self) -> str | None:
@@ -181,7 +197,7 @@ class Place:
             reason = f"{judged.name} met every rule that could be asked{judged.loosened}, but {open_question}"
         if self.dry_run:
             outcome: Outcome = "challenger" if challenges else "would promote"
-            return Settled(judged, outcome, reason + " (--dry-run: nothing was changed)")
+            return Settled(judged, outcome, reason)
         report = finite(judged.to_dict() | {"study": self.study})
         written: dict[str, Any] = {"reason": reason, "report": report, "data_dir": self.data_dir}
         if challenges:

@@ -95,8 +95,8 @@ class Registry:
     """The SQL registry of a deployments folder, whose bundles lie in `bundles/`.
 
     folder: the deployments folder. url: SQLAlchemy URL of the database, by default `registry.db` in that folder.
-    create: make folder and tables where they are missing; else an absent registry is an InputError. database: its
-    tables, which the live traders share.
+    create: an absent registry reads as an empty one, and is created by the first write; else it is an InputError.
+    database: its tables, which the live traders share.
     """
 
     def __init__(self, folder: Path, url: str | None = None, *, create: bool = True) -> None:

@@ -39,6 +39,8 @@ def verdict_panel(promotion: AnyPromotion[Any], note: str = "") -> Panel:
     text.append(f"champion of {promotion.slot}: {short(promotion.champion)}")
     if promotion.champion != promotion.champion_before:
         text.append(f" (before: {short(promotion.champion_before)})")
+    if promotion.dry_run:
+        text.append(f"\n{promotion.dry_run_note}")
     if note:
         text.append(f"\n{note}", style="dim")
     return Panel(text, title="Verdict", title_align="left")

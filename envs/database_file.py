@@ -42,12 +42,11 @@ def file_system_of(path: Path, mounts: str | None = None) -> str:
     return kind
 
 
-@contextmanager
-def preparing_sqlite(path: Path, what: str, busy_timeout: float = BUSY_TIMEOUT) -> Iterator[None]:
-    """Make the file where it is missing, in WAL mode; until the block ends, no other process prepares it.
+def check_sqlite_place(path: Path, what: str) -> None:
+    """Raises InputError where no SQLite file can be written at `path`: on a network file system, where SQLite loses
+    data, and where the file, or else the folder that would hold it, is write-protected. Creates nothing.
 
-    Going over to WAL mode and making tables both race otherwise. what: the flag or words that go before the path in
-    messages. Raises InputError on a network file system, where SQLite loses data, and where the file cannot be used.
+    what: the flag or words that go before the path in messages.
     """
     kind = file_system_of(path)
     if kind in NETWORK_FILE_SYSTEMS:
@@ -55,6 +54,21 @@ def preparing_sqlite(path: Path, what: str, busy_timeout: float = BUSY_TIMEOUT) 
             f"{what} {path} is on a network file system ({kind}), where SQLite loses data; "
             "put it on a local disk or use PostgreSQL"
         )
+    nearest = next(place for place in (path, *path.absolute().parents) if os.path.exists(place))
+    if not os.access(nearest, os.W_OK):
+        raise _unusable(what, path, PermissionError(f"{nearest} is write-protected"))
+    if nearest != path and not nearest.is_dir():
+        raise _unusable(what, path, NotADirectoryError(f"{nearest} is not a folder"))
+
+
+@contextmanager
+def preparing_sqlite(path: Path, what: str, busy_timeout: float = BUSY_TIMEOUT) -> Iterator[None]:
+    """Make the file where it is missing, in WAL mode; until the block ends, no other process prepares it.
+
+    Going over to WAL mode and making tables both race otherwise. what: the flag or words that go before the path in
+    messages. Raises InputError on a network file system, where SQLite loses data, and where the file cannot be used.
+    """
+    check_sqlite_place(path, what)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(path.name + ".lock").open("w")

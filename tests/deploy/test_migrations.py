@@ -82,8 +82,48 @@ def test_the_newest_revision_is_the_one_that_the_program_asks_for() -> None:
 
 
 def test_a_new_registry_has_the_tables_of_the_models(registry_url: str, tmp_path: Path) -> None:
-    Registry(tmp_path, registry_url)
+    Registry(tmp_path, registry_url).refuse(SLOT, "no candidate passes")
     assert _differences(registry_url) == []
+
+
+def _tables(url: str) -> list[str]:
+    engine = sa.create_engine(url)
+    found = sa.inspect(engine).get_table_names()
+    engine.dispose()
+    return found
+
+
+def test_a_registry_is_created_by_the_first_write_and_reads_as_empty_until_then(
+    registry_url: str, tmp_path: Path
+) -> None:
+    registry = Registry(tmp_path / "deployments", registry_url)
+    registry.database.check_writable()
+    assert (registry.slots(), registry.slot(SLOT).champion, registry.looks(["BTC/USDT"], 0, 9)) == ([], None, 0)
+    assert list(tmp_path.iterdir()) == []
+    assert "postgresql" not in registry_url or _tables(registry_url) == []
+    registry.refuse(SLOT, "no candidate passes")
+    assert [event.kind for event in registry.events()] == ["refused"]
+
+
+@pytest.mark.parametrize("revision", REVISIONS[:-1])
+def test_an_old_registry_is_upgraded_by_the_first_write_and_reads_as_upgraded_until_then(
+    registry_url: str, tmp_path: Path, revision: str
+) -> None:
+    _fill(_upgrade(registry_url, revision), revision=revision)
+    tables = _tables(registry_url)
+    registry = Registry(tmp_path, registry_url)
+    assert registry.slot(SLOT).challengers == (C,)
+    assert [event.kind for event in registry.events()] == ["promoted", "challenger", "challenger", "promoted"]
+    assert _tables(registry_url) == tables
+    assert _revision(registry_url) == revision
+    assert registry.take_panel_look("chess", 10, members_sha256=A, study="s", study_uid="u", trial=1).number == 1
+    assert registry.slot(SLOT).challengers == (C,)
+    assert _revision(registry_url) == HEAD
+
+
+def _revision(url: str) -> str:
+    with sa.create_engine(url).connect() as connection:
+        return str(connection.scalar(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")))
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
@@ -171,7 +211,7 @@ def test_a_database_without_a_registry_is_not_made_into_one_by_asking(registry_u
 
 def _open(url: str, folder: Path, start: object, out: object) -> None:
     start.wait()  # type: ignore[attr-defined]
-    Registry(folder, url)
+    Registry(folder, url).refuse(SLOT, "no candidate passes")
     out.put(1)  # type: ignore[attr-defined]
 
 

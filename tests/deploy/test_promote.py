@@ -339,7 +339,7 @@ def test_what_is_no_study_of_ours_is_refused(tmp_path: Path) -> None:
         open_study("other", storage)
     with pytest.raises(InputError, match="not made by sweepd"):
         open_study(None, storage)
-    Registry(tmp_path)
+    Registry(tmp_path).refuse("crypto-1h", "no candidate passes")
     with pytest.raises(InputError, match="not a database of studies"):
         open_study("x", f"sqlite:///{tmp_path / 'registry.db'}")
     (tmp_path / "text.db").write_text("no database " * 1000)

@@ -122,7 +122,9 @@ def test_a_dry_run_writes_only_the_hold_out_evaluation(
     monkeypatch.chdir(fake.folder)
     before = {name: content for name, content in files(fake.folder).items() if not name.startswith("studies.db")}
     attributes = recorded(fake)
-    assert "PROMOTE" in cli("promote", "--storage", "studies.db", "--dry-run")
+    printed = cli("promote", "--storage", "studies.db", "--dry-run")
+    assert "--dry-run: look 1 was counted, because its numbers were shown" in printed
+    assert "--dry-run: nothing was written" in cli("promote", "--storage", "studies.db", "--dry-run")  # the same look
     after = files(fake.folder)
     new = {name for name in after.keys() - before.keys() if not name.startswith("studies.db")}
     assert all(name.startswith("deployments/registry.db") for name in new)
@@ -131,6 +133,35 @@ def test_a_dry_run_writes_only_the_hold_out_evaluation(
     registry = Registry(fake.folder / "deployments")
     assert registry.events() == []
     assert registry.looks(fake.bars.tickers, int(fake.bars.time[0]), int(fake.bars.time[-1])) == 1
+
+
+def test_promotions_that_end_before_a_look_write_nothing(
+    fake: FakeStudy, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(fake.folder)
+    fake.add(3.0, fake.contrarian())
+    weights = fake.run_dir / "trial-00001" / "members.safetensors"
+    weights.write_bytes(weights.read_bytes() + b"changed")
+    before = {name: content for name, content in files(fake.folder).items() if not name.startswith("studies.db")}
+    assert "FIRST STAGE" in cli("promote", "--storage", "studies.db", "--first-stage")
+    printed = cli("promote", "--storage", "studies.db", "--dry-run", "--trial", "1")
+    assert "NO CANDIDATE PASSES" in printed
+    assert "--dry-run: nothing was written" in printed
+    for wrong in (["--trial", "9"], ["--data-dir", "nowhere"], ["--slot", "a/b"]):
+        with pytest.raises(InputError):
+            cli("promote", "--storage", "studies.db", *wrong)
+    after = {name: content for name, content in files(fake.folder).items() if not name.startswith("studies.db")}
+    assert after == before
+
+
+def test_a_registry_that_cannot_be_written_to_is_refused_before_anything_is_computed(
+    fake: FakeStudy, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(fake.folder)
+    (fake.folder / "file").write_text("")
+    monkeypatch.setattr("deploy.promote.study_bars", lambda *_: pytest.fail("bars were read"))
+    with pytest.raises(InputError, match=r"registry .* cannot be used \(.*file is not a folder\)"):
+        cli("promote", "--storage", "studies.db", "--deployments", "file/deployments")
 
 
 def test_the_printed_commands_run_as_printed(fake: FakeStudy, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
