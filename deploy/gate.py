@@ -184,13 +184,14 @@ def _holdout_excess(evidence: Evidence) -> Measured:
 
 
 def _few_values(test: Bootstrap) -> str:
-    """What to know of a p value that comes from few independent values."""
+    """A warning where a p value comes from few independent values; "" elsewhere."""
     if not 0 < test.batches < FEW_BATCHES:
         return ""
     factor = 1.6 if test.bars >= ENOUGH_BARS else 4.0
     return (
         f"; the differences are so correlated from bar to bar that {test.bars:,} bars count as about {test.batches} "
-        f"independent values, so p may be too small, by a factor of up to {factor:g}"
+        f"independent values, so p may be too small (measured at p = .05: up to {factor:g} times as many false "
+        "positives as intended)"
     )
 
 

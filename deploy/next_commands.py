@@ -1,9 +1,10 @@
-"""The commands that are printed after a promotion, for the user to copy: each runs as it stands."""
+"""The commands that are printed after a promotion, for the user to copy: each line runs as printed, in any shell."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rich.console import Console
 from sqlalchemy.engine import make_url
@@ -16,16 +17,23 @@ from envs.database_url import remove_password
 from envs.invocation import program
 
 
+class NextCommand(NamedTuple):
+    """A command line, and what it does in a few words."""
+
+    line: str
+    what: str
+
+
 def next_commands(
     promotion: AnyPromotion[Judged], study: FoundStudy, registry: Registry, champion: Sequence[tuple[str, str]]
-) -> list[str]:
-    """What a user may want to do now, one command with a comment per line.
+) -> list[NextCommand]:
+    """What a user may want to do after a promotion.
 
     Args:
-        promotion: how it ended.
-        study: the study that asked.
-        registry: the registry that it asked.
-        champion: (command that takes a slot, what it does), printed where the slot has a champion.
+        promotion: its outcome.
+        study: the study whose trials were judged.
+        registry: the registry that the promotion used.
+        champion: (command that takes a slot, what it does), returned where the slot has a champion.
     """
     slot, where, of_study = shlex.quote(promotion.slot), registry_flags(registry), study_flags(study)
     commands = []
@@ -35,10 +43,10 @@ def next_commands(
             commands.append((f"rollback {slot}{where}", "bring the previous champion back"))
     commands += [
         (f"promote{of_study}{where} --dry-run", "judge the candidates again"),
-        (f"status{of_study}", "trials and best parameters"),
-        (f"dashboard{of_study}{where}", "the study in a browser"),
+        (f"status{of_study}", "list the trials and the best parameters"),
+        (f"dashboard{of_study}{where}", "show the study in a browser"),
     ]
-    return [f"{program()} {command}   # {what}" for command, what in commands]
+    return [NextCommand(f"{program()} {command}", what) for command, what in commands]
 
 
 def study_flags(study: FoundStudy) -> str:
@@ -63,8 +71,13 @@ def registry_flags(registry: Registry) -> str:
     return "".join(f" {shlex.quote(word)}" for word in words)
 
 
-def print_next(console: Console, commands: Sequence[str]) -> None:
-    """Print them one per line; a long one is not wrapped, so that it can be copied."""
+def print_next(console: Console, commands: Sequence[NextCommand]) -> None:
+    """Print each command on a line of its own, below what it does.
+
+    A long command is not wrapped, so that it can be copied. Nothing follows it on its line: an interactive zsh takes
+    `# comment` for arguments.
+    """
     console.rule("Next", align="left")
     for command in commands:
-        console.print(command, highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{command.what}:", style="dim", highlight=False, markup=False, soft_wrap=True)
+        console.print(command.line, highlight=False, markup=False, soft_wrap=True)

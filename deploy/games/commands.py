@@ -24,7 +24,7 @@ from deploy.studies import FoundStudy, attach
 from envs.errors import InputError, RunError
 from envs.terminal import Terminal
 
-CHAMPION_COMMANDS = (("play", "watch the champion"), ("registry show", "where it comes from"))
+CHAMPION_COMMANDS = (("play", "watch the champion"), ("registry show", "show its origin and its gate report"))
 MARKET_FLAGS = {"data_dir": None, "ensemble": 1, "weights": "equal", "first_stage": False}
 
 

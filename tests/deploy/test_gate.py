@@ -196,5 +196,5 @@ def test_a_p_value_from_few_independent_values_says_so() -> None:
         evidence = dataclasses.replace(GOOD, excess=few, duel=Duel("abc", 500, metrics(), metrics(), few))
         found = {finding.name: finding.explanation for finding in judge(DEFAULT_RULES, evidence, "hold-out")}
         for name in ("holdout-excess", "beats-champion"):
-            words = f"500 bars count as about {batches} independent values, so p may be too small, by a factor of up to"
+            words = f"500 bars count as about {batches} independent values, so p may be too small (measured at p = .05:"
             assert (words in found[name]) == said

@@ -33,6 +33,7 @@ from deploy.scoring import bootstrap_seed, score, unseen_window
 from envs.crypto.bars import write_bars
 from envs.crypto.market import make_market
 from envs.errors import InputError
+from envs.invocation import program
 from tests.deploy.builders import FakeStudy, reverting_market, small_bundle
 
 SLOT = "demo-1h"
@@ -487,6 +488,10 @@ def test_after_a_study_the_verdict_the_replay_and_the_next_commands_are_printed(
         "sweepd dashboard",
     ):
         assert words in text
+    box = text.splitlines()[[line.startswith("Next ─") for line in text.splitlines()].index(True) + 1 :]
+    assert all(line.endswith(":") for line in box[::2])
+    assert all(line.startswith(program()) and "#" not in line for line in box[1::2])
+    assert len(box) >= 8
 
 
 def test_after_a_study_without_a_winner_the_reason_is_printed(fake: FakeStudy, undrawn: list[Promotion]) -> None:
