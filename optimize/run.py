@@ -333,7 +333,7 @@ def _start_from(
     path = source
     if source.is_dir():
         found = [p for name in ("checkpoint.safetensors", "members.safetensors") if (p := source / name).exists()]
-        found = found or sorted(source.glob("checkpoint-*.safetensors"))
+        found = found or sorted(source.glob("checkpoint-*.safetensors"), reverse=True)  # the newest first
         if not found:
             raise InputError(
                 f"[train] start_from {source}: there is neither a checkpoint nor members.safetensors in it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,11 @@ def test_a_run_may_start_from_weights_trained_elsewhere(
     from_checkpoint = run(with_train(start_from=str(tmp_path / "source")), bars=bars)  # of a run with another seed
     assert len(lent) >= 3
     assert from_checkpoint.value == from_members.value
+    trial = tmp_path / "trial"  # of a study: its newest checkpoint is taken
+    trial.mkdir()
+    (trial / "checkpoint-000000002-r000-aa.safetensors").touch()
+    shutil.copy(tmp_path / "source" / "checkpoint.safetensors", trial / "checkpoint-000000012-r003-aa.safetensors")
+    assert run(with_train(start_from=str(trial)), bars=bars).value == from_members.value
 
 
 @pytest.mark.parametrize(("change", "message"), [
