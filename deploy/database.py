@@ -107,7 +107,9 @@ class RegistryDatabase:
     def _writer(self) -> Iterator[Session]:
         """A session that holds the lock of all writers, and is rolled back unless it is committed."""
         with Session(self.engine.execution_options(writes=True)) as session:
-            if not self._sqlite:
+            if self._sqlite:
+                session.connection()  # begins the transaction now, and not with the first statement
+            else:
                 session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
             yield session
 

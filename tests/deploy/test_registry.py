@@ -218,6 +218,16 @@ def test_clearing_removes_what_no_slot_needs_and_nothing_else(registry: Registry
     assert registry.bundle(first.hash) == first
 
 
+def test_a_writer_holds_the_lock_before_its_first_statement(registry: Registry, bundles: list[Bundle]) -> None:
+    """A challenger's files are written before any statement; another process must not clear them away meanwhile."""
+    registry.promote(SLOT, bundles[0], expected=None, reason="")
+    other = sqlite3.connect(registry.database.url.database or "", timeout=0.0)
+    with registry.database.writing(), pytest.raises(sqlite3.OperationalError, match="locked"):
+        other.execute("BEGIN IMMEDIATE")
+    other.execute("BEGIN IMMEDIATE")
+    other.close()
+
+
 def test_the_bundles_of_another_registry_are_not_cleared(registry: Registry, bundles: list[Bundle]) -> None:
     registry.promote(SLOT, bundles[0], expected=None, reason="")
     other = Registry(registry.folder, f"sqlite:///{registry.folder / 'other.db'}")
