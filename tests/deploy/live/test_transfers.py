@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deploy.brokers.base import AccountState, Fill, Order
 from deploy.brokers.sim import SimBroker
 from deploy.dashboard.series import SeriesCache
 from deploy.dashboard.view import slot_view
@@ -19,6 +20,7 @@ from deploy.live.records import returns_beside
 from deploy.live.risk import RiskLimits, RiskRules, Situation
 from deploy.live.session import SHADOW, Session
 from deploy.live.store import ACCOUNT
+from deploy.sub_accounts import SubAccounts
 from tests.deploy.alpaca_server import Exchange
 from tests.deploy.builders import ensemble_of
 from tests.deploy.live.test_session import FIRST, TICKERS, bars_of, bundle_of
@@ -226,6 +228,18 @@ def test_an_allowance_follows_the_trades_of_two_days_and_is_used_once() -> None:
     assert allowance.spend(47 * HOUR, 100.0) == 0.0
     allowance.earn(50 * HOUR, 10_000.0)
     assert allowance.spend(98 * HOUR, 100.0) == 0.0
+
+
+def test_an_allowance_is_kept_by_a_new_champion_and_empty_in_older_states() -> None:
+    accounts = SubAccounts(("A", "B"), (1.0,), AccountState(1_000.0, {"A": 2.0}))
+    bought = Fill(Order("1", "A", "buy", 0), "filled", 0, units=2.0, notional=200.0)
+    accounts.reset(0, AccountState(800.0, {"A": 4.0}), np.ones(2), [bought])
+    assert accounts.state()["allowance"] == [(0, FEE_MARGIN * 200.0)]
+    heir = SubAccounts.split(("B", "A"), (0.5, 0.5), accounts)
+    assert heir.state()["allowance"] == accounts.state()["allowance"]
+    older = {name: value for name, value in accounts.state().items() if name not in ("allowance", "flow")}
+    restored = SubAccounts.restored(("A", "B"), (1.0,), older)
+    assert (restored.state()["allowance"], restored.flow) == ([], Flow())
 
 
 def test_units_bought_by_hand_are_no_cost() -> None:
