@@ -110,8 +110,8 @@ def _give_way(process: subprocess.Popen[Any], niceness: int) -> None:
 
 
 def looks_so_far(handle: StudyHandle, registry: tuple[Path, str | None] | None = None) -> int:
-    """How often the bars of a study's hold-out were looked at, by whichever study with an asset in common. registry:
-    deployments folder and URL, by default those that the environment names.
+    """Looks counted at the bars of a study's hold-out, by all studies with an asset in common. registry: deployments
+    folder and URL, by default those that the environment names.
     """
     if not isinstance(handle.spec, CryptoSpec):
         return 0

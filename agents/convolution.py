@@ -74,7 +74,8 @@ class Convolutions:
 
     Each layer is a batched matrix product of patches and filters. (oneDNN's convolutions give other bits with other
     numbers of threads on processors without AVX-512: measured, torch 2.13.) Patches are made for a few rows at a time,
-    to bound memory; how many depends on the image's size alone, so neither slots nor company change a number.
+    to bound memory. The number of rows depends on the image's size alone, so a member's numbers don't depend on slots
+    or other members.
 
     filters[l] (K * G, channels, filter size), biases[l] (K * G, 1, channels), kind by kind.
     """

@@ -1,4 +1,4 @@
-"""Proof, on the machine at hand, that a member's numbers don't depend on its slot, its company or the threads.
+"""Proof, on this machine, that a member's numbers don't depend on its slot, on other members or on the threads.
 
 `sweepd doctor` runs it; it takes about a second.
 """
@@ -26,7 +26,7 @@ _MOVED = torch.tensor([3, 0, 4, 1, 2])  # the slots in another order
 
 @dataclass(frozen=True)
 class Part:
-    """What was looked at, whether it held, and what was found."""
+    """One checked part of the promise: its name, whether it holds, and the result in words."""
 
     name: str
     holds: bool

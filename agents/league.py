@@ -154,9 +154,9 @@ def restricted(matches: Matches, among: int) -> Mixture:
 
 
 def report(matches: Matches, members: int) -> dict[str, Any]:
-    """All of it as JSON. members: the first players are a population's own, of whom there are so many.
+    """All results as JSON. members: how many of the players, counted from the first, are the population's own.
 
-    An equilibrium that was not found in time is {"unsolved": why}.
+    An equilibrium that was not found in time is {"unsolved": reason}.
     """
     described: dict[str, Any] = {
         "players": list(matches.names), "members": members, "seats": matches.seats,

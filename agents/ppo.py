@@ -218,7 +218,7 @@ class PPO:
             target.copy_(state[name])
         self.streams.set_state(slot, state["stream"])
         rollouts, total, schedule, has_obs = state["counters"].tolist()
-        numbers = dict(zip(NUMBERS, state["params"].tolist(), strict=False))  # states of before lack the last ones
+        numbers = dict(zip(NUMBERS, state["params"].tolist(), strict=False))  # older states lack the last ones
         params = PPOParams(**numbers, lr_schedule=SCHEDULES[schedule])
         self._occupy(slot, _Slot(params, total, rollouts, bool(has_obs)))
 

@@ -16,7 +16,7 @@ NEXT: Mapping[str, str] = {
     "more trials on the same data only raise what luck would show",
     "pbo": "a narrower search space, more data or longer bars: being best on some bars says little about others so far",
     "constant-policy": "a search space in which trading pays, or lower fees: holding needs no policy",
-    "holdout-excess": "wait for bars that nobody has looked at yet: each further look at these must be twice as sure",
+    "holdout-excess": "wait for new bars: every further look at these bars is tested at half the level",
     "max-drawdown": "a larger cash_reserve, a trailing stop or a drawdown penalty in the search space",
     "beats-champion": "keep the champion; compare again when there are more bars that neither has seen",
 }
@@ -29,7 +29,7 @@ ALIKE = (
 
 
 def why_none(*, judged_count: int, name: str, findings: Sequence[Finding], search: Search) -> str:
-    """One paragraph: who came closest, what it lacked, what it would have needed, and what to do next."""
+    """One paragraph: which candidate came closest, which rules it failed and by how much, and what helps."""
     lacking = [finding for finding in findings if finding.verdict in ("fail", "defer")]
     where = "hold-out" if any(finding.stage == "hold-out" for finding in lacking) else "cross-validation"
     lacks = [
@@ -58,6 +58,6 @@ def _length(search: Search) -> str:
     if years >= enough or search.trials < 2:
         return ""
     return (
-        f"With {search.trials} trials on {years:.1f} years of bars, luck alone is expected to show an annual "
-        f"information ratio of 1 ({enough:.1f} years would be long enough not to). "
+        f"With {search.trials} trials on {years:.1f} years of bars, the best trial is expected to reach an annual "
+        f"information ratio of 1 by luck alone ({enough:.1f} years of bars would be enough to avoid that). "
     )

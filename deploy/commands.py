@@ -189,7 +189,7 @@ def after_study_command(
 def count_looks(
     tickers: Sequence[str], first: int, last: int, *, registry: tuple[Path, str | None] | None = None
 ) -> int:
-    """Looks taken so far at hold-out bars of these assets between the opens `first` and `last`; 0 where there is no
+    """Looks counted so far at hold-out bars of these assets between the opens `first` and `last`; 0 where there is no
     registry yet. registry: deployments folder and URL, by default those that the environment names.
     """
     deployments, url = registry or chosen_registry()
@@ -231,7 +231,7 @@ def promote_after_study(
 
 
 def _report(console: Console, study: FinishedStudy, promotion: Promotion, promoter: Promoter) -> None:
-    """Write the report with pictures and attach it to the study. The decision stands whatever becomes of it."""
+    """Write the report with pictures and attach it to the study. Errors are printed and do not change the decision."""
     from deploy.gate_report import write_report
 
     try:
@@ -245,7 +245,7 @@ def _report(console: Console, study: FinishedStudy, promotion: Promotion, promot
 
 
 def _replay_champion(console: Console, registry: Registry, promotion: Promotion, data_dir: Path) -> None:
-    """Replay the slot's champion over the bars that its training never saw, and write what came of it."""
+    """Replay the slot's champion over the bars that its training never saw, and write the result."""
     assert promotion.champion is not None
     bundle = registry.bundle(promotion.champion)
     bars = bars_of(bundle, data_dir)

@@ -1,4 +1,4 @@
-"""Constant policies, traded by the same code as a candidate: whoever merely is one of them in disguise is refused."""
+"""Constant policies, traded by the same code as a candidate. A candidate that trades like one of them is refused."""
 
 from __future__ import annotations
 

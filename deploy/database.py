@@ -1,8 +1,8 @@
 """The registry's database: how it is opened, locked for writing, and brought to the present tables.
 
 All writers are serialised by the database (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock). Readers of an open
-registry wait for nobody. Migrations run in one transaction under the same lock, so that any number of processes may
-open a new or an old registry at once, and a kill leaves the old tables or the new ones.
+registry do not wait for writers. Migrations run in one transaction under the same lock, so that any number of processes
+may open a new or an old registry at once, and a kill leaves the old tables or the new ones.
 """
 
 from __future__ import annotations

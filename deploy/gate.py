@@ -74,9 +74,9 @@ class Evidence:
     """What is known about a candidate.
 
     paths: its members' metrics, one per back-test path of cross-validation. faults: sentences about what went wrong in
-    training. selection: None where no search chose it. twin: None while nobody compared. look: number of the look at
-    the hold-out; holdout: metrics of the deployed ensemble there through the canonical policy path; excess: whether it
-    beats equal weight. duel: None where the slot is empty.
+    training. selection: None where no search chose it. twin: None if no constant policy was compared. look: number of
+    the look at the hold-out; holdout: metrics of the deployed ensemble there through the canonical policy path; excess:
+    whether it beats equal weight. duel: None if the slot is empty.
     """
 
     paths: tuple[Metrics, ...]

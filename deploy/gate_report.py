@@ -38,16 +38,16 @@ READING = (
         "What is being asked",
         "A search tries many settings and keeps the best. Even if none of them had any skill, the best would look "
         "good, and better the more are tried. The rules ask whether this one is better than that: first on bars that "
-        "its training did not see (cross-validation), and only then, once, on the newest bars, which nobody has seen "
-        "(the hold-out).",
+        "its training did not see (cross-validation), and only then, once, on the newest bars, which the search did "
+        "not use (the hold-out).",
     ),
     (
         "Looks",
         "Every look at a hold-out makes it more likely that some candidate passes by luck, so each must be twice as "
         "sure as the one before. Looks are counted over all studies whose hold-outs overlap in time and have at least "
-        "one base asset in common, whatever the quote currency, in this registry alone: looks noted in another "
-        "registry (another deployments folder or database), or taken with other programs, are not known here, and with "
-        "such looks the limit of holdout-excess is too mild.",
+        "one base asset in common (quote currencies do not matter), in this registry only. Looks counted in another "
+        "registry (another deployments folder or database) or taken with other programs are not known here; if there "
+        "were any, the limit of holdout-excess is too mild.",
     ),
     (
         "Equity",

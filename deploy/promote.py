@@ -71,7 +71,7 @@ class Judged(JudgedCandidate):
 
 @dataclass(frozen=True)
 class Promotion(AnyPromotion[Judged]):
-    """What came of it. search: what the study's trials say together. looks: those at these hold-out bars."""
+    """The outcome of a promotion. search: statistics of all trials of the study. looks: counted at these bars."""
 
     synthetic: bool = False
     search: Search | None = None

@@ -1,5 +1,5 @@
-"""What all promotions have in common, whatever is promoted: candidates ask for a slot one after the other, each is
-judged, and who meets every rule becomes champion in one step, or is compared anew where another was faster.
+"""What all promotions have in common: candidates are judged one after the other, and the first that meets every rule
+becomes champion in one transaction. If another champion was promoted meanwhile, the candidate is compared again.
 
 `deploy.promote` has what is particular to markets, `deploy.games.promote` what is to games.
 """
@@ -74,8 +74,8 @@ Judged = TypeVar("Judged", bound=JudgedCandidate)
 
 @dataclass(frozen=True)
 class Settled(Generic[Judged]):
-    """How it ended, and for which candidate. outcome None: it failed, and the next one may try. version: the
-    champion's number in the slot, where it moved.
+    """The outcome for one candidate. outcome None: it failed, and the next candidate is judged. version: the
+    champion's number in the slot, if it changed.
     """
 
     judged: Judged | None
@@ -86,12 +86,12 @@ class Settled(Generic[Judged]):
 
 @dataclass(frozen=True)
 class AnyPromotion(Generic[Judged]):
-    """What came of it.
+    """The outcome of a promotion.
 
     candidates: those that were judged, best objective first; chosen: the one the outcome is about, or the one that came
     closest. champion: the slot's afterwards (with dry_run: still the old one). version: the champion's number in the
-    slot, where it moved. complete: trials that could have asked. looks: taken so far at what nobody had seen, this
-    promotion's among them.
+    slot, where it moved. complete: number of complete trials. looks: counted so far at this hold-out or panel,
+    including this promotion's.
     """
 
     outcome: Outcome

@@ -1,9 +1,9 @@
-"""The registry: which bundle each slot trades, which one it traded before, and everything that ever happened to it.
+"""The registry: the champion and the previous champion of each slot, and the history of every slot.
 
 A slot (`crypto-1h`) is an alias that moves between immutable bundle versions, as in a model registry. Every move is one
 transaction that also appends its event, so a crash at any instant leaves the old champion or the new one. Writers are
 serialised by the database (`deploy.database`), so racing promoters end in one champion. A bundle's files are written
-before the row that names them, within the same transaction, so that nobody can clear them away in between.
+before the row that names them, within the same transaction, so that a concurrent `clear` does not remove them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Garbage:
-    """A folder among the bundles that nobody needs. hash: None where the registry doesn't know it. size: bytes."""
+    """A bundle folder that no slot needs. hash: None if the registry does not know it. size: bytes."""
 
     path: Path
     hash: str | None
@@ -133,13 +133,13 @@ class Registry:
     def check_slot(self, name: str) -> None:
         """Raises InputError where the registry has no slot of that name and no new one may have it.
 
-        Slots that older versions made keep their names, whatever these are.
+        Slots created by older versions keep their names, even if these are invalid now.
         """
         if not (is_slot_name(name) or self.has_slot(name)):
             check_slot(name)
 
     def default_slot(self, key: str) -> str:
-        """The slot for what `key` describes: of that very name where an older version made it, else a valid one."""
+        """The default slot for `key`: `key` itself if that slot exists, else a valid name made from it."""
         return key if self.has_slot(key) else slot_name(key)
 
     def require(self, name: str | None) -> Slot:
@@ -161,7 +161,7 @@ class Registry:
         return trader(self.any_bundle(hash_))
 
     def any_bundle(self, hash_: str) -> StoredBundle[Any]:
-        """The same for a bundle of whichever kind."""
+        """As `bundle`, for a bundle of any kind."""
         if not self.path(hash_).exists():
             removed = self.events(bundle=hash_, kinds=["removed"])
             if removed:
@@ -258,7 +258,7 @@ class Registry:
             ][::-1]
 
     def holdout_span(self, bundle: Bundle) -> tuple[int, int] | None:
-        """Opens of the first and last bar at which the bundle's weights were looked; None where they never were."""
+        """Opens of the first and last hold-out bar on which the bundle's weights were last scored; None if never."""
         with self.database.reading() as session:
             row = session.scalars(
                 select(LookRow)
@@ -270,7 +270,7 @@ class Registry:
 
     def looks(self, tickers: Sequence[str], first: int, last: int) -> int:
         """How many looks were taken at hold-outs that overlap bars `first` to `last` (opens) and have at least one base
-        asset in common with these tickers, whatever its quote currency.
+        asset in common with these tickers; quote currencies do not matter.
         """
         with self.database.reading() as session:
             return _count_looks(session, asset_set(tickers), first, last)
@@ -457,7 +457,7 @@ class Registry:
         return Look(number, repeated=False)
 
     def garbage(self) -> list[Garbage]:
-        """The folders that nobody needs: neither champion, previous champion nor challenger of any slot."""
+        """The bundle folders that no slot needs: neither champion, previous champion nor challenger of any slot."""
         with self.database.reading() as session:
             return self._garbage(session)
 
@@ -510,7 +510,7 @@ class Registry:
 
 
 def asset_set(tickers: Sequence[str]) -> str:
-    """The name under which looks at these assets are kept, whatever their order."""
+    """The key under which looks at these assets are counted; the order of the tickers does not matter."""
     return " ".join(sorted(tickers))
 
 

@@ -182,10 +182,10 @@ def verify_command(
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
-    """Score a bundle anew on its hold-out, and compare every number with what the gate saw, to 1e-9; a player plays its
-    panel again, and every game must end as it did.
+    """Score a bundle again on its hold-out, and compare every number with the one that the gate saw, to 1e-9; a player
+    plays its panel again, and every game must end as it did.
 
-    The files' hashes and the data's fingerprint are checked first. Nothing new is learnt, so it counts as no look.
+    The files' hashes and the data's fingerprint are checked first. This counts as no look: it shows nothing new.
     Exit code 1 where a number differs.
     """
     opened = Registry(deployments, registry, create=False)
@@ -208,7 +208,7 @@ def verify_command(
         console.print(verification_view(result), highlight=False)
         if result.agrees:
             console.print(
-                f"{loaded.name} is what was scored: files and data have their hashes, and no number differs by more "
+                f"{loaded.name} is verified: the hashes of files and data are right, and no number differs by more "
                 f"than {result.worst.difference:.1e} (allowed: {TOLERANCE:.0e}).",
                 highlight=False,
             )

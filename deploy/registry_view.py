@@ -224,7 +224,7 @@ def verification_view(result: Verification) -> RenderableType:
 
 
 def garbage_view(found: Sequence[Garbage], title: str) -> RenderableType:
-    """Folders that nobody needs."""
+    """Bundle folders that no slot needs."""
     table = Table(title=title, title_justify="left")
     table.add_column("folder")
     table.add_column("size", justify="right")

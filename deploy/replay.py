@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of a replay. entries: one per bar, the first being that of the first decision; arrays: (L,), one per
+    """The result of a replay. entries: one per bar, the first being that of the first decision; arrays: (L,), one per
     bar after it.
 
     returns, equal_weight: simple per-bar returns. limits: risk rules that were on. fees, notional: shares of the value

@@ -45,7 +45,7 @@ class Rule(Generic[Evidence]):
     """One rule. `measure` returns None where the rule does not apply (no champion to beat).
 
     meaning: what it asks, for someone who does not know the terms. decides: whether a candidate that does not meet it
-    is refused. default: the limit before a user set another one; None where nobody did.
+    is refused. default: the default limit, if a user set another one; else None.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Verification: score a bundle anew on its hold-out, and compare with what its gate saw."""
+"""Verification: score a bundle again on its hold-out, and compare the result with the numbers that its gate saw."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Verification:
-    """What came of it. first, last: opens of the hold-out's bars, UTC text."""
+    """The result. first, last: opens of the hold-out's first and last bar, UTC text."""
 
     bundle: str
     first: str

@@ -1,4 +1,4 @@
-"""Random numbers: one stream per member, so that nobody's numbers depend on who else is in the batch."""
+"""Random numbers: one stream per member, so that a member's numbers do not depend on other members in the batch."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ READY_FILE = "SWEEPD_READY_FILE"
 
 
 class Supervisor:
-    """Whoever started this process and watches it. Where nobody does, every message goes nowhere.
+    """Messages to the program that supervises this process (systemd or a script). Without one, nothing is sent.
 
     A sign of life is given from where the work is done, after a piece of it. A thread of its own would go on telling
     that all is well while the work hangs.

@@ -2,7 +2,7 @@
 
 Rows are grouped by member: rows `m * envs_per_member … (m + 1) * envs_per_member - 1` belong to member `m`, and
 everything random about them comes from member `m`'s own stream (`envs.streams`). So a member sees the same episodes
-whoever its batch mates are.
+with any other members in the batch.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from envs.errors import InputError
 from envs.terminal import Terminal
 
 EVERY = 2.0  # seconds between two looks of a terminal
-WIDTH = 160  # columns where nobody sees how wide it is
+WIDTH = 160  # columns if the output is no terminal
 
 
 def dashboard_command(app: typer.Typer, open_search: OpenSearch) -> None:

@@ -50,7 +50,7 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
     behind = None if is_replay(trader) or trader.last_bar is None else _behind(trader.last_bar, trader.timeframe, now)
     found: list[tuple[str, Level, str]] = []
     if trader.status.startswith("stopped"):
-        found.append(("stopped", "warning", f"The trader has been stopped, {span(age)} ago; nobody trades this slot."))
+        found.append(("stopped", "warning", f"The trader was stopped {span(age)} ago; no process trades this slot."))
     elif age > QUIET_SECONDS and is_gone(trader):
         found.append(
             ("not running", "bad", f"The trader does not run: its process {trader.pid} ended, {span(age)} ago at most.")

@@ -1,4 +1,4 @@
-"""Where the dashboard's figures come from: the registry's database, and whoever knows the studies."""
+"""Where the dashboard's figures come from: the registry's database and the study storage."""
 
 from __future__ import annotations
 

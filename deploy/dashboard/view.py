@@ -206,7 +206,7 @@ class SlotView:
 
 
 def slot_names(registry: Registry, store: TraderStore) -> list[str]:
-    """Slots with a champion, a challenger or a trader, by name; those of games, which nobody trades, are left out."""
+    """Slots with a champion, a challenger or a trader, by name; slots of games, which are not traded, are left out."""
     names = {slot.name for slot in registry.slots()} | {trader.slot for trader in store.traders()}
     return sorted(names - registry.game_slots())
 

@@ -36,13 +36,14 @@ SECURITY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-# Of optuna-dashboard's own pages, which need scripts of theirs.
+# For optuna-dashboard's own pages, which need their scripts.
 OPTUNAS = {
     "Content-Security-Policy": "object-src 'none'; base-uri 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-# A trial's artifacts are files that anybody may have made: whatever they are, no script of theirs runs here.
+# A trial's artifacts may come from any program: a script in one of them must not run in this origin. Chromium and
+# Firefox show PDFs in this sandbox.
 ARTIFACTS = OPTUNAS | {
     "Content-Security-Policy": "sandbox; default-src 'none'; img-src 'self' data:; media-src 'self' data:; "
     "style-src 'unsafe-inline'; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",

@@ -78,7 +78,7 @@ def promote_game_after_study(
     found: FoundStudy, registry: Registry, *, console: Console, slot: str | None = None
 ) -> Promotion:
     """What a worker does when its study on a game has ended: promote the best player if it deserves it, record a game
-    of it, and say what came of it and what to do next.
+    of it, and print the outcome and the next commands.
     """
     study = game_study(found)
     progress = lambda text: console.print(text, style="dim", highlight=False)  # noqa: E731
@@ -90,7 +90,7 @@ def promote_game_after_study(
 
 
 def _publish(console: Console, study: GameStudy, promotion: Promotion) -> None:
-    """Write report and replay and attach them to the study. The decision stands whatever becomes of them."""
+    """Write report and replay and attach them to the study. Errors are printed and do not change the decision."""
     from deploy.games.replay import publish_replay  # here, so that other commands need not wait for matplotlib
     from deploy.games.report import write_report
 

@@ -28,7 +28,7 @@ MAJORITY = 0.5
 @dataclass(frozen=True)
 class Evidence:
     """What is known about a candidate. faults: what went wrong in training, sentences. panel: None before the look.
-    solved: the mean return from which on the game counts as solved, None where nobody says.
+    solved: the mean return from which on the game counts as solved; None if that is not defined.
     """
 
     faults: tuple[str, ...]
@@ -48,7 +48,7 @@ def ahead_in(other: Opponent) -> str:
 
 
 def shown(panel: Panel, solved: float | None) -> str:
-    """What a panel showed, in a sentence: mean returns, games ahead, and what nobody tested."""
+    """The panel's result in words: mean returns, games ahead, and what was not tested."""
     others = [*([panel.champion] if panel.champion else []), *panel.baselines]
     compared = [
         f"{other.own.mean:.4g} by {'champion ' * (other is panel.champion)}{other.name} ({ahead_in(other)})"

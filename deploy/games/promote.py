@@ -61,7 +61,7 @@ class Judged(JudgedCandidate):
 
 
 class Promotion(AnyPromotion[Judged]):
-    """What came of it. looks: those at this game's panel."""
+    """The outcome of a promotion. looks: counted at this game's panel."""
 
 
 def described(panel: Panel) -> dict[str, Any]:
@@ -230,7 +230,7 @@ ADVICE = {
     "training-faults": "run the study again, or ask with --trial for another one",
     "beats-baselines": "a larger --budget, or more trials",
     "ahead-of-baselines": "a larger --budget or more trials; in a game that few large payoffs decide, a lower --limit",
-    "beats-champion": "a larger --budget or more trials; where nobody can do better, the champion rightly stays",
+    "beats-champion": "a larger --budget or more trials; if no player can do better, the champion rightly stays",
     "ahead-of-champion": "a larger --budget, more trials, or more --games where the difference is small",
 }
 

@@ -27,7 +27,7 @@ READING = (
     (
         "What is being asked",
         "A search tries many settings and keeps the best, partly for luck: it was lucky in the games that judged it. "
-        "So the candidate plays a panel: games that the search never used. Everybody compared plays the same ones.",
+        "So the candidate plays a panel: games that the search never used. All players play the same games.",
     ),
     (
         "Better than whom?",
@@ -39,7 +39,7 @@ READING = (
     ),
     (
         "Looks",
-        "Whoever asks often enough passes once by luck. So every panel of a game is counted, its games are new, and "
+        "After enough looks some candidate passes by luck. So every panel of a game is counted, its games are new, and "
         "each is twice as strict as the one before: intervals of 95 %, 97.5 %, 98.75 % and so on.",
     ),
     (

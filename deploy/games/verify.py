@@ -12,8 +12,8 @@ from envs.errors import InputError
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of it. games: played again by everybody; names: the baseline players that played them, too.
-    differing: what is no longer the same number, in words; nothing may.
+    """The result. games: number of games that all players played again. names: the baseline players.
+    differing: the numbers that are no longer the same, in words; empty if the bundle is verified.
     """
 
     bundle: str

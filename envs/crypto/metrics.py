@@ -268,7 +268,7 @@ OBJECTIVES: Mapping[str, Callable[[Metrics], float]] = {
     "sortino": lambda metrics: metrics.sortino,
 }
 DEFAULT_OBJECTIVE = "information-ratio"
-FORMER_NAMES = {"excess-sharpe": "sharpe-difference"}  # in studies and commands of before
+FORMER_NAMES = {"excess-sharpe": "sharpe-difference"}  # in older studies and commands
 
 
 def objective_name(name: str) -> str:

@@ -14,7 +14,7 @@ from envs.games.play import random_actions
 from envs.games.registry import GameEnv
 
 STEPS = 256  # of random play, in every environment
-SECONDS = 5.0  # of random play, where nobody says how many steps
+SECONDS = 5.0  # of random play, unless a number of steps is given
 LEAST = 2  # steps, however long they take
 _ANNOUNCE = 1.0  # seconds after which random play says what it does, and then every so often
 FARTHEST = 5.0  # deviations: the farthest that a number seen in random play may come to lie from its column's mean
@@ -64,7 +64,7 @@ def random_play(
 
     centred: False is the rule of studies made before it was recorded: columns with a deviation of at most 1 are left as
     they are. steps: of each environment; None: `STEPS`, or as many as `SECONDS` allow, at least `LEAST`. The result
-    depends on the number alone, so whoever wants it again gives the number that was taken. say: told what takes long.
+    depends on this number only, so `Look.steps` reproduces it. say: called with progress messages.
     Raises InputError where an observation is not finite.
     """
     env.reset(seed)

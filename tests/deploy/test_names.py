@@ -35,7 +35,7 @@ def test_a_name_that_no_slot_may_have_is_refused_and_nothing_is_written(tmp_path
         assert len(str(caught.value)) < 400
     assert registry.slots() == []
     assert registry.events() == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["deployments"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["crypto-1h", "gym-Pendulum-v1", "cartpole-length_1.0", "[red]", "x" * LONGEST_SLOT])

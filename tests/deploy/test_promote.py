@@ -119,7 +119,7 @@ def test_no_candidate_passes_is_explained(fake: FakeStudy, registry: Registry) -
         "holdout-excess",
         "normal result",
         "What helps",
-        "bars that nobody has looked",
+        "wait for new bars",
     ):
         assert word in promotion.reason
     quiet, idle, follower = promotion.candidates  # the fourth is not asked: the look is spent

@@ -207,7 +207,7 @@ def test_gc_lists_and_removes_only_when_told(sweepd: Run, registry: Registry, bu
 
 def test_verify_finds_the_same_numbers(sweepd: Run, bundles: list[Bundle]) -> None:
     printed = sweepd("registry", "verify")
-    assert f"{bundles[1].name} is what was scored" in printed
+    assert f"{bundles[1].name} is verified" in printed
     told = json.loads(sweepd("registry", "verify", f"{SLOT}@1", "--json"))
     assert told["agrees"] is True
     assert told["bundle"] == bundles[0].hash

@@ -112,7 +112,7 @@ def test_what_is_not_there_is_one_sentence(made: Made, tmp_path: Path) -> None:
         with pytest.raises(InputError) as refused:
             printed(folder, *arguments)
         assert says in str(refused.value)
-    Registry(tmp_path)
+    Registry(tmp_path).refuse("s", "no candidate passes")
     with pytest.raises(InputError, match="has a champion yet: sweepd promote"):
         printed(tmp_path, "--once")
 

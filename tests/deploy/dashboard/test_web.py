@@ -195,7 +195,7 @@ def test_an_empty_registry_is_one_clear_sentence_and_is_found_once_it_is_there(t
     answer = get(asked, "/")
     assert answer.status_code == 200
     assert "nothing has been promoted yet (sweepd promote)" in answer.text
-    Registry(tmp_path / "deployments")
+    Registry(tmp_path / "deployments").refuse("s", "no candidate passes")
     assert "no slot of" in get(asked, "/").text
     Registry(tmp_path / "deployments").promote("s", bundles()[0], expected=None, reason="")
     assert "Slot s was never traded" in get(asked, "/").text
