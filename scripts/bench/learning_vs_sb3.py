@@ -204,12 +204,15 @@ def medians(curves: list[Curve]) -> list[tuple[int, float, float, float]]:
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """One panel per task."""
+    """One panel per task, three in a row."""
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, len(found), figsize=(4.2 * len(found), 3.4), squeeze=False)
-    for axis, (name, results) in zip(axes[0], found.items(), strict=True):
+    columns, rows = min(3, len(found)), -(-len(found) // 3)
+    figure, axes = plt.subplots(rows, columns, figsize=(4.0 * columns, 3.2 * rows), squeeze=False)
+    for axis in axes.flat[len(found) :]:
+        axis.remove()
+    for axis, (name, results) in zip(axes.flat[: len(found)], found.items(), strict=True):
         task = TASKS[name]
         for side, colour, label in (
             ("ours", "#1f77b4", f"sweepd {task.algorithm.upper()}"), ("sb3", "#d95f02", f"SB3 {task.peer}"),
@@ -219,7 +222,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
                 axis.plot(steps, middle, color=colour, label=label)
                 axis.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
         axis.axhline(task.goal, color="grey", linewidth=0.8, linestyle=":")
-        axis.set(title=task.env, xlabel="steps of one seed", ylabel="mean return of an episode")
+        axis.set(title=f"{task.env}, {task.algorithm}", xlabel="steps of one seed", ylabel="mean return of an episode")
         axis.legend(loc="lower right", fontsize=8, frameon=False)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
