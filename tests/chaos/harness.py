@@ -300,7 +300,7 @@ def _sabotage(way: str, rng: random.Random) -> None:
 
 def audit(folder: Path, url: str, name: str, trials: int, figures: Figures) -> Iterator[str]:
     """Every broken promise of a finished study, as a sentence."""
-    handle = StudyHandle(open_storage(url, create=False), name)
+    handle = StudyHandle(open_storage(url, create=False), name, folder / "runs")
     found = handle.trials()
     if [t.number for t in found] != list(range(trials)):
         yield f"study {name} has the trials {[t.number for t in found]}, not {trials} of them"
