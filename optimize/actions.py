@@ -47,7 +47,7 @@ from optimize.run import run as run_once
 from optimize.status import show, study_status
 from optimize.stopping import StopRequest, default_limit
 from optimize.storage import open_storage, storage_url
-from optimize.study import StudyHandle, study_exists
+from optimize.study import TOTAL_KEY, StudyHandle, study_exists
 from optimize.trial_batch import Interrupted
 from optimize.worker import AfterStudy, OnNewBest, WorkerOptions, work
 
@@ -113,7 +113,7 @@ def _train(
         )
     device = choose_device(flags["gpu"])
     if flags["study_name"] is not None:
-        flags = {**flags, **{flag: value for flag, value in _subject_of(flags, name).items() if flag not in given}}
+        flags = {**flags, **{flag: value for flag, value in _recorded(flags, name).items() if flag not in given}}
     request = _request(flags, given)
     check_request(request)
     if made_up:
@@ -140,16 +140,17 @@ def _train(
     return work(handle, experiment, options, console, *deploy)
 
 
-def _subject_of(flags: dict[str, Any], name: str) -> dict[str, str]:
-    """--env and --algo of an existing study, so that its name alone suffices to join it.
+def _recorded(flags: dict[str, Any], name: str) -> dict[str, Any]:
+    """--env, --algo and --n-trials of an existing study, so that its name alone suffices to join it.
 
     Empty where there is none, and where the database cannot be used: that is said when it is opened for training.
     """
     try:
-        spec = StudyHandle(open_storage(storage_url(flags["storage"], flags["runs_dir"]), read_only=True), name).spec
+        handle = StudyHandle(open_storage(storage_url(flags["storage"], flags["runs_dir"]), read_only=True), name)
     except (InputError, RunError):
         return {}
-    return {"env": spec.environment, "algo": spec.algorithm}
+    total = handle.study.user_attrs.get(TOTAL_KEY, flags["n_trials"])
+    return {"env": handle.spec.environment, "algo": handle.spec.algorithm, "n_trials": total}
 
 
 def _studies(flags: dict[str, Any]) -> list[dict[str, Any]]:

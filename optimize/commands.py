@@ -100,7 +100,7 @@ def search_commands(
         n_trials: Annotated[
             int,
             typer.Option(
-                help="Finished trials (complete, pruned or failed) that the study shall have.",
+                help="Finished trials (complete, pruned or failed) that the study shall have. Default: 40, or as before.",
                 rich_help_panel=STUDY,
             ),
         ] = 40,

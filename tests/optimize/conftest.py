@@ -25,6 +25,7 @@ from envs.crypto.features import Recipe, register_recipe
 from envs.errors import InputError, RunError, TryAgainLater
 from optimize import actions
 from optimize.commands import search_commands
+from optimize.storage import StudyStorage, open_storage, storage_url
 
 # What the commands import when they first need it: once here is enough for all processes that are forked from this one.
 PRELOADED = (alembic.command, matplotlib.backends.backend_agg, matplotlib.figure, torch.utils.tensorboard, actions)
@@ -119,6 +120,19 @@ class Running:
 
 
 Sweepd = Callable[..., Running]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database, on each of the two engines."""
+    if request.param == "sqlite":
+        return storage_url(str(tmp_path / "s.db"), tmp_path)
+    return str(request.getfixturevalue("postgresql_database"))
+
+
+@pytest.fixture
+def storage(url: str) -> StudyStorage:
+    return open_storage(url)
 
 
 @pytest.fixture(scope="session")

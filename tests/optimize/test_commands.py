@@ -31,8 +31,9 @@ from optimize.measure import Bench, measure_threads
 from optimize.request import Request
 from optimize.spec import StudySpec
 from optimize.storage import open_storage, storage_url
-from optimize.study import StudyHandle
+from optimize.study import TOTAL_KEY, StudyHandle
 from optimize.telemetry import Telemetry, duration
+from optimize.worker import WorkerOptions
 from tests.optimize.conftest import TRAIN, search_app
 
 Refuse = Callable[..., str]
@@ -120,11 +121,17 @@ def test_numbers_that_no_game_can_have_are_refused(refuse: Refuse, flag: str, nu
 def test_a_study_of_a_game_is_joined_by_its_name_alone(market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(market)
     joined: list[int] = []
-    monkeypatch.setattr(actions, "work", lambda _handle, _experiment, options, *_: joined.append(options.total))
+
+    def work(handle: StudyHandle, _experiment: object, options: WorkerOptions, *_: object) -> bool:
+        joined.append(options.total)
+        handle.storage.set_study_user_attr(handle.study_id, TOTAL_KEY, options.total)
+        return True
+
+    monkeypatch.setattr(actions, "work", work)
     words = ["--budget", "192", "--rungs", "3", "--horizon", "16", "--n-envs", "2", "--threads", "1", "--gpu", "cpu"]
-    for more in (["--env", "cartpole", "--algo", "d3qn", *words], ["--n-trials", "80"]):
+    for more in (["--env", "cartpole", "--algo", "d3qn", *words], ["--n-trials", "80"], []):
         CliRunner().invoke(search_app(), ["train", "--study-name", "c", *more], catch_exceptions=False)
-    assert joined == [40, 80]
+    assert joined == [40, 80, 80]
     other = CliRunner().invoke(search_app(), ["train", "--study-name", "c", "--env", "crypto", "--data-dir", "bars"])
     assert isinstance(other.exception, InputError)
     misplaced = CliRunner().invoke(search_app(), ["train", "--study-name", "c", "--fee", "0.1"])

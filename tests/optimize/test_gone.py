@@ -24,7 +24,7 @@ from optimize.pause import PauseWatch, pause_study
 from optimize.recovery import Heartbeat, recover_stale
 from optimize.registration import list_workers, register_worker
 from optimize.stall import Progress
-from optimize.storage import UID_KEY, StudyStorage, TrialLost, open_storage, storage_url
+from optimize.storage import UID_KEY, StudyStorage, TrialLost, open_storage
 from optimize.study import Plan, StudyHandle
 from optimize.tables import attempts, workers
 from optimize.worker import Worker, WorkerOptions
@@ -32,19 +32,6 @@ from tests.optimize.conftest import Running, Sweepd
 from tests.optimize.study_files import count, open_handle, training_begun, wait_for
 
 ENDLESS = ("--budget", 200_000, "--pruner", "none", "--sampler", "random")
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database, on each of the two engines."""
-    if request.param == "sqlite":
-        return storage_url(str(tmp_path / "s.db"), tmp_path)
-    return str(request.getfixturevalue("postgresql_database"))
-
-
-@pytest.fixture
-def storage(url: str) -> StudyStorage:
-    return open_storage(url)
 
 
 def _make_study(storage: StudyStorage, uid: str) -> int:

@@ -25,19 +25,6 @@ from tests.postgres_server import PostgresServer
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database, on each of the two engines."""
-    if request.param == "sqlite":
-        return storage_url(str(tmp_path / "s.db"), tmp_path)
-    return str(request.getfixturevalue("postgresql_database"))
-
-
-@pytest.fixture
-def storage(url: str) -> StudyStorage:
-    return open_storage(url)
-
-
 @pytest.fixture
 def study(storage: StudyStorage) -> optuna.Study:
     return optuna.create_study(storage=storage, study_name="s", direction="maximize")
