@@ -100,7 +100,10 @@ def search_commands(
         n_trials: Annotated[
             int,
             typer.Option(
-                help="Finished trials (complete, pruned or failed) that the study shall have. Default: 40, or as before.",
+                help=(
+                    "Finished trials (complete, pruned or failed) that the study shall have. An existing study"
+                    " keeps its number."
+                ),
                 rich_help_panel=STUDY,
             ),
         ] = 40,
