@@ -1,0 +1,36 @@
+"""Work beside training: it takes no speed from it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CODE = """
+import os
+import torch
+from optimize.background import Background
+
+torch.set_num_threads(2)
+numbers = torch.rand(2000, 2000)
+numbers + 1  # starts the second thread of the training thread's team
+threads = len(os.listdir("/proc/self/task"))
+background = Background("test")
+background.submit(lambda: numbers + 1)
+background.wait()
+print(len(os.listdir("/proc/self/task")) - threads, torch.get_num_threads())
+background.close()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts the threads in /proc")
+def test_a_job_starts_no_second_team_of_threads():
+    """Two teams have more threads than cores: libgomp's threads then sleep at every barrier (training lost a third of
+    its speed after the first report).
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", CODE], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
+    assert ended.stdout.split() == ["1", "2"]
