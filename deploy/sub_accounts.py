@@ -179,8 +179,9 @@ class SubAccounts:
         """The transfers since the books were settled: differences that neither `fills` nor costs explain."""
         before = AccountState(self.cash, dict(zip(self._tickers, self.units.tolist(), strict=True)))
         flow = unexplained(before, fills, account, self._tickers, close)
-        self._allowance.earn(time, sum(fill.notional for fill in fills if fill.status == "filled"))
-        flow = less_costs(flow, self._allowance, time, self._tickers, close)
+        if account.late_fees:  # elsewhere all fees are in the fills, and whatever else leaves is a transfer
+            self._allowance.earn(time, sum(fill.notional for fill in fills if fill.status == "filled"))
+            flow = less_costs(flow, self._allowance, time, self._tickers, close)
         self.flow += flow
         return flow
 

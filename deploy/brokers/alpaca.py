@@ -137,7 +137,8 @@ class AlpacaBroker(Broker):
         cash = self._ask("the account", lambda: Decimal(self._client.get_account()["cash"]))
         units = self._positions()
         sellable = {ticker: self._in_steps(symbol, units[symbol]) for ticker, symbol in self._symbols.items()}
-        return AccountState(float(cash), {ticker: float(amount) for ticker, amount in sellable.items()})
+        units_held = {ticker: float(amount) for ticker, amount in sellable.items()}
+        return AccountState(float(cash), units_held, late_fees=True)
 
     def submit(self, orders: Sequence[Order]) -> None:
         """Send the orders of one bar, sells first. Raises ValueError for an id that was sent before, TryAgainLater

@@ -55,10 +55,14 @@ class Fill:
 
 @dataclass(frozen=True)
 class AccountState:
-    """Cash in quote currency, and units held by ticker (tickers not held may be absent)."""
+    """Cash in quote currency, and units held by ticker (tickers not held may be absent).
+
+    late_fees: whether the venue may charge fees later than with a fill, or other ones than the fill names.
+    """
 
     cash: float
     units: Mapping[str, float]
+    late_fees: bool = False
 
 
 class Broker(ABC):

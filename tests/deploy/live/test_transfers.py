@@ -215,6 +215,8 @@ def test_what_leaves_an_account_beyond_the_allowance_is_a_transfer(tmp_path: Pat
     moved = [line.flow for line in world.lines()]
     assert moved[4] == pytest.approx(FEE_MARGIN * traded - 0.6 * float(cash), abs=0.01)
     assert [*moved[:4], *moved[5:]] == [0.0] * 7
+    shadow = world.lines(SHADOW)  # repeats the transfer, and has no late fees that a part of it could be
+    assert [line.flow for line in shadow] == pytest.approx(moved, abs=1e-6)
 
 
 def test_an_allowance_follows_the_trades_of_two_days_and_is_used_once() -> None:
@@ -233,7 +235,7 @@ def test_an_allowance_follows_the_trades_of_two_days_and_is_used_once() -> None:
 def test_an_allowance_is_kept_by_a_new_champion_and_empty_in_older_states() -> None:
     accounts = SubAccounts(("A", "B"), (1.0,), AccountState(1_000.0, {"A": 2.0}))
     bought = Fill(Order("1", "A", "buy", 0), "filled", 0, units=2.0, notional=200.0)
-    accounts.reset(0, AccountState(800.0, {"A": 4.0}), np.ones(2), [bought])
+    accounts.reset(0, AccountState(800.0, {"A": 4.0}, late_fees=True), np.ones(2), [bought])
     assert accounts.state()["allowance"] == [(0, FEE_MARGIN * 200.0)]
     heir = SubAccounts.split(("B", "A"), (0.5, 0.5), accounts)
     assert heir.state()["allowance"] == accounts.state()["allowance"]
