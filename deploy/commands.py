@@ -189,13 +189,12 @@ def after_study_command(
 def count_looks(
     tickers: Sequence[str], first: int, last: int, *, registry: tuple[Path, str | None] | None = None
 ) -> int:
-    """Looks counted so far at hold-out bars of these assets between the opens `first` and `last`; 0 where there is no
-    registry yet. registry: deployments folder and URL, by default those that the environment names.
+    """Looks counted so far at hold-out bars of these assets between the opens `first` and `last`.
+
+    registry: deployments folder and URL, by default those that the environment names. A registry that does not exist
+    yet counts 0 looks, and is not created.
     """
-    deployments, url = registry or chosen_registry()
-    if url is None and not (deployments / "registry.db").exists():
-        return 0
-    return Registry(deployments, url, create=False).looks(tickers, first, last)
+    return Registry(*(registry or chosen_registry())).looks(tickers, first, last)
 
 
 def promote_after_study(

@@ -134,6 +134,10 @@ def test_a_finished_study_is_judged_in_a_process_of_its_own(tmp_path: Path, monk
     monkeypatch.delenv("SWEEPD_DEPLOYMENTS")
     assert count_looks(spec.data.tickers, *span) == 0
     assert count_looks(spec.data.tickers, *span, registry=(tmp_path / "elsewhere", None)) == 1
+    # A registry that was named but has no promotion yet holds up no search.
+    for url in (f"sqlite:///{tmp_path / 'named.db'}", f"sqlite:///{tmp_path / 'folder' / 'named.db'}"):
+        assert count_looks(spec.data.tickers, *span, registry=(tmp_path / "none", url)) == 0
+    assert not [path for path in tmp_path.iterdir() if path.name in ("named.db", "folder", "none")]
     # Whatever goes wrong there, the worker ends well.
     fails = tmp_path / "fails"
     fails.write_text("#!/bin/sh\nexit 2\n")
