@@ -16,6 +16,9 @@ class Background:
     """
 
     def __init__(self, name: str) -> None:
+        # The initializer below also sets the default of every thread that has not computed yet. This call ends that for
+        # the calling thread: its number stays as it is now.
+        torch.get_num_threads()
         # Where torch computed on several cores in this thread, OpenMP would start a second team of threads. With more
         # threads than cores, libgomp lets all of them sleep instead of spin, and training would lose a third of its
         # speed for the rest of the process.

@@ -23,6 +23,24 @@ background.wait()
 print(len(os.listdir("/proc/self/task")) - threads, torch.get_num_threads())
 background.close()
 """
+BEFORE = """
+import torch
+from optimize.background import Background
+
+torch.set_num_threads(2)
+background = Background("test")
+background.submit(lambda: None)
+background.wait()
+print(torch.get_num_threads())
+background.close()
+"""
+
+
+def _printed(code: str) -> list[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    ).stdout.split()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts the threads in /proc")
@@ -30,7 +48,8 @@ def test_a_job_starts_no_second_team_of_threads():
     """Two teams have more threads than cores: libgomp's threads then sleep at every barrier (training lost a third of
     its speed after the first report).
     """
-    ended = subprocess.run(
-        [sys.executable, "-c", CODE], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
-    )
-    assert ended.stdout.split() == ["1", "2"]
+    assert _printed(CODE) == ["1", "2"]
+
+
+def test_a_job_before_the_first_computation_takes_no_thread_from_training() -> None:
+    assert _printed(BEFORE) == ["2"]
