@@ -112,8 +112,10 @@ def _train(
             f"--study-name {name!r} is not right; use letters, digits, - and _ (it names a folder, too), at most 100"
         )
     device = choose_device(flags["gpu"])
-    if flags["study_name"] is not None:
-        flags = {**flags, **{flag: value for flag, value in _recorded(flags, name).items() if flag not in given}}
+    recorded = _recorded(flags, name)
+    # A name that was not given was made from --env and --algo.
+    kept = ("env", "algo", "n_trials") if flags["study_name"] is not None else ("n_trials",)
+    flags = flags | {flag: recorded[flag] for flag in kept if flag in recorded and flag not in given}
     request = _request(flags, given)
     check_request(request)
     if made_up:
@@ -123,8 +125,8 @@ def _train(
     if request.market and flags["data_dir"] is None and not study_exists(storage, name):
         raise InputError("--data-dir is missing: name a folder of bars (sweepd data download makes one), or use --demo")
     # Without --storage: a reader of the database may not know the password in its URL.
-    recorded = {k: str(v) if isinstance(v, Path) else v for k, v in flags.items() if k != "storage"}
-    handle, experiment = open_study(storage, name, request, device, flags["runs_dir"], recorded, say)
+    to_record = {k: str(v) if isinstance(v, Path) else v for k, v in flags.items() if k != "storage"}
+    handle, experiment = open_study(storage, name, request, device, flags["runs_dir"], to_record, say)
     _describe(handle, experiment, say)
     looks = None if count_looks is None else count_looks(handle)
     say(f"  gate: {sentence(study_outlook(handle, flags['n_trials']), looks)}")
@@ -141,7 +143,8 @@ def _train(
 
 
 def _recorded(flags: dict[str, Any], name: str) -> dict[str, Any]:
-    """--env, --algo and --n-trials of an existing study, so that its name alone suffices to join it.
+    """--env, --algo and --n-trials of an existing study: its name alone suffices to join it, and it keeps its number of
+    trials.
 
     Empty where there is none, and where the database cannot be used: that is said when it is opened for training.
     """

@@ -118,16 +118,22 @@ def test_numbers_that_no_game_can_have_are_refused(refuse: Refuse, flag: str, nu
     assert f"{flag} {number}" in refuse("train", "--env", "cartpole", "--study-name", "c", flag, number)
 
 
-def test_a_study_of_a_game_is_joined_by_its_name_alone(market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def joined(market: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The total of each worker that is started from the market's folder; none of them trains."""
     monkeypatch.chdir(market)
-    joined: list[int] = []
+    totals: list[int] = []
 
     def work(handle: StudyHandle, _experiment: object, options: WorkerOptions, *_: object) -> bool:
-        joined.append(options.total)
+        totals.append(options.total)
         handle.storage.set_study_user_attr(handle.study_id, TOTAL_KEY, options.total)
         return True
 
     monkeypatch.setattr(actions, "work", work)
+    return totals
+
+
+def test_a_study_of_a_game_is_joined_by_its_name_alone(joined: list[int]) -> None:
     words = ["--budget", "192", "--rungs", "3", "--horizon", "16", "--n-envs", "2", "--threads", "1", "--gpu", "cpu"]
     for more in (["--env", "cartpole", "--algo", "d3qn", *words], ["--n-trials", "80"], []):
         CliRunner().invoke(search_app(), ["train", "--study-name", "c", *more], catch_exceptions=False)
@@ -136,6 +142,14 @@ def test_a_study_of_a_game_is_joined_by_its_name_alone(market: Path, monkeypatch
     assert isinstance(other.exception, InputError)
     misplaced = CliRunner().invoke(search_app(), ["train", "--study-name", "c", "--fee", "0.1"])
     assert "--fee is for --env crypto, and --env is cartpole" in str(misplaced.exception)
+
+
+def test_a_study_joined_by_its_default_name_keeps_its_number_of_trials(joined: list[int]) -> None:
+    words = ["--env", "cartpole", "--budget", "192", "--rungs", "3", "--horizon", "16", "--n-envs", "2"]
+    words += ["--threads", "1", "--gpu", "cpu"]
+    for more in (["--n-trials", "8"], [], ["--n-trials", "9"], ["--algo", "d3qn"], []):
+        CliRunner().invoke(search_app(), ["train", *words, *more], catch_exceptions=False)
+    assert joined == [8, 8, 9, 40, 9]  # another algorithm is another study
 
 
 def test_without_data_a_new_study_is_refused(refuse: Refuse) -> None:
