@@ -268,13 +268,14 @@ class Trainer:
 
     def _keep_if_due(self, take: Callable[[], None] = lambda: None) -> None:
         """Have checkpoints written of the trials in training, if they are due. take: updates the trials' members."""
-        if self.keep is None or not self.pace.due():
+        trainings = [training for training in self._in_training if not training.fault]
+        if self.keep is None or not trainings or not self.pace.due():
             return
         self.pace.begun()
         began = time.perf_counter()
         take()
         self._count_seconds()
-        self.keep([training for training in self._in_training if not training.fault])
+        self.keep(trainings)
         self.pace.spent(time.perf_counter() - began)
 
     # -- evaluation

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from agents.policy import load_members
 from envs.crypto.bars import Bars
 from envs.errors import InputError, RunError
+from optimize.pace import CheckpointPace
 from optimize.run import run
 from optimize.trial_batch import Interrupted, Trainer
 from tests.optimize.conftest import search_app
@@ -121,6 +122,14 @@ def test_divergence_is_a_fault_of_the_run(bars: Bars, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Trainer, "advance", broken)
     with pytest.raises(RunError, match="diverged"):
         run(CONFIG, bars=bars)
+
+
+def test_a_run_that_diverged_is_a_fault_where_a_checkpoint_is_due(
+    bars: Bars, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CheckpointPace, "due", lambda _: True)
+    with pytest.raises(RunError, match="diverged"):
+        run({**with_train(out=str(tmp_path / "out")), "ppo": {"learning_rate": 1e38}}, bars=bars)
 
 
 def test_the_command_runs_a_file(market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
