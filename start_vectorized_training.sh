@@ -28,7 +28,7 @@ venv=${SWEEPD_VENV:-$root/.venv}
 say() { printf 'sweepd: %s\n' "$*"; }
 refuse() { say "$*" >&2; exit 2; }
 
-# The same URLs as envs/database_url.py finds: scheme://user:password@host, or a parameter ?password=.
+# The same URLs as envs/support/database_url.py finds: scheme://user:password@host, or a parameter ?password=.
 has_password() ( # a subshell: nocasematch ends with it
     after_user='://[^:/@[:space:]]*:[^[:space:]]*@' parameter='[?&](password|passwd|pwd|sslpassword)='
     shopt -s nocasematch

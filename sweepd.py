@@ -24,18 +24,18 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from deploy.commands import count_looks, deploy_commands
+from deploy.cli.commands import count_looks, deploy_commands
 from deploy.dashboard.command import dashboard_command
 from deploy.dashboard.source import Search
-from envs.commands import data_app
+from envs.crypto.commands import data_app
 from envs.crypto.timeframe import bar_seconds
-from envs.database_url import STORAGE_VARIABLE, hide_password
-from envs.errors import InputError, RunError, TryAgainLater
 from envs.external.guard import untagged
-from envs.terminal import Terminal
-from optimize.commands import search_commands
-from optimize.spec import CryptoSpec
-from optimize.study import StudyHandle
+from envs.support.database_url import STORAGE_VARIABLE, hide_password
+from envs.support.errors import InputError, RunError, TryAgainLater
+from envs.support.terminal import Terminal
+from optimize.cli.commands import search_commands
+from optimize.study.spec import CryptoSpec
+from optimize.study.study import StudyHandle
 
 
 def promote_best(handle: StudyHandle, console: Console) -> None:
@@ -126,7 +126,7 @@ def watch_studies(
     study_name: str | None, storage: str | None, runs_dir: Path | None, registry: tuple[Path, str | None]
 ) -> Search:
     """What the dashboard shows of the search. registry: where looks are counted."""
-    from optimize.progress import StudyWatch  # imports Optuna's storages, which other commands don't need
+    from optimize.cli.progress import StudyWatch  # imports Optuna's storages, which other commands don't need
 
     return StudyWatch(study_name, storage, runs_dir, functools.partial(looks_so_far, registry=registry))
 

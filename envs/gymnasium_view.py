@@ -1,7 +1,7 @@
 """The environments as Gymnasium knows them: a `VectorEnv` view of any `VecEnv`, and a single environment for
 `gymnasium.make`.
 
-Thirty lines register an environment of one's own: subclass `envs.vec_env.VecEnv` and hand an instance to
+Thirty lines register an environment of one's own: subclass `envs.core.vec_env.VecEnv` and hand an instance to
 `GymnasiumVectorView`, or one with `num_envs` 1 to `GymnasiumView`.
 """
 
@@ -18,7 +18,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from envs.vec_env import VecEnv
+from envs.core.vec_env import VecEnv
 
 if TYPE_CHECKING:
     from envs.crypto.market import Market
@@ -186,10 +186,10 @@ def make_bucket_brigade(
 ) -> gymnasium.Env[Any, Any]:
     """One seat of a game of Bucket Brigade, whose other seats a baseline player has.
 
-    params: fields of `BucketParams`, changes to the scenario. The rest as of `envs.games.bucket_views.BucketSeat`.
+    params: fields of `BucketParams`, changes to the scenario. The rest as of `envs.games.bucket_brigade.views.BucketSeat`.
     """
-    from envs.games.bucket_scenarios import scenario as params_of
-    from envs.games.bucket_views import BucketSeat
+    from envs.games.bucket_brigade.scenarios import scenario as params_of
+    from envs.games.bucket_brigade.views import BucketSeat
 
     chosen = params_of(scenario, **params)
     return BucketSeat(chosen, seat=seat, company=company, scaled=scaled, render_mode=render_mode)
@@ -202,8 +202,8 @@ def make_bucket_brigade_vec(
 
     num_envs: seats in all, a multiple of the number of agents. params: fields of `BucketParams`.
     """
-    from envs.games.bucket_brigade import BucketBrigade
-    from envs.games.bucket_scenarios import scenario as params_of
+    from envs.games.bucket_brigade.game import BucketBrigade
+    from envs.games.bucket_brigade.scenarios import scenario as params_of
 
     return GymnasiumVectorView(BucketBrigade(params_of(scenario, **params), num_envs, scaled=scaled))
 

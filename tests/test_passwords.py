@@ -15,14 +15,15 @@ from typer.testing import CliRunner
 import sweepd
 from envs.crypto.bars import write_bars
 from envs.crypto.demo_market import make_planted_market
-from envs.database_url import has_password, hide_password, remove_password, without_passwords
-from envs.errors import InputError, RunError
-from envs.logs import LogConsole
-from optimize import launch, stopping
-from optimize.progress import StudyWatch
-from optimize.stopping import Life
-from optimize.storage import open_storage, storage_url
-from optimize.study import FLAGS_KEY, StudyHandle
+from envs.support.database_url import has_password, hide_password, remove_password, without_passwords
+from envs.support.errors import InputError, RunError
+from envs.support.logs import LogConsole
+from optimize.cli import launch
+from optimize.cli.progress import StudyWatch
+from optimize.study.storage import open_storage, storage_url
+from optimize.study.study import FLAGS_KEY, StudyHandle
+from optimize.worker import stopping
+from optimize.worker.stopping import Life
 from tests.optimize.conftest import SPACE, TRAIN, search_app
 
 SECRET = "hunter2"
@@ -137,7 +138,7 @@ def test_a_service_takes_no_password_and_says_where_to_put_the_storage(
         assert "PGPASSWORD" in str(refused.exception)
         assert SECRET not in str(refused.exception) + refused.output
     monkeypatch.setenv("SWEEPD_STORAGE", f"postgresql://u:{SECRET}@h/d")
-    monkeypatch.setattr("optimize.service_commands.install", lambda _: None)
+    monkeypatch.setattr("optimize.cli.service_commands.install", lambda _: None)
     done = CliRunner().invoke(search_app(), [w for w in install if w not in ("--dry-run", "--storage")])
     assert "does not see this shell's SWEEPD_STORAGE" in done.output
     assert SECRET not in done.output
@@ -151,7 +152,7 @@ def test_a_recorded_password_is_removed_when_the_database_is_opened_for_writing(
     monkeypatch.chdir(tmp_path)
     write_bars(make_planted_market(3, assets=2, bars=700), Path("bars"))
     Path("tiny.toml").write_text(SPACE)
-    monkeypatch.setattr("optimize.actions.work", lambda *_: None)
+    monkeypatch.setattr("optimize.cli.actions.work", lambda *_: None)
     for name in ("s", "other"):
         CliRunner().invoke(search_app(), ["train", *TRAIN, "--study-name", name], catch_exceptions=False)
     storage = open_storage(storage_url(None, Path("runs")))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from envs.database_url import has_password
-from envs.supervisor import Supervisor
+from envs.support.database_url import has_password
+from envs.support.supervisor import Supervisor
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "start_vectorized_training.sh"

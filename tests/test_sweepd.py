@@ -17,17 +17,17 @@ from rich.console import Console
 from rich.table import Table
 
 import sweepd
-from deploy.candidates import open_study
-from deploy.commands import count_looks
-from deploy.promote import Promoter
-from deploy.registry import Registry
+from deploy.cli.commands import count_looks
+from deploy.market.candidates import open_study
+from deploy.market.promote import Promoter
+from deploy.registry.registry import Registry
 from envs.crypto.selection import TrialReturns
-from envs.errors import InputError, RunError
-from envs.logs import LogConsole
-from optimize.outlook import study_outlook
-from optimize.spec import CryptoSpec, GameSpec
+from envs.support.errors import InputError, RunError
+from envs.support.logs import LogConsole
+from optimize.cli.outlook import study_outlook
+from optimize.study.spec import CryptoSpec, GameSpec
 from tests.deploy.builders import FakeStudy
-from tests.optimize.test_outlook import spec
+from tests.optimize.cli.test_outlook import spec
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 
-from deploy.bundle_files import finite
+from deploy.cli.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
 from deploy.dashboard.source import OpenSearch, PaperSource, Search
 from deploy.dashboard.terminal import age_line, slot_screen, slots_table
-from deploy.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
-from envs.database_url import STORAGE_VARIABLE, warn_of_password
-from envs.errors import InputError
-from envs.terminal import Terminal
+from deploy.registry.bundle_files import finite
+from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
+from envs.support.errors import InputError
+from envs.support.terminal import Terminal
 
 EVERY = 2.0  # seconds between two looks of a terminal
 WIDTH = 160  # columns if the output is no terminal

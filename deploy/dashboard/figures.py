@@ -7,7 +7,7 @@ from typing import Any
 
 from deploy.dashboard.series import Curve
 from deploy.dashboard.view import EQUAL_WEIGHT, SlotView
-from deploy.findings import short
+from deploy.promotion.findings import short
 
 Figure = dict[str, Any]
 RIVALS, HELD = 4, 4  # tones of challengers and of held tickers; the fifth looks like the first, dashed otherwise

@@ -10,9 +10,9 @@ from typing import Literal
 import psutil
 
 from deploy.dashboard.words import seconds_of, span
-from deploy.findings import SYNTHETIC
-from deploy.live.store import Trader
-from deploy.live.venue_accounts import SILENT_SECONDS
+from deploy.promotion.findings import SYNTHETIC
+from deploy.trading.live.store import Trader
+from deploy.trading.live.venue_accounts import SILENT_SECONDS
 from envs.crypto.timeframe import bar_seconds
 
 QUIET_SECONDS = 15.0  # without a beat before its pid is looked up: a beat proves more than a pid

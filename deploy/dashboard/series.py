@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.flows import growth
-from deploy.live.store import Lane, LaneColumns, TraderStore
+from deploy.trading.flows import growth
+from deploy.trading.live.store import Lane, LaneColumns, TraderStore
 from envs.crypto import metrics
 from envs.crypto.timeframe import bars_per_year
 

@@ -9,8 +9,8 @@ from typing import Any
 import typer
 
 from deploy.dashboard.source import PaperSource, Search
-from envs.errors import InputError, RunError
-from envs.invocation import install_extra
+from envs.support.errors import InputError, RunError
+from envs.support.invocation import install_extra
 
 
 def serve(paper: PaperSource, search: Search, port: int, path: str) -> None:

@@ -13,9 +13,9 @@ from rich.console import RenderableType
 from deploy.dashboard.health import Health, health
 from deploy.dashboard.series import SeriesCache
 from deploy.dashboard.view import SlotView, slot_names, slot_view
-from deploy.live.store import TraderStore
-from deploy.registry import Registry
-from envs.errors import InputError
+from deploy.registry.registry import Registry
+from deploy.trading.live.store import TraderStore
+from envs.support.errors import InputError
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

@@ -11,8 +11,8 @@ from rich.text import Text
 from deploy.dashboard.health import Health
 from deploy.dashboard.view import Holdings, LaneView, OrderView, SlotView, Verdict
 from deploy.dashboard.words import counted, figure, minute, moment, money, percent, price, ratio, share, span, units
-from deploy.findings import short
-from envs.sparkline import sparkline
+from deploy.promotion.findings import short
+from envs.support.sparkline import sparkline
 
 STYLES = {"good": "green", "warning": "yellow", "bad": "bold red", "none": "dim"}
 SHOWN_ORDERS, SHOWN_EVENTS = 8, 6

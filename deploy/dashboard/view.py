@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from deploy.cli.registry_view import last_move, state_of
 from deploy.dashboard.health import Health, health
 from deploy.dashboard.series import Curve, Series, SeriesCache, curves
 from deploy.dashboard.words import figure, percent, share
-from deploy.live.store import ACCOUNT, LaneBar, OrderLine, Trader, TraderEvent, TraderStore
-from deploy.registry import Event, Registry, Version
-from deploy.registry_view import last_move, state_of
+from deploy.registry.registry import Event, Registry, Version
+from deploy.trading.live.store import ACCOUNT, LaneBar, OrderLine, Trader, TraderEvent, TraderStore
 from envs.crypto.timeframe import DAY
 
 MOST_POINTS = 600  # of a lane in a picture
@@ -268,7 +268,7 @@ def lane_view(series: Series, timeframe: str) -> LaneView:
 
 
 def verdict(found: object) -> Verdict | None:
-    """What the monitor left in the trader's row (`deploy.live.monitor.Finding`, or anything); None for nothing."""
+    """What the monitor left in the trader's row (`deploy.trading.live.monitor.Finding`, or anything); None for nothing."""
     if not isinstance(found, Mapping) or not found:
         return None
     said = str(found.get("verdict", "unknown"))

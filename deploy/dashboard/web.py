@@ -22,8 +22,8 @@ from werkzeug.wrappers import Request, Response
 from deploy.dashboard import words
 from deploy.dashboard.figures import best_figure, equity_figure, lane_tones, rate_figure
 from deploy.dashboard.source import PaperSource, Search
-from deploy.findings import short
-from envs.errors import InputError, RunError
+from deploy.promotion.findings import short
+from envs.support.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from deploy.bundle_files import MEMBERS_FILE, Registered, StoredBundle, check_file, new_bundle
 from deploy.games.manifest import FORMAT, GameManifest, GameOriginPart
 from deploy.games.player import Player, read_player
-from envs.errors import InputError
+from deploy.registry.bundle_files import MEMBERS_FILE, Registered, StoredBundle, check_file, new_bundle
 from envs.games.registry import Game, get_game
+from envs.support.errors import InputError
 
 
 @dataclass(frozen=True)

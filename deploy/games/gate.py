@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deploy.games.panel import Interval, Opponent, Panel
-from deploy.rules import Measured, Rule
+from deploy.promotion.rules import Measured, Rule
 
 SEARCH, PANEL = "search", "panel"
 MAJORITY = 0.5

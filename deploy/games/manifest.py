@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from deploy.bundle_files import MEMBERS_FILE, AnyManifest, Part
+from deploy.registry.bundle_files import MEMBERS_FILE, AnyManifest, Part
 
 FORMAT: Final = "sweepd-game"
 Scalars = dict[str, bool | int | float | str | None]

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deploy.bootstrap import gate_level
 from deploy.games.player import Act, Player
+from deploy.promotion.bootstrap import gate_level
+from envs.core.streams import derive_seed
 from envs.games.play import Episodes, play_episodes, random_actions
 from envs.games.registry import Game, GameEnv
-from envs.streams import derive_seed
 
 Floats = NDArray[np.float64]
 DRAWS, CHUNK = 20_000, 2_000_000  # of the bootstrap; numbers drawn at once

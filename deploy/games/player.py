@@ -10,12 +10,12 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from agents.policy import FrozenPolicy
-from deploy.bundle_files import MEMBERS_FILE, read_members
-from envs.errors import InputError
-from envs.games.bucket_brigade import BucketBrigade
-from envs.games.bucket_players import Brigade, Theta, heuristic
+from agents.policy.frozen import FrozenPolicy
+from deploy.registry.bundle_files import MEMBERS_FILE, read_members
+from envs.games.bucket_brigade.game import BucketBrigade
+from envs.games.bucket_brigade.players import Brigade, Theta, heuristic
 from envs.games.registry import GameEnv
+from envs.support.errors import InputError
 
 Act = Callable[[Tensor], Tensor]
 

@@ -11,14 +11,12 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from deploy.bundle_files import finite
-from deploy.bundles import player
 from deploy.games.bundle import GameBundle, game_key
 from deploy.games.gate import DEFAULT_RULES, PANEL, SEARCH, Evidence, shown
 from deploy.games.panel import Opponent, Panel, Rules, judge_panel, panel_seed
 from deploy.games.panel import compare as compare_players
 from deploy.games.study import Candidate, GameStudy, build_bundle, read_candidate, same_game
-from deploy.promotion import (
+from deploy.promotion.promotion import (
     CHAMPION_ALREADY,
     NO_LOOK_SPENT,
     AnyPromotion,
@@ -27,9 +25,11 @@ from deploy.promotion import (
     Settled,
     ask_in_turn,
 )
-from deploy.registry import Registry
-from deploy.rules import Finding, Rule, judge, not_asked, passed
-from envs.errors import InputError
+from deploy.promotion.rules import Finding, Rule, judge, not_asked, passed
+from deploy.registry.bundle_files import finite
+from deploy.registry.bundles import player
+from deploy.registry.registry import Registry
+from envs.support.errors import InputError
 
 GAMES = 100  # of a panel
 

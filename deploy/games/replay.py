@@ -17,12 +17,12 @@ from rich.live import Live
 from rich.text import Text
 
 from deploy.games.bundle import GameBundle
-from deploy.studies import FoundStudy, attach
-from envs.errors import InputError
-from envs.files import write_atomic
+from deploy.promotion.studies import FoundStudy, attach
+from envs.core.streams import derive_seed
 from envs.games.render import Renderer, showing
-from envs.invocation import install_extra
-from envs.streams import derive_seed
+from envs.support.errors import InputError
+from envs.support.files import write_atomic
+from envs.support.invocation import install_extra
 
 MOST_FRAMES = 2_000  # of an animation
 GIF_FPS = 25.0  # more makes the file larger, and not all programs show them

@@ -9,12 +9,12 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from deploy.findings import findings_page
 from deploy.games.gate import MAJORITY
 from deploy.games.panel import Opponent, Panel
 from deploy.games.promote import Judged, Promotion
 from deploy.games.study import GameStudy, plain
-from envs.files import write_atomic
+from deploy.promotion.findings import findings_page
+from envs.support.files import write_atomic
 
 OWN, OTHER, CHAMPION = "#1f5fa8", "#8a8a8a", "#2a9d5c"
 HEADLINES = {

@@ -9,14 +9,14 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from agents.algorithms import get_algorithm
-from deploy.bundle_files import MEMBERS_FILE, describe_files, finite
+from agents.algorithms.table import get_algorithm
 from deploy.games.bundle import GameBundle, make_game_bundle
 from deploy.games.manifest import GameManifest, GameOriginPart, GamePart, PlayerPart
 from deploy.games.player import read_player, single_file, split_members
-from deploy.studies import Described, FoundStudy, scored_weights
-from envs.errors import InputError
+from deploy.promotion.studies import Described, FoundStudy, scored_weights
+from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite
 from envs.games.registry import Game, get_game
+from envs.support.errors import InputError
 
 
 class GameSpec(Described):

@@ -7,7 +7,7 @@ from typing import Any
 
 from deploy.games.bundle import GameBundle
 from deploy.games.panel import Rules
-from envs.errors import InputError
+from envs.support.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from deploy.findings import findings_table, stage_text
 from deploy.games.bundle import GameBundle
 from deploy.games.gate import PANEL, SEARCH
 from deploy.games.promote import Judged, Promotion, described
 from deploy.games.study import plain
-from deploy.views import bundle_panel, columns, identity_table, verdict_panel
+from deploy.promotion.findings import findings_table, stage_text
+from deploy.promotion.views import bundle_panel, columns, identity_table, verdict_panel
 
 SHOWN_CANDIDATES = 8
 

@@ -20,8 +20,8 @@ import pyarrow.feather
 import pyarrow.parquet
 
 from envs.crypto.timeframe import SECONDS, bar_seconds
-from envs.errors import InputError
-from envs.files import write_atomic
+from envs.support.errors import InputError
+from envs.support.files import write_atomic
 
 PRICES = ("open", "high", "low", "close")
 COLUMNS = ("date", *PRICES, "volume")

@@ -24,7 +24,7 @@ from envs.crypto.bar_files import (
     write_file,
 )
 from envs.crypto.timeframe import bar_seconds
-from envs.errors import InputError
+from envs.support.errors import InputError
 
 MAX_HOLE_SHARE = 0.02
 

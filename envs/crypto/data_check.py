@@ -13,7 +13,7 @@ import numpy as np
 from envs.crypto.bar_files import TickerBars, files_of, find_files, problems, read_bars, resolve_tickers
 from envs.crypto.bars import MAX_HOLE_SHARE, Bars, align, hole_problems, problems_together
 from envs.crypto.timeframe import bar_seconds
-from envs.errors import InputError
+from envs.support.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from envs.crypto.bars import Bars
 from envs.crypto.timeframe import bar_seconds
-from envs.errors import InputError
+from envs.support.errors import InputError
 
 Array = NDArray[np.float64]
 

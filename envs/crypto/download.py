@@ -12,7 +12,7 @@ import numpy as np
 from envs.crypto.bar_files import TickerBars, file_name, find_files, problems, read_bars, stamp, write_file
 from envs.crypto.sources import Source
 from envs.crypto.timeframe import bar_seconds
-from envs.errors import InputError, RunError
+from envs.support.errors import InputError, RunError
 
 SETTLE_SECONDS = 30  # a bar counts as closed this long after its end: late trades, and clocks that differ
 SAVE_EVERY = 100_000  # bars kept in memory at most before the file is written

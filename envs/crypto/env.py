@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from envs.core.faults import FaultLatch
+from envs.core.vec_env import Step, VecEnv
 from envs.crypto.episodes import Episodes, Window
 from envs.crypto.ledger import Ledger, Rules, filled
 from envs.crypto.market import Market
@@ -20,9 +22,7 @@ from envs.crypto.params import EnvParams, resolve_episode_bars
 from envs.crypto.portfolio import Portfolio, to_portfolio
 from envs.crypto.reward import Reward
 from envs.crypto.timeframe import bars_per_week
-from envs.errors import InputError
-from envs.faults import FaultLatch
-from envs.vec_env import Step, VecEnv
+from envs.support.errors import InputError
 
 
 class Account(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.streams import Streams
+from envs.core.streams import Streams
 
 Window = tuple[int, int]
 

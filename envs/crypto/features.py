@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from envs.crypto.bars import Bars
 from envs.crypto.timeframe import bar_seconds
-from envs.errors import InputError
+from envs.support.errors import InputError
 
 BLOCK = 256
 MEMORY = 2 * BLOCK

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from envs.crypto.params import Instruments
-from envs.errors import InputError
+from envs.support.errors import InputError
 
 if TYPE_CHECKING:
     from envs.crypto.bars import Bars

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
-from envs.errors import InputError
+from envs.support.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Deflation:
     rest is about: moments of its excess returns; variance and correlation over the trials; luck: SR0, per bar.
     trials, effective: N and N_eff. needed: the Sharpe ratio per bar at which DSR would be .95 with the skewness and
     kurtosis of these returns; record: bars needed at the present one. diversification: what the luck of one trial is
-    multiplied by (see `deploy.backtests.Combination`).
+    multiplied by (see `deploy.market.backtests.Combination`).
     """
 
     by_path: tuple[float, ...]

@@ -13,8 +13,8 @@ import numpy as np
 import requests
 
 from envs.crypto.timeframe import bar_seconds
-from envs.errors import InputError, RunError
-from envs.invocation import install_extra
+from envs.support.errors import InputError, RunError
+from envs.support.invocation import install_extra
 
 ALPACA_URL = "https://data.alpaca.markets"
 ATTEMPTS = 7

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.crypto.timeframe import bars_per_day, bars_per_week
-from envs.errors import InputError
+from envs.support.errors import InputError
 
 Window = tuple[int, int]
 SCHEMES = ("cpcv", "kfold", "walk-forward", "single")

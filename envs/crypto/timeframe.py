@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envs.errors import InputError
+from envs.support.errors import InputError
 
 SECONDS: dict[str, int] = {
     "1m": 60, "3m": 180, "5m": 300, "15m": 900, "30m": 1800,

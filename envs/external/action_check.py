@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.errors import RunError
 from envs.external.actions import ActionLayout
 from envs.external.masks import Masks
+from envs.support.errors import RunError
 
 
 @dataclass(frozen=True)

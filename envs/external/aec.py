@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from envs.errors import InputError
+from envs.support.errors import InputError
 
 
 def is_aec(env: Any) -> bool:

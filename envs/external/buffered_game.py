@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from envs.errors import InputError
 from envs.external.actions import ActionLayout
 from envs.external.buffers import Buffers
 from envs.external.observations import ObservationLayout
 from envs.external.sources import Source
+from envs.support.errors import InputError
 
 
 class BufferedGame:

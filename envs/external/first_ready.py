@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.errors import InputError, RunError
+from envs.core.sizing import cpu_count
 from envs.external.buffers import Memory
 from envs.external.driver import Worker, WorkerFailure, close_all, unsendable
 from envs.external.hosted import split
 from envs.external.sources import Source, describe
 from envs.external.worker import ASKED, CALLED, DONE, Setup, records
-from envs.sizing import cpu_count
+from envs.support.errors import InputError, RunError
 
 
 class Ready(NamedTuple):

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from envs.errors import InputError, RunError
 from envs.external import handoff
 from envs.external.buffers import Memory
 from envs.external.driver import Worker, WorkerFailure, close_all, unsendable
@@ -23,6 +22,7 @@ from envs.external.guard import guarded
 from envs.external.share import EnvFailure, Share, make_share
 from envs.external.sources import Description, Source, describe
 from envs.external.worker import Setup
+from envs.support.errors import InputError, RunError
 
 SPIN = 200e-6  # seconds that driver and workers look for each other's word before they sleep
 

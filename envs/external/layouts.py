@@ -17,14 +17,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from envs.errors import InputError
+from envs.core.sizing import cpu_count, processor_name
 from envs.external.action_check import ActionCheck
 from envs.external.driver import unsendable
 from envs.external.hosted import HostedEnvs, Layout, split
 from envs.external.masks import masks_of
 from envs.external.sources import Description, Source, describe
-from envs.remembered import MachineFile, cache_dir
-from envs.sizing import cpu_count, processor_name
+from envs.support.errors import InputError
+from envs.support.remembered import MachineFile, cache_dir
 
 GAIN = 1.1  # workers must be faster by this factor to be worth it
 QUICK = 150e-6  # seconds: a step of all environments that takes no longer isn't worth sharing

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from envs.core.mask_faults import MaskLatch
 from envs.external.hosted import HostedEnvs
-from envs.mask_faults import MaskLatch
 
 _SHOWN = 8  # numbers of an observation that a message about a row has
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envs.errors import InputError
 from envs.external.sources import FactorySource, GymSource, Source, spec_of
-from envs.plugins import find, load
+from envs.support.errors import InputError
+from envs.support.plugins import find, load
 
 GYM, VECTOR, PETTINGZOO = "gym:", "vector:", "pettingzoo:"
 PREFIXES = (GYM, VECTOR, PETTINGZOO)

@@ -18,8 +18,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envs.errors import InputError
 from envs.external.actions import ActionLayout
+from envs.support.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor

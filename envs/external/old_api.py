@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium
 
-from envs.errors import InputError
+from envs.support.errors import InputError
 
 _ADVICE = (
     "return what Gymnasium defines (an ended episode is terminated, one cut off by a limit of steps is truncated), or "

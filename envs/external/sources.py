@@ -11,13 +11,13 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from envs.errors import InputError
 from envs.external.actions import ActionLayout
 from envs.external.aec import ParallelFromAec, is_aec
 from envs.external.info_mask import InfoMask, tells
 from envs.external.observations import ObservationLayout
 from envs.external.old_api import first_info
-from envs.plugins import load
+from envs.support.errors import InputError
+from envs.support.plugins import load
 
 Space = gymnasium.spaces.Space[Any]
 SINGLE, PARALLEL, VECTOR, BUFFERED = "gymnasium.Env", "parallel", "gymnasium.vector.VectorEnv", "buffered"

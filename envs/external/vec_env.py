@@ -12,15 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.errors import InputError
+from envs.core.streams import Streams
+from envs.core.vec_env import Step, VecEnv
 from envs.external.action_check import ActionCheck
 from envs.external.episode_log import Snapshot
 from envs.external.hosted import HostedEnvs, Layout
 from envs.external.layouts import choose_layout
 from envs.external.masks import masks_of
 from envs.external.sources import MASKED, FactorySource, GymSource, Source, describe
-from envs.streams import Streams
-from envs.vec_env import Step, VecEnv
+from envs.support.errors import InputError
 
 ENDLESS = 100_000  # `max_step` where nothing limits an episode
 

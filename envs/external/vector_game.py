@@ -8,11 +8,11 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from envs.errors import InputError
 from envs.external.actions import ActionLayout
 from envs.external.buffers import Buffers
 from envs.external.observations import ObservationLayout
 from envs.external.sources import autoreset_mode
+from envs.support.errors import InputError
 
 
 class VectorGame:

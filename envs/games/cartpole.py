@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.errors import InputError
-from envs.faults import ChoiceLatch
-from envs.streams import Streams
-from envs.vec_env import Step, VecEnv
+from envs.core.faults import ChoiceLatch
+from envs.core.streams import Streams
+from envs.core.vec_env import Step, VecEnv
+from envs.support.errors import InputError
 
 _AHEAD = 64  # steps for which a member's starts are drawn where nobody called `draw`
 

@@ -12,23 +12,23 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from envs.errors import InputError
+from envs.core.streams import derive_seed
+from envs.core.vec_env import Step, VecEnv
 from envs.external.named import PREFIXES, named_env
 from envs.external.sources import PARALLEL, Description, describe
 from envs.external.vec_env import ExternalVecEnv
-from envs.games.bucket_brigade import BucketBrigade
-from envs.games.bucket_observation import BucketObservation
-from envs.games.bucket_players import PLAYERS, Brigade
-from envs.games.bucket_scenarios import SCENARIOS, BucketParams
-from envs.games.bucket_scenarios import scenario as scenario_params
+from envs.games.bucket_brigade.game import BucketBrigade
+from envs.games.bucket_brigade.observation import BucketObservation
+from envs.games.bucket_brigade.players import PLAYERS, Brigade
+from envs.games.bucket_brigade.scenarios import SCENARIOS, BucketParams
+from envs.games.bucket_brigade.scenarios import scenario as scenario_params
 from envs.games.cartpole import CartPole, CartPoleParams
-from envs.plugins import find
-from envs.streams import derive_seed
-from envs.vec_env import Step, VecEnv
+from envs.support.errors import InputError
+from envs.support.plugins import find
 
 
 class GameEnv(Protocol):
-    """A `envs.vec_env.VecEnv` whose slots take one member after the other.
+    """A `envs.core.vec_env.VecEnv` whose slots take one member after the other.
 
     reward_unit: what a reward of 1 stands for in the game's own score, for environments that scale what is learned
     from.

@@ -14,13 +14,13 @@ from typing import Any, Protocol, cast
 import gymnasium
 from PIL import Image, ImageDraw, ImageFont
 
-from envs.errors import InputError
+from envs.core.vec_env import VecEnv
 from envs.external.sources import spec_of
 from envs.external.vec_env import ExternalVecEnv
-from envs.games.bucket_brigade import BucketBrigade
-from envs.games.bucket_render import Scene, as_frame, as_text, scene
+from envs.games.bucket_brigade.game import BucketBrigade
+from envs.games.bucket_brigade.render import Scene, as_frame, as_text, scene
 from envs.games.registry import Game, GameEnv
-from envs.vec_env import VecEnv
+from envs.support.errors import InputError
 
 WIDTH, HEIGHT = 480, 320  # of our pictures; whole blocks of 16, as video wants them
 SHARPER = 3  # drawn so many times as large, for smooth edges
@@ -105,7 +105,7 @@ class CartPoleRenderer:
 
 
 class BucketRenderer:
-    """Nights of Bucket Brigade: see `envs.games.bucket_render`. The caption stands above the text alone."""
+    """Nights of Bucket Brigade: see `envs.games.bucket_brigade.render`. The caption stands above the text alone."""
 
     fps = 2.0
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from envs.errors import InputError
 from envs.games.play import random_actions
 from envs.games.registry import GameEnv
+from envs.support.errors import InputError
 
 STEPS = 256  # of random play, in every environment
 SECONDS = 5.0  # of random play, unless a number of steps is given

@@ -14,11 +14,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from envs.errors import InputError
-from envs.faults import ChoiceLatch, FaultLatch
+from envs.core.faults import ChoiceLatch, FaultLatch
+from envs.core.streams import Streams
+from envs.core.vec_env import Step, VecEnv
 from envs.games.registry import Game, GameEnv
-from envs.streams import Streams
-from envs.vec_env import Step, VecEnv
+from envs.support.errors import InputError
 
 State = dict[str, Tensor]
 

@@ -21,7 +21,7 @@ from machine import machine, machine_line
 from studies import study_in
 
 from envs.crypto.demo_market import make_demo_market
-from envs.files import write_atomic
+from envs.support.files import write_atomic
 
 
 def main(argv: list[str]) -> None:

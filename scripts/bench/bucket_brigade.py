@@ -28,12 +28,12 @@ import numpy as np
 import torch
 from machine import machine, machine_line
 
-from envs.files import write_atomic
-from envs.games.bucket_brigade import BucketBrigade
-from envs.games.bucket_players import Brigade
-from envs.games.bucket_scenarios import scenario
+from envs.core.sizing import cpu_count
+from envs.games.bucket_brigade.game import BucketBrigade
+from envs.games.bucket_brigade.players import Brigade
+from envs.games.bucket_brigade.scenarios import scenario
 from envs.games.play import Episodes, play_episodes
-from envs.sizing import cpu_count
+from envs.support.files import write_atomic
 
 GOAL = 50_000
 SIZES = (64, 512, 2048, 8192, 32768)

@@ -30,18 +30,18 @@ import torch
 from machine import machine, machine_line
 from torch import Tensor
 
-from agents.league import Players, frozen_players
-from agents.policy import Member
-from agents.ppo import PPO, PPOParams, Shape
-from envs.files import write_atomic
-from envs.games.bucket_brigade import BucketBrigade
-from envs.games.bucket_observation import BucketObservation
-from envs.games.bucket_players import ARCHETYPES, PLAYERS, Brigade, Theta, heuristic
-from envs.games.bucket_scenarios import SCENARIOS, BucketParams, scenario
+from agents.algorithms.ppo import PPO, PPOParams, Shape
+from agents.policy.frozen import Member
+from agents.policy.league import Players, frozen_players
+from envs.core.streams import derive_seed
+from envs.core.vec_env import Step
+from envs.games.bucket_brigade.game import BucketBrigade
+from envs.games.bucket_brigade.observation import BucketObservation
+from envs.games.bucket_brigade.players import ARCHETYPES, PLAYERS, Brigade, Theta, heuristic
+from envs.games.bucket_brigade.scenarios import SCENARIOS, BucketParams, scenario
 from envs.games.play import play_episodes
-from envs.streams import derive_seed
-from envs.vec_env import Step
-from optimize.search_space import Settings, Subject, load_space
+from envs.support.files import write_atomic
+from optimize.study.search_space import Settings, Subject, load_space
 
 POPULATION = 8  # of CMA-ES
 CHOOSING = 500  # games by which the best member is chosen; four times as many for the evolved heuristic

@@ -26,8 +26,8 @@ from machine import machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from envs.files import write_atomic
-from optimize.storage import storage_url
+from envs.support.files import write_atomic
+from optimize.study.storage import storage_url
 from tests.chaos.harness import prepare, run_chaos, run_evictions
 from tests.postgres_server import PostgresServer
 

@@ -3,7 +3,7 @@
 On each of Haswell, EPYC and Skylake-Client (all with AVX2, none with AVX-512) it looks at
 
     products   small batched products, as the networks of a population are made of: how many depend on the slot, in
-               MKL's default mode and in the reproducible one that sweepd sets (`envs.mkl`)
+               MKL's default mode and in the reproducible one that sweepd sets (`envs.support.mkl`)
     digests    some of the programs of `tests.agents.digests`: whether weights depend on slot and company or threads,
                and whether they are the ones that are kept for this kind of processor
 
@@ -29,8 +29,8 @@ from typing import Any
 
 from machine import machine, machine_line
 
-from envs.files import write_atomic
-from envs.mkl import VARIABLE
+from envs.support.files import write_atomic
+from envs.support.mkl import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -43,7 +43,7 @@ PROGRAMS = (*QUICK, "ppo, cartpole", "sac, 5 actions")
 # The first product is computed before sweepd is imported, so MKL stays in its default mode.
 _PRODUCTS = (
     "import json, warnings, torch; torch.ones(3, 3) @ torch.ones(3, 3); warnings.simplefilter('ignore'); "
-    "from agents.identity import processor_kind, products_by_slot; total, wrong = products_by_slot(); "
+    "from agents.algorithms.identity import processor_kind, products_by_slot; total, wrong = products_by_slot(); "
     "print(json.dumps({'kind': processor_kind(), 'total': total, 'depend on the slot': len(wrong)}))"
 )
 

@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from machine import machine, machine_line
 
+from envs.core.sizing import cpu_count
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market, make_market
 from envs.crypto.params import EnvParams
-from envs.files import write_atomic
-from envs.sizing import cpu_count
+from envs.support.files import write_atomic
 
 SIZES = (1, 4, 16, 64, 256, 640, 1024, 4096, 16384)
 

@@ -23,7 +23,7 @@ from studies import study_in, work
 from envs.crypto.bars import Bars, load_bars, write_bars
 from envs.crypto.demo_market import make_demo_market, make_planted_market, shuffled
 from envs.crypto.splits import CrossValidation
-from optimize.study import StudyHandle
+from optimize.study.study import StudyHandle
 
 ASSETS, TIMEFRAME, HOLDOUT = 3, "1h", 0.2
 STRENGTHS = {"planted-1": 0.04, "planted-2": 0.08, "planted-3": 0.16}

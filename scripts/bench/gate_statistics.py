@@ -6,7 +6,7 @@ from the matrix itself, as the gate does. Asked: P(DSR ≥ .95) ≤ .05 and a me
 three trials sharing the capital, whose luck is that of one times what diversification gives; beside it, how often they
 would seem skilled without that factor.
 
-Of the hold-out's test (`deploy.bootstrap.mean_above_zero`): how often it says "above zero" at .05 where the mean is 0
+Of the hold-out's test (`deploy.promotion.bootstrap.mean_above_zero`): how often it says "above zero" at .05 where the mean is 0
 (its size) and where it is three standard errors (its power), for excess returns that are independent, or correlated
 from bar to bar (AR(1), AR(2), AR(1) plus as much noise, volatility in clusters), beside the stationary bootstrap alone.
 Asked: a size of at most .10 from 300 bars on, and of .07 with little autocorrelation; what 100 bars do is shown.
@@ -29,10 +29,10 @@ from machine import machine, machine_line
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from deploy.bootstrap import batch_count, batch_means_p, block_length, bootstrap_means
-from deploy.overfitting import cscv
+from deploy.promotion.bootstrap import batch_count, batch_means_p, block_length, bootstrap_means
+from deploy.promotion.overfitting import cscv
 from envs.crypto import luck
-from envs.files import write_atomic
+from envs.support.files import write_atomic
 
 SKILL, HOURS, TOGETHER = 3.0, 8766, 3
 LEVEL, DRAWS = 0.05, 500  # of the hold-out's test

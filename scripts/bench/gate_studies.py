@@ -25,13 +25,13 @@ import numpy as np
 from gate_markets import KINDS, STRENGTHS, recipe_of, train
 from machine import machine, machine_line
 
-from deploy.candidates import build_bundle, open_study, read_candidate, study_bars, study_search, study_splits
-from deploy.gate import DEFAULT_RULES
-from deploy.promote import Promoter
-from deploy.registry import Registry
-from deploy.rules import with_limits
-from deploy.scoring import score_bundle
-from envs.files import write_atomic
+from deploy.market.candidates import build_bundle, open_study, read_candidate, study_bars, study_search, study_splits
+from deploy.market.gate import DEFAULT_RULES
+from deploy.market.promote import Promoter
+from deploy.market.scoring import score_bundle
+from deploy.promotion.rules import with_limits
+from deploy.registry.registry import Registry
+from envs.support.files import write_atomic
 
 COUNTS = {"null": 40, "planted-1": 10, "planted-2": 10, "planted-3": 10, "oracle": 5}
 NULL_LIMIT, POWER = 2, 0.8

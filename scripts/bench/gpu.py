@@ -33,17 +33,17 @@ import torch
 from machine import machine, machine_line
 from roofline import now, operations, peak, split
 
-from agents.ppo import PPO, PPOParams, Shape
-from agents.precision import PRECISIONS, set_precision
+from agents.algorithms.ppo import PPO, PPOParams, Shape
+from agents.networks.precision import PRECISIONS, set_precision
 from envs.crypto.bars import Bars
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.features import Recipe, get_recipe, register_recipe
 from envs.crypto.market import Market, make_market, observation_normaliser
 from envs.crypto.params import EnvParams
-from envs.files import write_atomic
-from optimize.telemetry import GpuMeter, GpuUse
-from optimize.ticking import Ticking
+from envs.support.files import write_atomic
+from envs.support.ticking import Ticking
+from optimize.worker.telemetry import GpuMeter, GpuUse
 
 ASSETS, LOOKBACK, COLUMNS = 7, 7, 68  # 1 + 3 * 7 of the portfolio and 7 * 68 of the market: 498
 TRIALS, FOLDS, STEPS, RUNGS, GROUPS = 500, 10, 125_000, 4, 5

@@ -27,7 +27,8 @@ import numpy as np
 import torch
 from leak import leaking_recipe
 
-from agents.ppo import PPO, PPOParams, Shape
+from agents.algorithms.ppo import PPO, PPOParams, Shape
+from envs.core.streams import derive_seed
 from envs.crypto.bars import Bars
 from envs.crypto.demo_market import make_demo_market, make_planted_market, shuffled
 from envs.crypto.env import CryptoEnv
@@ -37,8 +38,7 @@ from envs.crypto.metrics import excess_growth
 from envs.crypto.params import EnvParams
 from envs.crypto.splits import CrossValidation, make_splits
 from envs.crypto.timeframe import bars_per_year
-from envs.files import write_atomic
-from envs.streams import derive_seed
+from envs.support.files import write_atomic
 
 ASSETS, BARS, TIMEFRAME = 5, 24_000, "1h"
 LEAK_BARS = 24

@@ -31,12 +31,12 @@ import numpy as np
 import torch
 from machine import machine, machine_line
 
-from agents.algorithms import get_algorithm
-from agents.shape import Shape
+from agents.algorithms.table import get_algorithm
+from agents.networks.shape import Shape
 from envs.external.layouts import fixed_layout
 from envs.external.vec_env import ExternalVecEnv
-from envs.files import write_atomic
 from envs.games.scaling import random_play_scale
+from envs.support.files import write_atomic
 
 EPISODES, LOOKS = 10, 10  # episodes of an evaluation, evaluations of a run
 Curve = list[tuple[int, float]]

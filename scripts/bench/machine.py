@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from envs.sizing import cpu_count
+from envs.core.sizing import cpu_count
 
 
 def processor() -> str:

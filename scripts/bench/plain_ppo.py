@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 
-from agents.networks import Shape
-from agents.ppo_params import PPOParams
-from envs.vec_env import VecEnv
+from agents.algorithms.ppo_params import PPOParams
+from agents.networks.mlp import Shape
+from envs.core.vec_env import VecEnv
 
 
 def _mlp(inputs: int, outputs: int, shape: Shape, gain: float) -> nn.Sequential:

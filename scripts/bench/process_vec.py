@@ -36,13 +36,13 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from machine import machine, machine_line
 from uneven_env import Uneven
 
+from envs.core.sizing import cpu_count
 from envs.external.first_ready import FirstReadyEnvs
 from envs.external.hosted import HostedEnvs, Layout, split
 from envs.external.layouts import choose_layout
 from envs.external.sources import FactorySource, GymSource, Source
 from envs.external.vec_env import ExternalVecEnv
-from envs.files import write_atomic
-from envs.sizing import cpu_count
+from envs.support.files import write_atomic
 
 CARTPOLE = GymSource("CartPole-v1")
 GOALS = {8: 0.97, 64: 1.5, 256: 1.5}  # of the best peer

@@ -30,9 +30,9 @@ from machine import machine, machine_line
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from deploy.bundle import Bundle
-from deploy.registry import Registry
-from envs.files import write_atomic
+from deploy.market.bundle import Bundle
+from deploy.registry.registry import Registry
+from envs.support.files import write_atomic
 from tests.deploy.builders import small_bundle
 from tests.deploy.registry_chaos import SLOT, audit, audit_race, live, race
 from tests.postgres_server import PostgresServer

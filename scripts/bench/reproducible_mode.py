@@ -1,4 +1,4 @@
-"""What MKL's reproducible mode (`envs.mkl`) costs in training: CartPole and PPO, with it and in MKL's default mode.
+"""What MKL's reproducible mode (`envs.support.mkl`) costs in training: CartPole and PPO, with it and in MKL's default mode.
 
 Two processes of one thread train the same cells by turns; the figure is the processor time of the default mode over
 that of the reproducible one, median of paired runs: above 1, the reproducible mode is faster.
@@ -20,8 +20,8 @@ from typing import Any
 
 from machine import machine, machine_line
 
-from envs.files import write_atomic
-from envs.mkl import VARIABLE
+from envs.support.files import write_atomic
+from envs.support.mkl import VARIABLE
 
 CELLS = [(width, minibatch) for width in (64, 128) for minibatch in (64, 256, 1024)]
 
@@ -31,9 +31,9 @@ def serve() -> None:
     import torch
 
     torch.set_num_threads(1)
-    from agents.ppo import PPO, PPOParams, Shape
+    from agents.algorithms.ppo import PPO, PPOParams, Shape
     from envs.games.cartpole import CartPole, CartPoleParams
-    from envs.mkl import current_mode
+    from envs.support.mkl import current_mode
 
     print(current_mode(), flush=True)
     slots, programs = 10, {}

@@ -33,17 +33,17 @@ from typing import Any
 import torch
 from machine import machine, machine_line
 
-import agents.ppo
-import agents.rollout
-from agents.networks import Backward
-from agents.optimizer import Adam
-from agents.ppo import PPO, PPOParams, Shape
+import agents.algorithms.ppo
+import agents.engine.rollout
+from agents.algorithms.ppo import PPO, PPOParams, Shape
+from agents.networks.mlp import Backward
+from agents.networks.optimizer import Adam
+from envs.core.vec_env import VecEnv
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market, make_market, observation_normaliser
 from envs.crypto.params import EnvParams
-from envs.files import write_atomic
-from envs.vec_env import VecEnv
+from envs.support.files import write_atomic
 
 PHASES = ("env", "policy forward", "update products", "optimizer", "other")
 
@@ -112,8 +112,8 @@ def split(ppo: PPO, env: CryptoEnv, iterations: int) -> dict[str, float]:
         (env, "step", "env"),
         (env, "draw", "env"),
         (env, "final_obs", "env"),
-        (agents.rollout, "forward", "policy forward"),
-        (agents.ppo, "forward", "update products"),
+        (agents.engine.rollout, "forward", "policy forward"),
+        (agents.algorithms.ppo, "forward", "update products"),
         (Backward, "__call__", "update products"),
         (Adam, "norms", "optimizer"),
         (Adam, "apply", "optimizer"),

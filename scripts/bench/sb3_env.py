@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
-from envs.vec_env import VecEnv
+from envs.core.vec_env import VecEnv
 
 try:
     from stable_baselines3.common.vec_env.base_vec_env import VecEnv as SB3VecEnv

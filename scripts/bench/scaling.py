@@ -32,7 +32,7 @@ import torch
 from machine import machine, machine_line
 from trainers import Cell, market, ours, steps_per_second
 
-from envs.files import write_atomic
+from envs.support.files import write_atomic
 
 NUM_ENVS = tuple(4**power for power in range(9))
 SLOTS = (1, 2, 4, 8, 10, 16, 32, 64, 128, 256)
@@ -120,8 +120,8 @@ def choice(args: argparse.Namespace) -> list[dict[str, Any]]:
     """The automatic number of environments against all powers of two, and the bound, for three networks."""
     from studies import study_in
 
-    from optimize.fit import fewest_envs, most_envs
-    from optimize.measure import Bench, measure_num_envs
+    from optimize.study.fit import fewest_envs, most_envs
+    from optimize.worker.measure import Bench, measure_num_envs
 
     torch.set_num_threads(args.threads)
     rows = []

@@ -35,9 +35,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from envs.crypto.demo_market import make_planted_market
 from envs.crypto.splits import CrossValidation
-from envs.files import write_atomic
-from optimize.study import Plan, StudyHandle
-from optimize.telemetry import Telemetry
+from envs.support.files import write_atomic
+from optimize.study.study import Plan, StudyHandle
+from optimize.worker.telemetry import Telemetry
 from tests.optimize.conftest import RECIPE
 
 SPACE = """

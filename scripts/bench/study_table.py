@@ -19,9 +19,9 @@ import numpy as np
 import sqlalchemy as sa
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.files import write_atomic
-from optimize.storage import open_storage, storage_url
-from optimize.study import StudyHandle
+from envs.support.files import write_atomic
+from optimize.study.storage import open_storage, storage_url
+from optimize.study.study import StudyHandle
 
 SPEC = ("env", "cv", "holdout", "budget", "rungs", "num_envs", "horizon", "slots", "trials_per_batch", "threads")
 

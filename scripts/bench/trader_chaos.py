@@ -38,19 +38,19 @@ from machine import machine, machine_line
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from deploy.brokers.alpaca import AlpacaBroker
-from deploy.bundle import Bundle
-from deploy.feeds import RecordedFeed
-from deploy.live.clock import FastClock
-from deploy.live.runner import keep_trading
-from deploy.live.session import SHADOW, Session, TraderOptions
-from deploy.live.store import ACCOUNT, TraderStore
-from deploy.registry import Registry
+from deploy.market.bundle import Bundle
+from deploy.registry.registry import Registry
+from deploy.trading.brokers.alpaca import AlpacaBroker
+from deploy.trading.feeds import RecordedFeed
+from deploy.trading.live.clock import FastClock
+from deploy.trading.live.runner import keep_trading
+from deploy.trading.live.session import SHADOW, Session, TraderOptions
+from deploy.trading.live.store import ACCOUNT, TraderStore
 from envs.crypto.bars import Bars
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.params import EnvParams
-from envs.files import write_atomic
-from envs.supervisor import Supervisor
+from envs.support.files import write_atomic
+from envs.support.supervisor import Supervisor
 from tests.deploy.alpaca_server import Exchange, Fault, serving
 from tests.deploy.builders import small_bundle
 

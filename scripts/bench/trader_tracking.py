@@ -27,17 +27,17 @@ from machine import machine, machine_line
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from deploy.bundle import format_time
-from deploy.live.monitor import track
-from deploy.live.records import returns_beside
-from deploy.live.session import SHADOW
-from deploy.live.store import ACCOUNT
-from deploy.registry import Registry
-from deploy.scoring import in_order, score_bundle
+from deploy.market.bundle import format_time
+from deploy.market.scoring import in_order, score_bundle
+from deploy.registry.registry import Registry
+from deploy.trading.live.monitor import track
+from deploy.trading.live.records import returns_beside
+from deploy.trading.live.session import SHADOW
+from deploy.trading.live.store import ACCOUNT
 from envs.crypto.bars import load_bars
-from envs.files import write_atomic
+from envs.support.files import write_atomic
 from tests.deploy.alpaca_server import Exchange, serving
-from tests.deploy.live.world import World
+from tests.deploy.trading.live.world import World
 
 
 def main() -> int:

@@ -31,13 +31,13 @@ from pathlib import Path
 
 import torch
 
-from agents.elegant import ElegantEnv, make_agent, train_rollout
-from agents.ppo import PPO, PPOParams, Shape
+from agents.algorithms.elegantrl_run import ElegantEnv, make_agent, train_rollout
+from agents.algorithms.ppo import PPO, PPOParams, Shape
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market, make_market, observation_normaliser
 from envs.crypto.params import EnvParams
-from envs.files import write_atomic
+from envs.support.files import write_atomic
 
 BARS = 8_000
 

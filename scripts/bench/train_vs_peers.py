@@ -40,9 +40,9 @@ import torch
 from machine import machine, machine_line
 from trainers import PARAMS, PEERS, TRAINERS, Cell, balanced_steps, scores, steps_per_second
 
-from agents.ppo import PPO, PPOParams, Shape
-from envs.files import write_atomic
+from agents.algorithms.ppo import PPO, PPOParams, Shape
 from envs.games.cartpole import CartPole, CartPoleParams
+from envs.support.files import write_atomic
 
 NUM_ENVS, MINIBATCHES, WIDTHS = (1, 12, 256, 2048), (64, 256, 1024, 4096), (64, 128, 256)
 TRANSITIONS, SHORTEST = 4096, 16  # of a rollout, or a multiple; its steps, at least

@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.elegant import ElegantEnv, make_agent, train_rollout
-from agents.ppo import PPO, PPOParams, Shape
+from agents.algorithms.elegantrl_run import ElegantEnv, make_agent, train_rollout
+from agents.algorithms.ppo import PPO, PPOParams, Shape
+from envs.core.vec_env import VecEnv
 from envs.crypto.demo_market import make_planted_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.evaluate import trade_windows
@@ -30,7 +31,6 @@ from envs.crypto.metrics import excess_growth
 from envs.crypto.params import EnvParams
 from envs.crypto.timeframe import bars_per_year
 from envs.games.cartpole import CartPole, CartPoleParams
-from envs.vec_env import VecEnv
 
 PEERS = ("elegant", "sb3", "cleanrl")
 TIMEFRAME = "1h"

@@ -37,14 +37,14 @@ from machine import machine, machine_line
 from optuna.trial import TrialState
 from studies import STANDARD, STANDARD_SPACE, add_history, standard_bars, study_in, work
 
-from agents.elegant import ElegantEnv, make_agent, train_rollout
-from agents.networks import Shape
+from agents.algorithms.elegantrl_run import ElegantEnv, make_agent, train_rollout
+from agents.networks.mlp import Shape
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.splits import CrossValidation
-from envs.files import write_atomic
-from optimize.crypto_experiment import CryptoExperiment
-from optimize.search_space import Settings
+from envs.support.files import write_atomic
+from optimize.experiments.crypto import CryptoExperiment
+from optimize.study.search_space import Settings
 
 HOUR = 3600.0
 GOALS = {"elegant 1 env": 50.0, "elegant": 4.0}

@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agents.identity import processor_kind, products_by_slot
-from agents.ppo import PPO, Shape
+from agents.algorithms.identity import processor_kind, products_by_slot
+from agents.algorithms.ppo import PPO, Shape
+from envs.core.vec_env import VecEnv
 from envs.games.cartpole import CartPole, CartPoleParams
-from envs.vec_env import VecEnv
 from tests.agents import helpers, off_policy_helpers
 from tests.agents.toy_env import ChoiceEnv, CrewedChoices, ImageEnv, MaskedEnv, ToyEnv
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agents.ppo import PPO, PPOParams
-from agents.shape import Shape, env_fields
+from agents.algorithms.ppo import PPO, PPOParams
+from agents.networks.shape import Shape, env_fields
 from tests.agents.toy_env import ToyEnv
 
 SMALL: dict[str, Any] = {"net_width": 16, "num_envs": 4, "horizon": 12, "minibatch": 16, "epochs": 2}

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.mask_faults import MaskLatch
-from envs.streams import Streams, derive_seed
-from envs.vec_env import Step, VecEnv
+from envs.core.mask_faults import MaskLatch
+from envs.core.streams import Streams, derive_seed
+from envs.core.vec_env import Step, VecEnv
 
 
 class ToyEnv(VecEnv):

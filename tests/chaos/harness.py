@@ -28,16 +28,16 @@ import sqlalchemy as sa
 import torch
 from optuna.trial import FrozenTrial, TrialState
 
-from agents.policy import load_members
+from agents.policy.frozen import load_members
 from envs.crypto.bars import write_bars
 from envs.crypto.demo_market import make_planted_market
-from optimize import actions
-from optimize.crypto_experiment import CryptoExperiment, load_study_bars
-from optimize.storage import open_storage
-from optimize.study import Plan, StudyHandle
-from optimize.tables import attempts
-from optimize.trial_batch import Trainer
-from optimize.worker import Worker, WorkerOptions
+from optimize.cli import actions
+from optimize.experiments.crypto import CryptoExperiment, load_study_bars
+from optimize.study.storage import open_storage
+from optimize.study.study import Plan, StudyHandle
+from optimize.study.tables import attempts
+from optimize.worker.batch import Trainer
+from optimize.worker.worker import Worker, WorkerOptions
 from tests.optimize.conftest import SPACE, TRAIN, run_command
 
 BEAT, GRACE = 0.2, 1.5

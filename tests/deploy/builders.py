@@ -18,15 +18,15 @@ import torch
 from optuna.trial import TrialState
 from torch import Tensor
 
-from agents.policy import save_members
-from deploy.bundle import Bundle, default_symbols, format_time, make_bundle, recipe_part
-from deploy.bundle_files import MEMBERS_FILE, describe_files, sha256
-from deploy.manifest import DataPart, EnsembleManifest, Manifest, OriginPart, PolicyPart, TrialPart, trial_file
+from agents.policy.frozen import save_members
+from deploy.market.bundle import Bundle, default_symbols, format_time, make_bundle, recipe_part
+from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, sha256
+from deploy.registry.manifest import DataPart, EnsembleManifest, Manifest, OriginPart, PolicyPart, TrialPart, trial_file
 from envs.crypto.bars import Bars, load_bars, write_bars
 from envs.crypto.features import get_recipe
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.splits import CrossValidation, make_splits
-from envs.study_folder import FOLDER_KEY, recorded_folder
+from envs.support.study_folder import FOLDER_KEY, recorded_folder
 
 START = 1_577_836_800
 HIDDEN = (8, 8)

@@ -7,7 +7,7 @@ from pathlib import Path
 import alembic.command
 import pytest
 
-from deploy import constants
+from deploy.market import constants
 
 # What a registry imports when it first needs it: once here is enough for all processes that are forked from this one.
 PRELOADED = (alembic.command,)

@@ -11,9 +11,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from deploy.bundle import Bundle
-from deploy.registry import ChampionMoved, Registry
-from envs.errors import InputError
+from deploy.market.bundle import Bundle
+from deploy.registry.registry import ChampionMoved, Registry
+from envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 
 SLOT = "crypto-1h"

@@ -11,8 +11,8 @@ from gymnasium.vector import AutoresetMode
 
 from envs.crypto.env import CryptoEnv
 from envs.crypto.params import EnvParams
-from envs.errors import RunError
 from envs.gymnasium_view import CRYPTO_ID, GymnasiumVectorView, GymnasiumView, register
+from envs.support.errors import RunError
 from tests.envs.market_samples import sample_market
 
 

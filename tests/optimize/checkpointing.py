@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from optimize.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from optimize.pace import CheckpointPace
-from optimize.trial_batch import Training
+from optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from optimize.worker.batch import Training
+from optimize.worker.pace import CheckpointPace
 
 
 class EveryRollout(CheckpointPace):

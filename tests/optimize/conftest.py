@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from envs.crypto.bars import Bars, write_bars
 from envs.crypto.demo_market import make_planted_market
 from envs.crypto.features import Recipe, register_recipe
-from envs.errors import InputError, RunError, TryAgainLater
-from optimize import actions
-from optimize.commands import search_commands
-from optimize.storage import StudyStorage, open_storage, storage_url
+from envs.support.errors import InputError, RunError, TryAgainLater
+from optimize.cli import actions
+from optimize.cli.commands import search_commands
+from optimize.study.storage import StudyStorage, open_storage, storage_url
 
 # What the commands import when they first need it: once here is enough for all processes that are forked from this one.
 PRELOADED = (alembic.command, matplotlib.backends.backend_agg, matplotlib.figure, torch.utils.tensorboard, actions)

@@ -9,9 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from optimize.spec import StudySpec
-from optimize.storage import open_storage, storage_url
-from optimize.study import StudyHandle, create_study
+from optimize.study.spec import StudySpec
+from optimize.study.storage import open_storage, storage_url
+from optimize.study.study import StudyHandle, create_study
 
 KEPT = (
     "sweepd:fold_scores",

@@ -11,8 +11,8 @@ import pytest
 
 from deploy.dashboard.series import SeriesCache
 from deploy.dashboard.view import SlotView, slot_view
-from deploy.live.store import TraderStore
-from deploy.registry import Registry
+from deploy.registry.registry import Registry
+from deploy.trading.live.store import TraderStore
 from tests.deploy.dashboard.synthetic import Session, fill
 
 

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.brokers.base import Fill, Order
-from deploy.bundle import Bundle
-from deploy.live.store import ACCOUNT, Changes, Lane, LaneBar, LaneKind, OrderLine, TraderStore
-from deploy.models import TraderRow
-from deploy.registry import Registry
+from deploy.market.bundle import Bundle
+from deploy.registry.models import TraderRow
+from deploy.registry.registry import Registry
+from deploy.trading.brokers.base import Fill, Order
+from deploy.trading.live.store import ACCOUNT, Changes, Lane, LaneBar, LaneKind, OrderLine, TraderStore
 from tests.deploy.builders import small_bundle
 
 HOUR = 3600

@@ -9,8 +9,8 @@ import pytest
 
 from deploy.dashboard.series import SeriesCache
 from deploy.dashboard.view import slot_view
-from tests.deploy.live.test_session import FIRST, LAST, TICKERS, bars_of, bundle_of
-from tests.deploy.live.world import SLOT, World
+from tests.deploy.trading.live.test_session import FIRST, LAST, TICKERS, bars_of, bundle_of
+from tests.deploy.trading.live.world import SLOT, World
 
 
 def test_positions_curves_and_orders_of_a_real_session(tmp_path: Path) -> None:

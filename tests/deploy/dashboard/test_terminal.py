@@ -16,9 +16,9 @@ from deploy.dashboard import command, words
 from deploy.dashboard.command import dashboard_command
 from deploy.dashboard.terminal import slot_screen
 from deploy.games.promote import GamePromoter
-from deploy.live.store import TraderStore
-from deploy.registry import Registry
-from envs.errors import InputError
+from deploy.registry.registry import Registry
+from deploy.trading.live.store import TraderStore
+from envs.support.errors import InputError
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import bundles, write_session
 from tests.deploy.dashboard.test_web import NoStudies, OneStudy

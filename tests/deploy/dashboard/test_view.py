@@ -22,8 +22,8 @@ from hypothesis.extra.numpy import arrays
 from deploy.dashboard.health import health
 from deploy.dashboard.series import SeriesCache, thin
 from deploy.dashboard.view import slot_names, slot_view, verdict
-from deploy.live.store import Changes, Lane, LaneBar, TraderStore
-from deploy.registry import Registry
+from deploy.registry.registry import Registry
+from deploy.trading.live.store import Changes, Lane, LaneBar, TraderStore
 from tests.deploy.builders import small_bundle
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import HOUR, MONITOR, TICKERS, bundles

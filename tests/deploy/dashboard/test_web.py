@@ -19,11 +19,11 @@ import typer
 from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 
 import sweepd
-from deploy.commands import deploy_commands
+from deploy.cli.commands import deploy_commands
 from deploy.dashboard.command import dashboard_command
-from deploy.live.store import Changes, TraderStore
-from deploy.registry import Registry
-from envs.errors import InputError, RunError
+from deploy.registry.registry import Registry
+from deploy.trading.live.store import Changes, TraderStore
+from envs.support.errors import InputError, RunError
 from tests.deploy.builders import small_bundle
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import bundles, write_session
@@ -35,7 +35,7 @@ from werkzeug.wrappers import Response
 
 from deploy.dashboard.source import PaperSource
 from deploy.dashboard.web import Dashboard
-from optimize.progress import StudyWatch
+from optimize.cli.progress import StudyWatch
 
 HOST = {"Host": "127.0.0.1:8080"}
 EVIL = '</script><script>alert("x")</script>&\'"'

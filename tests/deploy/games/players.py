@@ -13,10 +13,10 @@ import torch
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from torch import Tensor
 
-from agents.policy import save_members
+from agents.policy.frozen import save_members
 from deploy.games.study import GameSpec, GameStudy
 from envs.games.cartpole import CartPoleParams
-from envs.study_folder import FOLDER_KEY, recorded_folder
+from envs.support.study_folder import FOLDER_KEY, recorded_folder
 
 ENV = {"max_steps": 60}
 SLOT = "cartpole-max_steps_60"

@@ -13,7 +13,7 @@ import torch
 
 from deploy.games.promote import GamePromoter
 from deploy.games.study import GameStudy
-from deploy.registry import Registry
+from deploy.registry.registry import Registry
 from tests.deploy.games.players import GOOD, SLOT, WEAK, study_of
 from tests.deploy.registry_chaos import audit, die_at
 

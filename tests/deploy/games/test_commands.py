@@ -17,14 +17,14 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
-from deploy.commands import deploy_commands
-from deploy.findings import COLOURS
+from deploy.cli.commands import deploy_commands
 from deploy.games.bundle import GameBundle
 from deploy.games.view import panel_table
-from deploy.registry import Registry
-from envs.errors import InputError
+from deploy.promotion.findings import COLOURS
+from deploy.registry.registry import Registry
 from envs.games.registry import get_game
 from envs.games.render import showing
+from envs.support.errors import InputError
 from tests.deploy.games.players import GOOD, SLOT, WEAK, store, study_of
 
 TRADING = re.compile(

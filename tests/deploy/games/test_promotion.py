@@ -15,10 +15,8 @@ import torch
 from safetensors.torch import save as save_tensors
 
 import deploy.games.promote
-import deploy.registry
-from deploy.bundle import load_bundle
-from deploy.bundle_files import MEMBERS_FILE, canonical_json, read_members, sha256, write_bundle
-from deploy.bundles import load_any
+import deploy.registry.registry
+from deploy.cli.registry_commands import load_reference
 from deploy.games.bundle import GameBundle, game_key, make_game_bundle
 from deploy.games.gate import DEFAULT_RULES, PANEL, Evidence, shown
 from deploy.games.panel import (
@@ -37,16 +35,18 @@ from deploy.games.player import HeuristicPlayer, read_player, single_file, split
 from deploy.games.promote import GamePromoter, Promotion
 from deploy.games.study import GameStudy, build_bundle, read_candidate
 from deploy.games.verify import verify_game_bundle
-from deploy.live.runner import only_one
-from deploy.registry import Registry
-from deploy.registry_commands import load_reference
-from deploy.rules import judge, with_limits
-from deploy.slots import LONGEST_SLOT, check_slot
-from envs.errors import InputError
+from deploy.market.bundle import load_bundle
+from deploy.promotion.rules import judge, with_limits
+from deploy.registry.bundle_files import MEMBERS_FILE, canonical_json, read_members, sha256, write_bundle
+from deploy.registry.bundles import load_any
+from deploy.registry.registry import Registry
+from deploy.registry.slots import LONGEST_SLOT, check_slot
+from deploy.trading.live.runner import only_one
+from envs.core.streams import derive_seed
 from envs.games.cartpole import CartPoleParams
 from envs.games.play import Episodes
 from envs.games.registry import get_game
-from envs.streams import derive_seed
+from envs.support.errors import InputError
 from tests.deploy.games.players import BAD, ENV, GOOD, SLOT, WEAK, player, study_of
 
 GAMES = 20
@@ -181,7 +181,7 @@ def test_a_slot_with_a_name_that_older_versions_allowed_keeps_working(
     weak, good = study_of(tmp_path / "weak", [WEAK], env=env), study_of(tmp_path / "good", [GOOD], env=env)
     old = game_key("cartpole", env)
     with monkeypatch.context() as patched:
-        patched.setattr(deploy.registry, "check_slot", lambda name: name)
+        patched.setattr(deploy.registry.registry, "check_slot", lambda name: name)
         assert promote(weak, registry, slot=old, rules=()).outcome == "promoted"
         assert promote(weak, registry, slot="maps/a", rules=()).outcome == "promoted"
     promoted = promote(good, registry, rules=())

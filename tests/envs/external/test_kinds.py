@@ -9,9 +9,9 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
-from envs.errors import InputError
 from envs.external.sources import GymSource
 from envs.external.vec_env import ExternalVecEnv
+from envs.support.errors import InputError
 from tests.envs.external.samples import Buffered, Everything, Pixels, Tag, counters
 
 

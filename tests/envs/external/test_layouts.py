@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from envs.errors import InputError
 from envs.external import first_ready, layouts, vec_env
 from envs.external.hosted import HostedEnvs, Layout
 from envs.external.layouts import LayoutChoice, choose_layout, fixed_layout
 from envs.external.sources import FactorySource, GymSource
-from envs.remembered import MachineFile
+from envs.support.errors import InputError
+from envs.support.remembered import MachineFile
 from tests.envs.external.samples import Counter
 
 SLOW = FactorySource(Counter, {"trouble": "slow", "at": 1, "length": 1})  # every step takes 50 ms

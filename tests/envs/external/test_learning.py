@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from agents.ppo import PPO, PPOParams
-from agents.shape import Shape
+from agents.algorithms.ppo import PPO, PPOParams
+from agents.networks.shape import Shape
 from envs.external.hosted import Layout
 from envs.external.vec_env import ExternalVecEnv
 

@@ -14,14 +14,13 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from agents.d3qn import D3QN
-from agents.policy import FrozenPolicy
-from agents.ppo import PPO, PPOParams
-from agents.shape import Shape
+from agents.algorithms.d3qn import D3QN
+from agents.algorithms.ppo import PPO, PPOParams
+from agents.networks.shape import Shape
+from agents.policy.frozen import FrozenPolicy
 from deploy.games.panel import Rules
 from deploy.games.player import Network
 from deploy.games.replay import Show
-from envs.errors import InputError, RunError
 from envs.external import layouts
 from envs.external.hosted import Layout
 from envs.external.layouts import choose_layout
@@ -29,7 +28,8 @@ from envs.external.sources import FactorySource
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.play import random_actions
 from envs.games.registry import get_game
-from envs.remembered import MachineFile
+from envs.support.errors import InputError, RunError
+from envs.support.remembered import MachineFile
 from tests.envs.external.samples import Buffered, Masked, Table, masked_ones
 
 KINDS: dict[str, tuple[Any, int, Layout]] = {

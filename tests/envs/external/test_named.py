@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from deploy.games.panel import Rules
-from envs.errors import InputError
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.registry import GameEnv, get_game
-from optimize.fit import fit_num_envs
+from envs.support.errors import InputError
+from optimize.study.fit import fit_num_envs
 from tests.envs.external.samples import Tag, TurnTag
 from tests.envs.external.test_external_env import actions_for
 from tests.optimize.conftest import Running

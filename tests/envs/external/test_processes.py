@@ -17,10 +17,10 @@ import psutil
 import pytest
 import torch
 
-from envs.errors import InputError, RunError
 from envs.external import guard, handoff
 from envs.external.hosted import Layout, split
 from envs.external.vec_env import ExternalVecEnv
+from envs.support.errors import InputError, RunError
 from tests.envs.external.samples import Buffered, Counter, Everything, Tag, only_in
 from tests.envs.external.test_external_env import actions_for
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs.games.bucket_scenarios import BucketParams, params_from
+from envs.games.bucket_brigade.scenarios import BucketParams, params_from
 
 REFERENCE = Path(__file__).resolve().parents[4] / "shared" / "reference"
 

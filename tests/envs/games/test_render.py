@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from envs.errors import InputError
 from envs.games.registry import get_game
 from envs.games.render import showing
+from envs.support.errors import InputError
 
 MODULE = "gym:tests.envs.external.registering"
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from envs.errors import InputError
 from envs.external.vec_env import ExternalVecEnv
 from envs.games import scaling
-from envs.games.bucket_brigade import BucketBrigade
-from envs.games.bucket_scenarios import BucketParams
+from envs.games.bucket_brigade.game import BucketBrigade
+from envs.games.bucket_brigade.scenarios import BucketParams
 from envs.games.registry import GameEnv, get_game
 from envs.games.scaling import FARTHEST, LEAST, STEPS, random_play, random_play_scale
+from envs.support.errors import InputError
 
 COLUMNS: dict[str, Callable[[np.random.Generator, int], float]] = {
     "usual": lambda rng, _: rng.normal(),

@@ -17,9 +17,9 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import sweepd
-from envs.errors import InputError, RunError
 from envs.games.registry import get_game
 from envs.games.tensor_game import TensorGame
+from envs.support.errors import InputError, RunError
 from tests.envs.host_sync import NoHostSync
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "games.md"

@@ -1,0 +1,1 @@
+"""The algorithms that train members, their parameters, and the table of them."""

@@ -1,0 +1,150 @@
+"""Dueling double deep Q-learning (Wang et al., 2016; van Hasselt et al., 2016) for G members at once.
+
+It is ElegantRL's `AgentD3QN`, and its update is held to that one's numbers: a `QNetTwinDuel`, whose two dueling values
+share their encoder, a smooth-L1 loss for each of them against the largest over the actions of the smaller of the target
+network's two, AdamW and a clip. It departs from it in three things. Exploration tosses a coin for every row and then
+takes any action alike (there, one coin for all rows, and an action by the softmax of the values), less and less often
+as training goes on, and holds it for n steps or more with probability 1 / n (Dabney et al., 2021): jitter alone hardly
+ever swings Acrobot up. A truncated episode is bootstrapped with the value of its last observation. And what is random
+comes from a stream per member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from elegantrl.agents.net import QNetTwinDuel
+from torch import Tensor, nn
+from torch.nn.functional import smooth_l1_loss
+
+from agents.algorithms.off_policy import Figures, OffPolicy
+from agents.algorithms.off_policy_params import D3QNParams
+from agents.engine.replay import Batch
+from agents.networks.shape import Shape
+from agents.networks.stacked import Stack, StateDict
+
+__all__ = ["D3QN", "D3QNParams", "D3QNStats"]
+
+
+class D3QNStats(NamedTuple):
+    """One rollout of every slot, on the device, (G,) float32; what stands in empty or diverged slots means nothing.
+
+    reward: mean per step, as the environment gave it; explore_rate: how often a random action begins after the warm-up,
+    where none is held. Means over the rollout's gradient steps, 0 while a member warms up: critic_loss; value, of the
+    actions in the minibatches; critic_norm, before clipping. updates: gradient steps made.
+    """
+
+    reward: Tensor
+    critic_loss: Tensor
+    value: Tensor
+    critic_norm: Tensor
+    explore_rate: Tensor
+    updates: Tensor
+
+
+class D3QN(OffPolicy):
+    """One program: `shape.slots` members, for environments whose action is one of several choices."""
+
+    algorithm = "d3qn"
+    params_type = D3QNParams
+    stats_type = D3QNStats
+
+    def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
+        place = torch.device(device)
+        self.net = Stack(_module(shape), shape.slots, place)
+        self.target = Stack(_module(shape), shape.slots, place, learns=False)
+        # Per row, the random action that is held and for how many more steps.
+        self._held = torch.zeros(shape.slots, shape.num_envs, 2, device=place)
+        super().__init__(shape, place, {"net": self.net, "target": self.target}, 1, discrete=True)
+
+    def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
+        """(network, target network), each as ElegantRL's `QNetTwinDuel` loads it; the first is what `agents.policy.frozen`
+        saves and runs.
+        """
+        self._member(slot)
+        return self.net.export_member(slot), self.target.export_member(slot)
+
+    def _update(self, batch: Batch, noise: Tensor | None, running: Tensor) -> tuple[Tensor, Figures]:  # noqa: ARG002
+        numbers = self.numbers
+        expected = torch.minimum(*_values(self.target, batch.next_obs)).amax(-1)
+        label = batch.reward + batch.alive * numbers["gamma"] * expected
+        action = batch.action.to(torch.int64)
+        with torch.enable_grad():
+            first, second = (value.gather(-1, action).squeeze(-1) for value in _values(self.net, batch.obs))
+            losses = [smooth_l1_loss(value, label, reduction="none").mean(1) for value in (first, second)]
+            loss = losses[0] + losses[1]
+        norm = self.net.gradients(loss)
+        running = self._diverge(running, norm)
+        self.net.optimizer.apply(norm.unsqueeze(0), numbers["max_grad_norm"][:, 0], running)
+        self.target.follow(self.net, numbers["soft_update_tau"], running)
+        return running, {"critic_loss": loss.detach(), "value": first.detach().mean(1), "critic_norm": norm}
+
+    def _noise(self, steps: int) -> Tensor:
+        shape = self.shape
+        uniform = self.streams.uniform(3 * steps, shape.num_envs)
+        return uniform.view(steps, 3, shape.slots, shape.num_envs).permute(0, 2, 3, 1)
+
+    def _update_noise(self) -> None:
+        return None
+
+    def _explore(self, obs: Tensor, noise: Tensor, random: Tensor) -> Tensor:
+        held, left = self._held.unbind(-1)
+        coin, choice, length = noise.unbind(-1)
+        begins = (left == 0) & (coin < random[..., 0])
+        any_of_them = (choice * self.shape.action_dim).clamp_(max=self.shape.action_dim - 1).floor()
+        held = torch.where(begins, any_of_them, held)
+        left = torch.where(begins, torch.minimum((1.0 / length).floor(), self.numbers["explore_hold"]), left)
+        greedy = self._policy(self.networks, obs).view(coin.shape).to(held.dtype)
+        self._held = torch.stack((held, (left - 1.0).clamp_(min=0.0)), -1)
+        return torch.where(left > 0, held, greedy).unsqueeze(-1)
+
+    def _to_env(self, kept: Tensor) -> Tensor:
+        return kept.reshape(-1).to(torch.int64)
+
+    def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
+        return _values(networks["net"], obs)[0].nan_to_num(nan=0.0).argmax(-1).view(-1)
+
+    def _clear(self, slot: int) -> None:
+        super()._clear(slot)
+        self._held[slot] = 0
+
+    def _tensors(self, slot: int) -> dict[str, Tensor]:
+        return super()._tensors(slot) | {"held": self._held[slot]}
+
+    def _own_figures(self) -> Figures:
+        return {"explore_rate": self._explore_rates()}
+
+    def _explore_rates(self) -> Tensor:
+        rates = [
+            member.params.explore_rate_at(member.rollouts, member.total_rollouts) if member else 0.0
+            for member in self.members
+        ]
+        return torch.tensor(rates, dtype=self.obs.dtype, device=self.device)
+
+    def _fresh(self, slot: int, params: D3QNParams, seed: int, state_avg: Tensor, state_std: Tensor) -> None:  # noqa: ARG002
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            given = dict(_module(self.shape).state_dict())
+        columns = self.shape.state_dim
+        given |= {"state_avg": state_avg[:columns], "state_std": state_std[:columns]}
+        self.net.import_member(slot, given)
+        self.target.import_member(slot, given)
+
+
+def _module(shape: Shape) -> nn.Module:
+    net: nn.Module = QNetTwinDuel(shape.net_dims, shape.state_dim, shape.action_dim)
+    return net
+
+
+def _values(net: Stack, obs: Tensor) -> tuple[Tensor, Tensor]:
+    """Both dueling values of every action, (G, rows, action_dim) each."""
+    encoded = net.chain("net_state", net.state(obs))
+    first, second = (_duel(net, which, encoded) for which in ("1", "2"))
+    return first, second
+
+
+def _duel(net: Stack, which: str, encoded: Tensor) -> Tensor:
+    choices, level = net.linear(f"net_val{which}.0", encoded), net.linear(f"net_adv{which}.0", encoded)
+    return net.value(choices - choices.mean(-1, keepdim=True) + level)

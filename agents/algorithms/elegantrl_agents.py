@@ -1,0 +1,480 @@
+"""ElegantRL's own single agents as a program: for algorithms that are not stacked.
+
+Every member is an agent of its own, with its own replay buffer and its own stream of random numbers; they share only
+the steps of the environment. An agent learns through its own `update_net`, member after member, which reads the device
+for every gradient step: several times slower than a stacked program. As in ElegantRL itself, a truncated episode counts
+as ended, and where states are normalised, all is by the statistics that a member was given.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from elegantrl.agents import (
+    AgentA2C,
+    AgentD3QN,
+    AgentDDPG,
+    AgentDiscretePPO,
+    AgentDoubleDQN,
+    AgentDQN,
+    AgentDuelingDQN,
+    AgentModSAC,
+    AgentPPO,
+    AgentSAC,
+    AgentTD3,
+)  # fmt: skip
+from elegantrl.agents.net import Actor, ActorDiscretePPO
+from elegantrl.train.config import Config
+from elegantrl.train.replay_buffer import ReplayBuffer
+from torch import Tensor, nn
+
+from agents.algorithms.off_policy_params import Numbers, OffPolicyParams, SACParams
+from agents.engine.learner import Act, StateDict
+from agents.engine.program import Member, Program
+from agents.networks.shape import Shape
+from envs.core.streams import Streams
+from envs.core.vec_env import VecEnv
+from envs.support.errors import InputError
+from envs.support.plugins import find
+
+PREFIX = "elegantrl:"
+NETWORKS = ("act", "act_target", "cri", "cri_target")
+OPTIMIZERS = ("act_optimizer", "cri_optimizer", "alpha_optimizer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class A2CParams(Numbers):
+    """learning_rate, adam_eps, weight_decay: AdamW's; gamma: discount per step; gae_lambda: of the advantage estimate;
+    reward_scale: rewards are multiplied by it; max_grad_norm: of each network.
+    """
+
+    learning_rate: float = 1e-3
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    reward_scale: float = 1.0
+    max_grad_norm: float = 3.0
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.01
+
+    _shares: ClassVar[tuple[str, ...]] = ("gamma", "gae_lambda")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElegantPPOParams(A2CParams):
+    """clip: of the probability ratio; entropy_coef: per nat of entropy."""
+
+    clip: float = 0.25
+    entropy_coef: float = 0.01
+
+    _above_zero: ClassVar[tuple[str, ...]] = (*Numbers._above_zero, "clip")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQNParams(OffPolicyParams):
+    """explore_rate: how often an action is explored (in all rows at once, as ElegantRL does it)."""
+
+    explore_rate: float = 0.25
+
+    _shares: ClassVar[tuple[str, ...]] = (*OffPolicyParams._shares, "explore_rate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DDPGParams(OffPolicyParams):
+    """explore_noise_std: of the noise on actions while exploring."""
+
+    explore_noise_std: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TD3Params(DDPGParams):
+    """policy_noise_std: of the noise on the next action, of which a value is expected."""
+
+    policy_noise_std: float = 0.1
+
+
+class DiscreteA2C(AgentA2C):  # type: ignore[misc]  # ElegantRL is untyped
+    """A2C for choices. (ElegantRL's own `AgentDiscreteA2C` is its PPO under that name.)"""
+
+    act_class = ActorDiscretePPO
+
+
+@dataclass(frozen=True)
+class Kind:
+    """ElegantRL's classes for numbers and for choices, None where it has none; the params that reach them. own_network:
+    whether the actor is one that sweepd does not know.
+    """
+
+    continuous: type[Any] | None
+    discrete: type[Any] | None
+    params: Callable[..., Any]
+    replays: bool = True
+    own_network: bool = False
+
+
+KINDS = {
+    "ppo": Kind(AgentPPO, AgentDiscretePPO, ElegantPPOParams, replays=False),
+    "a2c": Kind(AgentA2C, DiscreteA2C, A2CParams, replays=False),
+    "ddpg": Kind(AgentDDPG, None, DDPGParams),
+    "td3": Kind(AgentTD3, None, TD3Params),
+    "sac": Kind(AgentSAC, None, SACParams),
+    "modsac": Kind(AgentModSAC, None, SACParams),
+    "dqn": Kind(None, AgentDQN, DQNParams),
+    "duelingdqn": Kind(None, AgentDuelingDQN, DQNParams),
+    "doubledqn": Kind(None, AgentDoubleDQN, DQNParams),
+    "d3qn": Kind(None, AgentD3QN, DQNParams),
+}
+BROKEN = {
+    **dict.fromkeys(("redq", "mappo", "qmix", "vdn"), "its module asks for networks that the package lacks"),
+    "vmpo": "its module asks for modules that the package lacks",
+    **dict.fromkeys(("maddpg", "matd3"), "its agents are several, of which each must know what the others did"),
+}
+
+
+class ElegantStats(NamedTuple):
+    """One rollout of every slot, (G,) float32. reward: mean per step, as the environment gave it; critic_loss,
+    actor_objective: means over its gradient steps, as ElegantRL reports them; updates: gradient steps made.
+    """
+
+    reward: Tensor
+    critic_loss: Tensor
+    actor_objective: Tensor
+    updates: Tensor
+
+
+class ElegantAgents(Program):
+    """One program of `shape.slots` agents. Raises InputError for an algorithm that ElegantRL 0.3.6 has not, or not in
+    working order, or not for such actions.
+    """
+
+    def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
+        self.kind = kind_of(shape.algorithm)
+        agent_class = self.kind.discrete if shape.discrete else self.kind.continuous
+        if agent_class is None:
+            takes = "numbers" if shape.discrete else "one of several choices"
+            raise InputError(f"{shape.algorithm} takes actions that are {takes}; this environment's are not.")
+        if shape.horizon < 2 or shape.privileged_dim:
+            wrong = "columns for the critic alone" if shape.privileged_dim else "a horizon of a single step"
+            raise InputError(f"{shape.algorithm} does not work with {wrong}.")
+        self.agent_class, self.params_type = agent_class, self.kind.params
+        super().__init__(shape, device)
+        self.streams = Streams(shape.slots)  # the agents draw from the CPU's generator
+        self.agents: list[Any] = [None] * shape.slots
+        self.buffers: list[ReplayBuffer | None] = [None] * shape.slots
+        self._template = _networks(self._make(self.params_type(), 0))
+
+    def act_fn(self, slots: Sequence[int] | None = None) -> Act:
+        """See `Learner.act_fn`. Empty slots do nothing, or choose the first option."""
+        chosen = list(range(self.shape.slots)) if slots is None else list(slots)
+        networks = [copy.deepcopy(self.agents[slot].act) if self.agents[slot] else None for slot in chosen]
+
+        @torch.no_grad()
+        def act(obs: Tensor) -> Tensor:
+            rows = obs.view(len(chosen), -1, obs.shape[-1])
+            return torch.cat([self._greedy(net, own) for net, own in zip(networks, rows, strict=True)])
+
+        return act
+
+    def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
+        """(actor, critic) as ElegantRL's modules load them. An actor that knows no deviation (DDPG's, TD3's) is given
+        that of its exploration, as `action_std_log`: so it is an `ActorPPO`, which acts alike.
+        """
+        agent, params = self.agents[slot], self._member(slot).params
+        actor, critic = _copies(agent.act), _copies(agent.cri_target if agent.cri is agent.act else agent.cri)
+        if isinstance(agent.act, Actor):
+            log_std = math.log(max(params.explore_noise_std, 1e-6))
+            actor["action_std_log"] = torch.full((1, self.shape.action_dim), log_std)
+        return actor, critic
+
+    def _greedy(self, network: Any, obs: Tensor) -> Tensor:
+        shape = self.shape
+        if network is None:
+            size = obs.shape[:1] if shape.discrete else (obs.shape[0], shape.action_dim)
+            return torch.zeros(size, dtype=torch.int64 if shape.discrete else obs.dtype, device=self.device)
+        action: Tensor = network(obs)
+        if not shape.discrete:
+            return action.nan_to_num(nan=0.0)
+        return action if isinstance(network, ActorDiscretePPO) else action.nan_to_num(nan=0.0).argmax(1)
+
+    def _collect(self, env: VecEnv) -> None:
+        shape = self.shape
+        states, rewards, undones = [], [], []
+        kept: list[list[tuple[Tensor, ...]]] = [[] for _ in range(shape.slots)]
+        mad = self.diverged
+        env.draw(shape.horizon)
+        for step in range(shape.horizon):
+            states.append(self.obs.clone())
+            actions = []
+            for slot, agent in enumerate(self.agents):
+                rows = self._rows(states[-1], slot)
+                if agent is None or mad[slot]:
+                    actions.append(self._greedy(None, rows))
+                    continue
+                try:
+                    with self._stream(slot):
+                        action = self._explore(slot, rows, self._collected(slot) + step * shape.num_envs)
+                except (ValueError, RuntimeError):
+                    if _finite(agent) and bool(torch.isfinite(rows).all()):
+                        raise  # see `_learn`
+                    self._diverged[slot] = mad[slot] = True
+                    kept[slot].clear()
+                    actions.append(self._greedy(None, rows))
+                    continue
+                kept[slot].append(action)
+                actions.append(self._to_env(agent, action[0]))
+            result = env.step(torch.cat(actions), out=self.obs)
+            rewards.append(result.reward.clone())
+            undones.append((~(result.terminated | result.truncated)).to(self.obs.dtype))
+        everything = [torch.stack(parts) for parts in (states, rewards, undones)]
+        self._reward = everything[1].view(shape.horizon, shape.slots, -1).mean((0, 2))
+        self._items: list[tuple[Tensor, ...] | None] = [None] * shape.slots
+        for slot, chosen in enumerate(kept):
+            if chosen:
+                own, reward, undone = (self._rows(part.transpose(0, 1), slot).transpose(0, 1) for part in everything)
+                scaled = reward * self._member(slot).params.reward_scale
+                self._items[slot] = (own, *(torch.stack(part) for part in zip(*chosen, strict=True)), scaled, undone)
+                self.agents[slot].last_state = self._rows(self.obs, slot).clone()
+
+    def _explore(self, slot: int, state: Tensor, collected: int) -> tuple[Tensor, ...]:
+        """(action,), or (action, log-probability) on-policy, as ElegantRL's own loops keep them."""
+        agent, shape, rows = self.agents[slot], self.shape, self.shape.num_envs
+        if self.kind.replays and collected < self._member(slot).params.warmup:
+            if shape.discrete:
+                return (torch.randint(shape.action_dim, size=(rows, 1)).to(self.device),)
+            return ((torch.rand(rows, shape.action_dim) * 2 - 1.0).to(self.device),)
+        found = agent.act.get_action(state)
+        if self.kind.replays:
+            return (found,)
+        action, log_prob = found
+        return (action.unsqueeze(1) if shape.discrete else action), log_prob
+
+    def _to_env(self, agent: Any, action: Tensor) -> Tensor:
+        if self.shape.discrete:
+            return action[:, 0].to(torch.int64)
+        return (action if self.kind.replays else agent.act.convert_action_for_env(action)).nan_to_num(nan=0.0)
+
+    def _learn(self) -> ElegantStats:
+        shape = self.shape
+        figures = torch.zeros(3, shape.slots)
+        steps = shape.updates if self.kind.replays else shape.epochs * shape.samples // shape.minibatch
+        for slot, (agent, items) in enumerate(zip(self.agents, self._items, strict=True)):
+            if agent is None or items is None:
+                continue
+            buffer = self.buffers[slot]
+            if buffer is not None:
+                buffer.update(items)
+                if self._collected(slot) + shape.samples < self._member(slot).params.warmup:
+                    continue
+            with self._stream(slot), torch.enable_grad():
+                try:
+                    losses = agent.update_net(items if buffer is None else buffer)
+                except (ValueError, RuntimeError):
+                    # torch's distributions refuse what is not finite; anything else is a fault of ours.
+                    if _finite(agent):
+                        raise
+            if _finite(agent):
+                figures[:, slot] = torch.tensor([*losses[:2], steps])
+            else:
+                self._diverged[slot] = True
+        critic_loss, actor_objective, updates = figures.to(self.device)
+        return ElegantStats(self._reward, critic_loss, actor_objective, updates)
+
+    @contextmanager
+    def _stream(self, slot: int) -> Iterator[None]:
+        """torch's own random numbers are the member's within."""
+        cuda = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda):
+            torch.set_rng_state(self.streams.state(slot))
+            if cuda:
+                torch.cuda.manual_seed(int(torch.randint(2**62, ())))
+            yield
+            self.streams.set_state(slot, torch.get_rng_state())
+
+    def _collected(self, slot: int) -> int:
+        return self._member(slot).rollouts * self.shape.samples
+
+    def _make(self, params: Any, seed: int) -> Any:
+        """A new agent, with its weights from this seed."""
+        shape = self.shape
+        args = {
+            "env_name": shape.algorithm, "num_envs": shape.num_envs, "max_step": shape.horizon,
+            "state_dim": shape.state_dim, "action_dim": shape.action_dim, "if_discrete": shape.discrete,
+        }  # fmt: skip
+        config = Config(self.agent_class, None, args)
+        config.net_dims, config.batch_size, config.horizon_len = shape.net_dims, shape.minibatch, shape.horizon
+        config.learning_rate, config.gamma, config.clip_grad_norm = (
+            params.learning_rate, params.gamma, params.max_grad_norm,
+        )  # fmt: skip
+        if self.kind.replays:
+            config.soft_update_tau = params.soft_update_tau
+            config.repeat_times = (shape.updates + 0.5) / shape.horizon  # it counts steps, and rounds down
+        else:
+            config.lambda_gae_adv = params.gae_lambda
+            config.repeat_times = float(shape.epochs * shape.num_envs)
+        for name, theirs in (("clip", "ratio_clip"), ("entropy_coef", "lambda_entropy")):
+            setattr(config, theirs, getattr(params, name, 0.0))
+        for name in ("explore_rate", "explore_noise_std", "policy_noise_std"):
+            if hasattr(params, name):
+                setattr(config, name, getattr(params, name))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            agent = self.agent_class(
+                config.net_dims, shape.state_dim, shape.action_dim, gpu_id=_gpu(self.device), args=config
+            )
+        if isinstance(params, SACParams):
+            agent.target_entropy = -params.target_entropy * shape.action_dim
+            agent.alpha_log.data.fill_(math.log(params.initial_alpha))
+        for optimizer in _optimizers(agent).values():
+            optimizer.param_groups[0].update(eps=params.adam_eps, weight_decay=params.weight_decay)
+        return agent
+
+    def _occupy_agent(self, slot: int, params: Any, seed: int) -> None:
+        shape = self.shape
+        self.agents[slot] = self._make(params, seed)
+        if self.kind.replays:
+            self.buffers[slot] = ReplayBuffer(
+                shape.buffer // shape.num_envs, shape.state_dim, 1 if shape.discrete else shape.action_dim,
+                gpu_id=_gpu(self.device), num_envs=shape.num_envs,
+            )  # fmt: skip
+
+    def _fresh(self, slot: int, params: Any, seed: int, state_avg: Tensor, state_std: Tensor) -> None:
+        self._occupy_agent(slot, params, seed)
+        for network in _networks(self.agents[slot]).values():
+            network.get_parameter("state_avg").data.copy_(state_avg)
+            network.get_parameter("state_std").data.copy_(state_std)
+
+    def _clear(self, slot: int) -> None:
+        self.agents[slot] = self.buffers[slot] = None
+
+    def _save(self, slot: int) -> dict[str, Tensor]:
+        agent, buffer = self.agents[slot], self.buffers[slot]
+        state = {
+            f"{name}.{part}": tensor
+            for name, network in _networks(agent).items()
+            for part, tensor in network.state_dict().items()
+        }
+        for name, optimizer in _optimizers(agent).items():
+            for index, moments in optimizer.state_dict()["state"].items():
+                state |= {f"{name}.{index}.{part}": tensor for part, tensor in moments.items()}
+        if hasattr(agent, "alpha_log"):
+            state["alpha_log"] = agent.alpha_log
+        if hasattr(agent, "obj_c"):
+            state["obj_c"] = torch.tensor(agent.obj_c, dtype=torch.float64)
+        if buffer is not None:
+            for part in ("states", "actions", "rewards", "undones"):
+                state[f"replay.{part}"] = getattr(buffer, part)[: buffer.cur_size]
+            state["replay.place"] = torch.tensor([buffer.p, int(buffer.if_full)])
+        return state
+
+    def _check_state(self, slot: int, state: Mapping[str, Tensor]) -> None:  # noqa: ARG002
+        for name, network in self._template.items():
+            for part, target in network.state_dict().items():
+                given = state.get(f"{name}.{part}")
+                if given is None or given.shape != target.shape:
+                    found = "missing" if given is None else str(tuple(given.shape))
+                    raise InputError(f"The member's {name}.{part} is {found}, not {tuple(target.shape)}.")
+        wanted = [f"replay.{part}" for part in ("states", "actions", "rewards", "undones", "place")]
+        if self.kind.replays and not set(wanted) <= set(state):
+            raise InputError(f"A member's state must hold {wanted}, and holds {sorted(state)}.")
+
+    def _load(self, slot: int, state: Mapping[str, Tensor], params: Any) -> None:
+        self._occupy_agent(slot, params, 0)
+        agent, buffer = self.agents[slot], self.buffers[slot]
+        for name, network in _networks(agent).items():
+            network.load_state_dict(_under(name, state))
+        for name, optimizer in _optimizers(agent).items():
+            moments: dict[int, dict[str, Tensor]] = {}
+            for key, tensor in _under(name, state).items():
+                index, _, part = key.partition(".")
+                moments.setdefault(int(index), {})[part] = tensor.clone()
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        if "alpha_log" in state:
+            agent.alpha_log.data.copy_(state["alpha_log"])
+        if "obj_c" in state:
+            agent.obj_c = float(state["obj_c"])
+        agent.last_state = None
+        if buffer is not None:
+            buffer.p, full = state["replay.place"].tolist()
+            buffer.if_full, buffer.cur_size = bool(full), state["replay.states"].shape[0]
+            for part in ("states", "actions", "rewards", "undones"):
+                getattr(buffer, part)[: buffer.cur_size] = state[f"replay.{part}"].to(self.device)
+
+    def _occupy(self, slot: int, member: Member) -> None:
+        super()._occupy(slot, member)
+        self._items = [None] * self.shape.slots
+
+
+@functools.cache  # algorithms are asked for often, and to know a class's network two agents have to be made
+def kind_of(algorithm: str) -> Kind:
+    """Of `elegantrl:NAME`, or of `elegantrl:NAME:MODULE:CLASS`, with an agent of one's own that is a subclass of
+    ElegantRL's. Raises InputError for what ElegantRL 0.3.6 has not, or not in working order, and for a class that is
+    none.
+    """
+    name, _, own = algorithm.removeprefix(PREFIX).partition(":")
+    if name in BROKEN:
+        raise InputError(f"{algorithm} does not work in ElegantRL 0.3.6: {BROKEN[name]}; {_choose()}")
+    if name not in KINDS or not algorithm.startswith(PREFIX):
+        raise InputError(f"{algorithm!r} is none of ElegantRL's agents; {_choose()}")
+    return _with(KINDS[name], find(f"--algo {algorithm}", own), algorithm) if own else KINDS[name]
+
+
+def _with(kind: Kind, own: Any, algorithm: str) -> Kind:
+    theirs = [agent_class for agent_class in (kind.discrete, kind.continuous) if agent_class is not None]
+    for agent_class in theirs:  # a discrete agent may be a subclass of the other
+        if isinstance(own, type) and issubclass(own, agent_class):
+            continuous, discrete = (own, None) if agent_class is kind.continuous else (None, own)
+            own_network = _actor_type(own) is not _actor_type(agent_class)
+            return Kind(continuous, discrete, kind.params, kind.replays, own_network)
+    names = " or ".join(agent_class.__name__ for agent_class in theirs)
+    raise InputError(f"--algo {algorithm}: the class must be a subclass of ElegantRL's {names}")
+
+
+def _actor_type(agent_class: type[Any]) -> type[nn.Module]:
+    with torch.random.fork_rng(devices=[]):
+        return type(agent_class([8], 2, 2, gpu_id=-1).act)
+
+
+def _choose() -> str:
+    return f"choose one of {', '.join(PREFIX + name for name in KINDS)}."
+
+
+def _networks(agent: Any) -> dict[str, nn.Module]:
+    """Those that are not the same as one before."""
+    found: dict[str, nn.Module] = {}
+    for name in NETWORKS:
+        network = getattr(agent, name)
+        if all(network is not other for other in found.values()):
+            found[name] = network
+    return found
+
+
+def _optimizers(agent: Any) -> dict[str, torch.optim.Optimizer]:
+    found: dict[str, torch.optim.Optimizer] = {}
+    for name in OPTIMIZERS:
+        optimizer = getattr(agent, name, None)
+        if optimizer is not None and all(optimizer is not other for other in found.values()):
+            found[name] = optimizer
+    return found
+
+
+def _finite(agent: Any) -> bool:
+    return all(bool(torch.isfinite(part).all()) for net in _networks(agent).values() for part in net.parameters())
+
+
+def _copies(network: nn.Module) -> StateDict:
+    return {name: part.detach().to("cpu", copy=True) for name, part in network.state_dict().items()}
+
+
+def _under(name: str, state: Mapping[str, Tensor]) -> StateDict:
+    return {key.removeprefix(f"{name}."): part for key, part in state.items() if key.startswith(f"{name}.")}
+
+
+def _gpu(device: torch.device) -> int:
+    return (device.index or 0) if device.type == "cuda" else -1

@@ -1,0 +1,146 @@
+"""Bucket Brigade's heuristic players as an algorithm: members that act by their parameters and learn nothing, so that a
+search finds the best ones (the evolutionary baseline).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from agents.networks.shape import Shape
+from envs.core.streams import derive_seed
+from envs.core.vec_env import VecEnv
+from envs.games.bucket_brigade.game import BucketBrigade
+from envs.games.bucket_brigade.players import Brigade, Theta, heuristic
+from envs.support.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeuristicParams:
+    """`envs.games.bucket_brigade.players.Theta`, whose defaults are the firefighter's. Raises InputError outside 0 … 1."""
+
+    honesty: float = 1.0
+    work: float = 0.9
+    own_first: float = 0.8
+    rest: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not 0 <= value <= 1:
+                raise InputError(f"{field.name} must be a probability from 0 to 1, not {value}.")
+
+
+class HeuristicStats(NamedTuple):
+    """works: (G,), how probable it is that a member works."""
+
+    works: Tensor
+
+
+@dataclass
+class _Member:
+    params: HeuristicParams
+    seed: int
+
+
+class Heuristics:
+    """One program: an `agents.engine.learner.Learner` whose rollouts take no steps."""
+
+    def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
+        if shape.algorithm != "heuristic":
+            raise InputError(f"algorithm must be 'heuristic' for this program, not {shape.algorithm!r}.")
+        self.shape, self.device = shape, torch.device(device)
+        self._members: list[_Member | None] = [None] * shape.slots
+
+    def add_member(
+        self, slot: int, params: HeuristicParams, seed: int, total_rollouts: int, state_avg: Tensor, state_std: Tensor
+    ) -> None:
+        """See `Learner.add_member`."""
+        del total_rollouts, state_avg, state_std  # it neither learns nor scales
+        self._members[slot] = _Member(params, seed)
+
+    def remove_member(self, slot: int) -> None:
+        """Make a slot empty."""
+        self._members[slot] = None
+
+    def begin(self, obs: Tensor, slots: Sequence[int] | None = None) -> None:
+        """See `Learner.begin`: nothing to keep."""
+
+    def train(
+        self, env: VecEnv, rollouts: int, on_rollout: Callable[[Any], bool | None] | None = None
+    ) -> list[HeuristicStats]:
+        """Return at once: there is nothing to learn."""
+        del env
+        works = [member.params.work * (1.0 - member.params.rest) if member else 0.0 for member in self._members]
+        history: list[HeuristicStats] = []
+        for _ in range(rollouts):
+            history.append(HeuristicStats(torch.tensor(works)))
+            if on_rollout is not None and on_rollout(history[-1]):
+                break
+        return history
+
+    @property
+    def diverged(self) -> list[bool]:
+        """Never."""
+        return [False] * self.shape.slots
+
+    def get_member(self, slot: int) -> dict[str, Tensor]:
+        """See `Learner.get_member`."""
+        member = self._member(slot)
+        return {"params": _numbers(member.params), "seed": torch.tensor(member.seed)}
+
+    def set_member(self, slot: int, state: Mapping[str, Tensor]) -> None:
+        """See `Learner.set_member`."""
+        if set(state) != {"params", "seed"}:
+            raise InputError(f"A member's state must hold params and seed, and holds {sorted(state)}.")
+        params = HeuristicParams(**dict(zip(_NAMES, state["params"].tolist(), strict=True)))
+        self._members[slot] = _Member(params, int(state["seed"]))
+
+    def act_fn(self, slots: Sequence[int] | None = None) -> Acting:
+        """The members, each with chance from a stream of its own."""
+        chosen = range(self.shape.slots) if slots is None else slots
+        return Acting([self._members[slot] for slot in chosen])
+
+    def export_member(self, slot: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """({"theta": (4,) float64}, {}): `HeuristicParams` in the order of its fields."""
+        return {"theta": _numbers(self._member(slot).params)}, {}
+
+    def _member(self, slot: int) -> _Member:
+        member = self._members[slot]
+        if member is None:
+            raise ValueError(f"slot {slot} is empty")
+        return member
+
+
+class Acting:
+    """Members as they act in the environment that `begin` was given: (G * k, obs_dim) observations, grouped by member,
+    to (G * k, 3) actions.
+    """
+
+    def __init__(self, members: Sequence[_Member | None]) -> None:
+        self._members = members
+        self._players: list[Brigade] = []
+
+    def begin(self, env: BucketBrigade) -> None:
+        """To be called before the first action: observations are that environment's. Chance starts anew."""
+        self._players = [
+            Brigade(heuristic(Theta(*astuple(member.params))), env.seen, derive_seed(member.seed, "act"))
+            if member
+            else Brigade("rest", env.seen, 0)
+            for member in self._members
+        ]
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        parts = obs.chunk(len(self._players))
+        return torch.cat([player(part) for player, part in zip(self._players, parts, strict=True)])
+
+
+_NAMES = tuple(field.name for field in fields(HeuristicParams))
+
+
+def _numbers(params: HeuristicParams) -> Tensor:
+    return torch.tensor(astuple(params), dtype=torch.float64)

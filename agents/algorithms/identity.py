@@ -1,0 +1,130 @@
+"""Proof, on this machine, that a member's numbers don't depend on its slot, on other members or on the threads.
+
+`sweepd doctor` runs it; it takes about a second.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d
+
+from agents.algorithms.ppo import PPO, PPOParams, Shape
+from envs.games.cartpole import CartPole, CartPoleParams
+from envs.support.mkl import current_mode
+
+SLOTS = 5
+# Rows and columns of matrices; with those that depend on the slot on AMD processors in MKL's default mode.
+SIZES = ((17, 33), (64, 5), (64, 7), (16, 6), (128, 10), (2, 7), (5, 3), (33, 17), (48, 10), (64, 1), (128, 64))
+_ROWS = (1, 2, 3, 13)
+_MOVED = torch.tensor([3, 0, 4, 1, 2])  # the slots in another order
+
+
+@dataclass(frozen=True)
+class Part:
+    """One checked part of the promise: its name, whether it holds, and the result in words."""
+
+    name: str
+    holds: bool
+    found: str
+
+
+def processor_kind(device: torch.device | str = "cpu") -> str:
+    """What decides the last bits of results on a device: the name of a graphics card; of a processor, MKL's mode and
+    whether torch has AVX2, such as "x86_64, MKL AUTO,STRICT, AVX2". (With AVX-512 it computes the same bits as with
+    AVX2, in all that sweepd uses of it: measured, 2.13.)
+    """
+    if torch.device(device).type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    mode = current_mode()
+    products = f"MKL {mode}" if mode else "no MKL"
+    vectors = torch.backends.cpu.get_cpu_capability()
+    return f"{platform.machine()}, {products}, {'AVX2' if vectors == 'AVX512' else vectors}"
+
+
+def prove() -> Iterator[Part]:
+    """Each part of the promise, tried on this processor with small tensors. Leaves torch's threads as they were."""
+    total, wrong = products_by_slot()
+    found = f"{total} small batched products are the same in every slot"
+    if wrong:
+        found = f"{len(wrong)} of {total} small batched products depend on the slot: {', '.join(wrong[:3])}, …"
+    yield Part("products", not wrong, found)
+    holds = convolutions_hold()
+    yield Part(
+        "convolutions", holds, f"a member's images give {'the same' if holds else 'other'} numbers in every slot"
+    )
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = _trained({1: 7})
+        company = _trained({0: 5, 1: 6, 3: 7, 4: 8})
+        torch.set_num_threads(2)
+        threaded = _trained({1: 7})
+    finally:
+        torch.set_num_threads(before)
+    for name, other, sentence in (
+        ("slots and company", company, "in another slot among other members"),
+        ("threads", threaded, "with 2 threads instead of 1"),
+    ):
+        holds = all(torch.equal(tensor, other[key]) for key, tensor in alone.items())
+        yield Part(name, holds, f"a member trains to {'the same' if holds else 'other'} weights {sentence}")
+
+
+def products_by_slot() -> tuple[int, list[str]]:
+    """How many kinds of batched products were tried, and those whose results depend on the slot."""
+    generator = torch.Generator().manual_seed(0)
+    total, wrong = 0, []
+    for inner, columns in SIZES:
+        for rows in _ROWS:
+            sizes = (rows, inner), (inner, columns), (rows, columns)
+            x, weight, delta = (torch.randn(SLOTS, *size, generator=generator) for size in sizes)
+            for name, product, left, right in (
+                ("rows times matrix", torch.bmm, x, weight),
+                ("transpose times matrix", lambda a, b: torch.bmm(a.mT, b), x, delta),
+                ("matrix times transpose", lambda a, b: torch.bmm(a, b.mT), delta, weight),
+                ("ones times matrix", torch.bmm, torch.ones(SLOTS, 1, rows), delta),
+            ):
+                total += 1
+                if not torch.equal(product(left, right)[_MOVED], product(left[_MOVED], right[_MOVED])):
+                    wrong.append(f"{name} ({rows} x {inner} x {columns})")
+    return total, wrong
+
+
+def convolutions_hold() -> bool:
+    """Whether grouped convolutions, a group per member, and their gradients are the same in every slot."""
+    generator = torch.Generator().manual_seed(0)
+
+    def numbers(images: Tensor, filters: Tensor) -> list[Tensor]:
+        images, filters = (tensor.detach().requires_grad_() for tensor in (images, filters))
+        out = conv2d(images.flatten(1, 2), filters.flatten(0, 1), groups=SLOTS)
+        by_slot = out.view(len(out), SLOTS, -1)
+        d_images, d_filters = torch.autograd.grad(by_slot.square().sum(), (images, filters))
+        return [by_slot.transpose(0, 1), d_images.transpose(0, 1), d_filters]
+
+    for channels, side in ((1, 9), (3, 12)):
+        images = torch.randn(4, SLOTS, channels, side, side + 1, generator=generator)
+        filters = torch.randn(SLOTS, 16, channels, 3, 3, generator=generator)
+        here, there = numbers(images, filters), numbers(images[:, _MOVED], filters[_MOVED])
+        if not all(torch.equal(one[_MOVED], other) for one, other in zip(here, there, strict=True)):
+            return False
+    return True
+
+
+def _trained(members: dict[int, int]) -> dict[str, Tensor]:
+    """The state of member 7 after two rollouts of PPO on CartPole, in its slot of `members` (slot to member).
+
+    Large enough for torch to split its operations between threads.
+    """
+    env = CartPole([CartPoleParams()] * SLOTS, 32)
+    shape = Shape.for_env(env, net_width=64, horizon=8, minibatch=128, epochs=2)
+    program = PPO(shape)
+    for slot, member in members.items():
+        program.add_member(slot, PPOParams(), member, 2, torch.zeros(4), torch.ones(4))
+    program.begin(env.reset([members.get(slot) for slot in range(SLOTS)]))
+    program.train(env, 2)
+    slot = next(slot for slot, member in members.items() if member == 7)
+    return program.get_member(slot)

@@ -1,0 +1,209 @@
+"""Learning from replayed transitions, for G members at once: what SAC and D3QN have in common.
+
+A rollout is `horizon` steps of every row, stored in the members' rings, then `updates` gradient steps on minibatches
+drawn from them. A member whose transitions are fewer than its `warmup` acts at random, and learns nothing yet.
+
+Nothing in these loops reads a tensor's value on the host, except the environment's fault latch, once per rollout;
+nothing mixes members. A member whose gradient is no longer finite is latched as diverged and stops learning.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agents.engine.learner import Act
+from agents.engine.program import Member, Program
+from agents.engine.replay import Batch, Replay
+from agents.networks.optimizer import FlatAdam
+from agents.networks.shape import Shape
+from agents.networks.stacked import Stack
+from envs.core.vec_env import VecEnv
+from envs.support.errors import InputError
+
+Figures = dict[str, Tensor]
+
+
+class OffPolicy(Program):
+    """networks: by name. numbers: those of the members' params, (G, 1) by name."""
+
+    algorithm: str
+    stats_type: type[Any]
+
+    def __init__(
+        self, shape: Shape, device: torch.device | str, networks: dict[str, Stack], columns: int, *, discrete: bool
+    ) -> None:
+        """columns: floats of a kept action."""
+        if shape.algorithm != self.algorithm:
+            raise InputError(f"algorithm must be {self.algorithm!r} for this program, not {shape.algorithm!r}.")
+        if shape.discrete != discrete:
+            takes = "one of several choices" if discrete else "numbers"
+            raise InputError(f"{self.algorithm} takes actions that are {takes}; this environment's are not.")
+        super().__init__(shape, device)
+        self.networks = networks
+        self.replay = Replay(
+            shape.slots, shape.num_envs, shape.buffer // shape.num_envs, shape.horizon, shape.obs_dim, columns,
+            self.device,
+        )  # fmt: skip
+        self.numbers = {
+            field.name: torch.zeros(shape.slots, 1, device=self.device)
+            for field in fields(self.params_type)  # type: ignore[arg-type]
+        }
+
+    # What an algorithm says of itself, beside `params_type` and `stats_type`.
+
+    @abstractmethod
+    def _noise(self, steps: int) -> Tensor:
+        """(steps, G, num_envs, k): what `_explore` needs for that many steps."""
+
+    @abstractmethod
+    def _explore(self, obs: Tensor, noise: Tensor, random: Tensor) -> Tensor:
+        """Actions as they are kept, (G, num_envs, columns), at obs (G, num_envs, obs_dim). random: (G, 1, 1), how
+        often they are entirely random; 1 in a member's warm-up.
+        """
+
+    @abstractmethod
+    def _to_env(self, kept: Tensor) -> Tensor:
+        """Kept actions as the environment takes them, legal even where a member's outputs are not finite."""
+
+    @abstractmethod
+    def _update_noise(self) -> Tensor | None:
+        """(updates, …): what `_update` needs for a rollout's gradient steps."""
+
+    @abstractmethod
+    def _update(self, batch: Batch, noise: Tensor | None, running: Tensor) -> tuple[Tensor, Figures]:
+        """One gradient step of the members in `running` (G,) bool. Returns who still runs, and figures (G,)."""
+
+    def _optimizers(self) -> list[tuple[FlatAdam, float]]:
+        """Each with the factor on the members' learning rate."""
+        return [(network.optimizer, 1.0) for network in self.networks.values() if hasattr(network, "optimizer")]
+
+    def _explore_rates(self) -> Tensor:
+        """(G,): how often actions are entirely random in this rollout, after the warm-up."""
+        return torch.zeros(self.shape.slots, device=self.device)
+
+    def _own_figures(self) -> Figures:
+        """Figures of the rollout that are no means over its gradient steps."""
+        return {}
+
+    @abstractmethod
+    def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
+        """Deterministic actions as the environment takes them, at obs (k, rows, obs_dim) of k members."""
+
+    def act_fn(self, slots: Sequence[int] | None = None) -> Act:
+        """The members as they are now, acting deterministically on (slots * k, obs_dim) observations for any k;
+        training on doesn't change them.
+        """
+        chosen = list(range(self.shape.slots)) if slots is None else list(slots)
+        networks = {name: network.taken(chosen) for name, network in self.networks.items()}
+
+        def act(obs: Tensor) -> Tensor:
+            with torch.no_grad():
+                return self._policy(networks, obs.view(len(chosen), -1, obs.shape[-1]))
+
+        return act
+
+    def _collect(self, env: VecEnv) -> None:
+        """Step the environment `horizon` times, and store what happened."""
+        shape = self.shape
+        noise = self._noise(shape.horizon)
+        # A member that has not yet collected its warm-up acts at random.
+        collected = torch.tensor([self._collected(member) for member in self.members], device=self.device)
+        warmup, rates = self.numbers["warmup"][:, 0], self._explore_rates()
+        self._reward = torch.zeros(shape.slots, device=self.device)
+        env.draw(shape.horizon)
+        for step in range(shape.horizon):
+            obs = self.obs.view(shape.slots, shape.num_envs, -1).clone()
+            random = torch.where(collected + step * shape.num_envs < warmup, 1.0, rates)
+            kept = self._explore(obs, noise[step], random.view(-1, 1, 1))
+            result = env.step(self._to_env(kept), out=self.obs)
+            self.replay.note(obs, kept, result, self.numbers["reward_scale"], env)
+            self._reward += result.reward.view(shape.slots, -1).mean(1) / shape.horizon
+        self.replay.store()
+
+    def _learn(self) -> Any:
+        shape = self.shape
+        rows = self.replay.draw(self.streams, shape.updates, shape.minibatch)
+        noise = self._update_noise()
+        ready = [
+            member is not None and self._collected(member) + shape.samples >= member.params.warmup
+            for member in self.members
+        ]
+        self._set_rates()
+        running = self._live & ~self._diverged & torch.tensor(ready, device=self.device)
+        updates = torch.zeros(shape.slots, device=self.device)
+        totals: Figures = {}
+        for step in range(shape.updates if any(ready) else 0):
+            running, figures = self._update(
+                self.replay.gather(rows[step]), None if noise is None else noise[step], running
+            )
+            updates += running
+            for name, value in figures.items():
+                totals[name] = totals.get(name, 0.0) + torch.where(running, value, 0.0)
+        means = {name: total / updates.clamp(min=1.0) for name, total in totals.items()}
+        nothing = torch.zeros_like(updates)
+        own = self._own_figures() | {"reward": self._reward, "updates": updates}
+        return self.stats_type(**{name: own.get(name, means.get(name, nothing)) for name in self.stats_type._fields})
+
+    def _diverge(self, running: Tensor, norms: Tensor) -> Tensor:
+        """Who of the running members has finite gradients; the others are latched."""
+        finite = torch.isfinite(norms)
+        self._diverged |= running & ~finite
+        return running & finite
+
+    def _collected(self, member: Member | None) -> int:
+        return member.rollouts * self.shape.samples if member else 0
+
+    def _set_rates(self) -> None:
+        for adam, factor in self._optimizers():
+            for slot, member in enumerate(self.members):
+                if member is not None:
+                    adam.lr[slot], adam.eps[slot] = member.params.learning_rate * factor, member.params.adam_eps
+                    adam.weight_decay[slot] = member.params.weight_decay
+
+    def _occupy(self, slot: int, member: Member) -> None:
+        super()._occupy(slot, member)
+        for name, numbers in self.numbers.items():
+            numbers[slot] = getattr(member.params, name)
+
+    def _clear(self, slot: int) -> None:
+        for network in self.networks.values():
+            network.clear(slot)
+        for numbers in self.numbers.values():
+            numbers[slot] = 0
+        self.replay.clear(slot)
+
+    def _tensors(self, slot: int) -> dict[str, Tensor]:
+        return {
+            f"{name}.{part}": tensor
+            for name, network in self.networks.items()
+            for part, tensor in network.tensors(slot).items()
+        }
+
+    def _save(self, slot: int) -> dict[str, Tensor]:
+        return self._tensors(slot) | {f"replay.{name}": part for name, part in self.replay.get_member(slot).items()}
+
+    def _check_state(self, slot: int, state: Mapping[str, Tensor]) -> None:
+        targets = self._tensors(slot)
+        wanted = {*targets, *(f"replay.{name}" for name in self.replay.get_member(slot))}
+        if set(state) != wanted:
+            raise InputError(f"A member's state must hold {sorted(wanted)}, and holds {sorted(state)}.")
+        for name, target in targets.items():
+            if state[name].shape != target.shape or state[name].dtype != target.dtype:
+                given = f"{tuple(state[name].shape)} {state[name].dtype}"
+                raise InputError(f"The member's {name} is {given}, not {tuple(target.shape)} {target.dtype}.")
+        self.replay.check_member(_replayed(state))
+
+    def _load(self, slot: int, state: Mapping[str, Tensor], params: Any) -> None:  # noqa: ARG002
+        for name, target in self._tensors(slot).items():
+            target.copy_(state[name])
+        self.replay.set_member(slot, _replayed(state))
+
+
+def _replayed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix("replay."): part for name, part in state.items() if name.startswith("replay.")}

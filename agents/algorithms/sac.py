@@ -1,0 +1,190 @@
+"""Soft actor-critic (Haarnoja et al., 2018) for G members at once.
+
+It is ElegantRL's `AgentSAC`, and its update is held to that one's numbers: `ActorSAC` and `CriticTwin`, a smooth-L1
+loss for each of two values that share their hidden layers, a temperature alpha tuned at four times the learning rate,
+the actor's gradient through the mean of the *target* critic's values, AdamW and a clip for each. Two of its oddities
+are kept: the log-probability is that of the Gaussian's mean in place of the action's (its gradient is the same, its
+value half a nat per number of the action too high), and alpha's logarithm decays as weights do. It departs from it in
+two things: a truncated episode is bootstrapped with the value of its last observation, and what is random comes from a
+stream per member.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from elegantrl.agents.net import ActorSAC, CriticTwin
+from torch import Tensor, nn
+from torch.nn.functional import smooth_l1_loss
+
+from agents.algorithms.off_policy import Figures, OffPolicy
+from agents.algorithms.off_policy_params import SACParams
+from agents.engine.replay import Batch
+from agents.networks.distributions import HALF_LOG_2PI
+from agents.networks.optimizer import FlatAdam
+from agents.networks.shape import Shape
+from agents.networks.stacked import Stack, StateDict
+
+__all__ = ["SAC", "SACParams", "SACStats"]
+
+LOG_STD = (-16.0, 2.0)
+LOG_ALPHA = (-16.0, 2.0)
+ALPHA_RATE = 4.0  # alpha's learning rate is so many times the networks'
+
+
+class SACStats(NamedTuple):
+    """One rollout of every slot, on the device, (G,) float32; what stands in empty or diverged slots means nothing.
+
+    reward: mean per step, as the environment gave it; the others are means over the rollout's gradient steps, 0 while a
+    member warms up: critic_loss; value, of the actor's own actions; entropy, in nats, as ElegantRL reads it; alpha;
+    critic_norm, actor_norm, before clipping. updates: gradient steps made.
+    """
+
+    reward: Tensor
+    critic_loss: Tensor
+    value: Tensor
+    entropy: Tensor
+    alpha: Tensor
+    critic_norm: Tensor
+    actor_norm: Tensor
+    updates: Tensor
+
+
+class SAC(OffPolicy):
+    """One program: `shape.slots` members, for environments whose actions are numbers."""
+
+    algorithm = "sac"
+    params_type = SACParams
+    stats_type = SACStats
+
+    def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
+        slots, place = shape.slots, torch.device(device)
+        actor, critic = _modules(shape)
+        self.actor, self.critic = Stack(actor, slots, place), Stack(critic, slots, place)
+        self.target = Stack(critic, slots, place, learns=False)
+        self.alpha_log = torch.zeros(1, slots, 1, device=place)
+        self.alpha_optimizer = FlatAdam(self.alpha_log)
+        networks = {"actor": self.actor, "critic": self.critic, "target": self.target}
+        super().__init__(shape, place, networks, shape.action_dim, discrete=False)
+
+    def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
+        """(actor, critic) as ElegantRL's `ActorSAC` and `CriticTwin` load them; the actor is what `agents.policy.frozen` saves
+        and runs.
+        """
+        self._member(slot)
+        return self.actor.export_member(slot), self.critic.export_member(slot)
+
+    def _sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions (G, rows, action_dim) and their log-probabilities (G, rows), ElegantRL's way."""
+        mean, log_std = _outputs(self.actor, obs)
+        action = torch.addcmul(mean, log_std.exp(), noise).tanh()
+        return action, -(log_std + HALF_LOG_2PI + (1.000001 - action.square()).log()).sum(-1)
+
+    def _update(self, batch: Batch, noise: Tensor | None, running: Tensor) -> tuple[Tensor, Figures]:
+        assert noise is not None
+        numbers, max_norm = self.numbers, self.numbers["max_grad_norm"][:, 0]
+
+        next_action, next_log_prob = self._sample(batch.next_obs, noise[0])
+        expected = _values(self.target, batch.next_obs, next_action).amin(-1) - next_log_prob * self.alpha_log[0].exp()
+        label = (batch.reward + batch.alive * numbers["gamma"] * expected).unsqueeze(-1).expand(-1, -1, 2)
+        with torch.enable_grad():
+            values = _values(self.critic, batch.obs, batch.action)
+            critic_loss = smooth_l1_loss(values, label, reduction="none").mean(1).sum(-1)
+        critic_norm = self.critic.gradients(critic_loss)
+        running = self._diverge(running, critic_norm)
+        self.critic.optimizer.apply(critic_norm.unsqueeze(0), max_norm, running)
+        self.target.follow(self.critic, numbers["soft_update_tau"], running)
+
+        with torch.enable_grad():
+            action, log_prob = self._sample(batch.obs, noise[1])
+        wanted = numbers["target_entropy"] * self.shape.action_dim
+        self.alpha_optimizer.grad[0] = -(wanted + log_prob.detach()).mean(1, keepdim=True)
+        alpha_norm = self.alpha_optimizer.grad[..., 0].abs()
+        running = self._diverge(running, alpha_norm[0])
+        self.alpha_optimizer.apply(alpha_norm, max_norm, running)
+        alpha = self.alpha_log[0].exp()
+        self.alpha_log.clamp_(*LOG_ALPHA)
+
+        with torch.enable_grad():
+            value = _values(self.target, batch.obs, action).mean((1, 2))
+            actor_loss = (log_prob * alpha).mean(1) - value
+        actor_norm = self.actor.gradients(actor_loss)
+        running = self._diverge(running, actor_norm)
+        self.actor.optimizer.apply(actor_norm.unsqueeze(0), max_norm, running)
+        return running, {
+            "critic_loss": critic_loss.detach(),
+            "value": value.detach(),
+            "entropy": -log_prob.detach().mean(1),
+            "alpha": alpha[:, 0],
+            "critic_norm": critic_norm,
+            "actor_norm": actor_norm,
+        }
+
+    def _noise(self, steps: int) -> Tensor:
+        shape = self.shape
+        normal = self.streams.normal(steps, shape.num_envs, shape.action_dim)
+        return normal.view(steps, shape.slots, shape.num_envs, shape.action_dim)
+
+    def _update_noise(self) -> Tensor:
+        shape = self.shape
+        normal = self.streams.normal(2 * shape.updates, shape.minibatch, shape.action_dim)
+        return normal.view(shape.updates, 2, shape.slots, shape.minibatch, shape.action_dim)
+
+    def _explore(self, obs: Tensor, noise: Tensor, random: Tensor) -> Tensor:
+        mean, log_std = _outputs(self.actor, obs)
+        uniform = torch.erf(noise * math.sqrt(0.5))  # a normal number's rank is uniform: here from -1 to 1
+        return torch.where(random >= 1.0, uniform, torch.addcmul(mean, log_std.exp(), noise).tanh())
+
+    def _to_env(self, kept: Tensor) -> Tensor:
+        return kept.nan_to_num(nan=0.0).view(-1, self.shape.action_dim)
+
+    def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
+        return self._to_env(_outputs(networks["actor"], obs)[0].tanh())
+
+    def _optimizers(self) -> list[tuple[FlatAdam, float]]:
+        return [*super()._optimizers(), (self.alpha_optimizer, ALPHA_RATE)]
+
+    def _fresh(self, slot: int, params: SACParams, seed: int, state_avg: Tensor, state_std: Tensor) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            actor, critic = (dict(module.state_dict()) for module in _modules(self.shape))
+        columns = self.shape.state_dim
+        actor |= {"state_avg": state_avg[:columns], "state_std": state_std[:columns]}
+        critic |= {"state_avg": state_avg, "state_std": state_std}
+        self.actor.import_member(slot, actor)
+        self.critic.import_member(slot, critic)
+        self.target.import_member(slot, critic)
+        self.alpha_log[0, slot] = min(max(math.log(params.initial_alpha), LOG_ALPHA[0]), LOG_ALPHA[1])
+
+    def _clear(self, slot: int) -> None:
+        super()._clear(slot)
+        self.alpha_log[0, slot] = 0
+        self.alpha_optimizer.reset(slot)
+
+    def _tensors(self, slot: int) -> dict[str, Tensor]:
+        adam = self.alpha_optimizer
+        own = {"weights": self.alpha_log, "adam_m": adam.m, "adam_v": adam.v}
+        return super()._tensors(slot) | {
+            **{f"alpha.{name}": tensor[0, slot] for name, tensor in own.items()}, "alpha.adam_step": adam.step[slot],
+        }  # fmt: skip
+
+
+def _modules(shape: Shape) -> tuple[nn.Module, nn.Module]:
+    actor: nn.Module = ActorSAC(shape.net_dims, shape.state_dim, shape.action_dim)
+    critic: nn.Module = CriticTwin(shape.net_dims, shape.obs_dim, shape.action_dim)
+    return actor, critic
+
+
+def _outputs(actor: Stack, obs: Tensor) -> tuple[Tensor, Tensor]:
+    """Means before tanh and log standard deviations, (G, rows, action_dim) each."""
+    encoded = actor.chain("net_s", actor.state(obs), raw=False)
+    mean, log_std = actor.linear("net_a.0", encoded).chunk(2, -1)
+    return mean, log_std.clamp(*LOG_STD)
+
+
+def _values(critic: Stack, obs: Tensor, action: Tensor) -> Tensor:
+    """Both values, (G, rows, 2)."""
+    return critic.value(critic.chain("net", torch.cat((critic.state(obs), action), -1)))

@@ -1,0 +1,1 @@
+"""Programs: populations of members that act and learn together on one environment."""

@@ -1,0 +1,74 @@
+"""Frozen actors of several members that act together, deterministically."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from agents.networks.convolution import pixels
+from agents.networks.distributions import Legal, distribution_of
+from agents.networks.mlp import Activations, forward, leaf_views
+from agents.networks.shape import Shape
+
+
+class Actors:
+    """From (G * k, obs_dim or state_dim) observations (uint8 where they are images), for any k, to actions as the
+    environment takes them: (G * k, action_dim), or int64 where they are discrete: (G * k,), or (G * k, choices). Rows
+    are grouped by member. Actors that remember (`Shape.recurrent`) take a call as the rows' next step.
+
+    shape: its `slots` is the number of members. flat: (2, G, P) weights as `agents.networks.mlp.leaf_views` reads them.
+    state_avg, state_std: (G, 1, state_dim or obs_dim). Nothing is copied: what is given must not change any more.
+    """
+
+    def __init__(self, shape: Shape, flat: Tensor, state_avg: Tensor, state_std: Tensor) -> None:
+        self.shape, self.flat = shape, flat
+        self.state_avg, self.state_std = (part[..., : shape.state_dim] for part in (state_avg, state_std))
+        self._weights = leaf_views(flat, shape)
+        self._distribution = distribution_of(shape)
+        self._buffers: dict[int, Activations] = {}
+
+    @staticmethod
+    def together(parts: Sequence[Actors]) -> Actors:
+        """All members of some programs of one shape, in order: one call acts for all of them."""
+        shape = replace(parts[0].shape, slots=sum(part.shape.slots for part in parts))
+        return Actors(
+            shape,
+            torch.cat([part.flat for part in parts], 1),
+            torch.cat([part.state_avg for part in parts]),
+            torch.cat([part.state_std for part in parts]),
+        )
+
+    def reset(self) -> None:
+        """Have every row begin an episode: nothing of before is remembered. (They do at first.) Says nothing to actors
+        without a memory.
+        """
+        for into in self._buffers.values():
+            if into.cells is not None:
+                into.cells.state.zero_()
+
+    def done(self, ended: Tensor) -> None:
+        """ended: (G * k,) bool, rows whose next observation is an episode's first. To be told after every step, where
+        actors remember; says nothing to others.
+        """
+        slots = self.shape.slots
+        into = self._buffers.get(ended.shape[0] // slots)
+        if into is not None and into.cells is not None:
+            into.cells.state[:slots].masked_fill_(ended.view(slots, -1, 1), 0.0)
+
+    def __call__(self, obs: Tensor, legal: Legal | None = None) -> Tensor:
+        """legal: the `action_mask` of an environment that is `masked`."""
+        shape = self.shape
+        rows = obs.shape[0] // shape.slots
+        if rows not in self._buffers:
+            self._buffers[rows] = Activations(replace(shape, privileged_dim=0), rows, obs.device)
+        into = self._buffers[rows]
+        state = obs.view(shape.slots, rows, -1)[..., : shape.state_dim]
+        if shape.image_shape is None:
+            normalised = (state - self.state_avg).div_(self.state_std)
+        else:
+            normalised = pixels(state, self.state_avg, self.state_std)
+        forward(self._weights, normalised, into, critic=False)
+        return self._distribution(shape, into.output, self._weights).mode(legal)

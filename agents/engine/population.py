@@ -1,0 +1,196 @@
+"""The members of one program: their weights and normalisers in G slots, in and out as ElegantRL's modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+
+import torch
+from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, CriticPPO
+from torch import Tensor, nn
+
+from agents.networks.convolution import layers, pixels
+from agents.networks.mlp import Leaves, flat_size, leaf_views
+from agents.networks.shape import Shape
+from envs.support.errors import InputError
+
+StateDict = dict[str, Tensor]
+
+
+class Population:
+    """Stacked weights (`flat`, and `weights` as views of it) and frozen normalisers of G slots. Empty slots hold zeros.
+
+    state_avg, state_std: (G, 1, obs_dim), applied as (obs - avg) / std; value_avg, value_std: (G, 1, 1), the critic's
+    output is value * std + avg; popart: (G, 1, 1) bool, whose value_avg and value_std follow the returns.
+    """
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        self.shape = shape
+        self.device = device
+        self.flat = torch.zeros(2, shape.slots, flat_size(shape), device=device)
+        self.weights = leaf_views(self.flat, shape)
+        self.state_avg = torch.zeros(shape.slots, 1, shape.obs_dim, device=device)
+        self.state_std = torch.ones(shape.slots, 1, shape.obs_dim, device=device)
+        self.value_avg = torch.zeros(shape.slots, 1, 1, device=device)
+        self.value_std = torch.ones(shape.slots, 1, 1, device=device)
+        self.popart = torch.zeros(shape.slots, 1, 1, dtype=torch.bool, device=device)
+
+    def new_member(self, slot: int, seed: int, initial_log_std: float, state_avg: Tensor, state_std: Tensor) -> None:
+        """Put a freshly initialised member into a slot: what ElegantRL's own constructors make of this seed.
+
+        state_avg, state_std: (state_dim,) or (obs_dim,); privileged columns that are not given pass through as they
+        are. Raises InputError where they have another size, or hold what no normaliser can use.
+        """
+        shape = self.shape
+        actor_in, critic_in = shape.inputs
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            actor = (ActorDiscretePPO if shape.discrete else ActorPPO)(shape.net_dims, actor_in, shape.action_dim)
+            critic = CriticPPO(shape.net_dims, critic_in, shape.action_dim)
+            networks = [{**network.state_dict(), **_own_modules(shape).state_dict()} for network in (actor, critic)]
+        if not shape.discrete:
+            actor.action_std_log.data.fill_(min(initial_log_std, 0.0))
+        avg, std = _normaliser(shape, state_avg, state_std)
+        for network, columns in zip(networks, (shape.state_dim, shape.obs_dim), strict=True):
+            network |= {"state_avg": avg[:columns], "state_std": std[:columns]}
+        chain = zip(accumulate(shape.choices), shape.choices[1:], strict=False) if shape.autoregressive else ()
+        for choice, (earlier, size) in enumerate(chain, start=1):
+            networks[0][f"chain.{choice}.weight"] = torch.zeros(size, earlier)
+        self.import_member(slot, networks[0] | _facts(shape), networks[1])
+
+    def value_unit(self) -> Tensor:
+        """(G, 1, 1): the unit of value errors: value_std of members with return scaling, 1 of the others."""
+        return torch.where(self.popart & (self.value_std > 0), self.value_std, 1.0)
+
+    def inputs(self, obs: Tensor) -> Tensor:
+        """What networks take of (G, rows, obs_dim) observations as a rollout keeps them: normalised already, but for
+        images.
+        """
+        if self.shape.image_shape is None:
+            return obs
+        return pixels(obs, self.state_avg, self.state_std)
+
+    def clear(self, slot: int) -> None:
+        """Make a slot empty."""
+        self.flat[:, slot] = 0
+        self.state_avg[slot], self.state_std[slot], self.value_avg[slot], self.value_std[slot] = 0, 1, 0, 1
+
+    def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
+        """(actor, critic): CPU copies that ElegantRL's `ActorPPO` (or `ActorDiscretePPO`) and `CriticPPO` of this shape
+        load as their `state_dict`. What these have not is beside it. Of the actor, where an action is made up of
+        several choices: their sizes, `action_dims` (choices,) int64; and `chain.k.weight` (size of choice k, sizes of
+        those before it), which times the choices made, as ones, adds to choice k's logits. Where observations are
+        images: `conv.0.weight`, `conv.0.bias` …, as torch's Conv2d has them, with ReLU after each, before `net.0`; and
+        of the actor `image_shape` (3,) and `conv_strides`, int64. Where networks remember: `rnn.weight_ih` … as torch's
+        GRUCell (3 gates) or LSTMCell (4 gates) has them, between the last ReLU and the last layer.
+        """
+        actor, critic = (
+            {name: _turned(name, part) for name, part in parts.items()}
+            for parts in _named(self.weights, slot, self.shape)
+        )
+        actor = {
+            **actor,
+            **_facts(self.shape),
+            "state_avg": self.state_avg[slot, 0, : self.shape.state_dim],
+            "state_std": self.state_std[slot, 0, : self.shape.state_dim],
+        }
+        critic = {**critic, "state_avg": self.state_avg[slot, 0], "state_std": self.state_std[slot, 0]}
+        critic |= {"value_avg": self.value_avg[slot, 0], "value_std": self.value_std[slot, 0]}
+        return _copies(actor), _copies(critic)
+
+    def import_member(self, slot: int, actor: Mapping[str, Tensor], critic: Mapping[str, Tensor]) -> None:
+        """Put networks given as ElegantRL's `state_dict`s into a slot. Raises InputError where names, sizes or
+        normalisers don't fit.
+        """
+        shape = self.shape
+        stacked = _named(self.weights, slot, shape)
+        for role, given, parts in zip(("actor", "critic"), (actor, critic), stacked, strict=True):
+            wanted = {*parts, "state_avg", "state_std"} | ({"value_avg", "value_std"} if role == "critic" else set())
+            wanted |= set(_facts(shape)) if role == "actor" else set()
+            if set(given) != wanted:
+                raise InputError(f"The {role}'s tensors should be {sorted(wanted)}, and are {sorted(given)}.")
+            for name, part in parts.items():
+                if given[name].shape != _turned(name, part).shape:
+                    raise InputError(f"The {role}'s {name} is {tuple(given[name].shape)}, which doesn't fit {shape}.")
+        for name, fact in _facts(shape).items():
+            if not torch.equal(actor[name], fact):
+                raise InputError(f"The actor's {name} is {actor[name].tolist()}, not {fact.tolist()}.")
+        avg, std = _normaliser(shape, critic["state_avg"], critic["state_std"])
+        own = _normaliser(shape, actor["state_avg"], actor["state_std"])
+        columns = shape.state_dim
+        if not (torch.equal(own[0][:columns], avg[:columns]) and torch.equal(own[1][:columns], std[:columns])):
+            raise InputError("The actor's state_avg and state_std are not the critic's; a member has one normaliser.")
+        self.clear(slot)
+        for given, parts in zip((actor, critic), stacked, strict=True):
+            for name, part in parts.items():
+                _turned(name, part).copy_(given[name])
+        self.state_avg[slot, 0], self.state_std[slot, 0] = avg.to(self.device), std.to(self.device)
+        self.value_avg[slot, 0], self.value_std[slot, 0] = critic["value_avg"], critic["value_std"]
+
+
+def _named(weights: Leaves, slot: int, shape: Shape) -> tuple[StateDict, StateDict]:
+    """One slot's leaves under ElegantRL's names; matrices still (in, out), vectors as its modules hold them."""
+    actor: StateDict = {} if shape.discrete else {"action_std_log": weights.log_std[slot]}
+    critic: StateDict = {}
+    for role, row in ((actor, slot), (critic, slot + shape.slots)):
+        role["net.0.weight"] = weights.actor_in[slot] if role is actor else weights.critic_in[slot]
+        for layer, matrix in enumerate(weights.hidden, start=1):
+            role[f"net.{2 * layer}.weight"] = matrix[row]
+        for layer, bias in enumerate(weights.bias):
+            role[f"net.{2 * layer}.bias"] = bias[row, 0]
+        for index, conv in enumerate(layers(shape.image_shape)):
+            filters = weights.filters[index][row].view(conv.channels, conv.channels_in, conv.kernel, conv.kernel)
+            role |= {f"conv.{index}.weight": filters, f"conv.{index}.bias": weights.filter_bias[index][row, 0]}
+        for name, leaf in zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), weights.cell, strict=False):
+            role[f"rnn.{name}"] = leaf[row] if "weight" in name else leaf[row, 0]
+    top = f"net.{2 * shape.net_depth}"
+    actor |= {f"{top}.weight": weights.actor_out[slot], f"{top}.bias": weights.actor_out_bias[slot, 0]}
+    actor |= {f"chain.{choice}.weight": leaf[slot] for choice, leaf in enumerate(weights.chain, start=1)}
+    critic |= {f"{top}.weight": weights.critic_out[slot], f"{top}.bias": weights.critic_out_bias[slot, 0]}
+    return actor, critic
+
+
+def _facts(shape: Shape) -> StateDict:
+    """What an actor's weights don't tell of the shape, as tensors to stand beside them."""
+    facts: StateDict = {}
+    if shape.action_dims:
+        facts["action_dims"] = torch.tensor(shape.action_dims)
+    if shape.image_shape is not None:
+        facts["image_shape"] = torch.tensor(shape.image_shape)
+        facts["conv_strides"] = torch.tensor([layer.stride for layer in layers(shape.image_shape)])
+    return facts
+
+
+def _own_modules(shape: Shape) -> nn.Module:
+    """What a network has that ElegantRL's doesn't, freshly initialised by torch."""
+    filters = [nn.Conv2d(layer.channels_in, layer.channels, layer.kernel) for layer in layers(shape.image_shape)]
+    own: dict[str, nn.Module] = {"conv": nn.ModuleList(filters)}
+    if shape.recurrent:
+        own["rnn"] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}[shape.recurrent](shape.net_width, shape.net_width)
+    return nn.ModuleDict(own)
+
+
+def _turned(name: str, part: Tensor) -> Tensor:
+    """A leaf as ElegantRL's and torch's modules have it: matrices as (out, in)."""
+    return part.mT if part.dim() == 2 and "weight" in name else part
+
+
+def _copies(tensors: StateDict) -> StateDict:
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+
+
+def _normaliser(shape: Shape, avg: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    """(obs_dim,) float32 on the CPU, checked; the caller may leave out the privileged columns."""
+    avg, std = (tensor.detach().to("cpu", torch.float32) for tensor in (avg, std))
+    if avg.shape != std.shape or avg.shape not in {(shape.state_dim,), (shape.obs_dim,)}:
+        sizes = f"{tuple(avg.shape)} and {tuple(std.shape)}"
+        raise InputError(f"state_avg and state_std must have shape ({shape.state_dim},), not {sizes}.")
+    missing = shape.obs_dim - avg.numel()
+    avg, std = torch.cat((avg, torch.zeros(missing))), torch.cat((std, torch.ones(missing)))
+    if not bool(torch.isfinite(avg).all() & torch.isfinite(std).all() & (std > 0).all()):
+        column = int(torch.nonzero(~(torch.isfinite(avg) & torch.isfinite(std) & (std > 0)))[0])
+        raise InputError(
+            "state_avg and state_std must be finite, and the deviation above zero; "
+            f"column {column} has {float(avg[column])} and {float(std[column])}."
+        )
+    return avg, std

@@ -1,0 +1,140 @@
+"""What members remember for learning off-policy: one ring of transitions per member, on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from envs.core.streams import Streams
+from envs.core.vec_env import Step, VecEnv
+from envs.support.errors import InputError
+
+
+class Batch(NamedTuple):
+    """Transitions of every member, (G, minibatch, …).
+
+    obs, next_obs: (…, obs_dim) as the environment gave them; action: (…, columns) as it was kept; reward: (…), scaled;
+    alive: (…), 0 where the episode terminated with this step, and nothing is to be expected of next_obs.
+    """
+
+    obs: Tensor
+    action: Tensor
+    reward: Tensor
+    alive: Tensor
+    next_obs: Tensor
+
+
+class Replay:
+    """Rings of `capacity` steps of num_envs rows for each of G members, the oldest step overwritten first.
+
+    A rollout is noted step by step, then stored at once. What follows a step is its next observation; of an episode
+    that was truncated, its last one (`VecEnv.final_obs`), from which values can be bootstrapped.
+    """
+
+    def __init__(
+        self, slots: int, num_envs: int, capacity: int, horizon: int, obs_dim: int, columns: int,
+        device: torch.device, dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
+        """columns: floats of a kept action. dtype: of the observations, float or uint8."""
+        self.slots, self.num_envs, self.capacity, self.horizon = slots, num_envs, capacity, horizon
+        self.device = device
+        kinds = {"obs": (obs_dim, dtype), "next_obs": (obs_dim, dtype), "side": (columns + 2, None)}
+
+        def rings(steps: int) -> dict[str, Tensor]:
+            return {
+                name: torch.zeros(slots, steps, num_envs, size, dtype=kind, device=device)
+                for name, (size, kind) in kinds.items()
+            }
+
+        self._rings, self._stage = rings(capacity), rings(horizon)  # side: kept action, reward, alive
+        self._truncated = torch.zeros(slots, horizon, num_envs, dtype=torch.bool, device=device)
+        self._written = [0] * slots  # steps that a member has stored so far
+        self._noted = self._settled = 0
+
+    def note(self, obs: Tensor, action: Tensor, step: Step, reward_scale: Tensor, env: VecEnv) -> None:
+        """The next step of the rollout: obs (G, num_envs, obs_dim) before it, the kept action, and what came of it;
+        reward_scale: (G, 1).
+        """
+        at, size = self._noted, (self.slots, self.num_envs)
+        self._stage["obs"][:, at] = obs
+        self._stage["next_obs"][:, at] = step.obs.view(*size, -1)
+        side = self._stage["side"][:, at]
+        side[..., :-2] = action
+        side[..., -2] = step.reward.view(size) * reward_scale
+        side[..., -1] = ~step.terminated.view(size)
+        self._truncated[:, at] = step.truncated.view(size) & ~step.terminated.view(size)
+        self._noted += 1
+        # Within an interval a row is truncated at most once, so its last observation is still there.
+        if self._noted - self._settled == env.bootstrap_interval or self._noted == self.horizon:
+            ends = self._truncated[:, self._settled : self._noted].unsqueeze(-1)
+            following = self._stage["next_obs"][:, self._settled : self._noted]
+            last = env.final_obs().view(self.slots, 1, self.num_envs, -1)
+            following.copy_(torch.where(ends, last, following))
+            self._settled = self._noted
+
+    def store(self) -> None:
+        """Put the rollout that was noted into the rings."""
+        positions = [
+            slot * self.capacity + (written + step) % self.capacity
+            for slot, written in enumerate(self._written)
+            for step in range(self.horizon)
+        ]
+        rows = torch.tensor(positions, device=self.device)
+        for name, ring in self._rings.items():
+            ring.flatten(0, 1).index_copy_(0, rows, self._stage[name].flatten(0, 1))
+        self._written = [written + self.horizon for written in self._written]
+        self._noted = self._settled = 0
+
+    def held(self, slot: int) -> int:
+        """Transitions that a member can draw from."""
+        return min(self._written[slot], self.capacity) * self.num_envs
+
+    def draw(self, streams: Streams, batches: int, minibatch: int) -> Tensor:
+        """Rows for `gather`, (batches, G * minibatch): for each member uniformly from what it holds, by its stream."""
+        size = self.capacity * self.num_envs
+        parts = [
+            (streams.member_uniform(slot, batches, minibatch) * self.held(slot)).to(torch.int64) + slot * size
+            for slot in range(self.slots)
+        ]
+        return torch.cat(parts, 1)
+
+    def gather(self, rows: Tensor) -> Batch:
+        """The transitions in `rows` (G * minibatch,), member after member."""
+        parts = {
+            name: ring.flatten(0, 2).index_select(0, rows).view(self.slots, -1, ring.shape[-1])
+            for name, ring in self._rings.items()
+        }
+        side = parts["side"]
+        return Batch(parts["obs"], side[..., :-2], side[..., -2], side[..., -1], parts["next_obs"])
+
+    def clear(self, slot: int) -> None:
+        """Forget what a member remembers."""
+        self._written[slot] = 0
+        for ring in self._rings.values():
+            ring[slot] = 0
+
+    def get_member(self, slot: int) -> dict[str, Tensor]:
+        """What a member remembers, exactly: the filled part of its ring, and how many steps it has stored."""
+        filled = min(self._written[slot], self.capacity)
+        own = {name: ring[slot, :filled] for name, ring in self._rings.items()}
+        return own | {"written": torch.tensor(self._written[slot])}
+
+    def check_member(self, state: Mapping[str, Tensor]) -> None:
+        """Raise InputError where `state` is nothing that `get_member` of such a ring returns."""
+        filled = min(int(state["written"]), self.capacity)
+        for name, ring in self._rings.items():
+            wanted, given = (filled, *ring.shape[2:]), tuple(state[name].shape)
+            if given != wanted or state[name].dtype != ring.dtype:
+                raise InputError(
+                    f"The member's replayed {name} are {given} {state[name].dtype}, not {wanted} {ring.dtype}."
+                )
+
+    def set_member(self, slot: int, state: Mapping[str, Tensor]) -> None:
+        """Put back what `get_member` returned, in this or another slot."""
+        self.clear(slot)
+        for name, ring in self._rings.items():
+            ring[slot, : state[name].shape[0]] = state[name].to(self.device)
+        self._written[slot] = int(state["written"])

@@ -1,0 +1,1 @@
+"""Stacked networks, action distributions and optimizers of all members of a program."""

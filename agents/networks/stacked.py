@@ -1,0 +1,168 @@
+"""ElegantRL's networks for all members at once, whichever they are: G copies of one module's linear layers, run as
+batched matrix products under autograd.
+
+(PPO's two networks have an engine of their own, `agents.networks.mlp`, whose backward pass is written by hand.) No
+operation here mixes slots, and no tensor shape depends on how many of them are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from agents.networks.optimizer import FlatAdam
+from envs.support.errors import InputError
+
+StateDict = dict[str, Tensor]
+_ALIGN = 16  # floats: every layer starts on a cache line
+_ONES = ("state_std", "value_std")  # the normalisers that scale; the others shift
+
+
+class Stack:
+    """G networks with the layers of a module of ElegantRL's, in one flat tensor; empty slots hold zeros.
+
+    flat: (1, G, P); layers: (G, in, out) weight and (G, 1, out) bias by the module's names, views of it that autograd
+    takes as leaves; normalisers: (G, 1, k) by name, `state_avg` and `state_std` and, where the module has them,
+    `value_avg` and `value_std`, frozen. optimizer: of a network that learns.
+    """
+
+    def __init__(self, module: nn.Module, slots: int, device: torch.device, *, learns: bool = True) -> None:
+        sizes = [(name, part.weight.mT.shape) for name, part in module.named_modules() if isinstance(part, nn.Linear)]
+        total = sum(_aligned(size.numel()) + _aligned(size[1]) for _, size in sizes)
+        self.slots, self.device = slots, device
+        self.flat = torch.zeros(1, slots, total, device=device)
+        self._sizes = sizes
+        self.layers = _cut(self.flat, sizes)
+        self.normalisers = {
+            name: torch.full((slots, 1, part.numel()), float(name in _ONES), device=device)
+            for name, part in module.named_parameters()
+            if not part.requires_grad
+        }
+        if learns:
+            self.optimizer = FlatAdam(self.flat)
+            self._leaves = [leaf.requires_grad_() for pair in self.layers.values() for leaf in pair]
+            self._grads = [leaf for pair in _cut(self.optimizer.grad, sizes).values() for leaf in pair]
+
+    def taken(self, slots: Sequence[int]) -> Stack:
+        """The networks of some slots as they are now, copied; they don't learn."""
+        other = Stack.__new__(Stack)
+        other.slots, other.device, other._sizes = len(slots), self.device, self._sizes
+        other.flat = self.flat[:, list(slots)].clone()
+        other.layers = _cut(other.flat, self._sizes)
+        other.normalisers = {name: part[list(slots)].clone() for name, part in self.normalisers.items()}
+        return other
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        """One layer: (G, rows, in) to (G, rows, out)."""
+        result: Tensor = _Affine.apply(x, *self.layers[name])  # type: ignore[no-untyped-call]
+        return result
+
+    def chain(self, prefix: str, x: Tensor, *, raw: bool = True) -> Tensor:
+        """The layers of a `Sequential` one after the other with ReLU between them, and after the last unless raw."""
+        names = [name for name in self.layers if name.startswith(f"{prefix}.")]
+        for name in names[:-1]:
+            x = torch.relu(self.linear(name, x))
+        x = self.linear(names[-1], x)
+        return x if raw else torch.relu(x)
+
+    def state(self, obs: Tensor) -> Tensor:
+        """(G, rows, k) observations normalised; columns that the network does not read are left out."""
+        avg, std = self.normalisers["state_avg"], self.normalisers["state_std"]
+        return (obs[..., : avg.shape[-1]] - avg) / std
+
+    def value(self, output: Tensor) -> Tensor:
+        """Outputs in units of returns."""
+        return output * self.normalisers["value_std"] + self.normalisers["value_avg"]
+
+    def gradients(self, losses: Tensor) -> Tensor:
+        """Take over the gradients of the members' losses, (G,), for `optimizer.apply`. Returns their norms, (G,)."""
+        with torch.enable_grad():
+            total = losses.sum()
+        torch._foreach_copy_(self._grads, torch.autograd.grad(total, self._leaves))
+        norms: Tensor = torch.linalg.vector_norm(self.optimizer.grad[0], dim=1)
+        return norms
+
+    @torch.no_grad()
+    def follow(self, other: Stack, tau: Tensor, active: Tensor) -> None:
+        """Move the weights of the members in `active` (G,) towards another stack's by the share tau, (G, 1)."""
+        moved = other.flat[0] * tau + self.flat[0] * (1.0 - tau)
+        self.flat[0].copy_(torch.where(active.unsqueeze(-1), moved, self.flat[0]))
+
+    def clear(self, slot: int) -> None:
+        """Make a slot empty, its optimizer's too."""
+        self.flat[:, slot] = 0
+        for name, part in self.normalisers.items():
+            part[slot] = float(name in _ONES)
+        if hasattr(self, "optimizer"):
+            self.optimizer.reset(slot)
+
+    @torch.no_grad()
+    def import_member(self, slot: int, given: Mapping[str, Tensor]) -> None:
+        """Put a network given as the module's `state_dict` into a slot. Raises InputError where names or sizes don't
+        fit.
+        """
+        parts = self._named(slot)
+        if set(given) != set(parts):
+            raise InputError(f"The network's tensors should be {sorted(parts)}, and are {sorted(given)}.")
+        for name, part in parts.items():
+            if given[name].shape != part.shape:
+                raise InputError(f"The network's {name} is {tuple(given[name].shape)}, not {tuple(part.shape)}.")
+        self.clear(slot)
+        for name, part in parts.items():
+            part.copy_(given[name])
+
+    def export_member(self, slot: int) -> StateDict:
+        """CPU copies that the module loads as its `state_dict`."""
+        return {name: part.to("cpu", copy=True).contiguous() for name, part in self._named(slot).items()}
+
+    def tensors(self, slot: int) -> StateDict:
+        """What is a member's, as views: weights, normalisers, and the optimizer's moments and step where it learns."""
+        own = {"weights": self.flat[0, slot]} | {name: part[slot] for name, part in self.normalisers.items()}
+        if hasattr(self, "optimizer"):
+            adam = self.optimizer
+            own |= {"adam_m": adam.m[0, slot], "adam_v": adam.v[0, slot], "adam_step": adam.step[slot]}
+        return own
+
+    def _named(self, slot: int) -> StateDict:
+        named = {name: part[slot, 0] for name, part in self.normalisers.items()}
+        for name, (weight, bias) in self.layers.items():
+            named[f"{name}.weight"], named[f"{name}.bias"] = weight.detach()[slot].mT, bias.detach()[slot, 0]
+        return named
+
+
+class _Affine(torch.autograd.Function):
+    """x @ weight + bias for every member. The bias gradient is a product with ones: faster than a reduction, and the
+    same bits in every slot.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.baddbmm(bias, x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,), (x, weight) = grads, ctx.saved_tensors
+        d_x = torch.bmm(grad, weight.mT) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:
+            return d_x, None, None
+        ones = grad.new_ones(grad.shape[0], 1, grad.shape[1])
+        return d_x, torch.bmm(x.mT, grad), torch.bmm(ones, grad)
+
+
+def _cut(flat: Tensor, sizes: Sequence[tuple[str, torch.Size]]) -> dict[str, tuple[Tensor, Tensor]]:
+    """Weights (G, in, out) and biases (G, 1, out) as views of a flat (1, G, P) tensor."""
+    rows, start, found = flat[0], 0, {}
+    for name, (before, after) in sizes:
+        weight = rows[:, start : start + before * after].view(-1, before, after).detach()
+        start += _aligned(before * after)
+        found[name] = weight, rows[:, start : start + after].view(-1, 1, after).detach()
+        start += _aligned(after)
+    return found
+
+
+def _aligned(count: int) -> int:
+    return -(-count // _ALIGN) * _ALIGN

@@ -1,0 +1,1 @@
+"""Frozen policies: loading, acting, leagues of them and their equilibria."""

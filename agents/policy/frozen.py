@@ -1,0 +1,285 @@
+"""The frozen policy: the one canonical way to act, and the file its members live in.
+
+Hold-out scoring, back-test, verification and paper trading all call `FrozenPolicy.act`: on the CPU, in float64, one
+observation at a time. Where actions are numbers, the action is the mean over the members of tanh(actor), each through
+its own normaliser, rounded to 1e-6, so that it doesn't hang on the last bits of a product. Where it is a choice, or
+several one after the other, each member gives every option a share, and it is the first option whose mean share,
+rounded likewise, is the highest among those that are legal. A policy's shares are its probabilities; those of a network
+of values, which members may count in other units, the softmax of the values less their mean, divided by their
+deviation.
+
+What a member is: `agents.policy.members`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from agents.policy.members import (
+    CELL,
+    Member,
+    check_members,
+    convolutions_of,
+    kind_of,
+    layers_of,
+    remembered_by,
+    sizes_of,
+)
+from envs.support.errors import InputError, RunError
+from envs.support.files import write_atomic
+
+__all__ = ["DECIMALS", "FrozenPolicy", "Member", "check_members", "load_members", "save_members"]
+
+DECIMALS = 6
+LOG_STD = (-16.0, 2.0)  # between which ElegantRL's `ActorSAC` clamps
+Legal = Callable[[Tensor], Tensor]
+Rows = TypeVar("Rows", Tensor, NDArray[np.float32])
+_KEY = re.compile(r"m(\d{3})\.(.+)")
+
+
+class FrozenPolicy:
+    """An ensemble of actors that no longer learn. Equal members give the same actions wherever it runs, to 1e-6.
+
+    discrete: whether actions are choices; sizes: the options of each, () where actions are numbers; action_dim: the
+    numbers of an action, or the options of all choices together; remembers: whether members have a memory. Then `act`
+    and `act_batch` take a call as the rows' next step (a memory for each number of rows), and `done` must be told of
+    episodes that ended.
+    """
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        """Raises InputError where the members are no actors, or don't fit together. They may differ in width, depth
+        and kind.
+        """
+        self.state_dim, self.action_dim = check_members(members)
+        self.discrete, self.sizes = kind_of(members[0]).discrete, sizes_of(members[0])
+        self.size = len(members)
+        self._avg, self._std = ([_float64(member[name]) for member in members] for name in ("state_avg", "state_std"))
+        self._layers = [
+            [(_float64(member[f"{name}.weight"]), _float64(member[f"{name}.bias"]), relu)
+             for name, relu in layers_of(member)]
+            for member in members
+        ]  # fmt: skip
+        self._batched = [_Batched(member) for member in members]
+        self.remembers = any(remembered_by(member) for member in members)
+
+    @classmethod
+    def load(cls, path: Path) -> FrozenPolicy:
+        """A policy from a file of `save_members`. Raises InputError as `load_members` does."""
+        return cls(load_members(path))
+
+    def act(self, obs: NDArray[np.float32], legal: Legal | None = None) -> NDArray[np.float64]:
+        """The deterministic action, (action_dim,) float64 in [-1, 1] in steps of 1e-6, for one (state_dim,)
+        observation; the index of each choice, (choices,), where actions are discrete.
+
+        legal: as `act_batch`, of one row. Raises RunError where the observation has another shape or a value that is
+        not finite.
+        """
+        row = np.asarray(obs, dtype=np.float32)
+        if row.shape != (self.state_dim,):
+            raise RunError(f"The policy reads observations of shape ({self.state_dim},), and was given {row.shape}.")
+        if not np.isfinite(row).all():
+            column = int(np.flatnonzero(~np.isfinite(row))[0])
+            raise RunError(f"The observation's column {column} is {row[column]}, which is not finite.")
+        if self.discrete or self.remembers or self._batched[0].image:
+            return self.act_batch(row[None], legal=legal).reshape(-1).astype(np.float64)
+        state = row.astype(np.float64)
+        total = np.zeros(self.action_dim)
+        for avg, std, layers in zip(self._avg, self._std, self._layers, strict=True):
+            hidden = (state - avg) / std
+            for weight, bias, relu in layers:
+                hidden = weight @ hidden + bias
+                if relu:
+                    hidden = np.maximum(hidden, 0.0)
+            total += np.tanh(hidden[: self.action_dim])
+        mean: NDArray[np.float64] = np.round(total / self.size, DECIMALS) + 0.0  # + 0.0: a negative zero is a zero
+        return mean
+
+    @torch.no_grad()
+    def act_batch(
+        self, states: Rows, deterministic: bool = True, generator: torch.Generator | None = None,
+        legal: Legal | None = None,
+    ) -> Rows:  # fmt: skip
+        """Actions for (rows, state_dim) observations: (rows, action_dim) float64; (rows,) int64 of one choice, (rows,
+        choices) int64 of several. An array for an array, a tensor for a tensor, on its device.
+
+        It computes in float64 as `act` does, and its last bits depend on the number of rows; so an action that is not
+        rounded alike differs by 1e-6, a choice only where two are equally good to 1e-6. deterministic: False samples:
+        numbers, the members with the same noise, from their Gaussians; choices from the mean shares. generator: on the
+        device of the states; None: torch's own. legal: for choices of which some are illegal, from those made so far,
+        (rows, k) int64, to (rows, options of choice k) bool, such as `VecEnv.action_mask`. What is not finite gives
+        actions without meaning.
+        """
+        given = torch.as_tensor(states)
+        if given.dim() != 2 or given.shape[1] != self.state_dim:
+            raise RunError(f"The policy reads states of shape (rows, {self.state_dim}), and got {tuple(given.shape)}.")
+        outputs = [member.outputs(given) for member in self._batched]
+        if self.discrete:
+            actions = self._choose(outputs, deterministic, generator, legal)
+        else:
+            noise = torch.zeros(given.shape[0], self.action_dim, dtype=torch.float64, device=given.device)
+            if not deterministic:
+                noise.normal_(generator=generator)
+            every = [member.numbers(output, noise) for member, output in zip(self._batched, outputs, strict=True)]
+            actions = torch.round(torch.stack(every).sum(0) / self.size, decimals=DECIMALS) + 0.0
+        return actions.cpu().numpy() if isinstance(states, np.ndarray) else actions
+
+    def reset(self) -> None:
+        """Have every row begin an episode: nothing of before is remembered. (They do at first.)"""
+        for member in self._batched:
+            member.memories.clear()
+
+    def done(self, ended: Tensor | NDArray[np.bool_]) -> None:
+        """ended: (rows,) bool, those whose next state is an episode's first. Says nothing to members without memory."""
+        over = torch.as_tensor(ended)
+        for member in self._batched:
+            if len(over) in member.memories:
+                memory = member.memories[len(over)]
+                memory.masked_fill_(over.to(memory.device).unsqueeze(1), 0.0)
+
+    def _choose(
+        self, outputs: Sequence[Tensor], deterministic: bool, generator: torch.Generator | None, legal: Legal | None
+    ) -> Tensor:
+        """One choice after the other: (rows,) int64, or (rows, choices) where there are several."""
+        chosen = torch.zeros(outputs[0].shape[0], 0, dtype=torch.int64, device=outputs[0].device)
+        for choice in range(len(self.sizes)):
+            mask = None if legal is None else legal(chosen)
+            shares = [
+                member.shares(output, choice, chosen, mask)
+                for member, output in zip(self._batched, outputs, strict=True)
+            ]
+            mean = torch.round(torch.stack(shares).mean(0), decimals=DECIMALS)
+            if deterministic:
+                mean = mean if mask is None else torch.where(mask, mean, -1.0)
+                option = mean.argmax(-1, keepdim=True)
+            else:
+                option = torch.multinomial(mean.nan_to_num(nan=1.0), 1, generator=generator)
+            chosen = torch.cat((chosen, option), -1)
+        return chosen[:, 0] if len(self.sizes) == 1 and not self._batched[0].several else chosen
+
+
+class _Batched:
+    """One member on rows of states, float64, on whichever device they are."""
+
+    def __init__(self, member: Member) -> None:
+        self.gives, self.sizes, self.several = kind_of(member).gives, sizes_of(member), "action_dims" in member
+        self.image = tuple(member["image_shape"].tolist()) if "image_shape" in member else ()
+        self._convolutions, self._plan = convolutions_of(member), layers_of(member)
+        self._remembered = remembered_by(member)
+        self.memories: dict[int, Tensor] = {}
+        own = {name: tensor.detach().cpu().double() for name, tensor in member.items()}
+        self._tensors = {torch.device("cpu"): own}
+
+    def on(self, device: torch.device) -> dict[str, Tensor]:
+        """The member's tensors there."""
+        if device not in self._tensors:
+            own = self._tensors[torch.device("cpu")]
+            self._tensors[device] = {name: tensor.to(device) for name, tensor in own.items()}
+        return self._tensors[device]
+
+    def outputs(self, states: Tensor) -> Tensor:
+        """What the last layer gives, (rows, outputs)."""
+        own = self.on(states.device)
+        hidden = (states.double() - own["state_avg"]) / own["state_std"]
+        if self.image:
+            hidden = hidden.view(-1, *self.image)
+            for name, stride in self._convolutions:
+                hidden = torch.conv2d(hidden, own[f"{name}.weight"], own[f"{name}.bias"], stride).relu_()
+            hidden = hidden.flatten(1)
+        for name, relu in self._plan:
+            if self._remembered and name == self._plan[-1][0]:
+                hidden = self._remember(hidden, [own[part] for part in CELL])
+            hidden = torch.addmm(own[f"{name}.bias"], hidden, own[f"{name}.weight"].mT)
+            hidden = hidden.relu_() if relu else hidden
+        return hidden
+
+    def _remember(self, hidden: Tensor, cell: list[Tensor]) -> Tensor:
+        """One step of the cell, of (rows, width); the memory of as many rows goes on."""
+        rows, width = hidden.shape
+        memory = self.memories.get(rows)
+        if memory is None:
+            memory = hidden.new_zeros(rows, self._remembered)
+        if self._remembered == width:
+            after = torch.gru_cell(hidden, memory, *cell)
+        else:
+            after = torch.cat(torch.lstm_cell(hidden, memory.chunk(2, 1), *cell), 1)
+        self.memories[rows] = after
+        return after[:, :width]
+
+    def numbers(self, output: Tensor, noise: Tensor) -> Tensor:
+        """Actions (rows, action_dim) in [-1, 1]; without noise, the most likely before tanh."""
+        if self.gives == "means":
+            mean, log_std = output, self.on(output.device)["action_std_log"]
+        else:
+            mean, log_std = output.chunk(2, -1)
+            log_std = log_std.clamp(*LOG_STD)
+        return torch.addcmul(mean, log_std.exp(), noise).tanh().nan_to_num(nan=0.0)
+
+    def shares(self, output: Tensor, choice: int, chosen: Tensor, mask: Tensor | None) -> Tensor:
+        """(rows, options) of one choice, after those before it, (rows, choice) int64. They sum to 1."""
+        logits = torch.split(output, list(self.sizes), -1)[choice]
+        chain = self.on(output.device).get(f"chain.{choice}.weight")
+        if chain is not None:
+            sizes = self.sizes[:choice]
+            starts = torch.tensor([sum(sizes[:index]) for index in range(choice)], device=output.device)
+            logits = logits + chain.mT[chosen + starts].sum(1)
+        logits = logits.nan_to_num(nan=0.0)
+        if self.gives == "values":
+            deviation = logits.std(-1, keepdim=True, correction=0)
+            logits = (logits - logits.mean(-1, keepdim=True)) / torch.where(deviation > 0, deviation, 1.0)
+        return torch.softmax(logits if mask is None else logits.masked_fill(~mask, -torch.inf), -1)
+
+
+def _float64(tensor: Tensor) -> NDArray[np.float64]:
+    return np.ascontiguousarray(tensor.detach().cpu().numpy(), dtype=np.float64)
+
+
+def save_members(path: Path, members: Sequence[Member]) -> None:
+    """Write members to a safetensors file, whole or not at all. Equal members give equal bytes. Raises InputError for
+    what is no actor.
+    """
+    check_members(members, str(path))
+    if len(members) > 999:
+        raise InputError(f"{path}: {len(members)} members are too many; at most 999 fit.")
+    named = {
+        f"m{index:03d}.{name}": tensor.detach().cpu().contiguous().clone()
+        for index, member in enumerate(members)
+        for name, tensor in sorted(member.items())
+    }
+    write_atomic(path, save_tensors(named))
+
+
+def load_members(path: Path) -> list[dict[str, Tensor]]:
+    """The members of a file, in order, every tensor's name, type, shape and values checked.
+
+    Raises InputError naming the file, and the member and tensor where there is one at fault.
+    """
+    try:
+        named = load_tensors(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path} can't be read: {error.strerror or error}.") from error
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is no safetensors file, or is damaged: {error}.") from error
+    members: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in named.items():
+        match = _KEY.fullmatch(key)
+        if match is None:
+            raise InputError(f"{path}: {key!r} is no member's tensor; names look like 'm000.net.0.weight'.")
+        members.setdefault(int(match[1]), {})[match[2]] = tensor
+    if sorted(members) != list(range(len(members))):
+        raise InputError(
+            f"{path}: members are numbered {sorted(members)}, where they should count from 0 without a gap."
+        )
+    ordered = [members[index] for index in range(len(members))]
+    check_members(ordered, str(path))
+    return ordered

@@ -1,0 +1,189 @@
+"""Leagues: players of a game of several seats meet each other, all pairs in one batch of games.
+
+In every game one seat is the row player's, its seat moving from game to game, and all others are the column player's;
+on the diagonal a player plays with itself alone. All pairs have the same games, as far as the game's own chance goes.
+
+The restricted game is the one in which a player's payoff beside a table that plays j is its own mean return there. A
+mixture stands for a table as a whole: all other seats draw one player together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from agents.policy.equilibrium import Mixture, equilibrium
+from agents.policy.frozen import FrozenPolicy, Member
+from envs.core.streams import derive_seed
+from envs.games.play import play_episodes
+from envs.games.registry import Game
+from envs.support.errors import InputError, RunError
+
+Floats = NDArray[np.float64]
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Players:
+    """Players that act in one call. act: from observations to actions; rows are grouped by player, in this order, the
+    same number of each.
+    """
+
+    names: tuple[str, ...]
+    act: Callable[[Tensor], Tensor]
+
+
+def frozen_players(names: Sequence[str], members: Sequence[Member]) -> Players:
+    """Trained members, each a player by itself that acts deterministically. Raises InputError for what is no actor."""
+    policies = [FrozenPolicy([member]) for member in members]
+
+    def act(obs: Tensor) -> Tensor:
+        parts = obs.chunk(len(policies))
+        return torch.cat([policy.act_batch(part) for policy, part in zip(policies, parts, strict=True)])
+
+    return Players(tuple(names), act)
+
+
+@dataclass(frozen=True)
+class Matches:
+    """What players scored. names: of P players; seats: of the game; own, others: (P, P, games) float64, returns in each
+    game of the row's player at its seat, and of the column's player, mean over its seats.
+    """
+
+    names: tuple[str, ...]
+    seats: int
+    own: Floats
+    others: Floats
+
+    @property
+    def team(self) -> Floats:
+        """(P, P, games): the sum over all seats."""
+        return self.own + (self.seats - 1) * self.others
+
+    @property
+    def payoffs(self) -> Floats:
+        """(P, P): the restricted game."""
+        return np.asarray(self.own.mean(-1))
+
+
+def play_matches(game: Game, params: Any, players: Sequence[Players], games: int, seed: int) -> Matches:
+    """Every player at one seat of `games` games beside every player at all others; baseline players of the game come
+    last.
+
+    params: of the game. games: per pair, a multiple of its seats. seed: of all chance. Raises InputError where the game
+    has no others to play with.
+    """
+    seats = game.seats(params)
+    if seats < 2 or games < 1 or games % seats:
+        raise InputError(f"{game.name} has {seats} seats: a league needs several, and games in multiples of them")
+    groups = [*players]
+    # Baseline players go by what an environment shows; any of these parameters shows it alike.
+    baselines = game.players(params, derive_seed(seed, "players"))
+    groups += [Players((name,), act) for name, act in baselines.items()]
+    names = tuple(name for group in groups for name in group.names)
+    count = len(names)
+    env = game.make([params] * count**2, games, together=1, device="cpu")
+    env.reset([derive_seed(seed, "games")] * count**2)
+
+    order = torch.from_numpy(np.argsort(_seating(count, games, seats), kind="stable"))
+    sizes = [len(group.names) * games * seats * count for group in groups]
+
+    def act(obs: Tensor) -> Tensor:
+        parts = torch.split(obs[order], sizes)
+        made = torch.cat([group.act(part) for group, part in zip(groups, parts, strict=True)])
+        actions = torch.empty_like(made)
+        actions[order] = made
+        return actions
+
+    returns = play_episodes(env, act).returns.reshape(count, count, games, seats)
+    focal = (np.arange(games) % seats).reshape(1, 1, -1, 1)
+    own = np.take_along_axis(returns, np.broadcast_to(focal, (count, count, games, 1)), -1)[..., 0]
+    return Matches(names, seats, own, (returns.sum(-1) - own) / (seats - 1))
+
+
+def _seating(players: int, games: int, seats: int) -> NDArray[np.int64]:
+    """(players * players * games * seats,): who sits at every row's seat."""
+    row, column, game, seat = np.ogrid[:players, :players, :games, :seats]
+    return np.where(seat == game % seats, row, column).reshape(-1)
+
+
+def interval(scores: Floats) -> tuple[Floats, Floats]:
+    """Mean over the last axis, and how far its confidence interval reaches to either side (normal approximation)."""
+    reach = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * scores.std(-1, ddof=1) / np.sqrt(scores.shape[-1])
+    return scores.mean(-1), reach
+
+
+@dataclass(frozen=True)
+class Exploitation:
+    """What the best response to a mixture gains over it. by: which of the players; gain: in its own return; low, high:
+    its confidence interval.
+    """
+
+    by: int
+    gain: float
+    low: float
+    high: float
+
+
+def exploitation(own: Floats, mixture: Floats) -> Exploitation:
+    """The best response of a pool to a mixture of its players: at most 0 where the mixture is an equilibrium.
+
+    own: (P, P, games) as in `Matches`; mixture: (P,). Since all pairs have the same games, the interval is that of the
+    differences game by game; it doesn't account for the choice of the best one among P.
+    """
+    beside = np.einsum("ijg,j->ig", own, mixture)
+    gains = beside - mixture @ beside
+    by = int(gains.mean(-1).argmax())
+    gain, reach = interval(gains[by])
+    return Exploitation(by, float(gain), float(gain - reach), float(gain + reach))
+
+
+def restricted(matches: Matches, among: int) -> Mixture:
+    """The equilibrium of the game among the first players alone, with weight 0 for the others."""
+    found = equilibrium(matches.payoffs[:among, :among])
+    weights = np.concatenate([found.weights, np.zeros(len(matches.names) - among)])
+    return dataclasses.replace(found, weights=weights)
+
+
+def report(matches: Matches, members: int) -> dict[str, Any]:
+    """All results as JSON. members: how many of the players, counted from the first, are the population's own.
+
+    An equilibrium that was not found in time is {"unsolved": reason}.
+    """
+    described: dict[str, Any] = {
+        "players": list(matches.names), "members": members, "seats": matches.seats,
+        "games": matches.own.shape[-1], "confidence": CONFIDENCE,
+    }  # fmt: skip
+    for name, scores in (("own", matches.own), ("team", matches.team)):
+        mean, reach = interval(scores)
+        described[name] = {"mean": mean.tolist(), "low": (mean - reach).tolist(), "high": (mean + reach).tolist()}
+    among = {"all": len(matches.names)}
+    if 0 < members < len(matches.names):
+        among = {"members": members, **among}
+    described["equilibrium"] = {who: _described(matches, count) for who, count in among.items()}
+    return described
+
+
+def _described(matches: Matches, among: int) -> dict[str, Any]:
+    try:
+        found = restricted(matches, among)
+    except RunError as error:
+        return {"unsolved": str(error)}
+    return {
+        "weights": {name: round(float(w), 6) for name, w in zip(matches.names, found.weights, strict=True) if w},
+        "payoff": found.payoff,
+        "payoff_bound": found.bound,
+        "exploitability": _told(exploitation(matches.own, found.weights), matches.names),
+    }
+
+
+def _told(found: Exploitation, names: Sequence[str]) -> dict[str, Any]:
+    return {"gain": found.gain, "low": found.low, "high": found.high, "by": names[found.by]}

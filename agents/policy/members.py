@@ -1,0 +1,246 @@
+"""What a frozen member is made of: one of ElegantRL's actors or value networks, told apart by its tensors' names.
+
+    ActorPPO                    net.*, action_std_log                                        numbers
+    ActorSAC                    net_s.*, net_a.0                                             numbers
+    ActorDiscretePPO            net.*                                                        one choice
+    the same for several        net.*, action_dims and, autoregressive, chain.1.weight …     several choices
+    QNet                        net.*, value_avg, value_std                                  one choice
+    QNetDuel, QNetTwin,         net_state.*, net_val.0 or net_val1.0 and net_val2.0, and     one choice
+    QNetTwinDuel                net_adv.0 or …1.0 and …2.0, value_avg, value_std
+
+Every one has state_avg and state_std (state_dim,). All are float32 but action_dims, (choices,) int64: the sizes of the
+choices that make up an action, whose logits lie side by side. chain.k.weight (size of choice k, sizes of those before):
+what each option of the earlier choices, once taken, adds to the logits of choice k. Those that see images have also
+conv.0.*, conv.1.* …, which come before all else, with ReLU after each; and image_shape (channels, height, width) and
+conv_strides, int64. Those that remember have rnn.weight_ih, rnn.weight_hh, rnn.bias_ih and rnn.bias_hh, as torch's
+GRUCell or LSTMCell, before the last layer.
+
+To act, every one of them is a chain of linear layers: between them ReLU, but for the value networks' encoder, whose
+last layer is followed by the values at once. (How high a dueling network deems the state, and its second values, are
+no matter for which action is best.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from envs.support.errors import InputError
+
+Member = Mapping[str, Tensor]
+ACTION_DIMS, IMAGE_SHAPE, STRIDES = "action_dims", "image_shape", "conv_strides"
+CELL = ("rnn.weight_ih", "rnn.weight_hh", "rnn.bias_ih", "rnn.bias_hh")
+_STATE, _VALUE = frozenset({"state_avg", "state_std"}), frozenset({"value_avg", "value_std"})
+
+
+@dataclass(frozen=True)
+class Kind:
+    """acts: the layers' prefixes in the order of acting, the first of them any number of layers. others: further layers
+    on what the first prefix gives. extras: names of other tensors. gives: what comes out.
+    """
+
+    acts: tuple[str, ...]
+    others: tuple[str, ...] = ()
+    extras: frozenset[str] = _STATE
+    gives: str = "logits"  # or "means", "means and deviations", "values"
+
+    @property
+    def discrete(self) -> bool:
+        return self.gives in {"logits", "values"}
+
+
+_KINDS = {  # by a name, or the beginning of one, that no kind below it has
+    "net_s.": Kind(("net_s", "net_a"), gives="means and deviations"),
+    "net_adv1.": Kind(("net_state", "net_val1"), ("net_adv1", "net_val2", "net_adv2"), _STATE | _VALUE, "values"),
+    "net_val1.": Kind(("net_state", "net_val1"), ("net_val2",), _STATE | _VALUE, "values"),
+    "net_adv.": Kind(("net_state", "net_val"), ("net_adv",), _STATE | _VALUE, "values"),
+    "value_avg": Kind(("net",), extras=_STATE | _VALUE, gives="values"),
+    "action_std_log": Kind(("net",), extras=_STATE | {"action_std_log"}, gives="means"),
+    ACTION_DIMS: Kind(("net",), extras=_STATE | {ACTION_DIMS}),
+}
+
+
+def kind_of(member: Member) -> Kind:
+    """What a member is by its tensors' names; they may still not be all there."""
+    for beginning, kind in _KINDS.items():
+        if any(name.startswith(beginning) for name in member):
+            return kind
+    return Kind(("net",))
+
+
+def layers_of(member: Member) -> list[tuple[str, bool]]:
+    """The layers from input to output ("net.0", "net.2", …), each with whether ReLU follows."""
+    kind = kind_of(member)
+    names = [name for prefix in kind.acts for name in _layers(member, prefix)]
+    straight = _layers(member, "net_state")[-1:]
+    return [(name, name not in straight and name != names[-1]) for name in names]
+
+
+def convolutions_of(member: Member) -> list[tuple[str, int]]:
+    """The names of the convolutions before the layers ("conv.0", …), each with its stride; none without images."""
+    strides = member[STRIDES].tolist() if STRIDES in member else []
+    return [(f"conv.{index}", stride) for index, stride in enumerate(strides)]
+
+
+def remembered_by(member: Member) -> int:
+    """Numbers that a member remembers from step to step: as many as its cell is wide, twice that of an LSTM; 0 where it
+    has none.
+    """
+    if CELL[0] not in member:
+        return 0
+    gates, width = member[CELL[0]].shape
+    return width if gates == 3 * width else 2 * width
+
+
+def sizes_of(member: Member) -> tuple[int, ...]:
+    """The sizes of the choices that an action is made of; of a single one too. () where actions are numbers."""
+    if not kind_of(member).discrete:
+        return ()
+    return tuple(member[ACTION_DIMS].tolist()) if ACTION_DIMS in member else (_outputs(member),)
+
+
+def check_members(members: Sequence[Member], source: str = "the policy") -> tuple[int, int]:
+    """(state_dim, action_dim) of members that fit together. Raises InputError naming `source`, the member and what is
+    wrong.
+    """
+    if not members:
+        raise InputError(f"{source} has no members.")
+    dims: tuple[int, int] | None = None
+    for index, member in enumerate(members):
+        fault = _fault(member)
+        if fault is not None:
+            raise InputError(f"{source}: member {index} {fault}.")
+        if kind_of(member).discrete != kind_of(members[0]).discrete:
+            raise InputError(f"{source}: some members choose among actions, and some give numbers.")
+        own = (member["state_avg"].numel(), _outputs(member))
+        if dims is not None and own != dims:
+            first = f"member 0 maps {dims[0]} to {dims[1]}"
+            raise InputError(f"{source}: member {index} maps {own[0]} inputs to {own[1]} actions, but {first}.")
+        if sizes_of(member) != sizes_of(members[0]):
+            sizes = f"{sizes_of(member)}, but member 0 of {sizes_of(members[0])}"
+            raise InputError(f"{source}: member {index} makes choices of {sizes}.")
+        dims = own
+    assert dims is not None
+    return dims
+
+
+def _layers(member: Member, prefix: str) -> list[str]:
+    count = sum(name.startswith(f"{prefix}.") and name.endswith(".weight") for name in member)
+    return [f"{prefix}.{index}" for index in range(0, 2 * count, 2)]
+
+
+def _outputs(member: Member) -> int:
+    """Numbers of an action, or options of all its choices."""
+    kind = kind_of(member)
+    count = member[f"{_layers(member, kind.acts[-1])[-1]}.bias"].numel()
+    return count // 2 if kind.gives == "means and deviations" else count
+
+
+def _fault(member: Member) -> str | None:
+    """What keeps a dict of tensors from being a member, as the end of a sentence; None where nothing does."""
+    kind = kind_of(member)
+    layers = [name for prefix in kind.acts for name in _layers(member, prefix)]
+    heads = [f"{prefix}.0" for prefix in (*kind.acts[1:], *kind.others)]
+    wanted = {f"{layer}.{part}" for layer in {*layers, *heads} for part in ("weight", "bias")} | kind.extras
+    if IMAGE_SHAPE in member:
+        count = sum(name.startswith("conv.") and name.endswith(".weight") for name in member)
+        wanted |= {IMAGE_SHAPE, STRIDES}
+        wanted |= {f"conv.{index}.{part}" for index in range(count) for part in ("weight", "bias")}
+    if kind.acts == ("net",) and len(layers) > 1 and any(name.startswith("rnn.") for name in member):
+        wanted |= set(CELL)
+    chains = sorted(name for name in member if name.startswith("chain.")) if ACTION_DIMS in member else []
+    if chains:
+        wanted |= {f"chain.{choice}.weight" for choice in range(1, member[ACTION_DIMS].numel())}
+    if not _layers(member, kind.acts[0]) or set(member) != wanted:
+        missing, extra = sorted(wanted - set(member)), sorted(set(member) - wanted)
+        return f"lacks {missing} and has {extra} too many" if layers else "has no layer"
+    for name, tensor in member.items():
+        right = torch.int64 if name in {ACTION_DIMS, IMAGE_SHAPE, STRIDES} else torch.float32
+        if tensor.dtype != right:
+            return f"has {name} as {tensor.dtype}, not {str(right).removeprefix('torch.')}"
+        if not bool(torch.isfinite(tensor).all()):
+            return f"has values in {name} that are not finite"
+    seen = _images_fault(member) if IMAGE_SHAPE in member else None
+    if seen is not None:
+        return seen
+    shapes = _shapes(member, kind, layers)
+    for name, shape in shapes.items():
+        if tuple(member[name].shape) != shape or 0 in shape:
+            return f"has {name} of shape {tuple(member[name].shape)}, where {shape} fits the rest"
+    if not bool((member["state_std"] > 0).all()):
+        return "has values in state_std that are not above zero"
+    if ACTION_DIMS in member:
+        sizes, options = member[ACTION_DIMS].tolist(), _outputs(member)
+        if min(sizes) < 1 or sum(sizes) != options:
+            return f"has action_dims {sizes}, which are no sizes of choices that sum to the {options} outputs"
+        for choice in range(1, len(sizes) if chains else 0):
+            weight, fits = member[f"chain.{choice}.weight"], (sizes[choice], sum(sizes[:choice]))
+            if tuple(weight.shape) != fits:
+                return f"has chain.{choice}.weight of shape {tuple(weight.shape)}, where {fits} fits the rest"
+    if kind.gives == "means and deviations" and member[f"{layers[-1]}.bias"].numel() % 2:
+        return "has an odd number of outputs, where means and deviations belong"
+    return None
+
+
+def _shapes(member: Member, kind: Kind, layers: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """What fits together, given the observations' columns and each layer's own."""
+    columns = member["state_avg"].numel()
+    shapes: dict[str, tuple[int, ...]] = {"state_avg": (columns,), "state_std": (columns,)}
+    rows = encoded = math.prod(_planes(member)[-1]) if IMAGE_SHAPE in member else columns
+    for layer in layers:
+        weight = member[f"{layer}.weight"]
+        columns = weight.shape[0] if weight.dim() == 2 else 0
+        shapes |= {f"{layer}.weight": (columns, rows), f"{layer}.bias": (columns,)}
+        if layer == layers[-1] and CELL[0] in member:
+            gates = 4 * rows if member[CELL[0]].shape[:1] == (4 * rows,) else 3 * rows
+            shapes |= {name: (gates, rows) if "weight" in name else (gates,) for name in CELL}
+        rows = columns
+        if layer.startswith(f"{kind.acts[0]}."):
+            encoded = columns
+    for prefix in kind.others:
+        columns = 1 if prefix.startswith("net_adv") else rows
+        shapes |= {f"{prefix}.0.weight": (columns, encoded), f"{prefix}.0.bias": (columns,)}
+    if "action_std_log" in member:
+        shapes["action_std_log"] = (1, rows)
+    if ACTION_DIMS in member:
+        shapes[ACTION_DIMS] = (member[ACTION_DIMS].numel(),)
+    return shapes | dict.fromkeys(kind.extras & _VALUE, (1,))
+
+
+def _images_fault(member: Member) -> str | None:
+    sizes, strides = member[IMAGE_SHAPE], member[STRIDES]
+    weights = [member[f"conv.{index}.weight"] for index in range(strides.numel()) if f"conv.{index}.weight" in member]
+    if sizes.shape != (3,) or strides.dim() != 1 or not len(weights) or int(min(sizes.min(), strides.min())) < 1:
+        return (
+            f"has image_shape {sizes.tolist()} and conv_strides {strides.tolist()}, of which no convolutions are made"
+        )
+    if f"conv.{strides.numel()}.weight" in member or len(weights) < strides.numel():
+        return f"has conv_strides {strides.tolist()}, which are not one for each convolution"
+    if any(weight.dim() != 4 or weight.shape[2] != weight.shape[3] for weight in weights):
+        return "has convolutions whose filters are not square"
+    channels = int(sizes[0])
+    for index, weight in enumerate(weights):
+        bias = member[f"conv.{index}.bias"]
+        if weight.shape[1] != channels or bias.shape != weight.shape[:1]:
+            return f"has conv.{index}.weight of shape {tuple(weight.shape)}, which doesn't fit the rest"
+        channels = weight.shape[0]
+    if min(min(plane) for plane in _planes(member)) < 1:
+        return f"has convolutions that are larger than its images of {sizes.tolist()}"
+    if member["state_avg"].numel() != math.prod(sizes.tolist()):
+        return f"has state_avg of {member['state_avg'].numel()} pixels, not those of images of {sizes.tolist()}"
+    return None
+
+
+def _planes(member: Member) -> list[tuple[int, int, int]]:
+    """The image, and what each convolution makes of it."""
+    channels, height, width = member[IMAGE_SHAPE].tolist()
+    planes = [(channels, height, width)]
+    for name, stride in convolutions_of(member):
+        channels, _, kernel, _ = member[f"{name}.weight"].shape
+        height, width = ((side - kernel) // stride + 1 for side in (height, width))
+        planes.append((channels, height, width))
+    return planes

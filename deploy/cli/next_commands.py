@@ -1,0 +1,83 @@
+"""The commands that are printed after a promotion, for the user to copy: each line runs as printed, in any shell."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from sqlalchemy.engine import make_url
+
+from deploy.cli.options import DEPLOYMENTS
+from deploy.promotion.promotion import AnyPromotion, Judged
+from deploy.promotion.studies import FoundStudy, storage_url
+from deploy.registry.registry import Registry
+from envs.support.database_url import remove_password
+from envs.support.invocation import program
+
+
+class NextCommand(NamedTuple):
+    """A command line, and what it does in a few words."""
+
+    line: str
+    what: str
+
+
+def next_commands(
+    promotion: AnyPromotion[Judged], study: FoundStudy, registry: Registry, champion: Sequence[tuple[str, str]]
+) -> list[NextCommand]:
+    """What a user may want to do after a promotion.
+
+    Args:
+        promotion: its outcome.
+        study: the study whose trials were judged.
+        registry: the registry that the promotion used.
+        champion: (command that takes a slot, what it does), returned where the slot has a champion.
+    """
+    slot, where, of_study = shlex.quote(promotion.slot), registry_flags(registry), study_flags(study)
+    commands = []
+    if promotion.champion is not None:
+        commands += [(f"{command} {slot}{where}", what) for command, what in champion]
+        if registry.slot(promotion.slot).previous is not None:
+            commands.append((f"rollback {slot}{where}", "bring the previous champion back"))
+    commands += [
+        (f"promote{of_study}{where} --dry-run", "judge the candidates again"),
+        (f"status{of_study}", "list the trials and the best parameters"),
+        (f"dashboard{of_study}{where}", "show the study in a browser"),
+    ]
+    return [NextCommand(f"{program()} {command}", what) for command, what in commands]
+
+
+def study_flags(study: FoundStudy) -> str:
+    """The flags that name a study, each after a space; those that have their defaults are left out.
+
+    The password of a database URL is left out, too: PGPASSWORD or ~/.pgpass supplies it.
+    """
+    words = ["--study-name", study.name]
+    if study.storage != storage_url(None):
+        words += ["--storage", remove_password(study.storage)]
+    if study.runs_dir is not None:
+        words += ["--runs-dir", str(study.runs_dir)]
+    return f" {shlex.join(words)}"
+
+
+def registry_flags(registry: Registry) -> str:
+    """The flags that name a registry, each after a space; none for the default one."""
+    words = [] if registry.folder == DEPLOYMENTS else ["--deployments", str(registry.folder)]
+    url = registry.database.url
+    if url != make_url(f"sqlite:///{registry.folder / 'registry.db'}"):
+        words += ["--registry", remove_password(url.render_as_string(hide_password=False))]
+    return "".join(f" {shlex.quote(word)}" for word in words)
+
+
+def print_next(console: Console, commands: Sequence[NextCommand]) -> None:
+    """Print each command on a line of its own, below what it does.
+
+    A long command is not wrapped, so that it can be copied. Nothing follows it on its line: an interactive zsh takes
+    `# comment` for arguments.
+    """
+    console.rule("Next", align="left")
+    for command in commands:
+        console.print(f"{command.what}:", style="dim", highlight=False, markup=False, soft_wrap=True)
+        console.print(command.line, highlight=False, markup=False, soft_wrap=True)

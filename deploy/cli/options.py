@@ -1,0 +1,36 @@
+"""Options that several deployment commands share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from envs.support.database_url import warn_of_password
+
+DEPLOYMENTS = Path("deployments")
+
+# Read by every command, also where a worker asks the registry on its own account.
+DEPLOYMENTS_VARIABLE, REGISTRY_VARIABLE = "SWEEPD_DEPLOYMENTS", "SWEEPD_REGISTRY"
+
+Deployments = Annotated[
+    Path,
+    typer.Option("--deployments", envvar=DEPLOYMENTS_VARIABLE, help="Folder of bundles, registry and replays."),
+]
+RegistryUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--registry",
+        envvar=REGISTRY_VARIABLE,
+        callback=warn_of_password,
+        help="SQLAlchemy URL of the registry; default: registry.db in the deployments folder.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def chosen_registry() -> tuple[Path, str | None]:
+    """Deployments folder and registry URL of commands that have no options for them: as the environment says."""
+    return Path(os.environ.get(DEPLOYMENTS_VARIABLE) or DEPLOYMENTS), os.environ.get(REGISTRY_VARIABLE) or None

@@ -1,0 +1,284 @@
+"""`sweepd registry`: look at slots and bundles, compare, verify, go back, clear away."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deploy.cli.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
+from deploy.cli.registry_view import (
+    bundle_facts,
+    bundle_view,
+    diff_view,
+    differences,
+    garbage_view,
+    gate_table,
+    history_view,
+    places_of,
+    slots_view,
+    state_of,
+    verification_view,
+)
+from deploy.games.bundle import GameBundle, game_key
+from deploy.games.verify import verify_game_bundle
+from deploy.games.view import game_facts, game_view
+from deploy.market.verify import TOLERANCE, verify_bundle
+from deploy.promotion.findings import short
+from deploy.registry.bundle_files import StoredBundle, finite
+from deploy.registry.bundles import load_any, trader
+from deploy.registry.registry import Registry, Slot
+from envs.crypto.bars import load_bars
+from envs.support.errors import InputError, RunError
+from envs.support.terminal import Terminal
+
+REFERENCE = "A slot (its champion), slot@previous, slot@3 (its third bundle), a hash's beginning, or a bundle's folder"
+
+registry_app = typer.Typer(
+    no_args_is_help=True,
+    help="Slots and their bundles: which is champion, which was before, why, and whether it is still what was scored."
+    "\n\nA slot like crypto-1h or cartpole is an alias of one bundle, its champion. A bundle is named by its slot, by "
+    "slot@previous, by slot@3 (the third that came to it), by the beginning of its hash, or by its folder.",
+)
+
+
+@registry_app.command("list")
+def list_command(
+    slot: Annotated[str | None, typer.Argument(help="Show this slot's bundles and everything that happened.")] = None,
+    as_json: AsJson = False,
+    deployments: Deployments = DEPLOYMENTS,
+    registry: RegistryUrl = None,
+) -> None:
+    """List the slots with their champions; or one slot's bundles and history."""
+    opened = Registry(deployments, registry, create=False)
+    known = {found.name: found for found in opened.slots()}
+    if slot is not None and slot not in known and not opened.events(slot):
+        raise InputError(f"there is no slot {slot!r}; slots: {', '.join(known) or 'none'}")
+    if not as_json:
+        view = slots_view(opened) if slot is None else history_view(opened, opened.slot(slot))
+        Terminal().print(view, highlight=False)
+        return
+    if slot is None:
+        _print_json([_slot_facts(opened, found) for found in known.values()])
+        return
+    present = opened.slot(slot)
+    _print_json(
+        _slot_facts(opened, present)
+        | {
+            "versions": [
+                {
+                    "number": one.number,
+                    "bundle": one.bundle,
+                    "at": one.at,
+                    "is": state_of(present, one.bundle),
+                    "synthetic": opened.synthetic(one.bundle),
+                }
+                for one in opened.versions(slot)
+            ],
+            "events": [dataclasses.asdict(event) for event in opened.events(slot)],
+        }
+    )
+
+
+def _slot_facts(registry: Registry, slot: Slot) -> dict[str, Any]:
+    """A slot for JSON. synthetic: its champion was trained on a made-up market."""
+    return dataclasses.asdict(slot) | {"synthetic": registry.synthetic(slot.champion)}
+
+
+@registry_app.command("show")
+def show_command(
+    bundle: Annotated[str | None, typer.Argument(help=f"{REFERENCE}; default: the only champion.")] = None,
+    as_json: AsJson = False,
+    deployments: Deployments = DEPLOYMENTS,
+    registry: RegistryUrl = None,
+) -> None:
+    """Show one bundle on one screen: identity, slots, gate, hold-out, parameters."""
+    opened = Registry(deployments, registry, create=False)
+    loaded = load_reference(opened, bundle)
+    if isinstance(loaded, GameBundle):
+        game = loaded.manifest.game
+        looks = opened.panel_looks(game_key(game.name, game.params))
+        facts = game_facts(loaded, places_of(opened, loaded.hash), str(opened.path(loaded.hash)), looks)
+        view = game_view(facts, gate_table(facts["findings"]) if facts["findings"] else None)
+    else:
+        facts = bundle_facts(opened, trader(loaded))
+        view = bundle_view(facts, trader(loaded))
+    if as_json:
+        _print_json(facts)
+    else:
+        Terminal().print(view, highlight=False)
+
+
+@registry_app.command("diff")
+def diff_command(
+    one: Annotated[str, typer.Argument(help=f"{REFERENCE}.")],
+    other: Annotated[str | None, typer.Argument(help="The other; default: the first one's previous champion.")] = None,
+    as_json: AsJson = False,
+    deployments: Deployments = DEPLOYMENTS,
+    registry: RegistryUrl = None,
+) -> None:
+    """Show where two bundles differ. With one slot alone: its champion and the champion before it."""
+    opened = Registry(deployments, registry, create=False)
+    if other is None:
+        if not opened.versions(one):
+            raise InputError(f"{one!r} is not a slot: name the second bundle too")
+        one, other = f"{one}@previous", one
+    left, right = load_reference(opened, one), load_reference(opened, other)
+    if as_json:
+        _print_json({"one": left.hash, "other": right.hash, "differences": differences(left, right)})
+    else:
+        Terminal().print(diff_view(left, right), highlight=False)
+
+
+def rollback_command(
+    slot: Annotated[str | None, typer.Argument(help="The slot; default: the only one with a champion.")] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the slot's history.")] = "asked for by hand",
+    deployments: Deployments = DEPLOYMENTS,
+    registry: RegistryUrl = None,
+) -> None:
+    """Bring a slot's previous champion back. Doing it twice undoes it."""
+    opened = Registry(deployments, registry, create=False)
+    name = opened.require(slot).name
+    left, back = opened.rollback(name, reason)
+    typer.echo(
+        f"{name}: {short(back)} is champion again; {short(left)} is now the previous one (rollback again to undo)"
+    )
+
+
+registry_app.command("rollback")(rollback_command)
+
+
+@registry_app.command("withdraw")
+def withdraw_command(
+    slot: Annotated[str, typer.Argument(help="The slot that the challenger asks for.")],
+    bundle: Annotated[
+        str | None, typer.Argument(help="slot@3 or a hash's beginning; default: its only challenger.")
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the slot's history.")] = "asked for by hand",
+    deployments: Deployments = DEPLOYMENTS,
+    registry: RegistryUrl = None,
+) -> None:
+    """Withdraw a challenger: it no longer asks for the slot. Its history stays, and promote may bring it back."""
+    opened = Registry(deployments, registry, create=False)
+    challengers = opened.slot(slot).challengers
+    if bundle is None and len(challengers) != 1:
+        names = " ".join(short(hash_) for hash_ in challengers) or "none"
+        raise InputError(f"name a challenger of slot {slot!r}: there are {names}")
+    found = challengers[0] if bundle is None else opened.find(bundle)
+    opened.withdraw(slot, found, reason)
+    typer.echo(f"{slot}: {short(found)} is withdrawn; sweepd registry gc clears its files away")
+
+
+@registry_app.command("verify")
+def verify_command(
+    bundle: Annotated[str | None, typer.Argument(help=f"{REFERENCE}; default: the only champion.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder of bars; default: where the bundle was scored.")
+    ] = None,
+    as_json: AsJson = False,
+    deployments: Deployments = DEPLOYMENTS,
+    registry: RegistryUrl = None,
+) -> None:
+    """Score a bundle again on its hold-out, and compare every number with the one that the gate saw, to 1e-9; a player
+    plays its panel again, and every game must end as it did.
+
+    The files' hashes and the data's fingerprint are checked first. This counts as no look: it shows nothing new.
+    Exit code 1 where a number differs.
+    """
+    opened = Registry(deployments, registry, create=False)
+    anything = load_reference(opened, bundle)
+    if isinstance(anything, GameBundle):
+        if data_dir is not None:
+            raise InputError(f"--data-dir is not for players: {anything.name} plays {anything.manifest.game.name}")
+        _verify_game(anything, as_json)
+        return
+    loaded = trader(anything)
+    folder = data_dir or opened.data_dir(loaded.hash)
+    if folder is None:
+        raise InputError(f"--data-dir is needed: the registry does not know where the bars of {loaded.name} lie")
+    manifest = loaded.manifest
+    result = verify_bundle(loaded, load_bars(folder, manifest.timeframe, manifest.tickers))
+    if as_json:
+        _print_json(result.to_dict())
+    else:
+        console = Terminal()
+        console.print(verification_view(result), highlight=False)
+        if result.agrees:
+            console.print(
+                f"{loaded.name} is verified: the hashes of files and data are right, and no number differs by more "
+                f"than {result.worst.difference:.1e} (allowed: {TOLERANCE:.0e}).",
+                highlight=False,
+            )
+    if not result.agrees:
+        raise RunError(
+            f"bundle {loaded.name} scores differently now: {result.worst.name} was {result.worst.stored!r} and is "
+            f"{result.worst.now!r}, although files and data are the same; was it scored by another version of sweepd "
+            f"({manifest.code_version}) or torch ({manifest.torch_version})?"
+        )
+
+
+@registry_app.command("gc")
+def gc_command(
+    delete: Annotated[bool, typer.Option("--delete", help="Remove them; without it they are only listed.")] = False,
+    as_json: AsJson = False,
+    deployments: Deployments = DEPLOYMENTS,
+    registry: RegistryUrl = None,
+) -> None:
+    """List the bundles that no slot needs, and remove them with --delete.
+
+    Champions, previous champions and challengers always stay. The history of what is removed stays too.
+    """
+    opened = Registry(deployments, registry, create=False)
+    found = opened.clear() if delete else opened.garbage()
+    size = sum(item.size for item in found)
+    if as_json:
+        _print_json(
+            {
+                "deleted": delete,
+                "bytes": size,
+                "folders": [dataclasses.asdict(item) | {"path": str(item.path)} for item in found],
+            }
+        )
+        return
+    if not found:
+        typer.echo(f"{opened.bundles}: every bundle is needed")
+        return
+    Terminal().print(garbage_view(found, "Removed" if delete else "Needed by no slot"), highlight=False)
+    typer.echo(f"{len(found)} folder(s), {size / 1e6:.2f} MB" + (" removed" if delete else "; --delete removes them"))
+
+
+def _verify_game(bundle: GameBundle, as_json: bool) -> None:
+    result = verify_game_bundle(bundle)
+    if as_json:
+        _print_json(result.to_dict())
+    elif result.agrees:
+        players = ", ".join(result.names)
+        typer.echo(
+            f"{bundle.name} is what was judged: its files have their hashes, and all {result.games:,} games of its "
+            f"panel ended as they did, those of the baseline players too ({players}); mean return {result.mean:.6g}."
+        )
+    if not result.agrees:
+        manifest = bundle.manifest
+        raise RunError(
+            f"bundle {bundle.name} plays differently now ({result.differing[0]}; {len(result.differing)} numbers "
+            f"differ), although its files are the same; was it judged by another version of sweepd "
+            f"({manifest.code_version}), of torch ({manifest.torch_version}) or of the game?"
+        )
+
+
+def load_reference(registry: Registry, reference: str | None) -> StoredBundle[Any]:
+    """The bundle that a reference means; None: the champion of the only slot that has one."""
+    if reference is None:
+        champion = registry.require(None).champion
+        assert champion is not None
+        return registry.any_bundle(champion)
+    if Path(reference).is_dir() or ("/" in reference and not registry.has_slot(reference.partition("@")[0])):
+        return load_any(Path(reference))
+    return registry.any_bundle(registry.find(reference))
+
+
+def _print_json(content: Any) -> None:
+    typer.echo(json.dumps(finite(content) if isinstance(content, dict) else content, indent=1))

@@ -1,0 +1,311 @@
+"""What people see of the registry: slots, a slot's history, one bundle on one screen, two bundles side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from deploy.market.bundle import Bundle
+from deploy.market.report import percent
+from deploy.market.verify import Verification, stored_metrics
+from deploy.promotion.findings import SYNTHETIC, short, verdict
+from deploy.promotion.rules import loosened
+from deploy.promotion.views import bundle_panel, columns, identity_table, minute, plain_value
+from deploy.registry.bundle_files import StoredBundle
+from deploy.registry.registry import Event, Garbage, Registry, Slot, Version
+
+SHOWN_EVENTS = 20
+# Parts of the manifest that `diff` leaves out: what follows from the others, or is shown in another way.
+NOT_COMPARED = ("files", "gate", "metrics", "format")
+SINGLE_GAMES = ("returns", "lengths")  # of a panel: lists too long to read
+
+
+def state_of(slot: Slot, bundle: str, removed: Sequence[str] = ()) -> str:
+    """What the bundle is in that slot now, in a word."""
+    if bundle == slot.champion:
+        return "champion"
+    if bundle == slot.previous:
+        return "previous"
+    if bundle in slot.challengers:
+        return "challenger"
+    return "removed" if bundle in removed else ""
+
+
+def last_move(registry: Registry, slot: Slot, bundle: str | None) -> Event | None:
+    """When the bundle last became the slot's champion, by promotion or rollback."""
+    if bundle is None:
+        return None
+    moves = registry.events(slot.name, bundle=bundle, kinds=["promoted", "rolled-back"])
+    return moves[-1] if moves else None
+
+
+def slots_view(registry: Registry) -> RenderableType:
+    """Every slot: its champion, since when and why, the one before it, and who else asks for the place."""
+    table = Table(title=f"Slots of {registry.folder}", title_justify="left")
+    for name in ("slot", "champion", "since", "previous", "challengers", "moves"):
+        table.add_column(
+            name, justify="right" if name == "moves" else "left", no_wrap=name not in ("previous", "challengers")
+        )
+    table.add_column("why")
+    for slot in registry.slots():
+        move = last_move(registry, slot, slot.champion)
+        table.add_row(
+            slot.name,
+            short(slot.champion) + ("\nSYNTHETIC" if registry.synthetic(slot.champion) else ""),
+            minute(move.at) if move else "-",
+            short(slot.previous),
+            " ".join(short(hash_) for hash_ in slot.challengers) or "none",
+            str(slot.revision),
+            _one_line(move.reason if move else ""),
+        )
+    return table
+
+
+def history_view(registry: Registry, slot: Slot) -> RenderableType:
+    """A slot's bundles, and what happened to it last."""
+    events = registry.events(slot.name)
+    removed = [event.bundle for event in events if event.kind == "removed" and event.bundle]
+    bundles = Table(title=f"Bundles of slot {slot.name}", title_justify="left")
+    for name in ("version", "bundle", "came", "is now"):
+        bundles.add_column(name, justify="right" if name == "version" else "left")
+    for version in registry.versions(slot.name):
+        bundles.add_row(
+            str(version.number),
+            short(version.bundle) + ("\nSYNTHETIC" if registry.synthetic(version.bundle) else ""),
+            minute(version.at),
+            state_of(slot, version.bundle, removed),
+        )
+    history = Table(title="What happened", title_justify="left")
+    for name in ("when (UTC)", "what", "bundle", "instead of"):
+        history.add_column(name, no_wrap=True)
+    history.add_column("why")
+    for event in events[-SHOWN_EVENTS:]:
+        history.add_row(
+            minute(event.at), event.kind, short(event.bundle), short(event.previous), _one_line(event.reason)
+        )
+    if len(events) > SHOWN_EVENTS:
+        history.caption = f"{len(events) - SHOWN_EVENTS} earlier ones, and every reason in full, with --json"
+    return Group(bundles, history)
+
+
+def places_of(registry: Registry, bundle: str) -> list[dict[str, Any]]:
+    """The slots that the bundle came to, and what it is there now."""
+    return [
+        _place(registry, registry.slot(version.slot), version)
+        for version in registry.versions()
+        if version.bundle == bundle
+    ]
+
+
+def bundle_facts(registry: Registry, bundle: Bundle) -> dict[str, Any]:
+    """What `show` prints, as plain values."""
+    manifest = bundle.manifest
+    holdout = manifest.gate.get("holdout") or {}
+    return {
+        "bundle": bundle.hash,
+        "weights_sha256": bundle.members_sha256,
+        "folder": str(registry.path(bundle.hash)),
+        "slots": places_of(registry, bundle.hash),
+        "study": bundle.origin.study,
+        "trial": bundle.origin.trial,
+        "seed": bundle.origin.seed,
+        "objective": {bundle.origin.objective: bundle.origin.objective_value},
+        "policy": manifest.trials[0].policy.model_dump(mode="json"),
+        "trials": [trial.model_dump(mode="json") for trial in manifest.trials],
+        "tickers": list(manifest.tickers),
+        "timeframe": manifest.timeframe,
+        "recipe": f"{manifest.recipe.name} {manifest.recipe.version}",
+        "data": manifest.data.model_dump(mode="json"),
+        "last_seen_bar": manifest.last_seen_bar,
+        "code_version": manifest.code_version,
+        "look": manifest.gate.get("look"),
+        "looks_now": _looks_now(registry, bundle),
+        "holdout": holdout,
+        "findings": manifest.gate.get("findings", []),
+        "parameters": bundle.origin.parameters,
+        "environment": manifest.trials[0].env_params,
+    }
+
+
+def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
+    """One bundle on one screen: who it is, what it may do and why, the gate, the hold-out, the parameters."""
+    trials, data = facts["trials"], facts["data"]
+    identity = identity_table(facts)
+    if data["synthetic"]:
+        identity.add_row("market", Text(SYNTHETIC, style="yellow"))
+    for trial in trials:
+        origin, policy = trial["origin"], trial["policy"]
+        hidden = "×".join(str(width) for width in policy["hidden"])
+        objective = f"{origin['objective']} {origin['objective_value']:+.3f}"
+        whole = len(trials) == 1
+        identity.add_row(
+            "from" if whole else f"{trial['share']:.1%} of capital",
+            f"study {origin['study']}, trial {origin['trial']} ({objective}), seed {origin['seed']}",
+        )
+        identity.add_row(
+            "policy" if whole else "", f"{policy['algorithm']}, mean of {policy['members']} members, layers {hidden}"
+        )
+    identity.add_row("trades", f"{' '.join(facts['tickers'])} on {facts['timeframe']} bars")
+    identity.add_row(
+        "made with",
+        f"bars {data['first']} to {data['last']}{' (synthetic)' if data['synthetic'] else ''}, seen up to "
+        f"{facts['last_seen_bar']}, sweepd {facts['code_version']}",
+    )
+    if facts["look"] is not None:
+        identity.add_row(
+            "looks", f"judged by look {facts['look']} at its hold-out; {facts['looks_now']} taken there by now"
+        )
+    parts: list[RenderableType] = [identity]
+    if facts["findings"]:
+        parts.append(gate_table(facts["findings"]))
+    metrics = stored_metrics(bundle)
+    if metrics is not None:
+        parts.append(
+            Text.assemble(
+                ("hold-out ", "bold"),
+                f"{percent(metrics.total_return)} after fees (equal weight {percent(metrics.equal_weight_return)}), "
+                f"Sharpe {metrics.sharpe:+.2f} ({metrics.equal_weight_sharpe:+.2f}), "
+                f"drawdown {metrics.max_drawdown:.1%} ({metrics.equal_weight_drawdown:.1%}), "
+                f"{metrics.trades:,} trades in {metrics.bars:,} bars, turnover {metrics.turnover:.1f}× a year, "
+                f"fees {metrics.fees:.2%}, invested {metrics.exposure:.0%}",
+            )
+        )
+    return bundle_panel(facts, parts, _parameters(trials))
+
+
+def _parameters(trials: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """What was sampled: of several trials, a column each."""
+    sampled = [trial["origin"]["parameters"] for trial in trials]
+    if len(trials) == 1:
+        return columns(sampled[0])
+    table = Table(box=None, padding=(0, 2))
+    table.add_column("", style="dim")
+    for trial in trials:
+        table.add_column(f"trial {trial['origin']['trial']}", justify="right")
+    for name in dict.fromkeys(name for own in sampled for name in own):
+        table.add_row(name, *(plain_value(own.get(name)) for own in sampled))
+    return table
+
+
+def differences(one: StoredBundle[Any], other: StoredBundle[Any]) -> dict[str, tuple[Any, Any]]:
+    """What differs: dotted name of the manifest's value to the two values, what the gate measured among them."""
+    left, right = _flat(one), _flat(other)
+    return {
+        name: (left.get(name), right.get(name)) for name in sorted({*left, *right}) if left.get(name) != right.get(name)
+    }
+
+
+def diff_view(one: StoredBundle[Any], other: StoredBundle[Any]) -> RenderableType:
+    """Two bundles side by side, where they differ."""
+    found = differences(one, other)
+    if not found:
+        return Text(f"{one.name} and {other.name} are the same")
+    table = Table(title="What differs", title_justify="left")
+    table.add_column("", overflow="fold")
+    table.add_column(one.name, overflow="fold")
+    table.add_column(other.name, overflow="fold")
+    for name, values in found.items():
+        table.add_row(name, *(plain_value(value) for value in values))
+    return table
+
+
+def verification_view(result: Verification) -> RenderableType:
+    """Every number of the hold-out as stored and as recomputed."""
+    table = Table(title=f"Hold-out {result.first} to {result.last}, {result.bars:,} bars", title_justify="left")
+    for name in ("metric", "stored", "recomputed", "difference"):
+        table.add_column(name, justify="left" if name == "metric" else "right")
+    for one in result.compared:
+        table.add_row(one.name, f"{one.stored:.9g}", f"{one.now:.9g}", f"{one.difference:.1e}")
+    return table
+
+
+def garbage_view(found: Sequence[Garbage], title: str) -> RenderableType:
+    """Bundle folders that no slot needs."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("folder")
+    table.add_column("size", justify="right")
+    table.add_column("why", ratio=1)
+    for item in found:
+        table.add_row(item.path.name, f"{item.size / 1e6:.2f} MB", item.why)
+    return table
+
+
+def _place(registry: Registry, slot: Slot, version: Version) -> dict[str, Any]:
+    state = state_of(slot, version.bundle)
+    asked = registry.events(slot.name, bundle=version.bundle, kinds=["challenger"])
+    move = asked[-1] if state == "challenger" else last_move(registry, slot, version.bundle)
+    return {
+        "slot": slot.name,
+        "version": version.number,
+        "is": state,
+        "since": move.at if move else None,
+        "why": move.reason if move else None,
+    }
+
+
+def _looks_now(registry: Registry, bundle: Bundle) -> int | None:
+    span = registry.holdout_span(bundle)
+    return None if span is None else registry.looks(bundle.manifest.tickers, *span)
+
+
+def gate_table(findings: Sequence[Mapping[str, Any]]) -> Table:
+    """What every rule said when the bundle was promoted, a line each."""
+    table = Table(box=None, padding=(0, 1))
+    for name in ("gate", "value", "limit", "verdict"):
+        table.add_column(name, justify="right" if name in ("value", "limit") else "left", no_wrap=True)
+    table.add_column("explanation")
+    table.caption, table.caption_justify = gate_words(findings), "left"
+    for finding in findings:
+        usual = finding.get("default", finding["limit"])
+        table.add_row(
+            str(finding["name"]),
+            "-" if finding["value"] is None else f"{finding['value']:.4g}",
+            f"{finding['comparison']} {finding['limit']:.4g}"
+            + ("" if usual == finding["limit"] else f" (default {usual:.4g})"),
+            verdict(str(finding["verdict"]), bool(finding.get("loosened"))),
+            _one_line(str(finding["explanation"])),
+        )
+    return table
+
+
+def gate_words(findings: Sequence[Mapping[str, Any]]) -> Text | None:
+    """Whether a user had loosened limits; None for bundles made before that was recorded."""
+    if not all("loosened" in finding for finding in findings):
+        return None
+    met = "met every rule" + (" that could be asked" if any(one["verdict"] == "defer" for one in findings) else "")
+    words = loosened(findings)
+    if words:
+        return Text(met + words, style="bold yellow")
+    return Text(f"{met}, at default limits or stricter ones")
+
+
+def _one_line(text: str) -> Text:
+    """Text that is cut short rather than wrapped, in the one column that may be narrowed."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def _flat(bundle: StoredBundle[Any]) -> dict[str, Any]:
+    """The manifest's values by dotted name."""
+    content = bundle.manifest.model_dump(mode="json")
+    panel = {
+        name: value for name, value in (bundle.manifest.gate.get("panel") or {}).items() if name not in SINGLE_GAMES
+    }
+    scored = {"holdout": bundle.manifest.gate.get("holdout") or {}, "panel": panel}
+    kept = {name: value for name, value in content.items() if name not in NOT_COMPARED}
+    kept |= {"weights_sha256": bundle.members_sha256, **scored}
+    return dict(_leaves("", kept))
+
+
+def _leaves(prefix: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        value = dict(enumerate(value))
+    if isinstance(value, Mapping):
+        found = []
+        for name, item in value.items():
+            found += _leaves(f"{prefix}.{name}" if prefix else str(name), item)
+        return found
+    return [(prefix, value)]

@@ -1,0 +1,81 @@
+"""Constant policies, traded by the same code as a candidate. A candidate that trades like one of them is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deploy.market.bundle import Bundle
+from deploy.market.gate import Twin
+from deploy.market.scoring import first_decision, in_order, score_bundle, score_trials
+from envs.crypto.bars import Bars
+from envs.crypto.env import CryptoEnv
+from envs.crypto.evaluate import trade_windows
+from envs.crypto.market import make_market
+from envs.crypto.splits import Window
+
+Array = NDArray[np.float64]
+MOST_BARS = 4_000
+RANDOM_SEED = 0
+
+
+def constant_returns(bundle: Bundle, bars: Bars, window: Window) -> dict[str, Array]:
+    """(L,) per-bar returns over `window` of each constant policy, in the bundle's environment: always-buy (every action
+    is 1), cash (0), random (uniform, the same numbers every time), equal weight.
+    """
+    part = in_order(bars.slice(0, window[1] + 1), bundle)
+    if len(bundle.trials) > 1:
+        return _by_sub_accounts(bundle, part, window)
+    market = make_market(part, bundle.manifest.recipe.name, bundle.instruments)
+    env = CryptoEnv.for_windows(market, [bundle.account] * 3, [[window]] * 3, max_lookback=bundle.max_lookback)
+    generator = torch.Generator().manual_seed(RANDOM_SEED)
+
+    def act(_obs: Tensor) -> Tensor:
+        actions = torch.zeros(3, env.action_dim)
+        actions[0] = 1.0
+        actions[2] = 2.0 * torch.rand(env.action_dim, generator=generator) - 1.0
+        return actions
+
+    trades = trade_windows(env, act)
+    always_buy, cash, at_random = trades.returns[:, : window[1] - window[0]]
+    return {"always-buy": always_buy, "cash": cash, "random": at_random, "equal weight": trades.equal_weight[0]}
+
+
+def _by_sub_accounts(bundle: Bundle, bars: Bars, window: Window) -> dict[str, Array]:
+    """The same, where each of several trials is such a policy."""
+    count = len(bars.tickers)
+    generator = np.random.default_rng(RANDOM_SEED)
+    policies: dict[str, Callable[[], Array]] = {
+        "always-buy": lambda: np.ones(count),
+        "cash": lambda: np.zeros(count),
+        "random": lambda: generator.uniform(-1.0, 1.0, count),
+    }
+    scores = {
+        name: score_trials(bundle, bars, window, lambda _place, _obs, act=act: act())  # type: ignore[misc]
+        for name, act in policies.items()
+    }
+    returns = {name: score.returns for name, score in scores.items()}
+    return returns | {"equal weight": scores["cash"].equal_weight}
+
+
+def correlation(one: Array, other: Array) -> float:
+    """Pearson's, of (L,) returns; of two that do not vary 1, and 0 where only one of them does not."""
+    flat = [bool(np.ptp(values) == 0.0) for values in (one, other)]
+    if any(flat):
+        return 1.0 if all(flat) else 0.0
+    return float(np.corrcoef(one, other)[0, 1])
+
+
+def nearest_constant(bundle: Bundle, bars: Bars, before: int) -> Twin:
+    """The constant policy that the bundle's ensemble resembles most over the last bars (4,000 at most) before bar
+    `before`, where the hold-out begins.
+    """
+    window = (max(first_decision(bundle), before - 1 - MOST_BARS), before - 1)
+    own = score_bundle(bundle, bars, window)
+    found = {name: correlation(own.returns, other) for name, other in constant_returns(bundle, bars, window).items()}
+    name = max(found, key=lambda key: found[key])
+    return Twin(name, found[name], len(own.returns))

@@ -1,0 +1,251 @@
+"""The gate's report: two pages, as HTML and PDF, for someone who does not know the terms."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import PdfPages
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from deploy.market.backtests import combine
+from deploy.market.candidates import FinishedStudy, study_bars, study_splits
+from deploy.market.pictures import CHAMPION, EQUAL, OWN, Curve, draw_equity, draw_folds, draw_logits, draw_sharpes
+from deploy.market.promote import Judged, Promotion
+from deploy.market.scoring import score_bundle
+from deploy.promotion.findings import COLOURS, SYNTHETIC, findings_page, limit, number
+from deploy.registry.registry import Registry
+from envs.support.errors import InputError
+from envs.support.files import write_atomic
+
+HEADLINES = {
+    "promoted": "Promoted: the candidate is the new champion",
+    "would promote": "It would be promoted",
+    "champion already": "It is the champion already",
+    "challenger": "Kept as a challenger",
+    "none passes": "No candidate passes",
+    "first stage": "So far, before any look at the hold-out",
+}
+FOOTER = "Research software, paper trading only. Past numbers promise nothing."
+READING = (
+    (
+        "What is being asked",
+        "A search tries many settings and keeps the best. Even if none of them had any skill, the best would look "
+        "good, and better the more are tried. The rules ask whether this one is better than that: first on bars that "
+        "its training did not see (cross-validation), and only then, once, on the newest bars, which the search did "
+        "not use (the hold-out).",
+    ),
+    (
+        "Looks",
+        "Every look at a hold-out makes it more likely that some candidate passes by luck, so each must be twice as "
+        "sure as the one before. Looks are counted over all studies whose hold-outs overlap in time and have at least "
+        "one base asset in common (quote currencies do not matter), in this registry only. Looks counted in another "
+        "registry (another deployments folder or database) or taken with other programs are not known here; if there "
+        "were any, the limit of holdout-excess is too mild.",
+    ),
+    (
+        "Equity",
+        "What one unit of money became, after fees, against simply holding all assets in equal shares; below it, how "
+        "far it was under its highest value. In cross-validation there is a line for every path: the same bars, traded "
+        "by policies trained on different parts of the rest.",
+    ),
+    (
+        "Above luck?",
+        "The information ratio is the Sharpe ratio (return per risk) of the returns in excess of equal weight. Grey: "
+        "all trials that reached the end. Red: what the best of so many would be expected to show without any skill. "
+        "Dashed: what is needed to be 95 % sure that it is more than that (deflated Sharpe ratio).",
+    ),
+    (
+        "Stays good?",
+        "The bars are cut in halves in thousands of ways. Each time, the trial that is best on one half is ranked on "
+        "the other. If choosing the best meant anything, it would mostly rank above the median there (right of 0). The "
+        "share that does not is the probability of back-test overfitting (PBO); a coin toss is 50 %.",
+    ),
+    (
+        "Every fold?",
+        "Blue is better than holding equal weight, red is worse. A column that is blue throughout is good everywhere; "
+        "one that is blue in a single row was lucky once. The candidate is framed.",
+    ),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """What the pictures need beside the promotion.
+
+    time, returns, equal_weight: of the candidate's back-test paths, (T,) seconds and (φ, T); None where unknown.
+    champion: the present champion's returns over the hold-out, (L,), None where there is none to compare.
+    folds: (trial, score of each fold), best objective first.
+    """
+
+    time: NDArray[np.int64] | None
+    returns: NDArray[np.float64] | None
+    equal_weight: NDArray[np.float64] | None
+    champion: NDArray[np.float64] | None
+    folds: Sequence[tuple[int, Sequence[float]]]
+
+
+def write_report(study: FinishedStudy, promotion: Promotion, registry: Registry, data_dir: Path) -> list[Path]:
+    """Write `gate.html` and `gate.pdf` into the study's run directory, each whole; returns their paths. None are
+    written where no candidate was judged.
+    """
+    if promotion.chosen is None or promotion.search is None:
+        return []
+    chosen, material = promotion.chosen, collect(study, promotion, registry, data_dir)
+    folder = study.run_dir / "gate"
+    paths = [folder / "gate.html", folder / "gate.pdf"]
+    write_atomic(paths[0], to_html(promotion, chosen, material))
+    write_atomic(paths[1], lambda path: write_pdf(path, promotion, chosen, material))
+    return paths
+
+
+def collect(study: FinishedStudy, promotion: Promotion, registry: Registry, data_dir: Path) -> Material:
+    """Read what the pictures need; whatever cannot be read is left out of them."""
+    chosen = promotion.chosen
+    assert chosen is not None
+    numbers = {one.number: one for one in study.trials}
+    time = returns = equal = champion = None
+    try:
+        trials = [numbers[number] for number in chosen.trials]
+        together = combine(trials, chosen.shares, study.run_dir, study.spec.data.timeframe)
+        time, returns, equal = together.time, together.paths.returns, together.paths.equal_weight
+    except (OSError, ValueError, KeyError):
+        time = None
+    before = promotion.champion_before
+    if chosen.score is not None and before is not None and (chosen.bundle is None or before != chosen.bundle.hash):
+        try:
+            bars = study_bars(study.spec, data_dir)
+            holdout = study_splits(study.spec, bars).holdout
+            champion = score_bundle(registry.bundle(before), bars, (holdout[0] - 1, holdout[1] - 1)).returns
+        except InputError:  # other assets, or another length of bars
+            champion = None
+    folds = [(one.number, list(one.user_attrs.get("sweepd:fold_scores", []))) for one in study.trials]
+    return Material(time, returns, equal, champion, folds)
+
+
+def summary(promotion: Promotion) -> list[str]:
+    """The opening sentences."""
+    search, chosen = promotion.search, promotion.chosen
+    assert search is not None
+    assert chosen is not None
+    asked = (
+        "in cross-validation alone"
+        if chosen.look is None
+        else f"in cross-validation and on the hold-out (look {chosen.look.number})"
+    )
+    lines = [
+        f"Study {promotion.study}: {search.trials} trials, of which {len(search.backtests)} reached the end; "
+        f"{search.bars:,} bars of {search.timeframe}. This page is about {chosen.name}, judged {asked}, asking "
+        f"for slot {promotion.slot}. Looks at this hold-out so far, in this registry: {promotion.looks}."
+    ]
+    if promotion.outcome != "none passes":
+        lines.append(promotion.reason[:1].upper() + promotion.reason[1:] + ".")
+    else:
+        helps = promotion.reason.partition("What helps:")
+        lines.append(
+            "This is a normal result: most searches find nothing that beats holding equal weight after fees."
+            + (f" What helps:{helps[2]}." if helps[2] else "")
+        )
+    if promotion.synthetic:
+        lines.append(SYNTHETIC)
+    return lines
+
+
+def pictures(promotion: Promotion, chosen: Judged, material: Material, size: tuple[float, float]) -> Figure:
+    """All pictures on one page."""
+    search = promotion.search
+    assert search is not None
+    figure = Figure(figsize=size)
+    FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(
+        3, 2, height_ratios=[3.0, 2.0, 2.0], left=0.09, right=0.97, top=0.96, bottom=0.06, hspace=0.33, wspace=0.28
+    )
+    score = chosen.score
+    equities: list[tuple[NDArray[np.int64], list[Curve], str]] = []
+    if material.time is not None and material.returns is not None and material.equal_weight is not None:
+        curves = [Curve("equal weight", material.equal_weight[0], EQUAL)]
+        curves += [
+            Curve(f"{chosen.name}, one line per path" if row == 0 else None, returns, OWN, 0.9, 0.7)
+            for row, returns in enumerate(material.returns)
+        ]
+        equities.append((material.time, curves, "Cross-validation: bars unseen in training"))
+    if score is not None:
+        curves = [Curve("equal weight", score.equal_weight, EQUAL), Curve(chosen.name, score.returns, OWN)]
+        if material.champion is not None and len(material.champion) == len(score.returns):
+            curves.append(Curve("present champion", material.champion, CHAMPION))
+        equities.append((score.time, curves, "Hold-out: bars that no trial saw"))
+    for index, (time, curves, title) in enumerate(equities):
+        place = grid[0, :] if len(equities) == 1 else grid[0, index]
+        halves = place.subgridspec(2, 1, height_ratios=[2.6, 1.0], hspace=0.08)
+        top = figure.add_subplot(halves[0])
+        draw_equity(top, figure.add_subplot(halves[1], sharex=top), time, curves, title)
+    draw_sharpes(figure.add_subplot(grid[1, 0]), search, chosen.name, chosen.selection.deflation)
+    draw_logits(figure.add_subplot(grid[1, 1]), chosen.selection.overfitting)
+    draw_folds(figure.add_subplot(grid[2, :]), material.folds, chosen.trials)
+    for axes in figure.axes:
+        axes.tick_params(labelsize=7)
+        axes.xaxis.label.set_fontsize(7)
+        axes.yaxis.label.set_fontsize(7)
+    return figure
+
+
+def to_html(promotion: Promotion, chosen: Judged, material: Material) -> str:
+    """The report as one self-contained page."""
+    picture = io.BytesIO()
+    pictures(promotion, chosen, material, (11.0, 12.5)).savefig(picture, format="png", dpi=110)
+    return findings_page(
+        title=promotion.study,
+        headline=promotion.headline(HEADLINES),
+        opening=summary(promotion),
+        findings=chosen.findings,
+        picture=picture.getvalue(),
+        described="Equity, Sharpe ratios, ranks out of sample and fold scores",
+        reading=READING,
+        footer=FOOTER,
+    )
+
+
+def write_pdf(path: Path, promotion: Promotion, chosen: Judged, material: Material) -> None:
+    """The report as two A4 pages: words and rules, then pictures."""
+    with PdfPages(path, metadata={"Title": f"sweepd gate: {promotion.study}", "CreationDate": None}) as pages:
+        pages.savefig(_words(promotion, chosen))
+        pages.savefig(pictures(promotion, chosen, material, (8.27, 11.69)))
+
+
+def _words(promotion: Promotion, chosen: Judged) -> Figure:
+    """The page of words: each block is wrapped and put below the one before."""
+    figure = Figure(figsize=(8.27, 11.69))
+    FigureCanvasAgg(figure)
+    at = 0.955
+
+    def put(text: str, size: float, *, x: float = 0.07, columns: int = 112, gap: float = 0.006, **style: str) -> None:
+        nonlocal at
+        for line in textwrap.wrap(text, columns):
+            figure.text(x, at, line, fontsize=size, va="top", **style)  # type: ignore[arg-type]
+            at -= size * 0.00166
+        at -= gap
+
+    put(promotion.headline(HEADLINES), 16, columns=60, gap=0.012, weight="bold")
+    for line in summary(promotion):
+        put(line, 8.5)
+    at -= 0.006
+    for finding in chosen.findings:
+        value = number(finding, "–")
+        said = f"{finding.verdict}, loosened" if finding.loosened else finding.verdict
+        colour = COLOURS["defer" if finding.loosened else finding.verdict]
+        figure.text(0.93, at, said, fontsize=9, va="top", ha="right", color=colour)
+        title = f"{finding.name}: {value} ({limit(finding)}), {finding.meaning}"
+        put(title, 9, columns=95, gap=0.001, weight="bold")
+        put(finding.explanation, 8, gap=0.008, color="#444444")
+    at -= 0.006
+    for term, text in READING:
+        put(term, 8.5, gap=0.0005, weight="bold")
+        put(text, 7.5, columns=128, gap=0.005)
+    figure.text(0.07, 0.03, FOOTER, fontsize=7, color=EQUAL)
+    return figure

@@ -1,0 +1,146 @@
+"""The pictures of the gate's report, each drawn on axes that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from numpy.typing import NDArray
+
+from deploy.market.backtests import Search
+from deploy.promotion.overfitting import Overfitting
+from envs.crypto.metrics import equity
+from envs.crypto.selection import Deflation
+
+Array = NDArray[np.float64]
+OWN, EQUAL, CHAMPION, LUCK, GOOD, BAD = "#1f5fa8", "#8a8a8a", "#2a9d5c", "#c0392b", "#2a9d5c", "#c0392b"
+MOST_POINTS, MOST_TRIALS = 1500, 80
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A line of an equity picture. returns: (L,) per bar. width, alpha: of the line."""
+
+    label: str | None
+    returns: Array
+    colour: str
+    width: float = 1.3
+    alpha: float = 1.0
+
+
+def draw_equity(top: Axes, bottom: Axes, time: NDArray[np.int64], curves: Sequence[Curve], title: str) -> None:
+    """Value of one unit over time, on a logarithmic scale, and below it how far each curve is under its peak.
+
+    time: (L,) opens of the bars, seconds.
+    """
+    stride = max(1, len(time) // MOST_POINTS)
+    dates = pd.to_datetime(time, unit="s").to_numpy()[::stride]
+    for curve in curves:
+        value = equity(curve.returns)
+        under = 100.0 * (value / np.maximum.accumulate(value) - 1.0)
+        style = {"color": curve.colour, "linewidth": curve.width, "alpha": curve.alpha}
+        top.plot(dates, value[1:][::stride], label=curve.label, **style)  # type: ignore[arg-type]
+        bottom.plot(dates, under[1:][::stride], **style)  # type: ignore[arg-type]
+    top.set_yscale("log")
+    _plain_numbers(top)
+    top.set_title(title, fontsize=9, loc="left")
+    top.set_ylabel("value, start = 1")
+    top.legend(loc="best", fontsize=7)
+    top.tick_params(labelbottom=False)
+    bottom.set_ylabel("below peak, %")
+    for label in bottom.get_xticklabels():
+        label.set_rotation(20)
+        label.set_horizontalalignment("right")
+    _grid(top, bottom)
+
+
+def draw_logits(axes: Axes, found: Overfitting | None) -> None:
+    """How the trial that was best on one half of the bars ranked on the other, over all halves."""
+    axes.set_title("Does the best trial stay good on other bars?", fontsize=9, loc="left")
+    if found is None:
+        _say(axes, "needs at least two trials\nthat reached the final rung")
+        return
+    edges = np.histogram_bin_edges(found.logits, bins=min(30, max(6, len(np.unique(found.logits)))))
+    edges = np.unique(np.concatenate([edges[edges < 0], [np.nextafter(0.0, 1.0)], edges[edges > 0]]))
+    counts, _ = np.histogram(found.logits, edges)
+    colours = [BAD if edge <= 0 else GOOD for edge in edges[:-1]]
+    axes.bar(edges[:-1], 100.0 * counts / len(found.logits), np.diff(edges), align="edge", color=colours, alpha=0.8)
+    axes.axvline(0.0, color="black", linewidth=1)
+    axes.set_xlabel("rank on the other half (logit): left of 0 worse than the median trial")
+    axes.set_ylabel("% of the ways to halve")
+    share = f"PBO {found.pbo:.0%}"
+    axes.text(0.98, 0.97, share, transform=axes.transAxes, ha="right", va="top", fontsize=9, weight="bold")
+    _grid(axes)
+
+
+def draw_sharpes(axes: Axes, search: Search, name: str, deflation: Deflation | None) -> None:
+    """Annual information ratios over equal weight of all trials on the median path, the candidate's, and luck's."""
+    axes.set_title("Is the chosen trial above what luck shows?", fontsize=9, loc="left")
+    if deflation is None:
+        _say(axes, "the trial stored no back-test path")
+        return
+    values = search.annual * search.sharpes[:, deflation.path]
+    axes.hist(values, bins=min(30, max(8, len(values) // 3)), color=EQUAL, alpha=0.6, label=f"{len(values)} trials")
+    by_luck = f"best of {deflation.trials} by luck"
+    if deflation.diversification > 1.0:
+        by_luck += f" × {deflation.diversification:.2f} for several"
+    for value, colour, label in (
+        (search.annual * deflation.moments.sharpe, OWN, name),
+        (search.annual * deflation.luck, LUCK, by_luck),
+        (search.annual * deflation.needed, GOOD, "needed"),
+    ):
+        style = "--" if label == "needed" else "-"
+        axes.axvline(value, color=colour, linewidth=1.8, linestyle=style, label=f"{label}: {value:+.2f}")
+    axes.set_xlabel("annual information ratio over equal weight")
+    axes.set_ylabel("trials")
+    axes.set_ylim(0, 1.45 * axes.get_ylim()[1])  # room for the legend
+    axes.legend(fontsize=7, loc="upper left")
+    _grid(axes)
+
+
+def draw_folds(axes: Axes, scores: Sequence[tuple[int, Sequence[float]]], framed: Sequence[int]) -> None:
+    """Scores of every fold (row) of every trial (column, best objective first). scores: (trial, one per fold).
+
+    framed: the candidate's trials.
+    """
+    axes.set_title("Is it good in every fold, or in one?", fontsize=9, loc="left")
+    shown = [(trial, folds) for trial, folds in scores if len(folds)][:MOST_TRIALS]
+    if not shown:
+        _say(axes, "the trials stored no fold scores")
+        return
+    grid = np.array([folds for _, folds in shown], dtype=np.float64).T
+    most = max(float(np.quantile(np.abs(grid), 0.95)), 1e-9)
+    picture = axes.imshow(grid, aspect="auto", cmap="RdBu", vmin=-most, vmax=most, interpolation="nearest")
+    figure = axes.get_figure()
+    assert figure is not None
+    figure.colorbar(picture, ax=axes, label="objective", pad=0.02)
+    every = max(1, len(shown) // 12)
+    axes.set_xticks(range(0, len(shown), every), [str(trial) for trial, _ in shown[::every]], fontsize=6)
+    axes.set_yticks(range(grid.shape[0]))
+    axes.set_xlabel("trial, best first")
+    axes.set_ylabel("fold")
+    for column in (index for index, (trial, _) in enumerate(shown) if trial in framed):
+        axes.add_patch(Rectangle((column - 0.5, -0.5), 1, grid.shape[0], fill=False, edgecolor="black", linewidth=1.5))
+
+
+def _say(axes: Axes, text: str) -> None:
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color=EQUAL)
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def _grid(*every: Axes) -> None:
+    for axes in every:
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+
+
+def _plain_numbers(axes: Axes) -> None:
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())

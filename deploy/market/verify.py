@@ -1,0 +1,114 @@
+"""Verification: score a bundle again on its hold-out, and compare the result with the numbers that its gate saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from deploy.market.bundle import Bundle, format_time, parse_time
+from deploy.market.scoring import score_bundle
+from deploy.registry.bundle_files import finite
+from envs.crypto.bars import Bars
+from envs.crypto.metrics import Metrics
+from envs.support.errors import InputError
+
+# The canonical policy path rounds every action to 1e-6, so threads, processors and libraries leave traces in the last
+# bits of sums only.
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One number of the hold-out: as the gate saw it, and as it is now. difference: relative above 1, else absolute."""
+
+    name: str
+    stored: float
+    now: float
+
+    @property
+    def difference(self) -> float:
+        """|now - stored| / max(1, |stored|)."""
+        return abs(self.now - self.stored) / max(1.0, abs(self.stored))
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result. first, last: opens of the hold-out's first and last bar, UTC text."""
+
+    bundle: str
+    first: str
+    last: str
+    bars: int
+    compared: tuple[Compared, ...]
+
+    @property
+    def worst(self) -> Compared:
+        """The number that differs most."""
+        return max(self.compared, key=lambda one: one.difference)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every number is within `TOLERANCE`."""
+        return self.worst.difference <= TOLERANCE
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        content: dict[str, Any] = finite(
+            {
+                "bundle": self.bundle,
+                "agrees": self.agrees,
+                "tolerance": TOLERANCE,
+                "largest_difference": self.worst.difference,
+                "holdout": {"first": self.first, "last": self.last, "bars": self.bars},
+                "metrics": {one.name: {"stored": one.stored, "now": one.now} for one in self.compared},
+            }
+        )
+        return content
+
+
+def verify_bundle(bundle: Bundle, bars: Bars) -> Verification:
+    """Recompute the canonical score of the bundle over its hold-out. The bundle's bytes were checked when it was
+    loaded.
+
+    bars: with at least the bundle's data. Raises InputError where they are not the bars that the bundle was made with,
+    or it was never scored on a hold-out.
+    """
+    stored = bundle.manifest.gate.get("holdout")
+    if not isinstance(stored, dict) or "first" not in stored or "last" not in stored:
+        raise InputError(f"bundle {bundle.name} was never scored on a hold-out, so there is nothing to verify")
+    bars = _own_bars(bundle, bars)
+    first, last = (int(np.searchsorted(bars.time, parse_time(str(stored[name])))) for name in ("first", "last"))
+    score = score_bundle(bundle, bars, (first - 1, last))
+    span = tuple(format_time(int(moment)) for moment in (score.time[0], score.time[-1]))
+    assert span == (stored["first"], stored["last"])
+    now = score.metrics.to_dict()
+    compared = tuple(
+        Compared(name, float(stored[name]), float(value))
+        for name, value in now.items()
+        if not isinstance(value, str) and isinstance(stored.get(name), int | float)
+    )
+    return Verification(bundle.hash, *span, bars=len(score.time), compared=compared)
+
+
+def stored_metrics(bundle: Bundle) -> Metrics | None:
+    """The hold-out's metrics as the gate saw them; None where the bundle lacks them."""
+    stored = bundle.manifest.gate.get("holdout")
+    names = set(Metrics.__dataclass_fields__)
+    if not isinstance(stored, dict) or not names <= set(stored):
+        return None
+    return Metrics(**{name: stored[name] for name in names})
+
+
+def _own_bars(bundle: Bundle, bars: Bars) -> Bars:
+    """The very bars that the bundle was made with, checked by fingerprint."""
+    data = bundle.manifest.data
+    first, last = parse_time(data.first), parse_time(data.last)
+    own = bars.slice(int(np.searchsorted(bars.time, first)), int(np.searchsorted(bars.time, last, side="right")))
+    if own.fingerprint != data.fingerprint:
+        raise InputError(
+            f"the bars are not those that bundle {bundle.name} was scored on (fingerprint {own.fingerprint[:12]}…, not "
+            f"{data.fingerprint[:12]}…); name the folder that has them with --data-dir"
+        )
+    return own

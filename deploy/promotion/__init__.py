@@ -1,0 +1,1 @@
+"""What the gates of markets and games share: rules, findings, statistics, the promotion itself."""

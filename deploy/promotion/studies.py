@@ -1,0 +1,186 @@
+"""What deployment finds of a study in its database, whatever it is about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import optuna
+from optuna.artifacts import FileSystemArtifactStore, upload_artifact
+from optuna.trial import FrozenTrial, TrialState
+from pydantic import BaseModel, ConfigDict, ValidationError
+from sqlalchemy import create_engine, inspect
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from deploy.registry.bundle_files import MEMBERS_FILE, sha256
+from envs.support.database_url import database_url, hide_password
+from envs.support.errors import InputError
+from envs.support.study_folder import study_folder
+
+
+class Described(BaseModel):
+    """What is read of a frozen spec; it says more."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+Spec = TypeVar("Spec", bound=Described)
+
+
+@dataclass(frozen=True)
+class FoundStudy:
+    """A study made by sweepd.
+
+    storage: URL of its database. run_dir: the folder of its files. described: its frozen spec. trials: the COMPLETE
+    ones, best first (ties: oldest first). finished: how many ended in any way. runs_dir: the folder that must be named
+    (`--runs-dir`) to find `run_dir`; None where the database is enough.
+    """
+
+    name: str
+    storage: str
+    uid: str
+    run_dir: Path
+    described: Mapping[str, Any]
+    trials: tuple[FrozenTrial, ...]
+    finished: int
+    runs_dir: Path | None
+
+    @property
+    def environment(self) -> str:
+        """What it trains on: "crypto", or a game's name."""
+        return str(self.described.get("environment"))
+
+    def asked(self, trial: int | None) -> list[FrozenTrial]:
+        """The complete trials that may ask to be promoted, best first; or that one. Raises InputError where it is no
+        complete one.
+        """
+        found = [item for item in self.trials if trial is None or item.number == trial]
+        if trial is not None and not found:
+            raise InputError(f"--trial {trial} is not a COMPLETE trial of study {self.name!r}")
+        return found
+
+    @property
+    def why_none_complete(self) -> str:
+        """What to say where there is no complete trial."""
+        if not self.finished:
+            return "no trial of the study has finished yet"
+        return f"none of the study's {self.finished} finished trials is COMPLETE: all were pruned or failed"
+
+    def spec_as(self, model: type[Spec]) -> Spec:
+        """Its spec. Raises InputError where another version of sweepd described it differently."""
+        try:
+            return model.model_validate(self.described)
+        except ValidationError as error:
+            raise other_version(self.name, error) from error
+
+
+def storage_url(storage: str | None) -> str:
+    """The database URL for `--storage`: none is `runs/sweepd.db`. See `database_url`."""
+    return database_url(str(Path("runs") / "sweepd.db") if storage is None else storage)
+
+
+def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> FoundStudy:
+    """Read a study.
+
+    Args:
+        name: the study; None takes the only one that the storage has.
+        storage: an SQLAlchemy URL.
+        runs_dir: the folder that holds the study's folder, where the user named one (see `study_folder`).
+
+    Raises:
+        InputError: there is no such storage or study, sweepd did not make it, or the folder that holds the weights of
+            its complete trials is missing.
+    """
+    shown = hide_password(storage)
+    try:
+        url = make_url(storage)
+    except (ArgumentError, ValueError) as error:  # ValueError: the port is not a number
+        raise InputError(f"--storage {shown} is not a database URL like sqlite:///runs/sweepd.db") from error
+    if url.get_backend_name() == "sqlite" and (not url.database or not Path(url.database).exists()):
+        raise InputError(
+            f"--storage {shown} does not exist; name the database of a study, or start one with sweepd train"
+        )
+    engine: dict[str, Any] = {"connect_args": {"timeout": 60.0}} if url.get_backend_name() == "sqlite" else {}
+    try:
+        # RDBStorage makes its tables where they are missing; a database that is not Optuna's is not to be touched.
+        if not inspect(create_engine(url)).has_table("studies"):
+            raise InputError(f"--storage {shown} is not a database of studies")
+        database = optuna.storages.RDBStorage(storage, engine_kwargs=engine)
+        names = sorted(optuna.get_all_study_names(database))
+        if name is None and len(names) == 1:
+            name = names[0]
+        if name is None or name not in names:
+            asked = f"--study-name {name!r} is not in" if name else "name a study of"
+            raise InputError(f"{asked} {shown}; there are: {', '.join(names[:8]) or 'none'}")
+        study = optuna.load_study(study_name=name, storage=database)
+        attributes = study.user_attrs
+        trials = study.get_trials(deepcopy=False)
+    except (SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError, ImportError) as error:
+        raise InputError(f"--storage {shown} cannot be used ({str(error).splitlines()[0]})") from error
+    if "sweepd:spec" not in attributes:
+        raise InputError(f"study {name!r} was not made by sweepd train: it has no frozen spec")
+    described = attributes["sweepd:spec"]
+    try:
+        described = json.loads(described) if isinstance(described, str) else dict(described)
+    except (TypeError, ValueError) as error:
+        raise other_version(name, error) from error
+    complete = [
+        trial
+        for trial in trials
+        if trial.state == TrialState.COMPLETE and trial.value is not None and np.isfinite(trial.value)
+    ]
+    best_first = sorted(complete, key=lambda trial: (-float(trial.value or 0.0), trial.number))
+    folder = study_folder(storage, attributes, runs_dir)
+    if complete and not folder.is_dir():
+        where = f"{folder} does not exist; name the folder that holds {folder.name}: --runs-dir"
+        raise InputError(f"study {name!r} has no files: {where}")
+    return FoundStudy(
+        name=name,
+        storage=storage,
+        uid=str(attributes.get("sweepd:uid", "")),
+        run_dir=folder,
+        described=described,
+        trials=tuple(best_first),
+        finished=sum(trial.state.is_finished() for trial in trials),
+        runs_dir=None if folder == study_folder(storage, attributes) else folder.parent,
+    )
+
+
+def other_version(name: str, error: Exception) -> InputError:
+    """What to raise where a study's spec is not understood."""
+    return InputError(
+        f"study {name!r} was made by another version of sweepd ({str(error).splitlines()[0]}); use that version"
+    )
+
+
+def scored_weights(attributes: Mapping[str, Any], run_dir: Path, faults: list[str]) -> bytes | None:
+    """The weights' bytes, if they are still those that were scored."""
+    recorded = attributes.get("sweepd:members")
+    if not isinstance(recorded, Mapping) or "path" not in recorded or "sha256" not in recorded:
+        faults.append(f"the trial did not record its {MEMBERS_FILE}")
+        return None
+    path = run_dir / str(recorded["path"])
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        faults.append(f"its weights {path} cannot be read: {error.strerror or error}")
+        return None
+    if sha256(content) != recorded["sha256"]:
+        faults.append(f"its weights {path} are not the bytes that were scored (their sha256 has changed)")
+        return None
+    return content
+
+
+def attach(study: FoundStudy, paths: Sequence[Path]) -> None:
+    """Attach the files to the study as artifacts, which optuna-dashboard shows."""
+    folder = study.run_dir / "artifacts"
+    folder.mkdir(parents=True, exist_ok=True)
+    store = FileSystemArtifactStore(str(folder))
+    loaded = optuna.load_study(study_name=study.name, storage=study.storage)
+    for path in paths:
+        upload_artifact(artifact_store=store, file_path=str(path), study_or_trial=loaded)

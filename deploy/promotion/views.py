@@ -1,0 +1,85 @@
+"""What people see of every promotion and of every bundle, whatever it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from deploy.promotion.findings import short
+from deploy.promotion.promotion import AnyPromotion, Outcome
+from deploy.registry.bundle_files import NAME_DIGITS
+
+HEADLINES: Mapping[Outcome, tuple[str, str]] = {
+    "promoted": ("PROMOTED", "bold green"),
+    "would promote": ("WOULD BE PROMOTED", "bold green"),
+    "champion already": ("CHAMPION ALREADY", "green"),
+    "challenger": ("KEPT AS CHALLENGER", "yellow"),
+    "none passes": ("NO CANDIDATE PASSES", "bold yellow"),
+    "no candidate": ("NO CANDIDATE", "bold yellow"),
+    "no hold-out": ("NO HOLD-OUT", "bold yellow"),
+    "first stage": ("FIRST STAGE", "bold yellow"),
+}
+
+
+def verdict_panel(promotion: AnyPromotion[Any], note: str = "") -> Panel:
+    """The outcome in a headline and a paragraph, the slot's champion, and a note."""
+    text = Text()
+    headline, style = HEADLINES[promotion.outcome]
+    text.append(headline, style=style)
+    if promotion.loosened:
+        text.append(" (LIMITS LOOSENED)", style="bold yellow")
+    text.append(f"\n{promotion.reason}.\n")
+    text.append(f"champion of {promotion.slot}: {short(promotion.champion)}")
+    if promotion.champion != promotion.champion_before:
+        text.append(f" (before: {short(promotion.champion_before)})")
+    if promotion.dry_run:
+        text.append(f"\n{promotion.dry_run_note}")
+    if note:
+        text.append(f"\n{note}", style="dim")
+    return Panel(text, title="Verdict", title_align="left")
+
+
+def identity_table(facts: Mapping[str, Any]) -> Table:
+    """Who a bundle is: its hashes, and the slots that it came to. facts: bundle, weights_sha256, slots."""
+    identity = Table.grid(padding=(0, 2))
+    identity.add_column(style="dim", no_wrap=True)
+    identity.add_column(overflow="fold")
+    identity.add_row("hash", facts["bundle"])
+    identity.add_row("weights (sha256)", facts["weights_sha256"])
+    for place in facts["slots"]:
+        since = f" since {minute(place['since'])}: {place['why']}" if place["since"] else ""
+        identity.add_row(f"slot {place['slot']}", f"version {place['version']}, {place['is'] or 'no part'}{since}")
+    return identity
+
+
+def bundle_panel(facts: Mapping[str, Any], parts: Sequence[RenderableType], parameters: RenderableType) -> Panel:
+    """One bundle on one screen: parts below each other, and the parameters last."""
+    last = (Text("parameters", style="bold"), Padding(parameters, (0, 0, 0, 1)))
+    return Panel(Group(*parts, *last), title=f"bundle {facts['bundle'][:NAME_DIGITS]}", title_align="left")
+
+
+def columns(values: Mapping[str, Any]) -> Columns:
+    """Names and values, side by side."""
+    parts = [Text.assemble((name, "dim"), " ", plain_value(value)) for name, value in values.items()]
+    return Columns(parts, padding=(0, 3))
+
+
+def plain_value(value: Any) -> str:
+    """A value of a manifest in few digits."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return " ".join(plain_value(item) for item in value)
+    return "-" if value is None else str(value)
+
+
+def minute(moment: str) -> str:
+    """2026-01-02T03:04:05.678Z as 2026-01-02 03:04."""
+    return moment[:16].replace("T", " ")

@@ -1,0 +1,1 @@
+"""The registry of bundles and slots: database, migrations, bundle files."""

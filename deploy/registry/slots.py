@@ -1,0 +1,45 @@
+"""Names of slots, and names that are made from them: of files and of orders."""
+
+from __future__ import annotations
+
+import hashlib
+
+from envs.support.errors import InputError
+
+LONGEST_SLOT = 100  # bytes: file names and orders' ids are made from it
+_FORBIDDEN = "/\\@"  # files are named after slots, and `slot@3` is a version
+_DIGITS = 10  # of the digest in a shortened name
+
+
+def is_slot_name(name: str) -> bool:
+    """Whether a new slot may have this name."""
+    return (
+        name.isprintable()  # refuses control characters and bytes that are not UTF-8
+        and 0 < len(name.encode()) <= LONGEST_SLOT
+        and name == name.strip()
+        and name[0] not in ".-"
+        and not any(sign in _FORBIDDEN for sign in name)
+    )
+
+
+def check_slot(name: str) -> str:
+    """The name. Raises InputError where no new slot may have it."""
+    if not is_slot_name(name):
+        shown = name if len(name) <= LONGEST_SLOT else f"{name[:LONGEST_SLOT]}…"
+        raise InputError(
+            f"slot {shown!r}: a slot's name is 1 to {LONGEST_SLOT} bytes long, without / \\ @ and control characters, "
+            "and begins with neither a dot, a dash nor a space, like crypto-1h"
+        )
+    return name
+
+
+def slot_name(text: str) -> str:
+    """The text where it is a valid slot name; otherwise a valid name that begins like it and ends with a digest of it,
+    so that different texts get different names.
+    """
+    if is_slot_name(text):
+        return text
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
+    readable = "".join("-" if sign in _FORBIDDEN else sign for sign in text if sign.isprintable()).lstrip(".- ")
+    start = readable.encode()[: LONGEST_SLOT - _DIGITS - 1].decode(errors="ignore").rstrip(" -")
+    return f"{start}-{digest}" if start else digest

@@ -1,0 +1,1 @@
+"""The paper trader: sessions, brokers, feeds, accounts, risk limits, replay."""

@@ -1,0 +1,161 @@
+"""What the trader knows about its positions beyond what a broker does: cost basis, highest close, bars held. And its
+benchmark.
+
+Cash and units come from the broker. The rest follows from the fills it reports, by the rules of
+`envs.crypto.portfolio`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from deploy.trading.brokers.base import AccountState, Fill
+from envs.crypto.portfolio import Portfolio
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+ROUNDING = 1e-9  # of a position, relative
+POSITION = ("units", "basis", "held", "high")
+
+
+class Book:
+    """The positions of one slot. Arrays are (N,), in the order of `tickers`.
+
+    units: held. basis: quote units paid for them, fees included. held: bars since the fill bar, or since the holding
+    rule's clock restarted. high: highest close since the position was opened.
+    """
+
+    def __init__(self, tickers: Sequence[str], account: AccountState) -> None:
+        count = len(tickers)
+        self.tickers = tuple(tickers)
+        self.cash = account.cash
+        self.units = self._units_of(account)
+        self.basis = np.zeros(count)
+        self.held = np.zeros(count)
+        self.high = np.zeros(count)
+
+    @classmethod
+    def restored(cls, tickers: Sequence[str], state: Mapping[str, Any]) -> Book:
+        """As it was when `state` was taken."""
+        book = cls(tickers, AccountState(state["cash"], {}))
+        for name in POSITION:
+            setattr(book, name, np.array(state[name], dtype=np.float64))
+        return book
+
+    def state(self) -> dict[str, Any]:
+        """What `restored` needs, as JSON has it."""
+        return {"cash": float(self.cash)} | {name: getattr(self, name).tolist() for name in POSITION}
+
+    def adopt(self, close: Array) -> None:
+        """Take positions that the account holds already as bought now, at `close`."""
+        self.basis = self.units * close
+        self.high = np.where(self.units > 0.0, close, 0.0)
+
+    def after(self, fills: Sequence[Fill]) -> tuple[float, Array, Array]:
+        """Cash and units as `fills` leave them, and in between the units that are left of those held before."""
+        cash, left, bought = self.cash, self.units.copy(), np.zeros_like(self.units)
+        for fill in fills:
+            if fill.status != "filled":
+                continue
+            asset = self.tickers.index(fill.order.ticker)
+            if fill.order.side == "sell":
+                cash += fill.notional - fill.fee
+                rest = max(0.0, left[asset] - fill.units)
+                left[asset] = 0.0 if fill.order.whole and rest <= ROUNDING * left[asset] else rest
+            else:
+                cash -= fill.notional
+                bought[asset] += fill.units
+        return max(0.0, cash), left, left + bought
+
+    def settle(self, fills: Sequence[Fill], account: AccountState, restart: Mask, hole: Mask, close: Array) -> None:
+        """A bar has filled orders, and clocks run on by one bar.
+
+        account: the broker's, after those fills. restart: clocks that the holding rule restarts where the bar is no
+        hole. close: (N,) of the bar. Units that no fill explains count as bought at the close; of units that are gone
+        without a fill, the cost goes with them.
+        """
+        _, left, expected = self.after(fills)
+        units = self._units_of(account)
+        still_open = (left > 0.0) & (units > 0.0)
+        self.held = np.where(still_open, self.held + 1.0, 0.0)
+        self.held[restart & ~hole] = 0.0
+        self.high[~still_open] = 0.0
+        self.basis *= np.divide(left, self.units, out=np.zeros_like(left), where=self.units > 0.0)
+        for fill in fills:
+            if fill.status == "filled" and fill.order.side == "buy":
+                self.basis[self.tickers.index(fill.order.ticker)] += fill.notional
+        self.basis *= np.divide(np.minimum(units, expected), expected, out=np.ones_like(left), where=expected > 0.0)
+        self.basis += np.maximum(units - expected, 0.0) * close
+        # Whatever the reason why the cost of a position is unknown: without one its return would be infinite.
+        self.basis = np.where(units > 0.0, np.where(self.basis > 0.0, self.basis, units * close), 0.0)
+        self.cash, self.units = account.cash, units
+
+    def mark(self, close: Array) -> None:
+        """Note a bar's close in the highs of open positions."""
+        self.high = np.where(self.units > 0.0, np.maximum(self.high, close), 0.0)
+
+    def value(self, close: Array) -> float:
+        """Cash and positions at `close`, in quote units."""
+        return self.cash + float(np.sum(self.units * close))
+
+    def portfolio(self) -> Portfolio:
+        """The book as the order rules take it, one row."""
+        held = np.where(self.units > 0.0, self.units, 1.0)
+        cost = np.where(self.units > 0.0, self.basis / held, 0.0)
+        columns = (
+            torch.from_numpy(np.array(column, dtype=np.float64)).unsqueeze(0)
+            for column in (self.units, cost, self.high, self.held)
+        )
+        return Portfolio(torch.tensor([self.cash], dtype=torch.float64), *columns)
+
+    def _units_of(self, account: AccountState) -> Array:
+        return np.array([account.units.get(ticker, 0.0) for ticker in self.tickers], dtype=np.float64)
+
+
+class EqualWeight:
+    """The benchmark: the same assets bought once in equal parts and held.
+
+    Bought like any order at the first open after the start (where that bar is a hole: at the asset's first bar that is
+    none), with the same fee and slippage.
+    """
+
+    def __init__(self, value: float, assets: int, *, fee: float, slippage: float) -> None:
+        self._part = value / assets
+        self._rate = (1.0 - fee) / (1.0 + slippage)
+        self._units = np.zeros(assets)
+        self._waiting = np.ones(assets, dtype=bool)
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> EqualWeight:
+        """As it was when `state` was taken."""
+        benchmark = cls(0.0, len(state["units"]), fee=0.0, slippage=0.0)
+        benchmark._part, benchmark._rate = state["part"], state["rate"]
+        benchmark._units, benchmark._waiting = np.array(state["units"]), np.array(state["waiting"])
+        return benchmark
+
+    def state(self) -> dict[str, Any]:
+        """What `restored` needs, as JSON has it."""
+        units, waiting = self._units.tolist(), self._waiting.tolist()
+        return {"part": float(self._part), "rate": float(self._rate), "units": units, "waiting": waiting}
+
+    def reordered(self, order: Sequence[int]) -> EqualWeight:
+        """The same with the assets in another order: `order` (N,) says where each is now."""
+        state = self.state()
+        return EqualWeight.restored(
+            state | {name: [state[name][place] for place in order] for name in ("units", "waiting")}
+        )
+
+    def next_bar(self, open_: Array, hole: Mask) -> None:
+        """Buy what is still to be bought."""
+        now = self._waiting & ~hole
+        self._units[now] = self._part * self._rate / open_[now]
+        self._waiting &= ~now
+
+    def value(self, close: Array) -> float:
+        """In quote units."""
+        return float(np.sum(np.where(self._waiting, self._part, self._units * close)))

@@ -1,0 +1,426 @@
+"""Alpaca's paper account (https://docs.alpaca.markets): market orders for crypto, through alpaca-py.
+
+Every order has a client id, so sending it can be repeated safely. If it is unknown whether an order arrived (the
+connection was cut, the server answered 5xx), the order is looked up by that id before it is sent again, and Alpaca
+accepts an id only once. An order may be acknowledged some seconds before it is listed, so the answer to an order is
+kept, and the lookup is repeated. Orders are immediate-or-cancel: what cannot be filled at once is cancelled. Quantities
+are exact decimals.
+
+Paper only: every host except Alpaca's paper host and this machine is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ipaddress
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import ROUND_DOWN, Decimal
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+
+from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
+from envs.crypto.params import Instruments
+from envs.support.errors import InputError, RunError, TryAgainLater
+from envs.support.invocation import install_extra
+
+PAPER_URL = "https://paper-api.alpaca.markets"
+SMALLEST_BUY = Decimal(10)  # USD; Alpaca rejects crypto buys below
+CENT = Decimal("0.01")
+NINE_DIGITS = Decimal("1e-9")  # the finest step at Alpaca; for assets that it does not trade
+LONGEST_ID = 128  # characters of a client id; Alpaca rejects longer ones
+FINAL = frozenset({"filled", "canceled", "expired", "rejected", "done_for_day", "replaced"})
+LONGEST_PAUSE = 15.0
+LOOKS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before each further lookup of an order that is not listed
+Result = TypeVar("Result")
+
+
+class Refused(RunError):
+    """Alpaca refused a request: status and message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"Alpaca answers {status}: {message}")
+        self.status, self.message = status, message
+
+
+@dataclass(frozen=True)
+class Asset:
+    """Alpaca's record of an asset. step: of quantities; minimum: of an order, in units."""
+
+    step: Decimal = NINE_DIGITS
+    minimum: Decimal = NINE_DIGITS
+    tradable: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    """Alpaca's record of an order. filled: units; price: per unit, on average; at: seconds since the epoch."""
+
+    id: str
+    status: str
+    filled: Decimal
+    price: Decimal
+    at: int
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Record:
+        """From Alpaca's JSON. Raises KeyError, TypeError or ValueError for anything else."""
+        moment = found.get("filled_at") or found.get("updated_at") or found["submitted_at"]
+        filled = Decimal(found.get("filled_qty") or "0")
+        price = Decimal(found["filled_avg_price"]) if filled else Decimal(0)
+        return cls(str(found["id"]), str(found["status"]), filled, price, int(_epoch(moment)))
+
+
+@dataclass
+class _Sent:
+    """An order that was sent. record: the newest record of it, None before the first one."""
+
+    order: Order
+    record: Record | None = None
+
+
+class AlpacaBroker(Broker):
+    """The paper account that the keys belong to.
+
+    symbols: Alpaca's symbol (BTC/USD) of every ticker that may be traded. fee: share taken from what is received.
+    patience: seconds for which a request is repeated, with growing pauses, before `TryAgainLater` is raised, and after
+    which an unfinished order is cancelled. timeout: seconds to wait for one answer. untradable: why a ticker cannot be
+    traded; its orders are reported as unfilled.
+    """
+
+    immediate = True
+
+    def __init__(
+        self,
+        symbols: Mapping[str, str],
+        *,
+        key: str,
+        secret: str,
+        fee: float = 0.0025,
+        url: str = PAPER_URL,
+        patience: float = 60.0,
+        timeout: float = 10.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        check_url(url)
+        try:
+            from alpaca.trading.client import TradingClient
+        except ImportError:
+            raise InputError(f"--broker alpaca needs alpaca-py: {install_extra('alpaca')}") from None
+        self._symbols = dict(symbols)
+        self._fee = Decimal(str(fee))
+        self._patience, self._sleep = patience, sleep
+        self._client: Any = TradingClient(key, secret, paper=True, raw_data=True, url_override=url.rstrip("/"))
+        # alpaca-py has no timeouts, and repeats a POST by itself: here every request ends, and repeating is `_ask`'s.
+        self._client._retry = 0
+        for scheme in ("https://", "http://"):
+            self._client._session.mount(scheme, _Timely(timeout))
+        self.account_name = self._ask("the account", lambda: str(self._client.get_account()["account_number"]))
+        self._assets = self._read_assets()
+        self.untradable = {
+            ticker: f"Alpaca does not trade {symbol}"
+            for ticker, symbol in self._symbols.items()
+            if not self._assets[symbol].tradable
+        }
+        self._open: dict[str, _Sent] = {}
+        self._settled: list[Fill] = []
+
+    def account(self) -> AccountState:
+        """Cash in USD, and units by ticker, rounded down to the smallest step: less than that cannot be sold."""
+        cash = self._ask("the account", lambda: Decimal(self._client.get_account()["cash"]))
+        units = self._positions()
+        sellable = {ticker: self._in_steps(symbol, units[symbol]) for ticker, symbol in self._symbols.items()}
+        units_held = {ticker: float(amount) for ticker, amount in sellable.items()}
+        return AccountState(float(cash), units_held, late_fees=True)
+
+    def submit(self, orders: Sequence[Order]) -> None:
+        """Send the orders of one bar, sells first. Raises ValueError for an id that was sent before, TryAgainLater
+        while Alpaca is out of reach; `adopt` then finds out which orders arrived.
+        """
+        for order in orders:
+            if order.client_id in self._open:
+                raise ValueError(f"order {order.client_id} was sent before")
+        held = self._positions() if any(order.side == "sell" for order in orders) else {}
+        for order in sorted(orders, key=lambda order: order.side, reverse=True):
+            size, why = self._size(order, held)
+            if size is None:
+                self._settled.append(Fill(order, "unfilled", int(time.time()), reason=why))
+            else:
+                self._send(order, size)
+
+    def adopt(self, orders: Sequence[Order], *, final: bool = False) -> list[Order]:
+        """Take over orders that an earlier process may have sent; `fills` reports them. Returns those that never
+        arrived. final: those will not be sent again, so the lookup is repeated before an order counts as missing. (To
+        send an order twice does no harm, since Alpaca accepts an id once.)
+        """
+        missing = list(orders)
+        for pause in (0.0, *(LOOKS if final else ())):
+            if missing and pause:
+                self._sleep(pause)
+            found = {order.client_id: self._look(_Sent(order)) for order in missing}
+            self._open |= {
+                order.client_id: _Sent(order, record) for order in missing if (record := found[order.client_id])
+            }
+            missing = [order for order in missing if found[order.client_id] is None]
+        return missing
+
+    def fills(self) -> list[Fill]:
+        """The results of the orders since the last call. Waits for unfinished orders, and cancels them after `patience`
+        seconds.
+        """
+        settled, self._settled = self._settled, []
+        for client_id, sent in list(self._open.items()):
+            settled.append(self._settle(sent))
+            del self._open[client_id]
+        return settled
+
+    def instruments(self, tickers: Sequence[str]) -> Instruments:
+        """Minimum orders (USD) and increments, as the account's asset records have them."""
+        records = [self._assets[self._symbols[ticker]] for ticker in tickers]
+        return Instruments(
+            tuple(float(SMALLEST_BUY) for _ in records), tuple(float(record.step) for record in records)
+        )
+
+    def clock_skew(self) -> float:
+        """Seconds that Alpaca's clock is ahead of this machine's, to within half of the time an answer takes."""
+        before = time.time()
+        moment = self._ask("the clock", lambda: _epoch(self._client.get_clock()["timestamp"]))
+        return moment - (before + time.time()) / 2
+
+    # ---- orders ----
+
+    def _size(self, order: Order, held: Mapping[str, Decimal]) -> tuple[dict[str, str] | None, str]:
+        """The order's size as fields of a request, or None and the reason why it cannot be sent."""
+        symbol = self._symbols[order.ticker]
+        if order.ticker in self.untradable:
+            return None, self.untradable[order.ticker]
+        if order.side == "buy":
+            notional = Decimal(repr(order.notional)).quantize(CENT, ROUND_DOWN)
+            if notional < SMALLEST_BUY:
+                return None, f"a buy of {notional} USD is below the minimum of {SMALLEST_BUY}"
+            return {"notional": f"{notional:f}"}, ""
+        asset, have = self._assets[symbol], held.get(symbol, Decimal(0))
+        # A whole position is sold to the last digit that Alpaca holds, which a float may miss.
+        units = have if order.whole else min(have, Decimal(repr(order.units)))
+        units = self._in_steps(symbol, units)
+        if units < asset.minimum or units == 0:
+            return None, f"a sell of {units:f} {symbol} is below the minimum of {asset.minimum:f}"
+        return {"qty": f"{units:f}"}, ""
+
+    def _send(self, order: Order, size: Mapping[str, str]) -> None:
+        fields = {
+            "symbol": self._symbols[order.ticker],
+            "side": order.side,
+            "type": "market",
+            "time_in_force": "ioc",
+            "client_order_id": venue_id(order.client_id),
+            **size,  # as text: alpaca-py's own requests make floats of quantities, which have too few digits
+        }
+        sent = self._open[order.client_id] = _Sent(order)
+        try:
+            sent.record = self._ask(
+                f"order {order.client_id}",
+                lambda: Record.of(self._client.post("/orders", fields)),
+                arrived=lambda: self._look(sent, patient=False),
+            )
+        except Refused as refused:
+            if "unique" in refused.message:  # it had arrived before
+                return
+            del self._open[order.client_id]
+            self._settled.append(Fill(order, "unfilled", int(time.time()), reason=refused.message))
+
+    def _look(self, sent: _Sent, *, patient: bool = True) -> Record | None:
+        """Alpaca's record of an order, looked up by Alpaca's id if it is known; None if it is not listed."""
+        order, known = sent.order, sent.record
+
+        def ask() -> Record:
+            if known is not None:
+                return Record.of(self._client.get_order_by_id(known.id))
+            return Record.of(self._client.get_order_by_client_id(venue_id(order.client_id)))
+
+        try:
+            return self._ask(f"order {order.client_id}", ask, patience=None if patient else 0.0)
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            raise
+
+    def _settle(self, sent: _Sent) -> Fill:
+        """The result of an order that Alpaca has accepted."""
+        order, record = sent.order, sent.record
+        until, pause, cancelled = time.monotonic() + self._patience, 0.05, False
+        looks = iter(LOOKS)
+        while record is None or record.status not in FINAL:
+            if time.monotonic() > until + self._patience:
+                raise TryAgainLater(f"order {order.client_id} is still open after its cancellation")
+            if record is not None and time.monotonic() > until and not cancelled:
+                self._cancel(record.id)
+                cancelled = True
+            self._sleep(pause)
+            pause = min(2 * pause, 2.0)
+            record = self._look(sent)
+            while record is None and (wait := next(looks, None)) is not None:
+                self._sleep(wait)
+                record = self._look(sent)
+            if record is None:
+                return Fill(order, "unfilled", int(time.time()), reason="Alpaca no longer lists it")
+            sent.record = record
+        return self._fill(order, record)
+
+    def _cancel(self, order_id: str) -> None:
+        with contextlib.suppress(Refused):  # it was finished meanwhile; the next lookup has the result
+            self._ask("a cancellation", lambda: self._client.cancel_order_by_id(order_id))
+
+    def _fill(self, order: Order, found: Record) -> Fill:
+        if not found.filled:
+            return Fill(order, "unfilled", found.at, reason=f"Alpaca's status: {found.status}")
+        notional = found.filled * found.price
+        received = found.filled * (1 - self._fee) if order.side == "buy" else found.filled
+        return Fill(
+            order, "filled", found.at, float(received), float(notional), float(notional * self._fee),
+            float(found.price), reason="" if found.status == "filled" else f"filled in part, then {found.status}",
+        )  # fmt: skip
+
+    # ---- positions, assets, requests ----
+
+    def _positions(self) -> dict[str, Decimal]:
+        """Units by symbol. Positions are listed as BTCUSD, orders as BTC/USD."""
+        units = self._ask(
+            "the positions",
+            lambda: {one["symbol"].replace("/", ""): Decimal(one["qty"]) for one in self._client.get_all_positions()},
+        )
+        return {symbol: units.get(symbol.replace("/", ""), Decimal(0)) for symbol in self._symbols.values()}
+
+    def _in_steps(self, symbol: str, units: Decimal) -> Decimal:
+        """`units` rounded down to the asset's smallest step."""
+        step = self._assets[symbol].step
+        return units // step * step
+
+    def _read_assets(self) -> dict[str, Asset]:
+        """An asset for every symbol. Symbols that Alpaca does not list, and those that it lists as inactive or not
+        tradable, are not tradable; the increments of such records are not read, since they may be empty.
+        """
+        from alpaca.trading.enums import AssetClass
+        from alpaca.trading.requests import GetAssetsRequest
+
+        def read() -> dict[str, Asset]:
+            listed = self._client.get_all_assets(GetAssetsRequest(asset_class=AssetClass.CRYPTO))
+            return {
+                record["symbol"]: Asset(
+                    Decimal(str(record["min_trade_increment"])),
+                    Decimal(str(record["min_order_size"])),
+                    tradable=True,
+                )
+                for record in listed
+                if record["symbol"] in self._symbols.values() and record["tradable"] and record["status"] == "active"
+            }
+
+        found = self._ask("the assets", read)
+        return {symbol: found.get(symbol, Asset()) for symbol in self._symbols.values()}
+
+    def _ask(
+        self,
+        what: str,
+        call: Callable[[], Result],
+        *,
+        arrived: Callable[[], Result | None] | None = None,
+        patience: float | None = None,
+    ) -> Result:
+        """The answer to a request, which is repeated while the server is busy, out of reach or unreadable.
+
+        arrived: for a request that must not be carried out twice: its result if it was carried out without an answer.
+        Raises `Refused` where the server refuses the request, TryAgainLater after `patience` seconds.
+        """
+        patience = self._patience if patience is None else patience
+        began, pause = time.monotonic(), 0.25
+        while True:
+            try:
+                return _answer(call)
+            except _Away as away:
+                if time.monotonic() - began >= patience:
+                    raise TryAgainLater(f"Alpaca does not answer about {what}: {away}") from None
+                self._sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            with contextlib.suppress(TryAgainLater):  # still out of reach: the loop watches the time
+                if arrived is not None and (found := arrived()) is not None:
+                    return found
+
+
+class _Away(Exception):
+    """No answer, or one that asks to try again later."""
+
+
+def venue_id(client_id: str) -> str:
+    """The client id that is sent to Alpaca: the same, or a shorter one with a hash of it."""
+    if len(client_id) <= LONGEST_ID:
+        return client_id
+    digest = hashlib.sha256(client_id.encode()).hexdigest()[:32]
+    return f"{client_id[: LONGEST_ID - len(digest) - 1]}-{digest}"
+
+
+def _answer(call: Callable[[], Result]) -> Result:
+    from alpaca.common.exceptions import APIError
+
+    try:
+        return call()
+    except APIError as error:
+        status = int(error.status_code or 0)
+        try:
+            message = str(json.loads(str(error))["message"])
+        except (ValueError, KeyError, TypeError):
+            message = f"status {status}"
+        if status == 429 or status >= 500:
+            raise _Away(message) from None
+        if status == 401 or (status == 403 and "forbidden" in message.lower()):
+            raise InputError(
+                f"Alpaca refuses the keys ({message.rstrip('.')}): APCA_API_KEY_ID and APCA_API_SECRET_KEY must be "
+                "those of a paper account"
+            ) from None
+        raise Refused(status, message) from None
+    except requests.RequestException as error:
+        raise _Away(type(error).__name__) from None
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+        raise _Away(f"its answer cannot be read ({type(error).__name__})") from None
+
+
+class _Timely(HTTPAdapter):
+    """Gives every request a timeout."""
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__()
+        self._timeout = timeout
+
+    def send(self, request: requests.PreparedRequest, *arguments: Any, **keywords: Any) -> requests.Response:
+        keywords["timeout"] = keywords.get("timeout") or self._timeout
+        return super().send(request, *arguments, **keywords)
+
+
+def check_url(url: str) -> None:
+    """Raise InputError for every host except Alpaca's paper host (over https) and this machine."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    try:
+        own = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        own = host == "localhost"
+    paper = parts.scheme == "https" and host == urlsplit(PAPER_URL).hostname and parts.port in (None, 443)
+    if parts.username or parts.password or not (paper or (own and parts.scheme in ("http", "https"))):
+        raise InputError(f"--url {url!r} is refused: only {PAPER_URL} and this machine may be traded on")
+
+
+def _epoch(text: str) -> float:
+    """Seconds since the epoch of Alpaca's timestamps, which may have nanoseconds."""
+    head, dot, rest = text.replace("Z", "+00:00").partition(".")
+    if dot:
+        digits = len(rest) - len(rest.lstrip("0123456789"))
+        text = f"{head}.{rest[:digits][:6]:0<6}{rest[digits:]}"
+    else:
+        text = head
+    return datetime.fromisoformat(text).timestamp()

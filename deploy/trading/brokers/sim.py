@@ -1,0 +1,136 @@
+"""The simulated broker: the environment's fill rules on the next bar's open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from deploy.market.bundle import Bundle
+from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
+from deploy.trading.flows import Flow
+from envs.crypto.params import EnvParams, Instruments
+from envs.crypto.portfolio import Orders, Portfolio, Rules, fill_orders
+
+Array = NDArray[np.float64]
+
+
+class SimBroker(Broker):
+    """An account of virtual money. `next_bar` must be called for every bar before the trader acts on it.
+
+    tickers: in the order of the arrays given to `next_bar`. cash: what the account starts with, in quote units.
+    """
+
+    immediate = False
+
+    def __init__(self, tickers: Sequence[str], cash: float, params: EnvParams, instruments: Instruments) -> None:
+        count = len(tickers)
+        self._tickers = tuple(tickers)
+        self._rules = Rules.of(params, instruments, rows=count)
+        self._slippage = params.slippage
+        self._cash = torch.tensor(cash, dtype=torch.float64)
+        self._units = torch.zeros(count, dtype=torch.float64)
+        self._pending: list[Order] = []
+        self._settled: list[Fill] = []
+        self._sent: set[str] = set()
+
+    def state(self) -> dict[str, Any]:
+        """What the account holds, as a JSON object. Orders that wait for the next bar must be sent again."""
+        return {"cash": float(self._cash), "units": dict(zip(self._tickers, self._units.tolist(), strict=True))}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Hold what was held when `state` was taken."""
+        self._cash = torch.tensor(state["cash"], dtype=torch.float64)
+        self._units = torch.tensor([state["units"][ticker] for ticker in self._tickers], dtype=torch.float64)
+
+    def transfer(self, flow: Flow) -> None:
+        """Add a transfer to cash and units; none of them falls below 0."""
+        self._cash = (self._cash + flow.cash).clamp_min(0.0)
+        for ticker, amount in flow.units.items():
+            asset = self._tickers.index(ticker)
+            self._units[asset] = (self._units[asset] + amount).clamp_min(0.0)
+
+    def adopt(self, orders: Sequence[Order], *, final: bool = False) -> list[Order]:
+        """Returns all of them: an account of virtual money has no orders from an earlier process."""
+        del final
+        return list(orders)
+
+    def account(self) -> AccountState:
+        """What the account holds now."""
+        return AccountState(float(self._cash), dict(zip(self._tickers, self._units.tolist(), strict=True)))
+
+    def submit(self, orders: Sequence[Order]) -> None:
+        """Take orders for the next bar. Raises ValueError for a client id sent before, an unknown ticker, or two
+        orders for one.
+        """
+        known = {order.ticker for order in self._pending}
+        for order in orders:
+            if order.client_id in self._sent:
+                raise ValueError(f"order {order.client_id} was sent before")
+            if order.ticker not in self._tickers or order.ticker in known:
+                raise ValueError(f"order {order.client_id}: {order.ticker} is not traded here, or has an order already")
+            known.add(order.ticker)
+            self._sent.add(order.client_id)
+            self._pending.append(order)
+
+    def fills(self) -> list[Fill]:
+        """What became of the orders since the last call."""
+        settled, self._settled = self._settled, []
+        return settled
+
+    def next_bar(self, time: int, open_: Array, hole: NDArray[np.bool_]) -> None:
+        """Fill the pending orders at the bar's open. open_, hole: (N,); time: its open, seconds since the epoch."""
+        if not self._pending:
+            return
+        count = len(self._tickers)
+        sells, buys = torch.zeros(count, dtype=torch.float64), torch.zeros(count, dtype=torch.float64)
+        for order in self._pending:
+            asset = self._tickers.index(order.ticker)
+            sells[asset], buys[asset] = order.units, order.notional
+        # Row j holds the order for asset j alone, so that what each one came to can be told apart; together they are
+        # the account.
+        opens, holes = torch.from_numpy(open_).expand(count, -1), torch.from_numpy(hole).expand(count, -1)
+        before = self._portfolio(count)
+        after, filled = fill_orders(before, _orders(torch.diag(sells), torch.diag(buys)), opens, holes, self._rules)
+        moved = after.cash - before.cash
+        spent, received = moved.clamp_max(0.0).sum(), moved.clamp_min(0.0).sum()
+        self._cash = (self._cash + spent).clamp_min(0.0) + received
+        bought = after.units.diagonal() - self._units
+        self._units = after.units.diagonal().clone()
+        for order in self._pending:
+            asset = self._tickers.index(order.ticker)
+            if hole[asset]:
+                self._settled.append(Fill(order, "unfilled", time))
+                continue
+            notional, fee = float(filled.notional[asset]), float(filled.fees[asset])
+            slipped = 1.0 + self._slippage if order.side == "buy" else 1.0 - self._slippage
+            self._settled.append(
+                Fill(order, "filled", time, abs(float(bought[asset])), notional, fee, float(open_[asset]) * slipped)
+            )
+        self._pending = []
+
+    def _portfolio(self, rows: int) -> Portfolio:
+        nothing = torch.zeros(rows, len(self._tickers), dtype=torch.float64)
+        return Portfolio(
+            self._cash.expand(rows).clone(), self._units.expand(rows, -1).clone(), nothing, nothing, nothing
+        )
+
+
+def sim_broker(bundle: Bundle, cash: float | None = None) -> SimBroker:
+    """An account of virtual money for a bundle. cash: by default the bundle's initial cash."""
+    initial = bundle.account.initial_cash if cash is None else cash
+    return SimBroker(bundle.manifest.tickers, initial, bundle.account, bundle.instruments)
+
+
+def _orders(sells: torch.Tensor, buys: torch.Tensor) -> Orders:
+    no = torch.zeros_like(sells, dtype=torch.bool)
+    return Orders(
+        sell_units=sells,
+        buy_notional=buys,
+        whole=no,
+        restart_clock=no,
+        dropped=torch.zeros(len(sells), dtype=torch.float64),
+    )

@@ -1,0 +1,288 @@
+"""Bars as they close, for a trader: from an exchange, from a folder that something appends to, or recorded ones.
+
+A feed is started with the history that a trader needs, and asked again and again for what has closed since. It gives
+every bar once, in order, for all tickers together, and only closed ones. A ticker whose bar has not come `grace`
+seconds after its end, while another's has, or a later one, has a hole there, as in a data set: the last close, no
+volume; one that has had ten holes in a row is not waited for. Where nothing comes at all, nothing is given: the source
+is late or away, and `age` tells.
+"""
+
+from __future__ import annotations
+
+import math
+import time as clock
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.trading.paper_trader import ClosedBar
+from envs.crypto.bar_files import TickerBars, files_of, read_bars, stamp
+from envs.crypto.bars import MAX_HOLE_SHARE, Bars, align, hole_problems
+from envs.crypto.sources import Source
+from envs.crypto.timeframe import bar_seconds
+from envs.support.errors import InputError, RunError, TryAgainLater
+
+Array = NDArray[np.float64]
+# (ticker, start, end) to rows (n, 6) of time, open, high, low, close, volume with start ≤ time < end.
+Fetch = Callable[[str, int, int], Array]
+SETTLE_SECONDS = 2.0  # after a bar's end, before anybody is asked for it: servers need a moment, and clocks differ
+GRACE_SECONDS = 30.0
+GONE_BARS = 10  # so many holes in a row, and a ticker's next bar is no longer waited for
+EMPTY_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)  # seconds before a history that came back empty is asked for again
+SPARE_BARS = 64  # of history beyond what is needed: tickers rarely begin and end together
+
+
+class Feed(Protocol):
+    """Where a trader's bars come from. tickers, timeframe: of every bar."""
+
+    tickers: tuple[str, ...]
+    timeframe: str
+
+    def start(
+        self, count: int, now: float, last: int | None = None, prices: Mapping[str, float] | None = None
+    ) -> Bars:
+        """At least `count` closed bars, up to the newest that all tickers have, or up to the one that opened at `last`;
+        `poll` gives what follows. Raises InputError where there are not as many, or too many holes in them; RunError
+        where the source is out of reach.
+
+        last: trading goes on after that bar, so holes do not refuse it, nor do tickers that are no longer traded, since
+        the others would be left unmanaged. A ticker counts as no longer traded where the source refuses it or has
+        answered several times without a bar; its price then stays at `prices`. Raises TryAgainLater where no ticker has
+        a bar, or such a price is unknown.
+        """
+
+    def poll(self, now: float) -> list[ClosedBar]:
+        """The bars that have closed since the last one given, oldest first; often none. Raises RunError where the
+        source is out of reach.
+        """
+
+    def age(self, now: float) -> float:
+        """Seconds since the last bar given has closed: what tells stale data from a quiet market."""
+
+
+class LiveFeed:
+    """Asks `fetch` for what the clock says must be there.
+
+    say: told of rows that no bar can have (they are holes) and of tickers without bars. sleep: waits that many seconds.
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        tickers: Sequence[str],
+        timeframe: str,
+        *,
+        name: str,
+        grace: float = GRACE_SECONDS,
+        say: Callable[[str], None] = lambda _: None,
+        sleep: Callable[[float], None] = clock.sleep,
+    ) -> None:
+        self.tickers, self.timeframe, self.name = tuple(tickers), timeframe, name
+        self._fetch, self._grace, self._say, self._sleep = fetch, grace, say, sleep
+        self._seconds = bar_seconds(timeframe)
+        self._last: int | None = None  # the open of the last bar given
+        self._closes = np.zeros(len(self.tickers))
+        self._strict = True  # until trading has begun
+        self._refused: set[str] = set()
+        self._missed = np.zeros(len(self.tickers), dtype=np.int64)  # holes of each ticker up to the last bar given
+
+    @classmethod
+    def of_source(
+        cls, source: Source, tickers: Sequence[str], timeframe: str, *, symbols: Mapping[str, str] | None = None,
+        grace: float = GRACE_SECONDS, say: Callable[[str], None] = lambda _: None,
+        sleep: Callable[[float], None] = clock.sleep, begun: bool = False,
+    ) -> LiveFeed:  # fmt: skip
+        """Bars of an exchange (ccxt) or Alpaca. symbols: what tickers are called there, where they have other names.
+
+        begun: trading has begun earlier, and a ticker that the exchange no longer has must not end it.
+        """
+        names = {ticker: (symbols or {}).get(ticker, ticker) for ticker in tickers}
+        try:
+            source.check(list(names.values()), timeframe)
+        except InputError as error:
+            if not begun:
+                raise
+            say(f"{error}; the others are traded")
+
+        def fetch(ticker: str, start: int, end: int) -> Array:
+            pages = list(source.pages(names[ticker], timeframe, start, end))
+            return np.concatenate(pages) if pages else np.empty((0, 6))
+
+        return cls(fetch, tickers, timeframe, name=source.name, grace=grace, say=say, sleep=sleep)
+
+    @classmethod
+    def of_folder(
+        cls, data_dir: Path, tickers: Sequence[str], timeframe: str, *, grace: float = GRACE_SECONDS,
+        say: Callable[[str], None] = lambda _: None, sleep: Callable[[float], None] = clock.sleep,
+    ) -> LiveFeed:  # fmt: skip
+        """The files of a folder, read again each time. Raises InputError for tickers that have no file."""
+        files = files_of(data_dir, timeframe)
+        missing = [ticker for ticker in tickers if ticker not in files]
+        if missing:
+            raise InputError(f"--data-dir {data_dir}: no {timeframe} file for {', '.join(missing)}")
+
+        def fetch(ticker: str, start: int, end: int) -> Array:
+            try:
+                bars = read_bars(files[ticker])
+            except InputError as error:  # somebody is writing it: the next look finds it whole
+                say(f"{error}; it is read again later")
+                return np.empty((0, 6))
+            wanted = (bars.time >= start) & (bars.time < end)
+            return np.column_stack([bars.time[wanted].astype(float), bars.values[wanted]])
+
+        return cls(fetch, tickers, timeframe, name=str(data_dir), grace=grace, say=say, sleep=sleep)
+
+    def start(
+        self, count: int, now: float, last: int | None = None, prices: Mapping[str, float] | None = None
+    ) -> Bars:
+        """See `Feed.start`."""
+        self._strict = last is None
+        end = self._closed_until(now) if last is None else last + self._seconds
+        start = end - (count + SPARE_BARS) * self._seconds
+        found = self._history(start, end)
+        series = []
+        for asset, (ticker, rows) in enumerate(found.items()):
+            if not len(rows):
+                rows = self._standing_still(ticker, start, None if prices is None else prices.get(ticker))
+            self._missed[asset] = 0 if last is None else max(0, last - int(rows[-1, 0])) // self._seconds
+            if last is not None and rows[-1, 0] < last:  # a hole there: what came before it holds
+                rows = np.vstack([rows, [last, *[rows[-1, 4]] * 4, 0.0]])
+            none = np.zeros(0, dtype=np.int64)
+            path = Path(f"{self.name} {ticker}")
+            series.append(TickerBars(path, ticker, self.timeframe, rows[:, 0].astype(np.int64), rows[:, 1:], none))
+        for problem in hole_problems(series, MAX_HOLE_SHARE):
+            if last is None:
+                raise InputError(problem)
+            self._say(problem)
+        bars = align(series)
+        if len(bars) < count:
+            raise InputError(f"{self.name} has {len(bars)} bars that all tickers have; {count} are needed to start")
+        self._last, self._closes, self._strict = int(bars.time[-1]), bars.close[-1].copy(), False
+        return bars
+
+    def _history(self, start: int, end: int) -> dict[str, Array]:
+        """What the source has of every ticker. Once trading has begun, empty answers are asked for again: a source may
+        have failed, and a ticker that is taken for gone has no history.
+        """
+        found = {ticker: self._rows(ticker, start, end) for ticker in self.tickers}
+        for pause in () if self._strict else EMPTY_PAUSES:
+            empty = [ticker for ticker, rows in found.items() if not len(rows) and ticker not in self._refused]
+            if not empty:
+                break
+            self._sleep(pause)
+            found |= {ticker: self._rows(ticker, start, end) for ticker in empty}
+        if not self._strict and not any(map(len, found.values())) and len(self._refused) < len(found):
+            raise TryAgainLater(f"{self.name} has no bars of any ticker since {stamp(start)} UTC")
+        return found
+
+    def _standing_still(self, ticker: str, start: int, price: float | None) -> Array:
+        """A row for a ticker without any: its price stays. Raises InputError before trading has begun."""
+        problem = f"{self.name} has no bars of {ticker} since {stamp(start)} UTC"
+        if self._strict or (price is None and ticker in self._refused):
+            raise InputError(problem)
+        if price is None:
+            raise TryAgainLater(problem)
+        self._say(f"{problem}; its price stays {price:,.8g}")
+        return np.array([[start, *[price] * 4, 0.0]])
+
+    def poll(self, now: float) -> list[ClosedBar]:
+        """See `Feed.poll`."""
+        if self._last is None:
+            raise RunError("the feed was not started")
+        first, end = self._last + self._seconds, self._closed_until(now)
+        if end <= first:
+            return []
+        found = [
+            {int(row[0]): row[1:] for row in self._rows(ticker, first, end)}
+            for ticker in self.tickers
+        ]
+        given = []
+        newest = max((max(rows) for rows in found if rows), default=0)
+        for time in range(first, min(end, newest + 1), self._seconds):
+            late = [time not in rows and missed < GONE_BARS for rows, missed in zip(found, self._missed, strict=True)]
+            if any(late) and now < time + self._seconds + self._grace:
+                break  # it may come yet
+            given.append(self._bar(time, [rows.get(time) for rows in found]))
+        return given
+
+    def age(self, now: float) -> float:
+        """See `Feed.age`."""
+        return math.inf if self._last is None else now - (self._last + self._seconds)
+
+    def _bar(self, time: int, rows: Sequence[Array | None]) -> ClosedBar:
+        hole = np.array([row is None for row in rows])
+        fill = np.column_stack([np.repeat(self._closes[:, None], 4, axis=1), np.zeros(len(rows))])
+        values = np.array([fill[asset] if row is None else row for asset, row in enumerate(rows)])
+        open_, high, low, close, volume = values.T.copy()
+        self._last, self._closes, self._missed = time, close, np.where(hole, self._missed + 1, 0)
+        return ClosedBar(time, open_, high, low, close, volume, hole)
+
+    def _closed_until(self, now: float) -> int:
+        """The end of the last bar that has closed for good."""
+        return int((now - SETTLE_SECONDS) // self._seconds) * self._seconds
+
+    def _rows(self, ticker: str, start: int, end: int) -> Array:
+        """What the source has of a ticker. A ticker that it refuses once trading has begun has no bars."""
+        try:
+            rows = self._fetch(ticker, start, end)
+        except InputError as error:
+            if self._strict:
+                raise
+            if ticker not in self._refused:
+                self._refused.add(ticker)
+                self._say(f"{error}; its bars are holes from now on")
+            rows = np.empty((0, 6))
+        return self._sound(ticker, rows)
+
+    def _sound(self, ticker: str, rows: Array) -> Array:
+        """Those that a bar can be, in order, each time once (the row that came last)."""
+        time, prices, volume = rows[:, 0], rows[:, 1:5], rows[:, 5]
+        with np.errstate(invalid="ignore"):
+            good = (np.isfinite(prices) & (prices > 0)).all(axis=1) & (time % self._seconds == 0)
+            good &= (rows[:, 2] >= rows[:, 3]) & np.isfinite(volume) & (volume >= 0)
+        if not good.all():
+            first = rows[~good][0]
+            self._say(f"{self.name}: {ticker} has an impossible bar at {stamp(int(first[0]))} UTC, which is left out")
+        rows = rows[good]
+        _, index = np.unique(rows[::-1, 0], return_index=True)
+        return rows[::-1][index]
+
+
+class RecordedFeed:
+    """Recorded bars, which close when the clock says so."""
+
+    def __init__(self, bars: Bars) -> None:
+        self.tickers, self.timeframe = bars.tickers, bars.timeframe
+        self._bars, self._next = bars, 0
+        self._ends = bars.time + bar_seconds(bars.timeframe)
+
+    def start(
+        self, count: int, now: float, last: int | None = None, prices: Mapping[str, float] | None = None
+    ) -> Bars:
+        """See `Feed.start`."""
+        del prices
+        end = self._closed(now) if last is None else int(np.searchsorted(self._bars.time, last, side="right"))
+        if end < count:
+            raise InputError(f"{end} bars lie before the replay; {count} are needed to start")
+        self._next = end
+        return self._bars.slice(max(0, end - count - SPARE_BARS), end)
+
+    def poll(self, now: float) -> list[ClosedBar]:
+        """See `Feed.poll`."""
+        first, self._next = self._next, max(self._next, self._closed(now))
+        return [ClosedBar.of(self._bars, bar) for bar in range(first, self._next)]
+
+    def age(self, now: float) -> float:
+        """See `Feed.age`; zero once all have been given, since there is nothing more to come."""
+        return 0.0 if self.over else now - float(self._ends[self._next - 1])
+
+    @property
+    def over(self) -> bool:
+        """Whether all bars have been given."""
+        return self._next >= len(self._bars)
+
+    def _closed(self, now: float) -> int:
+        return int(np.searchsorted(self._ends, now, side="right"))

@@ -1,0 +1,172 @@
+"""Transfers: cash and units that came into an account or left it without a fill.
+
+A transfer is neither a gain nor a loss. Returns are time-weighted: a bar's return is (value - flow) / value before,
+where flow is the value of the bar's transfers at its close. Every record that a return is computed from keeps its flows
+(`lane_bars.flow`), and every limit that compares the value with an earlier one rebases that one (`rebased`).
+
+Fees can leave the account in the same way: a venue may post them later, or charge more than the bundle assumes. They
+are losses, and a drawdown stop must see them. So what leaves the account counts as a cost up to an allowance that
+follows from recent trading (`CostAllowance`), and only the excess is a transfer. What comes in is a transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.trading.brokers.base import AccountState, Fill
+
+Array = NDArray[np.float64]
+CENT = 0.01  # quote units; smaller differences are rounding
+ROUNDING = 1e-6  # of the account's value, the same
+FEE_MARGIN = 0.005  # of the notional: how far fees may be from the bundle's; twice Alpaca's highest fee for crypto
+HOUR = 3600
+ALLOWANCE_HOURS = 48  # fees are posted within a day; the rest is for a venue that is late with it
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What was transferred: cash in quote units, and units by ticker; negative where it left the account.
+
+    cost: quote units that left the account besides, without a fill; they count as a cost of trading.
+    """
+
+    cash: float = 0.0
+    units: Mapping[str, float] = field(default_factory=dict)
+    cost: float = 0.0
+
+    def __bool__(self) -> bool:
+        """Whether there was a transfer."""
+        return self.cash != 0.0 or bool(self.units)
+
+    def __add__(self, other: Flow) -> Flow:
+        tickers = dict.fromkeys((*self.units, *other.units))
+        units = {ticker: self.units.get(ticker, 0.0) + other.units.get(ticker, 0.0) for ticker in tickers}
+        return Flow(self.cash + other.cash, units, self.cost + other.cost)
+
+    def value(self, tickers: Sequence[str], close: Array) -> float:
+        """Of the transfer in quote units, at `close` (N,) of `tickers`; without `cost`."""
+        prices: dict[str, float] = dict(zip(tickers, close.tolist(), strict=True))
+        return self.cash + sum(amount * prices[ticker] for ticker, amount in self.units.items())
+
+    def text(self, tickers: Sequence[str], close: Array) -> str:
+        """What was transferred and what counts as a cost, for a log."""
+        cost = f"{self.cost:,.2f} left the account without an order; this counts as a cost of trading"
+        if not self:
+            return cost
+        prices = dict(zip(tickers, close.tolist(), strict=True))
+        parts = [f"cash {self.cash:+,.2f}"] if self.cash else []
+        parts += [
+            f"{amount:+,.8g} {ticker} (worth {amount * prices[ticker]:+,.2f} at the close)"
+            for ticker, amount in self.units.items()
+        ]
+        moved = f"the account changed by {', '.join(parts)} without an order; this counts as no gain or loss"
+        return f"{moved}. Another {cost}" if self.cost else moved
+
+    def state(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"cash": self.cash, "units": dict(self.units), "cost": self.cost}
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any] | None) -> Flow:
+        """The inverse of `state`; nothing for None."""
+        return cls() if state is None else cls(state["cash"], dict(state["units"]), state.get("cost", 0.0))
+
+
+class CostAllowance:
+    """How much may leave an account without a fill and still count as a cost of trading.
+
+    That is FEE_MARGIN of the notional traded within the last ALLOWANCE_HOURS, less what was counted already. left:
+    pairs of an hour (since the epoch) and what is left of the allowance that its trades gave, in quote units.
+    """
+
+    def __init__(self, left: Iterable[tuple[int, float]] = ()) -> None:
+        self._left = {int(hour): float(amount) for hour, amount in left}
+
+    def earn(self, time: int, notional: float) -> None:
+        """`notional` (quote units) was traded in the bar that opened at `time`, seconds since the epoch."""
+        if notional > 0.0:
+            self._left[time // HOUR] = self._left.get(time // HOUR, 0.0) + FEE_MARGIN * notional
+
+    def spend(self, time: int, amount: float) -> float:
+        """The part of `amount` (quote units) that counts as a cost at `time`; the oldest allowance is used first."""
+        self._left = {hour: left for hour, left in self._left.items() if hour > time // HOUR - ALLOWANCE_HOURS}
+        rest = amount
+        for hour in sorted(self._left):
+            used = min(rest, self._left[hour])
+            self._left[hour] -= used
+            rest -= used
+        return amount - rest
+
+    def state(self) -> list[tuple[int, float]]:
+        """`left`, as JSON has it."""
+        return [(hour, left) for hour, left in sorted(self._left.items()) if left > 0.0]
+
+
+def unexplained(
+    before: AccountState, fills: Sequence[Fill], after: AccountState, tickers: Sequence[str], close: Array
+) -> Flow:
+    """The difference between the account and what `fills` make of it, without rounding.
+
+    before, after: the account without and with the fills. close: (N,) prices of `tickers`, in quote units. An excess of
+    up to FEE_MARGIN of what these fills traded is left out, too: the fee was lower, or is posted later.
+    """
+    cash, units = before.cash, {ticker: before.units.get(ticker, 0.0) for ticker in tickers}
+    traded = dict.fromkeys(tickers, 0.0)
+    for fill in fills:
+        if fill.status != "filled":
+            continue
+        ticker, sold = fill.order.ticker, fill.order.side == "sell"
+        cash += fill.notional - fill.fee if sold else -fill.notional
+        units[ticker] += -fill.units if sold else fill.units
+        traded[ticker] += fill.notional
+    prices: dict[str, float] = dict(zip(tickers, close.tolist(), strict=True))
+    value = after.cash + sum(after.units.get(ticker, 0.0) * prices[ticker] for ticker in tickers)
+    least = max(CENT, ROUNDING * value)
+
+    def counts(worth: float, notional: float) -> bool:
+        return worth < -least or worth > max(least, FEE_MARGIN * notional)
+
+    moved = {ticker: after.units.get(ticker, 0.0) - units[ticker] for ticker in tickers}
+    kept = {ticker: amount for ticker, amount in moved.items() if counts(amount * prices[ticker], traded[ticker])}
+    came = after.cash - cash
+    return Flow(came if counts(came, sum(traded.values())) else 0.0, kept)
+
+
+def less_costs(flow: Flow, allowance: CostAllowance, time: int, tickers: Sequence[str], close: Array) -> Flow:
+    """`flow` without the part that counts as a cost of trading; it is spent from `allowance` and noted in `cost`.
+
+    Only a net loss of value is such a cost: units bought by hand are paid for. All that left the account is reduced in
+    the same proportion. time: open of the bar; close: (N,) of it.
+    """
+    cost = allowance.spend(time, max(0.0, -flow.value(tickers, close)))
+    if cost == 0.0:
+        return flow
+    went = Flow(min(0.0, flow.cash), {ticker: min(0.0, amount) for ticker, amount in flow.units.items()})
+    kept = 1.0 + cost / went.value(tickers, close)
+    parts = {ticker: amount * kept if amount < 0.0 else amount for ticker, amount in flow.units.items()}
+    cash = flow.cash * kept if flow.cash < 0.0 else flow.cash
+    return Flow(cash, {ticker: amount for ticker, amount in parts.items() if amount}, cost)
+
+
+def rebased(base: float, value: float, flow: float) -> float:
+    """An earlier value, moved along with a transfer of `flow` in a bar that closed at `value`: value / rebased is the
+    growth since then without the transfer. What the value is now where the account was empty before.
+    """
+    if flow == 0.0:
+        return base
+    before = value - flow
+    return value if before <= 0.0 else base * (value / before)
+
+
+def growth(value: Array, flow: Array) -> Array:
+    """(n,) time-weighted growth since the first of (n,) values, 1 there; `flow` (n,) is what was transferred in each
+    bar. An empty account neither gains nor loses; one that lost all stays at 0.
+    """
+    before = value[:-1]
+    steps = np.divide(value[1:] - flow[1:], before, out=np.ones_like(before), where=before > 0.0)
+    return np.concatenate([np.ones_like(value[:1]), np.cumprod(np.maximum(steps, 0.0))])

@@ -1,0 +1,65 @@
+"""Which slot may trade a venue's account: one at a time, and a slot that holds units stays on its account.
+
+Two slots on one account would take each other's orders for transfers. A slot that is moved to another account while it
+holds units would lose sight of them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from deploy.registry.models import ACCOUNT, STOPPED, LaneRow, OrderRow, TraderRow
+from envs.support.errors import InputError
+
+SILENT_SECONDS = 120.0  # without a heartbeat, and a trader no longer counts as running; it beats every 5 seconds
+
+
+def take_account(session: Session, slot: str, broker: str, account: str) -> None:
+    """Check that `slot` may trade that account; other slots' traders on it may not write any more.
+
+    Raises InputError where another slot trades the account or holds units in it, and where this slot holds units in
+    another account of the venue.
+    """
+    own = session.get(TraderRow, slot)
+    if own is not None and own.account not in (None, account) and holds_units(session, own):
+        raise InputError(
+            f"slot {slot!r} holds units in the {own.broker} account {own.account}, but the keys are those of the "
+            f"account {account}; use the keys of {own.account}, or trade {account} in another slot"
+        )
+    sharing = select(TraderRow).where(TraderRow.slot != slot, TraderRow.broker == broker, TraderRow.account == account)
+    for other in session.scalars(sharing):
+        runs = is_running(other)
+        if runs or holds_units(session, other):
+            does = "trades" if runs else "holds units in"
+            raise InputError(
+                f"slot {slot!r}: slot {other.slot!r} {does} the same {broker} account {account}, and two slots cannot "
+                f"share an account; use the keys of another paper account, or sell everything there (sweepd trade halt "
+                f"{other.slot}) and stop its trader"
+            )
+        other.token = ""  # it was silent for too long; if its process goes on, its next write ends it
+
+
+def is_running(trader: TraderRow) -> bool:
+    """Whether its process has not ended and has sent a heartbeat lately."""
+    age = (dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(trader.beat)).total_seconds()
+    return not trader.status.startswith(STOPPED) and age < SILENT_SECONDS
+
+
+def holds_units(session: Session, trader: TraderRow) -> bool:
+    """Whether the slot's account lane holds units, or may: its last buys may be filled and not booked yet."""
+    lane = session.get(LaneRow, (trader.slot, ACCOUNT))
+    if lane is None:
+        return False
+    if any(lane.state["trader"]["accounts"]["held"]):
+        return True
+    buys = select(OrderRow.client_id).where(
+        OrderRow.slot == trader.slot,
+        OrderRow.lane == ACCOUNT,
+        OrderRow.decided == trader.last_bar,
+        OrderRow.side == "buy",
+        OrderRow.status != "unfilled",
+    )
+    return bool(set(session.scalars(buys)) - set(lane.state["booked"]))

@@ -1,0 +1,176 @@
+"""Replay: the paper trader over recorded bars with the simulated broker, one closed bar at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from deploy.market.bundle import Bundle, format_time
+from deploy.market.scoring import in_order
+from deploy.registry.bundle_files import finite
+from deploy.trading.brokers.sim import sim_broker
+from deploy.trading.live.risk import RiskLimits
+from deploy.trading.paper_trader import ClosedBar, Entry, PaperTrader
+from envs.crypto.bars import Bars
+from envs.crypto.metrics import Metrics, summarise
+from envs.crypto.splits import Window
+from envs.support.errors import InputError
+from envs.support.files import write_atomic
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The result of a replay. entries: one per bar, the first being that of the first decision; arrays: (L,), one per
+    bar after it.
+
+    returns, equal_weight: simple per-bar returns. limits: risk rules that were on. fees, notional: shares of the value
+    at the bar before. crossed: what changed hands between trials then, a share of it, too.
+    """
+
+    bundle: Bundle
+    limits: RiskLimits
+    entries: tuple[Entry, ...]
+    time: NDArray[np.int64]
+    returns: Array
+    equal_weight: Array
+    trades: Array
+    fees: Array
+    notional: Array
+    exposure: Array
+    crossed: Array
+    metrics: Metrics
+
+
+def replay(
+    bundle: Bundle,
+    bars: Bars,
+    window: Window,
+    *,
+    slot: str = "replay",
+    cash: float | None = None,
+    any_account: bool = False,
+    act: Callable[[NDArray[np.float32]], Array] | None = None,
+    limits: RiskLimits | None = None,
+    progress: Callable[[int], None] = lambda _bar: None,
+) -> Replay:
+    """Trade `window` of `bars` on paper, flat at the start.
+
+    cash: of the account, default the bundle's initial cash. act: instead of the bundle's policy. limits: risk rules,
+    none by default. progress: called with the number of bars done. Raises InputError where the bars don't fit the
+    bundle or too few lie before the window.
+    """
+    first, last = window
+    bars = in_order(bars, bundle)
+    broker = sim_broker(bundle, cash)
+    trader = PaperTrader(bundle, slot=slot, act=act, any_account=any_account, limits=limits)
+    if first < trader.bars_needed:
+        raise InputError(
+            f"bundle {bundle.name} can decide at "
+            f"{format_time(int(bars.time[min(trader.bars_needed, len(bars.time) - 1)]))} at the earliest, after "
+            f"{trader.bars_needed} bars; --from names bar {first}"
+        )
+    trader.start(bars.slice(first - trader.bars_needed, first), broker.account())
+    entries = []
+    for number in range(first, last + 1):
+        bar = ClosedBar.of(bars, number)
+        broker.next_bar(bar.time, bar.open, bar.hole)
+        entries.append(trader.on_bar(bar, broker.fills(), broker.account(), decide=number < last))
+        broker.submit(entries[-1].orders)
+        progress(number - first)
+    return _summed_up(bundle, limits or RiskLimits(), entries)
+
+
+def _summed_up(bundle: Bundle, limits: RiskLimits, entries: list[Entry]) -> Replay:
+    value, equal = np.array([entry.value for entry in entries]), np.array([entry.equal_weight for entry in entries])
+    after = entries[1:]
+    columns = {
+        "returns": value[1:] / value[:-1] - 1.0,
+        "equal_weight": equal[1:] / equal[:-1] - 1.0,
+        "trades": np.array([entry.trades for entry in after], dtype=np.float64),
+        "fees": np.array([entry.fees for entry in after]) / value[:-1],
+        "notional": np.array([entry.notional for entry in after]) / value[:-1],
+        "exposure": np.array([entry.exposure for entry in after]),
+    }
+    metrics = summarise(
+        columns["returns"],
+        columns["equal_weight"],
+        bundle.manifest.timeframe,
+        trades=columns["trades"],
+        fees=columns["fees"],
+        notional=columns["notional"],
+        exposure=columns["exposure"],
+    )
+    time = np.array([entry.time for entry in after], dtype=np.int64)
+    crossed = np.array([entry.crossed for entry in entries[:-1]]) / value[:-1]
+    return Replay(
+        bundle=bundle, limits=limits, entries=tuple(entries), time=time, metrics=metrics, crossed=crossed, **columns
+    )
+
+
+def ledger_table(result: Replay) -> pd.DataFrame:
+    """One row per bar: date (UTC, bar open), value, equal_weight, cash, …, and `units`, `action` per ticker."""
+    entries = result.entries
+    columns: dict[str, Any] = {"date": pd.to_datetime([entry.time for entry in entries], unit="s", utc=True)}
+    counted = ("fees", "notional", "trades", "unfilled", "dropped", "crossed")
+    for name in ("value", "equal_weight", "cash", *counted, "exposure"):
+        columns[name] = [getattr(entry, name) for entry in entries]
+    nothing = np.full(len(result.bundle.manifest.tickers), np.nan)
+    for asset, ticker in enumerate(result.bundle.manifest.tickers):
+        columns[f"units {ticker}"] = [entry.units[asset] for entry in entries]
+        columns[f"action {ticker}"] = [(nothing if entry.action is None else entry.action)[asset] for entry in entries]
+    return pd.DataFrame(columns)
+
+
+def orders_table(result: Replay) -> pd.DataFrame:
+    """One row per order that was settled: when it was decided, what it was, and what became of it."""
+    rows = [
+        {
+            "client_id": fill.order.client_id,
+            "decided": fill.order.decided,
+            "settled": fill.at,
+            "ticker": fill.order.ticker,
+            "side": fill.order.side,
+            "status": fill.status,
+            "units": fill.units,
+            "notional": fill.notional,
+            "fee": fill.fee,
+            "price": fill.price,
+        }
+        for entry in result.entries
+        for fill in entry.fills
+    ]
+    names = ["client_id", "decided", "settled", "ticker", "side", "status", "units", "notional", "fee", "price"]
+    table = pd.DataFrame(rows, columns=names)
+    for name in ("decided", "settled"):
+        table[name] = pd.to_datetime(table[name], unit="s", utc=True)
+    return table
+
+
+def write_replay(result: Replay, folder: Path) -> list[Path]:
+    """Write `ledger.parquet`, `orders.parquet`, `summary.json` and `equity.png` into `folder`, each whole; returns
+    their paths.
+    """
+    from deploy.market.report import draw_replay
+
+    ledger, orders = ledger_table(result), orders_table(result)
+    summary = {
+        "bundle": result.bundle.hash,
+        "first": format_time(int(result.time[0])),
+        "last": format_time(int(result.time[-1])),
+        "metrics": finite(result.metrics.to_dict()),
+    }
+    paths = [folder / name for name in ("ledger.parquet", "orders.parquet", "summary.json", "equity.png")]
+    write_atomic(paths[0], lambda path: ledger.to_parquet(path, index=False))
+    write_atomic(paths[1], lambda path: orders.to_parquet(path, index=False))
+    write_atomic(paths[2], json.dumps(summary, indent=1))
+    draw_replay(paths[3], result.time, result.returns, result.equal_weight, result.exposure, result.bundle)
+    return paths

@@ -1,0 +1,209 @@
+"""The books of a bundle's trials, which together are the broker's account.
+
+The broker knows one account and fills net orders. Each trial keeps a book of its own: it gives and gets what was
+crossed between them at a close, and its part of every fill. A single trial's book is the account.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from deploy.trading.book import Book
+from deploy.trading.brokers.base import AccountState, Fill
+from deploy.trading.flows import CostAllowance, Flow, less_costs, unexplained
+from envs.crypto.portfolio import Orders, Portfolio
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+class SubAccounts:
+    """One book per trial. shares: of the capital, one per trial; account: the broker's, split by them.
+
+    held: (N,) units of the account as the broker gave them, of which no order may sell more. flow: transfers since
+    `take_flow`. correction: the largest relative difference so far, transfers left out, between the account and the sum
+    of its books.
+    """
+
+    def __init__(self, tickers: Sequence[str], shares: Sequence[float], account: AccountState) -> None:
+        self._tickers = tuple(tickers)
+        self._shares = tuple(shares)
+        self.books = tuple(
+            Book(tickers, AccountState(account.cash * share, _times(account.units, share))) for share in shares
+        )
+        self.held = self._units_of(account)
+        self.flow = Flow()
+        self._allowance = CostAllowance()
+        self.correction = 0.0
+
+    @classmethod
+    def restored(cls, tickers: Sequence[str], shares: Sequence[float], state: Mapping[str, Any]) -> SubAccounts:
+        """As they were when `state` was taken."""
+        accounts = cls(tickers, shares, AccountState(0.0, {}))
+        accounts.books = tuple(Book.restored(tickers, book) for book in state["books"])
+        accounts.held, accounts.correction = np.array(state["held"]), state["correction"]
+        accounts.flow = Flow.restored(state.get("flow"))
+        accounts._allowance = CostAllowance(state.get("allowance", ()))
+        return accounts
+
+    @classmethod
+    def split(cls, tickers: Sequence[str], shares: Sequence[float], other: SubAccounts) -> SubAccounts:
+        """Other trials' accounts as one, split by `shares`. tickers: the same ones, in whatever order.
+
+        Of a position that several trials hold, the highest close and the longest time count.
+        """
+        order = [other._tickers.index(ticker) for ticker in tickers]
+        units = dict(zip(tickers, other.held[order].tolist(), strict=True))
+        accounts = cls(tickers, shares, AccountState(other.cash, units))
+        accounts._allowance = CostAllowance(other._allowance.state())
+        for book, share in zip(accounts.books, shares, strict=True):
+            book.basis = share * np.sum([one.basis for one in other.books], axis=0)[order]
+            book.high = np.max([one.high for one in other.books], axis=0)[order]
+            book.held = np.max([one.held for one in other.books], axis=0)[order]
+        return accounts
+
+    def state(self) -> dict[str, Any]:
+        """What `restored` needs, as JSON has it."""
+        books = [book.state() for book in self.books]
+        return {
+            "books": books,
+            "held": self.held.tolist(),
+            "correction": self.correction,
+            "flow": self.flow.state(),
+            "allowance": self._allowance.state(),
+        }
+
+    @property
+    def cash(self) -> float:
+        """Of the account, quote units."""
+        return sum(book.cash for book in self.books)
+
+    @property
+    def units(self) -> Array:
+        """(N,) of the account."""
+        return np.asarray(np.sum([book.units for book in self.books], axis=0))
+
+    def value(self, close: Array) -> float:
+        """Of the account at `close`, quote units."""
+        return sum(book.value(close) for book in self.books)
+
+    def adopt(self, close: Array) -> None:
+        """Take positions that the account holds already as bought now, at `close`."""
+        for book in self.books:
+            book.adopt(close)
+
+    def mark(self, close: Array) -> None:
+        """Note a bar's close in the highs of open positions."""
+        for book in self.books:
+            book.mark(close)
+
+    def portfolio(self) -> Portfolio:
+        """The books as the order rules take them, a row each."""
+        rows = [book.portfolio() for book in self.books]
+        return Portfolio(*(torch.cat(column) for column in zip(*rows, strict=True)))
+
+    def cross(self, portfolio: Portfolio) -> None:
+        """Take over what the books are after orders were crossed between them, a row each."""
+        units, cost, high, held = (column.numpy() for column in portfolio[1:])
+        for row, book in enumerate(self.books):
+            book.cash, book.units = float(portfolio.cash[row]), units[row].copy()
+            book.basis, book.high, book.held = cost[row] * units[row], high[row].copy(), held[row].copy()
+
+    def settle(
+        self, time: int, fills: Sequence[Fill], account: AccountState, orders: Orders, hole: Mask, close: Array
+    ) -> None:
+        """A bar has filled net orders, and clocks run on by one bar.
+
+        time: open of the bar, seconds since the epoch. account: the broker's, after those fills. orders: each trial's
+        part of them, a row each. close: (N,) of the bar. Transfers into the account are shared by the books' values.
+        Transfers out of it reduce all books in proportion, and so does the remaining difference between the account and
+        the sum of the books (rounding, costs that no fill names).
+        """
+        parts = [self._part(row, fills, orders) for row in range(len(self.books))]
+        after = [book.after(part) for book, part in zip(self.books, parts, strict=True)]
+        flow = self._note_flow(time, fills, account, close)
+        self.held = self._units_of(account)
+        shares = self._value_shares(close)
+        came = np.array([flow.units.get(ticker, 0.0) for ticker in self._tickers])
+        units = self._scaled(np.array([state[2] for state in after]), came, self.held, shares)
+        cash = self._scaled(
+            np.array([[state[0]] for state in after]), np.array([flow.cash]), np.array([account.cash]), shares
+        )
+        for row, book in enumerate(self.books):
+            own = AccountState(float(cash[row, 0]), dict(zip(self._tickers, units[row].tolist(), strict=True)))
+            book.settle(parts[row], own, orders.restart_clock[row].numpy(), hole, close)
+
+    def take_flow(self) -> Flow:
+        """What was transferred since this was asked last."""
+        flow, self.flow = self.flow, Flow()
+        return flow
+
+    def reset(self, time: int, account: AccountState, close: Array, fills: Sequence[Fill]) -> None:
+        """Share the account as it is now by the books' values at `close`; what they know about a position stays.
+
+        time: open of the last bar, seconds since the epoch. fills: those since the books were settled.
+        """
+        self._note_flow(time, fills, account, close)
+        shares = self._value_shares(close)
+        self.held = self._units_of(account)
+        for book, share in zip(self.books, shares, strict=True):
+            cost = np.where(book.units > 0.0, book.basis / np.where(book.units > 0.0, book.units, 1.0), close)
+            book.cash, book.units = account.cash * share, self.held * share
+            book.basis = book.units * cost
+            book.held, book.high = (np.where(book.units > 0.0, column, 0.0) for column in (book.held, book.high))
+
+    def _units_of(self, account: AccountState) -> Array:
+        return np.array([account.units.get(ticker, 0.0) for ticker in self._tickers], dtype=np.float64)
+
+    def _part(self, row: int, fills: Sequence[Fill], orders: Orders) -> list[Fill]:
+        """A trial's part of the account's fills: in proportion to its part of the orders."""
+        found = []
+        for fill in fills:
+            asset = self._tickers.index(fill.order.ticker)
+            wanted = orders.sell_units[:, asset] if fill.order.side == "sell" else orders.buy_notional[:, asset]
+            if not wanted[row] > 0.0:
+                continue
+            share = float(wanted[row] / wanted.sum())
+            order = dataclasses.replace(fill.order, whole=bool(orders.whole[row, asset]))
+            amounts = {name: getattr(fill, name) * share for name in ("units", "notional", "fee")}
+            found.append(dataclasses.replace(fill, order=order, **amounts))
+        return found
+
+    def _note_flow(self, time: int, fills: Sequence[Fill], account: AccountState, close: Array) -> Flow:
+        """The transfers since the books were settled: differences that neither `fills` nor costs explain."""
+        before = AccountState(self.cash, dict(zip(self._tickers, self.units.tolist(), strict=True)))
+        flow = unexplained(before, fills, account, self._tickers, close)
+        if account.late_fees:  # elsewhere all fees are in the fills, and whatever else leaves is a transfer
+            self._allowance.earn(time, sum(fill.notional for fill in fills if fill.status == "filled"))
+            flow = less_costs(flow, self._allowance, time, self._tickers, close)
+        self.flow += flow
+        return flow
+
+    def _value_shares(self, close: Array) -> Array:
+        """(R,) of the books in the account's value; as the capital was shared where nothing is left."""
+        values = np.array([book.value(close) for book in self.books])
+        return values / values.sum() if values.sum() > 0.0 else np.array(self._shares)
+
+    def _scaled(self, parts: Array, came: Array, total: Array, shares: Array) -> Array:
+        """(R, n) numbers, with transfers `came` (n,) shared by `shares` (R,), scaled so that their sums are `total`
+        (n,); shared like the capital where all are 0.
+        """
+        parts = parts + np.maximum(came, 0.0) * shares[:, None]
+        held = parts.sum(axis=0)
+        gone = np.divide(np.minimum(came, 0.0), held, out=np.zeros_like(held), where=held > 0.0)
+        parts = parts * np.maximum(1.0 + gone, 0.0)
+        sums = parts.sum(axis=0)
+        worst = np.max(np.abs(sums - total) / np.maximum(np.maximum(np.abs(total), np.abs(sums)), 1e-9), initial=0.0)
+        self.correction = max(self.correction, float(worst))
+        shares = np.where(sums > 0.0, parts / np.where(sums > 0.0, sums, 1.0), np.array(self._shares)[:, None])
+        return shares * total
+
+
+def _times(units: Mapping[str, float], share: float) -> dict[str, float]:
+    return {ticker: amount * share for ticker, amount in units.items()}

@@ -1,0 +1,1 @@
+"""The interface of vectorized environments, random streams, fault latches, sizing."""

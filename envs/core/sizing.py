@@ -1,0 +1,177 @@
+"""How many parallel environments a machine wants: measured, never guessed."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from envs.support.errors import InputError
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one number of environments came to: steps per second over all of them, and its peak memory in bytes (0:
+    unknown).
+    """
+
+    steps_per_second: float
+    memory: int = 0
+
+
+@dataclass(frozen=True)
+class SizingChoice:
+    """The number chosen and how. `str()` of it is a table of all that was measured.
+
+    measured: (number, what it came to), growing. upper: the bound that was given. reason: why growing stopped.
+    """
+
+    num_envs: int
+    measured: tuple[tuple[int, Measurement], ...]
+    upper: int
+    gain: float
+    reason: str
+
+    def lines(self) -> list[str]:
+        """The table, a line per size, and the choice."""
+        rows = [f"{'envs':>8} {'steps/s':>12} {'memory':>10}"]
+        for number, result in self.measured:
+            memory = f"{result.memory / 2**20:,.0f} MiB" if result.memory else "-"
+            mark = " <- chosen" if number == self.num_envs else ""
+            rows.append(f"{number:>8,} {result.steps_per_second:>12,.0f} {memory:>10}{mark}")
+        rows.append(
+            f"{self.num_envs:,} envs: the fewest within {_close(self.gain) - 1:.0%} of the fastest; "
+            f"at most {self.upper:,} were allowed; stopped because {self.reason}"
+        )
+        return rows
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def choose_num_envs(
+    measure: Callable[[int], Measurement],
+    *,
+    upper: int,
+    start: int = 1,
+    gain: float = 1.1,
+    memory_limit: int | None = None,
+) -> SizingChoice:
+    """Double the number of environments while that makes them faster; the fewest that are nearly as fast as the fastest
+    win: within half of `gain`, so that with what a measurement may be off by they are within all of it.
+
+    measure: runs that many and says what they came to; out of memory (of either kind) ends the growing. upper: never
+    more than this. gain: a size that isn't faster than all before by this factor counts as flat, and two flat sizes
+    in a row end the growing (one may be noise). memory_limit: bytes that the next size, going by the last one's peak,
+    may not exceed. Raises InputError where `upper` is below 1 or not even the first size fits.
+    """
+    if upper < 1:
+        raise InputError(f"at most {upper} environments are allowed: none; raise the budget or lower the horizon")
+    measured: list[tuple[int, Measurement]] = []
+    number, fastest, flat = min(start, upper), 0.0, 0
+    reason = ""
+    while not reason:
+        try:
+            result = measure(number)
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            if not measured:
+                raise InputError(f"{number} environments don't fit into memory; use a smaller network") from error
+            reason = f"{number:,} envs ran out of memory"
+            break
+        measured.append((number, result))
+        flat = 0 if result.steps_per_second > gain * fastest else flat + 1
+        fastest = max(fastest, result.steps_per_second)
+        following = min(2 * number, upper)
+        expected = result.memory * following / number
+        if number == upper:
+            reason = "the bound was reached"
+        elif flat == 2:
+            reason = f"twice in a row, doubling gained less than {gain - 1:.0%}"
+        elif memory_limit is not None and expected > memory_limit:
+            reason = f"{following:,} envs would need about {expected / 2**20:,.0f} of {memory_limit / 2**20:,.0f} MiB"
+        number = following
+    chosen = next(size for size, result in measured if result.steps_per_second * _close(gain) >= fastest)
+    return SizingChoice(chosen, tuple(measured), upper, gain, reason)
+
+
+def _close(gain: float) -> float:
+    """The factor within which a size counts as fast as the fastest."""
+    return 1.0 + (gain - 1.0) / 2.0
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out, of a device or of the machine (which torch calls RuntimeError)."""
+    words = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    )
+
+
+def processor_name() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def available_memory(device: torch.device | str) -> int:
+    """Bytes that could be used now: free memory of a GPU, or of the machine within the control group's limit."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    free = int(psutil.virtual_memory().available)
+    limit, used = _read_number("memory.max"), _read_number("memory.current")
+    if limit is None:
+        limit, used = _read_number("memory/memory.limit_in_bytes"), _read_number("memory/memory.usage_in_bytes")
+    return free if limit is None else max(0, min(free, int(limit - (used or 0))))
+
+
+def total_memory() -> int:
+    """Bytes that the processes here may use in all: the machine's memory, or less where a control group says so."""
+    limits = [int(psutil.virtual_memory().total)]
+    own = _read("/proc/self/cgroup") or ""
+    group = Path(next((line[len("0::/") :] for line in own.splitlines() if line.startswith("0::/")), ""))
+    for folder in (group, *group.parents):  # any of the groups around this process may set a limit
+        limits.append(int(_read_number(f"{folder}/memory.max") or limits[0]))
+    limits.append(int(_read_number("memory/memory.limit_in_bytes") or limits[0]))
+    return min(limits)
+
+
+def cpu_count() -> int:
+    """Processors that this process may really use: its affinity, within the control group's quota, at least one."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cpu_quota()
+    return max(1, allowed if quota is None else min(allowed, int(quota + 0.5)))
+
+
+def _cpu_quota() -> float | None:
+    """Processors' worth of time per period, or None where there is no limit."""
+    text = _read("cpu.max")
+    if text is not None:
+        share, _, period = text.partition(" ")
+        return None if share == "max" else float(share) / float(period or 100_000)
+    quota, period_v1 = _read_number("cpu/cpu.cfs_quota_us"), _read_number("cpu/cpu.cfs_period_us")
+    return quota / period_v1 if quota is not None and quota > 0 and period_v1 else None
+
+
+def _read(name: str) -> str | None:
+    try:
+        return (_CGROUPS / name).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _read_number(name: str) -> float | None:
+    text = _read(name)
+    return float(text) if text is not None and text.lstrip("-").isdigit() else None

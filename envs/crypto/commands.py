@@ -1,0 +1,247 @@
+"""`sweepd data`: check, download or make up the bars that everything else stands on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pandas as pd
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from envs.crypto.bar_files import file_name, find_files, read_bars, stamp
+from envs.crypto.bars import MAX_HOLE_SHARE, write_bars
+from envs.crypto.data_check import FolderReport, check_dir
+from envs.crypto.download import download as fetch
+from envs.crypto.sources import ALPACA_URL, AlpacaSource, CcxtSource, Source
+from envs.crypto.timeframe import SECONDS
+from envs.support.errors import InputError
+
+DEFAULT_BASES = "AAVE,BCH,BTC,ETH,LINK,LTC,UNI"
+_PLAIN_LINE_EVERY = 15.0  # seconds between progress lines where there is no terminal
+
+data_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Check, download or make up OHLCV bars: one file per ticker and timeframe, named like BTC_USDT-1h.parquet.",
+)
+
+DataDir = Annotated[Path, typer.Option("--data-dir", help="Folder of bar files (.parquet, .feather or .csv).")]
+
+
+@data_app.command()
+def check(
+    data_dir: DataDir = Path("data"),
+    timeframe: Annotated[
+        str | None, typer.Option(help=f"One of {' '.join(SECONDS)}. Default: each timeframe in the folder.")
+    ] = None,
+    tickers: Annotated[
+        str | None, typer.Option(help="Comma-separated, e.g. BTC/USDT,ETH/USDT or BTC,ETH. Default: all.")
+    ] = None,
+    max_hole_share: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Largest share of missing bars that a ticker may have.")
+    ] = MAX_HOLE_SHARE,
+) -> None:
+    """Report what a folder holds and everything that is wrong with it.
+
+    Bars are aligned by timestamp on the range that all tickers share. Missing bars (holes) are filled with the last
+    close and marked: nothing trades in them.
+
+    Refused are duplicate or falling times, prices that are not finite and positive, high below low, bars off the grid
+    of their timeframe, bars that are still open, tickers without a common range, and more holes than --max-hole-share.
+
+    Exit code 0: `sweepd train` will take these bars. 2: not as they are, and each reason is printed.
+    """
+    console, errors = Console(), Console(stderr=True)
+    if not console.is_terminal:
+        console = Console(width=120)  # a pipe or log has no width to fit
+    reports = check_dir(data_dir, timeframe, split_list(tickers), max_hole_share=max_hole_share)
+    for report in reports:
+        _print_report(report, console)
+    sentences = [sentence for report in reports for sentence in report.all_problems]
+    for sentence in sentences:
+        errors.print(f"[red]error[/red] {escape(sentence)}", soft_wrap=True, highlight=False)
+    if sentences:
+        raise typer.Exit(2)
+
+
+@data_app.command()
+def download(
+    data_dir: DataDir = Path("data"),
+    timeframe: Annotated[str, typer.Option(help=f"One of {' '.join(SECONDS)}.")] = "1h",
+    tickers: Annotated[
+        str, typer.Option(help="Comma-separated; a bare BTC means BTC/USD at Alpaca, BTC/USDT through ccxt.")
+    ] = DEFAULT_BASES,
+    source: Annotated[
+        Literal["alpaca", "ccxt"],
+        typer.Option(help="alpaca: its public crypto history, no key needed. ccxt: an exchange, see --exchange."),
+    ] = "alpaca",
+    exchange: Annotated[str, typer.Option(help="With --source ccxt: ccxt's name of the exchange.")] = "binance",
+    start: Annotated[
+        str | None, typer.Option(help="First day or time, UTC, e.g. 2023-01-01. Default: two years ago.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(help="Day or time to stop before, UTC. Default: the last closed bar.")
+    ] = None,
+    url: Annotated[str, typer.Option(help="With --source alpaca: where to ask.")] = ALPACA_URL,
+) -> None:
+    """Fetch bars, or bring those already there up to date.
+
+    Run it again to go on: it continues after the last stored bar (and before the first, if --start is earlier than
+    before), whether the last run ended or was interrupted. Busy and failing servers are asked again, with growing
+    pauses. Only closed bars are written, each file appears whole, and a file is only continued from its own source.
+    """
+    console = Console()
+
+    def notice(text: str) -> None:
+        console.print(f"[yellow]{escape(text)}[/yellow]", soft_wrap=True, highlight=False)
+
+    if source == "ccxt" and url != ALPACA_URL:
+        raise InputError(f"--url {url}: belongs to --source alpaca; with ccxt the exchange's own address is used")
+    origin: Source = AlpacaSource(url, notice=notice) if source == "alpaca" else CcxtSource(exchange, notice=notice)
+    two_years_ago = int(time.time()) // 86400 * 86400 - 730 * 86400
+    first = two_years_ago if start is None else parse_time("--start", start)
+    stop = None if end is None else parse_time("--end", end)
+    with _progress(console) as on_progress:
+        results = fetch(origin, data_dir, timeframe, split_list(tickers) or [], first, stop, on_progress=on_progress)
+    for result in results:
+        odd = f"; [yellow]{result.left_out} impossible bars left out[/yellow]" if result.left_out else ""
+        console.print(
+            f"{result.ticker}: {result.new:,} new, {result.total:,} bars from {stamp(result.first)} to "
+            f"{stamp(result.last)} UTC in {escape(str(result.path))}{odd}",
+            soft_wrap=True, highlight=False,
+        )
+    console.print(f"next: sweepd data check --data-dir {escape(str(data_dir))}", soft_wrap=True, highlight=False)
+
+
+@data_app.command()
+def demo(
+    data_dir: DataDir = Path("data/demo"),
+    timeframe: Annotated[str, typer.Option(help=f"One of {' '.join(SECONDS)}.")] = "1h",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed makes the same market, to the last digit.")] = 0,
+    assets: Annotated[int, typer.Option(min=1, max=50, help="How many assets.")] = 5,
+    bars: Annotated[int | None, typer.Option(min=1, help="How many bars. Default: its own usual length.")] = None,
+) -> None:
+    """Write the demo market: SYNTHETIC bars with regimes, fat tails, volatility clustering and something to learn.
+
+    For trying sweepd out without any download. What works on it says nothing about a real market. The files say that
+    they are synthetic, and are never mixed with real ones.
+    """
+    from envs.crypto.demo_market import make_demo_market
+
+    console = Console()
+    length = {} if bars is None else {"bars": bars}
+    market = make_demo_market(seed, assets=assets, timeframe=timeframe, **length)
+    _refuse_other_files(data_dir, {file_name(ticker, market.timeframe) for ticker in market.tickers})
+    write_bars(market, data_dir)
+    console.print(
+        f"[bold yellow]SYNTHETIC[/bold yellow] demo market: {len(market.tickers)} assets, {len(market):,} {timeframe} "
+        f"bars from {stamp(market.time[0])} to {stamp(market.time[-1])} UTC in {escape(str(data_dir))}",
+        soft_wrap=True, highlight=False,
+    )
+    console.print(f"fingerprint {market.fingerprint}", soft_wrap=True, highlight=False)
+
+
+def split_list(text: str | None) -> list[str] | None:
+    """The names of a comma-separated option; None stays None."""
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def parse_time(flag: str, text: str) -> int:
+    """Seconds since the epoch of "2023-01-01", "2023-01-01 05:00", …; naive is UTC. Raises InputError naming `flag`."""
+    try:
+        moment = pd.Timestamp(text)
+        if pd.isna(moment):  # "", "NaT", …
+            raise ValueError
+        moment = moment.tz_localize("UTC") if moment.tzinfo is None else moment.tz_convert("UTC")
+        return int(moment.timestamp())
+    except (ValueError, OverflowError):
+        raise InputError(f"{flag} {text!r}: not a date; write it like 2023-01-01 or 2023-01-01T05:00 (UTC)") from None
+
+
+def _print_report(report: FolderReport, console: Console) -> None:
+    title = f"{report.timeframe} bars, times in UTC"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("ticker", no_wrap=True)
+    for name in ("first", "last"):
+        table.add_column(name, min_width=10)  # on a narrow terminal the time goes below the day
+    for name in ("bars", "holes", "share", "no volume"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("sha256", no_wrap=True)
+    for row in report.tickers:
+        name = f"[red]✗ {row.ticker}[/red]" if row.problems else f"[green]✓ {row.ticker}[/green]"
+        if not row.bars:
+            table.add_row(name, *["–"] * 7)
+            continue
+        holes = ["–", "–"] if row.problems else [f"{row.holes:,}", f"{row.hole_share:.3%}"]
+        table.add_row(
+            name, stamp(row.first), stamp(row.last), f"{row.bars:,}", *holes, f"{row.zero_volume:,}",
+            row.fingerprint[:8],
+        )
+    console.print(table)
+    strays = {row.ticker: row.strays for row in report.tickers if row.strays}
+    if strays:
+        listed = ", ".join(f"{ticker} {count:,}" for ticker, count in strays.items())
+        console.print(f"note: open or close outside low … high in some bars: {listed}", soft_wrap=True)
+    bars = report.bars
+    if bars is None:
+        return
+    console.print(
+        f"together: {len(bars):,} bars × {len(bars.tickers)} tickers from {stamp(bars.time[0])} to "
+        f"{stamp(bars.time[-1])} UTC{', SYNTHETIC' if bars.synthetic else ''}",
+        soft_wrap=True, highlight=False,
+    )
+    if report.outages:
+        listed = ", ".join(f"{stamp(at)} ({count})" for at, count in report.outages[:8])
+        rest = f" and {len(report.outages) - 8} more" if len(report.outages) > 8 else ""
+        lost = sum(count for _, count in report.outages)
+        console.print(
+            f"outages of all tickers: {len(report.outages)}, {lost} bars in all: {listed}{rest}",
+            soft_wrap=True, highlight=False,
+        )
+    console.print(f"fingerprint: {bars.fingerprint}", soft_wrap=True, highlight=False)
+
+
+def _refuse_other_files(data_dir: Path, own: set[str]) -> None:
+    """The demo market may replace an older one of the same tickers, and nothing else. Raises InputError."""
+    if not data_dir.exists():
+        return
+    for files in find_files(data_dir).values():
+        for path in files.values():
+            if path.name not in own or not read_bars(path).synthetic:
+                raise InputError(
+                    f"--data-dir {data_dir}: {path.name} is there and not of this demo market; give an empty folder"
+                )
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[str, float], None]]:
+    """A bar with share and time left for each ticker on a terminal; now and then a line where there is none."""
+    if console.is_terminal:
+        columns = (TextColumn("{task.description:<12}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console) as bars:
+            tasks: dict[str, TaskID] = {}
+
+            def show(ticker: str, share: float) -> None:
+                if ticker not in tasks:
+                    tasks[ticker] = bars.add_task(ticker, total=1.0)
+                bars.update(tasks[ticker], completed=share)
+
+            yield show
+        return
+    last = time.monotonic()
+
+    def line(ticker: str, share: float) -> None:
+        nonlocal last
+        if share >= 1.0 or time.monotonic() - last > _PLAIN_LINE_EVERY:
+            last = time.monotonic()
+            console.print(f"{ticker}: {share:.0%}", highlight=False)
+
+    yield line

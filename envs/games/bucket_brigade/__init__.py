@@ -1,0 +1,1 @@
+"""Bucket Brigade: firefighters decide where to work and what to signal."""

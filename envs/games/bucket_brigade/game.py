@@ -1,0 +1,252 @@
+"""Bucket Brigade as a vectorized environment: agents around a ring of houses, one of which is on fire now and then.
+
+A row is a seat of a game. Alone, a member plays whole games, itself at every seat. Members that play `together` share
+their games: at every `draw` the seats of all their games are dealt out anew among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from envs.core.faults import ChoiceLatch
+from envs.core.streams import Streams, derive_seed
+from envs.core.vec_env import Step, VecEnv
+from envs.games.bucket_brigade.luck import LuckAhead
+from envs.games.bucket_brigade.observation import BucketObservation
+from envs.games.bucket_brigade.rules import BucketGames, blend_
+from envs.games.bucket_brigade.scenarios import BucketParams
+from envs.support.errors import InputError
+
+
+class BucketBrigade(VecEnv):
+    """`envs_per_member` rows per member, each a seat of a game; games follow each other.
+
+    Observation: see `envs.games.bucket_brigade.observation`. Action: (num_envs, 3) int64, a house, REST 0 or WORK 1, and a
+    signal 0 or 1. The reward is the agent's own for the night; divided by `BucketParams.reward_scale` where
+    observations are scaled.
+
+    rematches: whether `draw` puts other seats into the rows, `final_obs` included. Faults stay with the row, since they
+        are its member's.
+    """
+
+    env_name = "sweepd/BucketBrigade-v0"
+    if_discrete = True
+
+    def __init__(
+        self,
+        params: BucketParams | Sequence[BucketParams],
+        envs_per_member: int,
+        *,
+        together: int = 1,
+        scaled: bool = True,
+        device: torch.device | str = "cpu",
+        debug: bool = False,
+    ) -> None:
+        """Call `reset` before the first step.
+
+        params: one per member, or one for a single member; all with as many houses and agents. envs_per_member: a
+        multiple of the number of agents. together: so many consecutive members share their games. scaled: observations
+        and rewards made for learning rather than the game's own. debug: check for faults after every step.
+        """
+        every = [params] if isinstance(params, BucketParams) else list(params)
+        members = len(every)
+        if not every or envs_per_member < 1:
+            raise InputError(f"Bucket Brigade needs members and envs, and got {members} of {envs_per_member} envs")
+        houses, agents = every[0].num_houses, every[0].num_agents
+        if any((own.num_houses, own.num_agents) != (houses, agents) for own in every):
+            raise InputError("members of one batch of Bucket Brigade must have the same num_houses and num_agents")
+        if envs_per_member % agents:
+            raise InputError(
+                f"Bucket Brigade's envs per member are {envs_per_member}; they must be a multiple of {agents}"
+            )
+        if together < 1 or members % together:
+            raise InputError(f"{members} members of Bucket Brigade cannot play in groups of {together}")
+        self.device = torch.device(device)
+        self.debug, self.together, self.scaled, self.prescaled = debug, together, scaled, scaled
+        self.rematches = together > 1
+        self.num_members, self.envs_per_member = members, envs_per_member
+        self.num_envs = rows = members * envs_per_member
+        self.num_houses, self.num_agents = houses, agents
+        self.num_games, self.games_per_member = rows // agents, envs_per_member // agents
+        self.action_dims = (houses, 2, 2)
+        self.action_dim = sum(self.action_dims)
+
+        self.games = BucketGames(houses, agents, self.num_games, self.device)
+        self.seen = BucketObservation(houses, agents, self.num_games, scaled=scaled, device=self.device)
+        self.state_dim = self.seen.size
+        self._final_houses, self._final_acts = self.games.houses.clone(), self.games.acts.clone()
+        self._scale = torch.ones(self.num_games, dtype=torch.float64, device=self.device)
+
+        # A seat's number is game * agents + agent. Which seat every row has, and the other way round.
+        self._seat_of = torch.arange(rows, device=self.device)
+        self._row_of = self._seat_of.clone()
+        self._game_of, self._agent_of = self._seat_of // agents, self._seat_of % agents
+        self._dealers = Streams(members // together)
+
+        self._luck = LuckAhead(every, self.games_per_member, self.device)
+        self._started = False
+        self._params = every
+        self._faults = ChoiceLatch(rows, envs_per_member, self.action_dims, self.device)
+        for member, own in enumerate(every):
+            self.configure_member(member, own)
+
+    def configure_member(self, member: int, params: BucketParams) -> None:
+        """Give a slot to another member; follow it with `reset_member` or `set_member`."""
+        if (params.num_houses, params.num_agents) != (self.num_houses, self.num_agents):
+            raise InputError("members of one batch of Bucket Brigade must have the same num_houses and num_agents")
+        games = self._share(member)
+        self._params[member] = params
+        self.games.configure(games, params)
+        self.seen.configure(games, params)
+        self._luck.configure(member, params)
+        self._scale[games] = params.reward_scale if self.scaled else 1.0
+        self.reward_unit = self._scale[self._game_of]
+        self.bootstrap_interval = min(own.shortest_game for own in self._params)
+        self.max_step = max(own.max_nights for own in self._params)
+
+    def member_params(self, member: int) -> BucketParams:
+        """The parameters that a slot was configured with."""
+        return self._params[member]
+
+    def seeded(self, member: int) -> bool:
+        """See `VecEnv.seeded`."""
+        return self._luck.seeded(member)
+
+    def reset_member(self, member: int, seed: int | None = None) -> None:
+        """Start that member's games anew, its stream too where a seed is given; the others go on undisturbed.
+
+        Members that play together are to be reset together: each brings its share of the games, and the first one's
+        seed the dealing.
+        """
+        group, place = divmod(member, self.together)
+        if seed is not None and place == 0 and self.rematches:
+            self._dealers.seed(group, derive_seed("deal", seed))
+        self.games.begin(self._share(member), self._luck.restart(member, seed))
+        rows = self._rows(member)
+        self._deal(rows, torch.arange(rows.start, rows.stop, device=self.device))
+        self._faults.clear(rows)
+        self._started = True
+
+    def draw(self, horizon: int) -> None:
+        """See `VecEnv.draw`. Members that play together also get new seats."""
+        if self.rematches:
+            self._rematch()
+        self._luck.draw(horizon)
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        """See `VecEnv.step`."""
+        if action.shape != (self.num_envs, 3):  # torch would broadcast it, or complain in its own words
+            raise ValueError(f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, 3)}")
+        if not self._started:
+            raise RuntimeError("step was called before reset")
+        noted = self._faults.note(action)
+        luck, starts = self._luck.next()
+        night = self.games.play(self._acts(noted), luck)
+
+        done = night.terminated | night.truncated
+        blend_(self._final_houses, self.games.houses, done)
+        blend_(self._final_acts, self.games.acts, done)
+        self.games.begin_where(done, starts)
+        reward = night.rewards.div_(self._scale).t().float().reshape(-1)
+        if self.rematches:
+            reward = reward[self._seat_of]
+        terminated = night.terminated.index_select(0, self._game_of)
+        truncated = night.truncated.index_select(0, self._game_of)
+        obs = self.observe(out)
+        if self.debug:
+            self.check()
+        return Step(obs, reward, terminated, truncated)
+
+    def observe(self, out: Tensor | None = None) -> Tensor:
+        """(num_envs, state_dim) float32: what every row sees now. Changes nothing."""
+        return self._show(self.games.houses, self.games.acts, out)
+
+    def final_obs(self) -> Tensor:
+        """See `VecEnv.final_obs`. After a rematch a row has what the seat saw."""
+        return self._show(self._final_houses, self._final_acts, None)
+
+    def ended(self) -> tuple[Tensor, Tensor]:
+        """Houses (H, E) and acts (N, 3, E) of the game that ended last in each place."""
+        return self._final_houses, self._final_acts
+
+    def faults(self) -> Tensor:
+        """See `VecEnv.faults`."""
+        return self._faults.latched()
+
+    def check(self) -> None:
+        """See `VecEnv.check`."""
+        self._faults.check()
+
+    def get_member(self, member: int) -> dict[str, Tensor]:
+        """See `VecEnv.get_member`: its games (its share of those it plays with others), with the seats of its rows."""
+        games, rows = self._share(member), self._rows(member)
+        group, place = divmod(member, self.together)
+        own = {name: tensor[..., games] for name, tensor in self._state().items()}
+        own |= {"seats": self._seat_of[rows] - self._rows(member - place).start, "dealer": self._dealers.state(group)}
+        own |= self._luck.state(member)
+        own |= self._faults.state(rows)
+        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in own.items()}
+
+    def set_member(self, member: int, state: dict[str, Tensor]) -> None:
+        """See `VecEnv.set_member`. The slot must be configured with the member's parameters; members that play together
+        go on exactly once all of them are put back, in the same order, in any group.
+        """
+        games, rows = self._share(member), self._rows(member)
+        group, place = divmod(member, self.together)
+        for name, tensor in self._state().items():
+            tensor[..., games] = state[name].to(self.device)
+        self._deal(rows, state["seats"].to(self.device) + self._rows(member - place).start)
+        self._dealers.set_state(group, state["dealer"])
+        self._luck.set_state(member, state)
+        self._faults.set_state(rows, state)
+        self._started = True
+
+    def _rows(self, member: int) -> slice:
+        return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
+
+    def _share(self, member: int) -> slice:
+        return slice(member * self.games_per_member, (member + 1) * self.games_per_member)
+
+    def _state(self) -> dict[str, Tensor]:
+        """What moves with time, games last."""
+        games = self.games
+        return {
+            "houses": games.houses, "acts": games.acts, "progress": games.progress, "night": games.night,
+            "final_houses": self._final_houses, "final_acts": self._final_acts,
+        }  # fmt: skip
+
+    # ---- rows and seats ------------------------------------------------------------------------------------------
+
+    def _acts(self, noted: Tensor) -> Tensor:
+        """(N, 3, E) uint8, legal, of the rows' (num_envs, 3) actions."""
+        if self.rematches:
+            noted = noted[self._row_of]
+        acts = noted.view(self.num_games, -1).t().clone(memory_format=torch.contiguous_format)
+        acts = acts.view(self.num_agents, 3, self.num_games)
+        for choice, options in enumerate(self.action_dims):
+            acts[:, choice].clamp_max_(options - 1)
+        return acts
+
+    def _show(self, houses: Tensor, acts: Tensor, out: Tensor | None) -> Tensor:
+        obs = torch.empty(self.num_envs, self.state_dim, device=self.device) if out is None else out
+        self.seen.show(houses, acts, obs, self._game_of, self._agent_of if self.rematches else None)
+        return obs
+
+    def _rematch(self) -> None:
+        """Deal the seats of every group's games out among its members, as many to each as before."""
+        rows = self.together * self.envs_per_member
+        seats = self._dealers.permutations(1, rows)[:, 0]
+        for group in range(self.num_members // self.together):
+            if self._dealers.seeded(group):  # nobody plays in the others
+                first = group * rows
+                self._deal(slice(first, first + rows), seats[group].to(self.device) + first)
+
+    def _deal(self, rows: slice, seats: Tensor) -> None:
+        """Give these rows these seats."""
+        self._seat_of[rows] = seats
+        self._game_of[rows], self._agent_of[rows] = seats // self.num_agents, seats % self.num_agents
+        self.reward_unit = self._scale[self._game_of]
+        self._row_of[seats] = torch.arange(rows.start, rows.stop, device=self.device)

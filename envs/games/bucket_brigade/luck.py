@@ -1,0 +1,173 @@
+"""Bucket Brigade's chance: what happens by itself in the nights to come, drawn ahead for every member from its own
+stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs.core.streams import Streams
+from envs.games.bucket_brigade.rules import Luck, luck_of
+from envs.games.bucket_brigade.scenarios import BucketParams
+
+_AHEAD = 64  # nights for which a member's luck is drawn where nobody called `draw`
+_CACHED = 2**16  # numbers that are drawn and looked at before the next ones: so many stay in a processor's cache
+
+
+class LuckAhead:
+    """The luck of nights to come in the games of all members, member by member, and the starts of games that begin.
+
+    Buffers hold nights first and games last; the next night is at `_at`.
+    """
+
+    def __init__(self, params: Sequence[BucketParams], games_per_member: int, device: torch.device) -> None:
+        self._params = list(params)
+        self._per_member, self._device = games_per_member, device
+        self._houses, self._games = params[0].num_houses, len(params) * games_per_member
+        self._streams = Streams(len(params))
+        self._needed = self._new(torch.uint8)
+        self._ignites, self._starts = self._new(torch.bool), self._new(torch.bool)
+        self._spreads: Tensor | None = None  # where anybody's fires last
+        self._at = self._until = 0  # nights until somebody's luck is used up
+        self._drawn = np.zeros(len(params), dtype=np.int64)  # nights that each member drew, from the first place on
+
+    def configure(self, member: int, params: BucketParams) -> None:
+        """Draw by these rules from now on; follow it with `restart` or `set_state`."""
+        self._compact()
+        self._params[member] = params
+        self._drawn[member] = 0
+        if not any(own.continuous for own in self._params):
+            self._spreads = None
+        elif self._spreads is None:
+            self._spreads = self._new(torch.bool, 2, nights=len(self._needed))
+
+    def seeded(self, member: int) -> bool:
+        """Whether the member has a stream."""
+        return self._streams.seeded(member)
+
+    def restart(self, member: int, seed: int | None) -> Tensor:
+        """Forget what was drawn for that member and start its stream anew where a seed is given.
+
+        Returns (H, games_per_member) bool, houses that burn when its games begin.
+        """
+        if seed is not None:
+            self._streams.seed(member, seed)
+        self._compact()
+        self._drawn[member] = 0
+        return self._new_starts(member, 1)[0]
+
+    def draw(self, nights: int) -> None:
+        """Draw every member's next nights anew."""
+        self._compact()
+        for member in range(len(self._params)):
+            self._draw(member, nights)
+
+    def next(self) -> tuple[Luck, Tensor]:
+        """The next night's luck, and (H, E) bool the houses that burn where games begin after it."""
+        if not self._until:
+            self._prepare()
+        at = self._at
+        self._at += 1
+        self._until -= 1
+        spreads = None if self._spreads is None else self._spreads[at]
+        return Luck(self._needed[at], self._ignites[at], spreads), self._starts[at]
+
+    def state(self, member: int) -> dict[str, Tensor]:
+        """What that member has drawn, and its stream, as a flat dict of tensors."""
+        self._compact()
+        drawn, games = int(self._drawn[member]), self._share(member)
+        own = {name: tensor[:drawn, ..., games] for name, tensor in self._buffers(member).items()}
+        return {**own, "drawn": torch.tensor(drawn), "stream": self._streams.state(member)}
+
+    def set_state(self, member: int, state: dict[str, Tensor]) -> None:
+        """Put back what `state` returned."""
+        self._compact()
+        drawn, games = int(state["drawn"]), self._share(member)
+        self._make_room(drawn)
+        for name, tensor in self._buffers(member).items():
+            tensor[:drawn, ..., games] = state[name].to(self._device)
+        self._drawn[member] = drawn
+        self._streams.set_state(member, state["stream"])
+
+    def _share(self, member: int) -> slice:
+        return slice(member * self._per_member, (member + 1) * self._per_member)
+
+    def _new(self, dtype: torch.dtype, *sides: int, nights: int = 0) -> Tensor:
+        return torch.zeros(nights, self._houses, *sides, self._games, dtype=dtype, device=self._device)
+
+    def _buffers(self, member: int) -> dict[str, Tensor]:
+        buffers = {"needed": self._needed, "ignites": self._ignites, "starts": self._starts}
+        if self._params[member].continuous and self._spreads is not None:
+            buffers["spreads"] = self._spreads
+        return buffers
+
+    def _make_room(self, nights: int) -> None:
+        missing = nights - len(self._needed)
+        if missing > 0:
+            for name in ("_needed", "_ignites", "_starts", "_spreads"):
+                buffer = getattr(self, name)
+                if buffer is not None:
+                    setattr(self, name, torch.cat([buffer, buffer.new_zeros(missing, *buffer.shape[1:])]))
+
+    def _compact(self) -> None:
+        """Move what is left to the first places."""
+        if self._at:
+            left = int(self._drawn.max()) - self._at
+            for buffer in (self._needed, self._ignites, self._starts, self._spreads):
+                if buffer is not None and left > 0:
+                    buffer[:left] = buffer[self._at : self._at + left].clone()
+            self._drawn = np.maximum(self._drawn - self._at, 0)
+        self._at = self._until = 0
+
+    def _prepare(self) -> None:
+        self._compact()
+        for member in np.flatnonzero(self._drawn == 0):
+            self._draw(int(member), _AHEAD)
+        self._until = int(self._drawn.min())
+
+    def _draw(self, member: int, nights: int) -> None:
+        self._make_room(nights)
+        params, games = self._params[member], self._share(member)
+        together = max(1, _CACHED // (self._houses * self._per_member))
+        for first in range(0, nights, together):
+            some = slice(first, min(first + together, nights))
+            uniform = self._uniform(member, some.stop - first, self._houses, self._per_member)
+            luck = self._luck_of(params, uniform)
+            self._needed[some, :, games], self._ignites[some, :, games] = luck.needed, luck.ignites
+            if self._spreads is not None:
+                self._spreads[some, ..., games] = False if luck.spreads is None else luck.spreads
+        # A row's games end at least `shortest_game` nights apart, so in that many nights it begins one game at most.
+        rounds = -(-nights // params.shortest_game)
+        starts = self._new_starts(member, rounds)
+        for first in range(0, nights, params.shortest_game):
+            last = min(first + params.shortest_game, nights)
+            self._starts[first:last, :, games] = starts[first // params.shortest_game]
+        self._drawn[member] = nights
+        self._until = 0
+
+    def _new_starts(self, member: int, rounds: int) -> Tensor:
+        uniform = self._uniform(member, rounds, self._houses, self._per_member)
+        return uniform < self._params[member].prob_house_catches_fire
+
+    def _uniform(self, member: int, *shape: int) -> Tensor:
+        return self._streams.member_uniform(member, *shape, dtype=torch.float32).to(self._device)
+
+    def _luck_of(self, params: BucketParams, uniform: Tensor) -> Luck:
+        """By one number per house and night, (nights, H, games): chance is what takes longest."""
+        rest = _rest(uniform, params.prob_house_catches_fire)
+        if not params.continuous:
+            return luck_of(params, uniform, rest, None)
+        return luck_of(params, uniform, None, torch.stack([rest, _rest(rest, params.prob_fire_spreads_to_neighbor)], 2))
+
+
+def _rest(uniform: Tensor, chance: float) -> Tensor:
+    """Uniform numbers in [0, 1) again, that don't say whether `uniform` is below `chance`: how far each is from one end
+    of its part to the other.
+    """
+    below = uniform < chance
+    rest = torch.where(below, uniform * (1.0 / (chance or 1.0)), (uniform - chance) * (1.0 / ((1.0 - chance) or 1.0)))
+    return rest.clamp_max_(1.0 - 2.0**-24)  # which rounding may pass

@@ -1,0 +1,281 @@
+"""The rules of Bucket Brigade, for E games of N agents around a ring of H houses at once: one night, given what the
+agents do and what chance decides.
+
+Tensors have the games last: houses (H, E), agents (N, E). What counts things is kept in bytes, rewards are float64.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from envs.games.bucket_brigade.scenarios import BucketParams
+
+SAFE, BURNING, RUINED = 0, 1, 2
+REST, WORK = 0, 1
+HOUSE, MODE, SIGNAL = 0, 1, 2  # what an action consists of
+NEVER = 255  # more workers than there can be
+
+
+class Luck(NamedTuple):
+    """What chance decides about one night (or, with leading dimensions, several).
+
+    needed: (…, H, E) uint8, so many workers put out a fire there; `NEVER` where that is no matter of chance.
+    ignites: (…, H, E) bool, a safe house begins to burn by itself.
+    spreads: (…, H, 2, E) bool, a burning house sets its left and its right neighbour on fire where that is safe; None
+        where all fires burn out within the night.
+    """
+
+    needed: Tensor
+    ignites: Tensor
+    spreads: Tensor | None
+
+
+class Night(NamedTuple):
+    """rewards: (N, E) float64; terminated, truncated: (E,) bool."""
+
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+
+
+def workers_needed(params: BucketParams, uniform: Tensor) -> Tensor:
+    """`Luck.needed` by a uniform number in [0, 1) per house: k workers succeed where it is below
+    1 - (1 - prob_solo_agent_extinguishes_fire)^k.
+    """
+    needed = torch.ones_like(uniform, dtype=torch.uint8)
+    for workers in range(1, params.num_agents + 1):
+        failed = uniform >= 1.0 - (1.0 - params.prob_solo_agent_extinguishes_fire) ** workers
+        needed += failed.view(torch.uint8)
+    return needed
+
+
+def luck_of(params: BucketParams, ignite: Tensor, extinguish: Tensor | None, spread: Tensor | None) -> Luck:
+    """What uniform numbers in [0, 1) mean under one game's rules: an event happens where its number is below its
+    probability.
+
+    ignite: (…, H, E); extinguish: (…, H, E), in bernoulli mode; spread: (…, H, 2, E), to the left and to the right, in
+    continuous mode.
+    """
+    ignites = ignite < params.prob_house_catches_fire
+    if params.continuous:
+        assert spread is not None
+        never = torch.full_like(ignites, NEVER, dtype=torch.uint8)
+        return Luck(never, ignites, spread < params.prob_fire_spreads_to_neighbor)
+    assert extinguish is not None
+    return Luck(workers_needed(params, extinguish), ignites, None)
+
+
+class BucketGames:
+    """The present state of E games, and the numbers of their rules.
+
+    houses: (H, E) uint8, `SAFE`, `BURNING` or `RUINED`. acts: (N, 3, E) uint8, every agent's last house, mode and
+    signal, 0 before its first. progress: (H, E) float32, how far a fire is put out (continuous mode). night: (E,)
+    int32, nights played.
+    """
+
+    def __init__(self, num_houses: int, num_agents: int, games: int, device: torch.device) -> None:
+        self.num_houses, self.num_agents, self.games, self.device = num_houses, num_agents, games, device
+        rounds = -(-num_houses // num_agents)
+
+        def new(*size: int, dtype: torch.dtype = torch.float64) -> Tensor:
+            return torch.zeros(*size, games, dtype=dtype, device=device)
+
+        self.houses = new(num_houses, dtype=torch.uint8)
+        self.acts = new(num_agents, 3, dtype=torch.uint8)
+        self.progress = new(num_houses, dtype=torch.float32)
+        self.night = new(dtype=torch.int32)
+
+        self._team, self._loss, self._rest, self._work = new(), new(), new(), new()
+        # What an agent gets more for an own house than for another's, and what for any.
+        self._own_saved, self._any_saved = new(num_agents), new(num_agents)
+        self._own_ruined, self._any_ruined = new(num_agents), new(num_agents)
+        self._home = new(num_agents, dtype=torch.int16)
+        self._reach = new(dtype=torch.int16)  # how far from home an agent gets
+        self._distance_cost = new()
+        self._progress_coef, self._extinguish_bonus, self._presence_bonus = new(), new(), new()
+        self._welfare, self._welfare_gamma = new(), new()
+        self._suppression = new()
+        self._min_nights, self._max_nights = new(dtype=torch.int32), new(dtype=torch.int32)
+        self._burns_out, self._lasts = new(dtype=torch.bool), new(dtype=torch.bool)
+        self._quiet_ends, self._start_counts = new(dtype=torch.bool), new(dtype=torch.bool)
+        self._rules: dict[int, BucketParams] = {}  # by first game, to know which phases anybody needs
+        self._positional = self._continuous = self._shaped = False
+
+        # House h is owned by agent h mod N: rows of N houses, the last one padded with houses that are never touched.
+        self._tally = new(2, rounds, num_agents, dtype=torch.uint8)
+        self._saved, self._ruined = self._tally.view(2, rounds * num_agents, games)[:, :num_houses]
+        numbers = torch.arange(num_houses, dtype=torch.uint8, device=device)
+        self._numbers = numbers.view(-1, 1).repeat(1, games)
+        # Bytes are compared with bytes in a row ten times as fast as with a number.
+        self._states = torch.arange(3, dtype=torch.uint8, device=device).view(-1, 1).repeat(1, games)
+
+    def configure(self, games: slice, params: BucketParams) -> None:
+        """Set the rules of some games."""
+        p = params
+
+        def per_agent(name: str) -> Tensor:
+            return torch.tensor(p.per_agent(name), dtype=torch.float64, device=self.device).unsqueeze(1)
+
+        for tensor, value in (
+            (self._team, p.team_reward_house_survives), (self._loss, p.team_penalty_house_burns),
+            (self._rest, p.reward_rest), (self._work, -p.cost_to_work_one_night - p.reward_rest),
+            (self._reach, 1 if p.action_validity_mode == "adjacent_only" else p.num_houses),
+            (self._distance_cost, p.distance_cost_alpha), (self._progress_coef, p.progress_shaping_coef),
+            (self._extinguish_bonus, p.action_shaping_alpha), (self._presence_bonus, p.action_shaping_beta),
+            (self._welfare, p.welfare_weight), (self._welfare_gamma, p.team_welfare_gamma),
+            (self._suppression, p.suppression_per_worker if p.continuous else 0.0),
+            (self._min_nights, p.min_nights), (self._max_nights, p.max_nights),
+            (self._burns_out, not p.continuous), (self._lasts, p.continuous),
+            (self._quiet_ends, p.semantics == "default"), (self._start_counts, p.semantics == "persistent"),
+        ):  # fmt: skip
+            tensor[games] = value
+        own, other = per_agent("reward_own_house_survives"), per_agent("reward_other_house_survives")
+        self._own_saved[:, games], self._any_saved[:, games] = own - other, other
+        own, other = per_agent("penalty_own_house_burns"), per_agent("penalty_other_house_burns")
+        self._own_ruined[:, games], self._any_ruined[:, games] = other - own, -other
+        self._home[:, games] = torch.tensor(p.homes, dtype=torch.int16, device=self.device).unsqueeze(1)
+
+        self._rules[games.start] = p
+        every = self._rules.values()
+        self._continuous = any(one.continuous for one in every)
+        self._positional = any(one.action_validity_mode == "adjacent_only" or one.distance_cost_alpha for one in every)
+        self._shaped = any(
+            one.progress_shaping_coef or one.action_shaping_alpha or one.action_shaping_beta or one.welfare_weight
+            for one in every
+        )
+
+    @property
+    def continuous(self) -> bool:
+        """Whether any game is in continuous mode, and so needs `Luck.spreads`."""
+        return self._continuous
+
+    def begin(self, games: slice, burning: Tensor) -> None:
+        """New games in place of some. burning: (H, games) bool."""
+        self.houses[:, games] = burning.to(torch.uint8)
+        self.acts[..., games] = 0
+        self.progress[:, games] = 0.0
+        self.night[games] = 0
+
+    def begin_where(self, ended: Tensor, burning: Tensor) -> None:
+        """New games in place of those that ended. ended: (E,) bool; burning: (H, E) bool."""
+        blend_(self.houses, burning.view(torch.uint8), ended)
+        going = ended.logical_not()
+        self.acts.mul_(going)
+        self.night.mul_(going)
+        if self._continuous:
+            self.progress.mul_(going)
+
+    def play(self, acts: Tensor, luck: Luck) -> Night:
+        """One night of every game.
+
+        acts: (N, 3, E) uint8, legal: every agent's house, mode and signal.
+        """
+        self.acts.copy_(acts)
+        house, mode = self.acts[:, HOUSE], self.acts[:, MODE]
+        distance = self._hold_back(house) if self._positional else None
+        # Workers at each house. Who rests is, for counting, at house 255.
+        at_work = torch.bitwise_or(house, mode - 1)
+        workers = (at_work.unsqueeze(1) == self._numbers).sum(0, dtype=torch.uint8)
+
+        safe, burning, ruined = (self.houses == state for state in self._states)
+        # What was burning when the night began. In a game's first night the rules take all houses to have been safe.
+        was_burning = burning & ((self.night > 0) | self._start_counts)
+        ruined_before = ruined.sum(0, dtype=torch.uint8) if self._shaped else None
+
+        put_out = burning & (workers >= luck.needed)
+        if self._continuous:
+            put_out |= self._suppress(workers, burning)
+        safe |= put_out
+        burning ^= put_out
+        ruined |= burning & self._burns_out
+        burning &= self._lasts
+        if luck.spreads is not None:
+            self._spread(safe, burning, luck.spreads)
+        ignited = safe & luck.ignites
+        burning |= ignited
+        safe ^= ignited
+        torch.add(burning.view(torch.uint8), ruined.view(torch.uint8), alpha=RUINED, out=self.houses)
+
+        saved = torch.bitwise_and(safe, was_burning).view(torch.uint8)
+        safe_now, ruined_now = safe.sum(0, dtype=torch.uint8), ruined.sum(0, dtype=torch.uint8)
+        quiet = safe_now + ruined_now == self.num_houses
+        alike = (safe_now == self.num_houses) | (ruined_now == self.num_houses)
+        terminated = (self.night >= self._min_nights) & quiet & (self._quiet_ends | alike)
+        self.night += 1
+        truncated = (self.night >= self._max_nights) & ~terminated
+
+        rewards = self._rewards(mode, saved, ruined, safe_now, ruined_now)
+        if distance is not None:
+            rewards.sub_(distance.mul_(mode).double().mul_(self._distance_cost))
+        if ruined_before is not None:
+            burning_before = was_burning.sum(0, dtype=torch.uint8)
+            before = (self.num_houses - burning_before - ruined_before, burning_before, ruined_before)
+            now = (safe_now, self.num_houses - safe_now - ruined_now, ruined_now)
+            rewards.add_(self._shaping(before, now, terminated))
+            rewards.add_(self._bonuses(house, mode, workers, saved, safe & ~was_burning))
+        return Night(rewards, terminated, truncated)
+
+    def _hold_back(self, house: Tensor) -> Tensor:
+        """Send home who went farther than allowed. Returns how far from home each one is, (N, E) int16."""
+        distance = house.to(torch.int16).sub_(self._home).abs_()
+        distance = torch.minimum(distance, self.num_houses - distance)
+        too_far = distance > self._reach
+        blend_(house, self._home.to(torch.uint8), too_far)
+        return distance.masked_fill_(too_far, 0)
+
+    def _suppress(self, workers: Tensor, burning: Tensor) -> Tensor:
+        """Put fires out bit by bit. Returns which are out, (H, E) bool."""
+        # In float32, as the original counts: three times a third is then a whole.
+        self.progress.add_(workers.double().mul_(self._suppression).float().mul_(burning))
+        out = self.progress >= 1.0
+        self.progress.masked_fill_(out, 0.0)
+        return out
+
+    def _spread(self, safe: Tensor, burning: Tensor, spreads: Tensor) -> None:
+        """House after house, in place: one that is lit before its turn spreads in it."""
+        for house in range(self.num_houses):
+            for side, neighbour in enumerate((house - 1, (house + 1) % self.num_houses)):
+                lit = spreads[house, side] & burning[house]
+                lit &= safe[neighbour]
+                burning[neighbour] |= lit
+                safe[neighbour] ^= lit
+
+    def _rewards(self, mode: Tensor, saved: Tensor, ruined: Tensor, safe_now: Tensor, ruined_now: Tensor) -> Tensor:
+        """(N, E): of the team, for work or rest, and for houses saved and ruined."""
+        self._saved.copy_(saved)
+        self._ruined.copy_(ruined)
+        own_saved, own_ruined = self._tally.sum(1, dtype=torch.uint8).double()
+        safe_count, ruined_count = safe_now.double(), ruined_now.double()
+        team = self._team * (safe_count / self.num_houses) - self._loss * (ruined_count / self.num_houses)
+        rewards = (team + self._rest) + mode * self._work
+        rewards.addcmul_(own_saved, self._own_saved)
+        rewards.addcmul_(saved.sum(0, dtype=torch.uint8).double(), self._any_saved)
+        rewards.addcmul_(own_ruined, self._own_ruined)
+        return rewards.addcmul_(ruined_count, self._any_ruined)
+
+    def _shaping(
+        self, before: tuple[Tensor, Tensor, Tensor], now: tuple[Tensor, Tensor, Tensor], terminated: Tensor
+    ) -> Tensor:
+        """(E,), for all agents of a game alike. before, now: safe, burning and ruined houses."""
+        gained = now[0].double() - before[0].double()
+        potential = self._potential(now).mul_(terminated.logical_not())
+        welfare = self._welfare * (self._welfare_gamma * potential - self._potential(before))
+        return self._progress_coef * gained + welfare
+
+    def _potential(self, counts: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        safe, burning, ruined = (count.double() / self.num_houses for count in counts)
+        return self._team * safe - self._loss * ruined - 0.5 * self._loss * burning
+
+    def _bonuses(self, house: Tensor, mode: Tensor, workers: Tensor, saved: Tensor, kept: Tensor) -> Tensor:
+        """(N, E): for workers at houses that they saved, shared among them, or that were safe and are."""
+        bonus = self._extinguish_bonus * saved / workers.clamp_min(1) + self._presence_bonus * kept
+        return bonus.gather(0, house.to(torch.int64)).mul_(mode)
+
+
+def blend_(into: Tensor, other: Tensor, where: Tensor) -> None:
+    """Copy bytes of `other` into `into` where `where` (bool) is true, in place; faster than `torch.where` on bytes."""
+    mask = where.view(torch.uint8).neg()
+    into.bitwise_xor_(torch.bitwise_xor(into, other).bitwise_and_(mask))

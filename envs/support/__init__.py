@@ -1,0 +1,1 @@
+"""Errors, files, logs, names and terminals, for all packages."""

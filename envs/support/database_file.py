@@ -1,0 +1,121 @@
+"""Where a SQLite database may lie, and how several processes may make it at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from envs.support.errors import InputError
+
+BUSY_TIMEOUT, READER_TIMEOUT = 60.0, 5.0  # seconds to wait for another program's lock
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "fuse.sshfs",
+        "fuse.glusterfs", "fuse.ceph-fuse", "fuse.s3fs", "fuse.rclone", "ncpfs", "davfs", "fuse.davfs",
+    }
+)  # fmt: skip
+
+
+def file_system_of(path: Path, mounts: str | None = None) -> str:
+    """Type of the file system that holds `path` (its nearest existing parent), or "" where it cannot be told.
+
+    mounts: text of /proc/self/mounts, for tests.
+    """
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+    resolved = path.resolve()
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) >= 3:
+            point = fields[1].replace("\\040", " ")
+            if resolved.is_relative_to(point) and len(point) >= len(best):
+                best, kind = point, fields[2]
+    return kind
+
+
+def check_sqlite_place(path: Path, what: str) -> None:
+    """Raises InputError where no SQLite file can be written at `path`: on a network file system, where SQLite loses
+    data, and where the file, or else the folder that would hold it, is write-protected. Creates nothing.
+
+    what: the flag or words that go before the path in messages.
+    """
+    kind = file_system_of(path)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise InputError(
+            f"{what} {path} is on a network file system ({kind}), where SQLite loses data; "
+            "put it on a local disk or use PostgreSQL"
+        )
+    nearest = next(place for place in (path, *path.absolute().parents) if os.path.exists(place))
+    if not os.access(nearest, os.W_OK):
+        raise _unusable(what, path, PermissionError(f"{nearest} is write-protected"))
+    if nearest != path and not nearest.is_dir():
+        raise _unusable(what, path, NotADirectoryError(f"{nearest} is not a folder"))
+
+
+@contextmanager
+def preparing_sqlite(path: Path, what: str, busy_timeout: float = BUSY_TIMEOUT) -> Iterator[None]:
+    """Make the file where it is missing, in WAL mode; until the block ends, no other process prepares it.
+
+    Going over to WAL mode and making tables both race otherwise. what: the flag or words that go before the path in
+    messages. Raises InputError on a network file system, where SQLite loses data, and where the file cannot be used.
+    """
+    check_sqlite_place(path, what)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(path.name + ".lock").open("w")
+    except OSError as error:
+        raise _unusable(what, path, error) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _use_wal(path, what, busy_timeout)
+        yield
+
+
+def connect_read_only(path: Path, busy_timeout: float = READER_TIMEOUT) -> sqlite3.Connection:
+    """A connection that reads the file, and neither creates nor changes anything in its folder.
+
+    A file in WAL mode is read while another program writes; in another mode, the lock of a writer is waited for. Raises
+    sqlite3.Error where the file cannot be read.
+    """
+    address = f"file:{quote(str(path))}?mode=ro"
+    connection = sqlite3.connect(address, timeout=busy_timeout, uri=True, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.OperationalError:
+        connection.close()
+        # To read in WAL mode, SQLite needs the files -wal and -shm, which it cannot create in a write-protected folder.
+        # Where they are missing, no program has the database open, so that it can be read as a file that never changes.
+        if path.with_name(path.name + "-wal").exists() or not path.is_file() or os.access(path.parent, os.W_OK):
+            raise
+        connection = sqlite3.connect(f"{address}&immutable=1", uri=True, check_same_thread=False)
+    return connection
+
+
+def _use_wal(path: Path, what: str, busy_timeout: float) -> None:
+    """Put the file in WAL mode (which it remembers), and see that it can be written to."""
+    try:
+        connection = sqlite3.connect(path, timeout=busy_timeout)
+        try:
+            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            connection.execute("BEGIN IMMEDIATE")
+            connection.rollback()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise _unusable(what, path, error) from None
+    if mode != "wal":
+        raise InputError(f"{what} {path}: its file system does not support SQLite's WAL mode; put it on a local disk")
+
+
+def _unusable(what: str, path: Path, error: BaseException) -> InputError:
+    reason = str(error).strip().splitlines()[0]
+    return InputError(f"{what} {path} cannot be used ({reason}); name a SQLite file in a folder that you can write to")

@@ -1,0 +1,139 @@
+"""`sweepd doctor`: what this machine offers, one line each, ok or what to do."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from agents.algorithms.identity import processor_kind, prove
+from envs.core.sizing import available_memory, cpu_count
+from envs.support.database_url import hide_password
+from envs.support.errors import InputError, TryAgainLater
+from envs.support.invocation import install_extra
+from envs.support.mkl import MODE, VARIABLE
+from optimize.study.storage import open_storage
+
+GIB = 2**30
+VERSIONS = ("optuna", "elegantrl", "numpy", "pandas", "sqlalchemy", "TA-Lib", "gymnasium", "safetensors")
+# Packages of extras: (the one to look for, its extra, what needs it).
+EXTRAS = (
+    ("optuna-dashboard", "dashboard", "sweepd dashboard in a browser"),
+    ("ccxt", "ccxt", "bars from exchanges"),
+    ("alpaca-py", "alpaca", "trading on Alpaca's paper account"),
+    ("psycopg", "postgres", "PostgreSQL"),
+    ("prometheus-client", "metrics", "--metrics-port"),
+    ("apprise", "notify", "SWEEPD_NOTIFY"),
+    ("imageio-ffmpeg", "video", "MP4 of games"),
+    ("pygame-ce", "classic-control", "pictures of Gymnasium's small environments"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line. ok: nothing to do. advice: what to do where it is not ok; "" where it is."""
+
+    ok: bool
+    subject: str
+    found: str
+    advice: str = ""
+
+
+def examine(storage: str, folder: Path) -> Iterator[Finding]:
+    """Look at everything. storage: a database URL. folder: where runs are written."""
+    yield Finding(sys.version_info >= (3, 11), "python", platform.python_version(), "use Python 3.11 or newer")
+    yield from _torch()
+    cores = cpu_count()
+    yield Finding(True, "cores", f"{cores} usable, {torch.get_num_threads()} torch threads")
+    yield from _identity()
+    memory = available_memory("cpu") / GIB
+    yield Finding(memory > 2, "memory", f"{memory:.1f} GiB available", "close something, or expect smaller batches")
+    place = next(p for p in (folder.resolve(), *folder.resolve().parents) if p.exists())
+    free = shutil.disk_usage(place).free / GIB
+    yield Finding(free > 2, "disk", f"{free:.0f} GiB free at {place}", "free some space, or choose another --runs-dir")
+    yield Finding(
+        os.access(place, os.W_OK), "runs directory", str(place), "make it writable, or choose another --runs-dir"
+    )
+    yield _database(storage)
+    for name in VERSIONS:
+        yield _version(name)
+    for name, extra, purpose in EXTRAS:
+        try:
+            yield Finding(True, name, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(True, name, f"not installed; only {purpose} needs it: {install_extra(extra)}")
+
+
+def _torch() -> Iterator[Finding]:
+    hip, cuda = torch.version.hip, torch.version.cuda
+    build = f"ROCm {hip}" if hip else f"CUDA {cuda}" if cuda else "CPU"
+    yield Finding(True, "torch", f"{torch.__version__} ({build} build)")
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            free, total = torch.cuda.mem_get_info(index)
+            yield Finding(
+                free > GIB,
+                f"GPU {index}",
+                f"{torch.cuda.get_device_name(index)}, {free / GIB:.1f} of {total / GIB:.1f} GiB free",
+                "another process holds its memory: see nvidia-smi or rocm-smi, or choose another --gpu",
+            )
+    elif build != "CPU":
+        yield Finding(
+            False,
+            "GPU",
+            "none visible to torch",
+            "check the driver (nvidia-smi, rocm-smi) and CUDA_VISIBLE_DEVICES / HIP_VISIBLE_DEVICES, "
+            "or install the CPU build (SWEEPD_TORCH=cpu)",
+        )
+    elif Path("/dev/nvidia0").exists() or Path("/dev/kfd").exists():
+        kind = "cuda" if Path("/dev/nvidia0").exists() else "rocm"
+        yield Finding(
+            False, "GPU", "the machine has one, but torch is the CPU build", f"reinstall with SWEEPD_TORCH={kind}"
+        )
+    else:
+        yield Finding(True, "GPU", "none; training runs on the CPU")
+    if hip:
+        mode = os.environ.get("MIOPEN_FIND_MODE")
+        yield Finding(
+            mode in ("FAST", "2"),
+            "MIOpen",
+            f"MIOPEN_FIND_MODE={mode}, MIOPEN_LOG_LEVEL={os.environ.get('MIOPEN_LOG_LEVEL')}",
+            "export MIOPEN_FIND_MODE=FAST MIOPEN_LOG_LEVEL=3, else the first step of every shape takes minutes",
+        )
+
+
+def _identity() -> Iterator[Finding]:
+    """Whether a member's numbers are the same in every slot, company and number of threads on this processor."""
+    own = os.environ.get(VARIABLE, "")
+    whose = "" if own == MODE else ", a mode of your own"
+    yield Finding(True, "numbers", f"{processor_kind()} ({VARIABLE}={own}{whose})")
+    advice = f"results are not reproducible here: unset {VARIABLE}, or set {VARIABLE}={MODE}, and run this again"
+    for part in prove():
+        yield Finding(part.holds, f"numbers: {part.name}", part.found, advice)
+
+
+def _database(storage: str) -> Finding:
+    shown = hide_password(storage)
+    if storage.startswith("sqlite:///") and not Path(storage.removeprefix("sqlite:///")).exists():
+        return Finding(True, "database", f"{shown} (made by the first study)")
+    try:
+        opened = open_storage(storage, create=False, busy_timeout=5.0)
+        return Finding(True, "database", f"{shown}: {len(opened.get_all_studies())} studies")
+    except (InputError, TryAgainLater) as error:
+        return Finding(False, "database", str(error), "see the message")
+
+
+def _version(name: str) -> Finding:
+    try:
+        return Finding(True, name, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(
+            False, name, "not installed", "install from requirements.lock, as start_vectorized_training.sh does"
+        )

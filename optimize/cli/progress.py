@@ -1,0 +1,165 @@
+"""How a study went over time: trials per hour, and when the best one so far was found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from optuna.trial import FrozenTrial, TrialState
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from envs.support.database_url import hide_password
+from envs.support.errors import InputError
+from envs.support.invocation import install_extra
+from envs.support.sparkline import sparkline
+from optimize.cli.outlook import CountLooks, sentence
+from optimize.cli.status import show, study_status
+from optimize.experiments.artifacts import artifact_store
+from optimize.study.spec import SPEC_KEY, CryptoSpec
+from optimize.study.storage import StudyStorage, open_storage, storage_url
+from optimize.study.study import StudyHandle
+from optimize.worker.telemetry import duration
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+MOST_PARTS = 60  # of the time that a study took
+PARTS = (60, 300, 900, 3600, 6 * 3600, 86400, 7 * 86400)  # their length, seconds
+SHOWN_PARTS = 24
+FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+
+
+def study_progress(handle: StudyHandle, count_looks: CountLooks | None = None) -> dict[str, Any]:
+    """`study_status`, and `history`; docs/operations.md says what each key means."""
+    found = study_status(handle, count_looks)
+    return found | {
+        "objective": handle.spec.objective,
+        "synthetic": isinstance(handle.spec, CryptoSpec) and handle.spec.data.synthetic,
+        "outlook": sentence(found["gate"], (found["gate"] or {}).get("looks")),
+        "history": history(handle.trials()),
+    }
+
+
+def history(trials: Sequence[FrozenTrial]) -> dict[str, Any]:
+    """`rates`: equal parts of the time from the first trial's start to the last one's end, with the trials finished in
+    each: `at` (where it begins), `seconds`, `finished`, `per_hour`. `values`: of the complete trials as they ended:
+    `at`, `trial`, `value`, and `best`, the best so far. Moments are seconds since the epoch.
+    """
+    ended = _ended(trials)
+    values, best = [], -math.inf
+    for at, trial in ended:
+        if trial.state == TrialState.COMPLETE and trial.value is not None:
+            best = max(best, trial.value)
+            values.append({"at": at, "trial": trial.number, "value": trial.value, "best": best})
+    begun = [t.datetime_start.timestamp() for t in trials if t.datetime_start is not None]
+    return {"rates": _rates([at for at, _ in ended], min(begun, default=0.0)), "values": values}
+
+
+def _ended(trials: Sequence[FrozenTrial]) -> list[tuple[float, FrozenTrial]]:
+    """Finished trials in the order in which they ended. Optuna keeps local time without a zone."""
+    found = [
+        (t.datetime_complete.timestamp(), t) for t in trials if t.state in FINISHED and t.datetime_complete is not None
+    ]
+    return sorted(found, key=lambda pair: (pair[0], pair[1].number))
+
+
+def _rates(ended: Sequence[float], begin: float) -> list[dict[str, float]]:
+    if not ended:
+        return []
+    begin, end = min(begin, ended[0] - 1.0), ended[-1]
+    length = next((part for part in PARTS if (end - begin) / part <= MOST_PARTS), PARTS[-1])
+    edges = np.append(np.arange(begin, end, length), np.nextafter(end, math.inf))
+    if len(edges) > 2 and end - edges[-2] < length / 2:  # a rate over a moment is none
+        edges = np.delete(edges, -2)
+    counts, _ = np.histogram(ended, edges)
+    lengths = np.diff(edges)
+    return [
+        {"at": float(at), "seconds": float(long), "finished": int(count), "per_hour": float(3600.0 * count / long)}
+        for at, long, count in zip(edges[:-1], lengths, counts, strict=True)
+    ]
+
+
+def show_progress(found: dict[str, Any]) -> Group:
+    """`study_progress` for people."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    rates, values = found["history"]["rates"], found["history"]["values"]
+    if rates:
+        shown = rates[-SHOWN_PARTS:]
+        most = max(part["per_hour"] for part in shown)
+        length = duration(shown[0]["seconds"])
+        curve = sparkline([part["per_hour"] for part in shown], lowest=0.0)
+        grid.add_row("trials/hour", Text(f"{curve}  up to {most:.1f}, in parts of {length}"))
+    if values:
+        places = np.linspace(0, len(values) - 1, min(SHOWN_PARTS, len(values))).astype(int)
+        curve = sparkline([values[place]["best"] for place in places])
+        grid.add_row("best so far", Text(f"{curve}  {values[0]['best']:+.4f} to {values[-1]['best']:+.4f}"))
+    return Group(show(found), grid, "")
+
+
+class StudyWatch:
+    """The studies of a database, for who only looks. storage, runs_dir: as the flags. study_name: the one to begin
+    with; None: the newest.
+    """
+
+    def __init__(
+        self, study_name: str | None, storage: str | None, runs_dir: Path | None, count_looks: CountLooks | None = None
+    ) -> None:
+        self.study_name, self.url, self.runs_dir = study_name, storage_url(storage, runs_dir), runs_dir
+        self._count_looks = count_looks
+        self._storage: StudyStorage | None = None
+        self._handles: dict[str, StudyHandle] = {}  # kept, since they remember finished trials
+
+    def studies(self) -> list[str]:
+        """Names, the newest first, but the one to begin with before all. Raises InputError where there is no database,
+        or no such study.
+        """
+        ours = [study for study in self._open().get_all_studies() if SPEC_KEY in study.user_attrs]
+        # Ids rise in the order of creation, which decides where two dates are equal.
+        ours.sort(key=lambda study: (str(study.user_attrs["sweepd:created"]), study._study_id), reverse=True)
+        names = [study.study_name for study in ours]
+        if self.study_name is not None:
+            if self.study_name not in names:
+                raise InputError(f"--study-name {self.study_name!r}: {hide_password(self.url)} has no such study")
+            names = [self.study_name, *(name for name in names if name != self.study_name)]
+        return names
+
+    def progress(self, name: str) -> dict[str, Any]:
+        """See `study_progress`."""
+        if name not in self._handles:
+            self._handles[name] = StudyHandle(self._open(), name, self.runs_dir)
+        return study_progress(self._handles[name], self._count_looks)
+
+    def show(self, found: dict[str, Any]) -> Group:
+        """See `show_progress`."""
+        return show_progress(found)
+
+    def application(self) -> WSGIApplication:
+        """optuna-dashboard, with the artifacts of the study to begin with. Raises InputError where there is none, or it
+        is not installed.
+        """
+        try:
+            import optuna_dashboard
+        except ImportError:
+            raise InputError(f"sweepd dashboard needs optuna-dashboard: {install_extra('dashboard')}") from None
+        names = self.studies()
+        if not names:
+            raise InputError(f"there is no study in {hide_password(self.url)}; start one with sweepd train")
+        run_dir = StudyHandle(self._open(), names[0], self.runs_dir).run_dir
+        try:  # it also edits notes and tags
+            storage = open_storage(self.url, create=False, immediate=False)
+        except InputError:
+            storage = self._open()
+        application: WSGIApplication = optuna_dashboard.wsgi(storage, artifact_store=artifact_store(run_dir))
+        return application
+
+    def _open(self) -> StudyStorage:
+        if self._storage is None:
+            self._storage = open_storage(self.url, read_only=True)
+        return self._storage

@@ -1,0 +1,163 @@
+"""How far studies are, who works on them, and whether all is well: `sweepd status`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from optimize.cli.outlook import CountLooks, sentence, study_outlook
+from optimize.study.pause import pause_of
+from optimize.study.registration import GRACE_SECONDS, Worker, list_workers
+from optimize.study.study import REASON_KEY, TOTAL_KEY, StudyHandle, best_trial, count_states
+from optimize.worker.telemetry import GpuUse, duration
+
+FAILURES_SHOWN = 5
+STATE_WORDS = {"FAIL": "failed"}
+DONE = ("COMPLETE", "PRUNED", "FAIL")
+
+
+def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> dict[str, Any]:
+    """The study as plain data; docs/operations.md says what each key means."""
+    attributes = handle.storage.get_study_user_attrs(handle.study_id)
+    trials = handle.trials()
+    workers = [_worker(w) for w in list_workers(handle.storage, handle.study_id)]
+    living = [w for w in workers if w["status"] != "dead"]
+    counts = count_states(trials)
+    done = sum(counts[state] for state in DONE)
+    total = max([w["total"] for w in living if "total" in w], default=attributes.get(TOTAL_KEY, len(trials)))
+    left = max(0, total - done)
+    pause, best = pause_of(attributes), best_trial(handle)
+    reasons = _unhealthy(workers, 0 if pause else left)
+    at_work = [w for w in workers if w["status"] == "alive" and w["state"] == "training"]
+    speed = sum(w.get("steps_per_second", 0) for w in at_work)
+    hourly = sum(w.get("trials_per_hour", 0.0) for w in at_work)
+    return {
+        "study": handle.name,
+        "healthy": not reasons,
+        "unhealthy": reasons,
+        "run_dir": str(handle.run_dir),
+        "about": handle.spec.about,
+        "paused": None if pause is None else {"since": pause.since, "by": pause.by},
+        "trials": counts,
+        "total": total,
+        "done": done,
+        "rungs": handle.spec.rungs,
+        "steps_per_second": speed,
+        "trials_per_hour": round(hourly, 2),
+        "eta_seconds": _eta(left, hourly, speed, living),
+        "best": None if best is None else {"trial": best.number, "value": best.value, "params": best.params},
+        "gate": _gate(handle, max(total, done), count_looks),
+        "workers": workers,
+        "storage_retries": sum(w.get("storage_retries", 0) for w in living),
+        "failures": _failures(trials),
+    }
+
+
+def _gate(handle: StudyHandle, total: int, count_looks: CountLooks | None) -> dict[str, Any] | None:
+    found = study_outlook(handle, total)
+    return None if found is None else {**found, "looks": None if count_looks is None else count_looks(handle)}
+
+
+def _worker(worker: Worker) -> dict[str, Any]:
+    silent = worker.beat_age >= GRACE_SECONDS
+    if worker.alive is None:
+        status = "dead" if silent else "alive"
+    elif not worker.alive:
+        status = "dead"
+    else:
+        status = "stale" if silent else "alive"
+    return {
+        "worker": worker.worker,
+        "host": worker.host,
+        "pid": worker.pid,
+        "status": status,
+        "state": worker.state,
+        "beat_age": round(worker.beat_age, 1),
+        **worker.info,
+    }
+
+
+def _unhealthy(workers: list[dict[str, Any]], left: int) -> list[str]:
+    reasons = [
+        f"worker {w['host']}:{w['pid']} lives, but its last heartbeat is {w['beat_age']:.0f} s old"
+        for w in workers
+        if w["status"] == "stale"
+    ]
+    reasons += [
+        f"worker {w['host']}:{w['pid']} makes no progress; its trials are left to other workers"
+        for w in workers
+        if w["status"] == "alive" and w["state"] == "stalled"
+    ]
+    if left and not any(w["status"] == "alive" for w in workers):
+        reasons.append(f"no worker is alive while {left} trial{'s are' if left > 1 else ' is'} left")
+    return reasons
+
+
+def _eta(left: int, hourly: float, speed: float, living: list[dict[str, Any]]) -> float | None:
+    """Seconds; by trials finished per hour once there are some, before that by steps, nothing pruned."""
+    if left == 0:
+        return 0.0
+    steps = max((w.get("steps_per_trial", 0) for w in living), default=0)
+    seconds = left / hourly * 3600.0 if hourly else left * steps / speed if speed else math.nan
+    return None if math.isnan(seconds) else round(seconds, 1)
+
+
+def _failures(trials: list[FrozenTrial]) -> list[dict[str, Any]]:
+    failed = [t for t in trials if t.state == TrialState.FAIL]
+    return [{"trial": t.number, "reason": t.user_attrs.get(REASON_KEY, "")} for t in failed[-FAILURES_SHOWN:]]
+
+
+def show(found: dict[str, Any]) -> Group:
+    """`study_status` for people."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    counts = found["trials"]
+    by_state = ", ".join(f"{n} {STATE_WORDS.get(state, state.lower())}" for state, n in counts.items() if n)
+    grid.add_row("trials", f"{found['done']} of {found['total']} done" + (f": {by_state}" if by_state else ""))
+    if found["best"]:
+        grid.add_row("best", f"trial {found['best']['trial']}, {found['best']['value']:+.4f}")
+    grid.add_row("gate", sentence(found["gate"], (found["gate"] or {}).get("looks")))
+    if found["paused"]:
+        grid.add_row(
+            "paused", f"since {found['paused']['since']}, by {found['paused']['by']}; sweepd resume {found['study']}"
+        )
+    elif found["steps_per_second"]:
+        eta = math.nan if found["eta_seconds"] is None else found["eta_seconds"]
+        grid.add_row(
+            "speed",
+            f"{found['steps_per_second']:,} steps/s · {found['trials_per_hour']:.1f} trials/hour · ETA {duration(eta)}",
+        )
+    if found["storage_retries"]:
+        grid.add_row("database", f"{found['storage_retries']} accesses tried again by the present workers")
+    for failure in found["failures"]:
+        grid.add_row("failed", Text(f"trial {failure['trial']}: {failure['reason'] or 'no reason recorded'}"))
+    for worker in found["workers"]:
+        grid.add_row("worker", _describe(worker, found["rungs"]))
+    if not found["workers"]:
+        grid.add_row("worker", "none")
+    for reason in found["unhealthy"]:
+        grid.add_row(Text("unwell", style="bold red"), Text(reason))
+    title = Text.assemble((f"study {found['study']}", "bold cyan"), f"  {found['about']}")
+    return Group(title, grid, "")
+
+
+def _describe(w: dict[str, Any], rungs: int) -> Text:
+    """One line of a worker."""
+    colour = {"alive": "green", "stale": "bold red", "dead": "dim"}[w["status"]]
+    state = w["state"] if w["status"] == "alive" else f"{w['status']}, was {w['state']}"
+    said = []
+    if w["status"] != "dead" and w["state"] == "training" and w.get("trials"):
+        numbers = ", ".join(map(str, w["trials"]))
+        said += [f"trials {numbers}, rung {w['rung']} of {rungs}"]
+        said += [f"{w['steps_per_second']:,} steps/s", f"{w['trials_per_hour']:.1f} trials/hour"]
+    if w["status"] != "dead" and "resident_bytes" in w:
+        said.append(f"memory {w['resident_bytes'] / 2**30:.1f} GiB")
+        said.append(f"GPU {GpuUse(**w['gpu'])}" if w["gpu"] else w["device"])
+    said.append(f"beat {duration(w['beat_age'])} ago")
+    return Text.assemble(f"{w['host']}:{w['pid']} ", (state, colour), " · " + " · ".join(said))

@@ -1,0 +1,1 @@
+"""What members are trained on: a market or a game."""

@@ -1,0 +1,135 @@
+"""What a finished trial leaves behind: its members, its paths as parquet, its metrics, and a picture of its equity."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import mimetypes
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from optuna.artifacts import ArtifactMeta, FileSystemArtifactStore
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial
+from torch import Tensor
+
+from agents.policy.frozen import save_members
+from envs.crypto.metrics import Metrics, PathTrades, equity
+from envs.support.files import write_atomic
+
+ARTIFACTS = "artifacts"
+PREFIX = "artifacts:"  # of the attributes that optuna-dashboard reads
+
+
+def artifact_store(run_dir: Path) -> FileSystemArtifactStore:
+    """Where a study's artifacts lie, for upload and for optuna-dashboard."""
+    folder = run_dir / ARTIFACTS
+    folder.mkdir(parents=True, exist_ok=True)
+    return FileSystemArtifactStore(str(folder))
+
+
+def write_trial(
+    folder: Path,
+    members: Sequence[dict[str, Tensor]],
+    paths: PathTrades,
+    metrics: Sequence[Metrics],
+    times: NDArray[np.int64],
+) -> dict[str, str]:
+    """Write `members.safetensors`, `paths.parquet` and `metrics.json` into the trial's folder.
+
+    members: one actor per fold. times: (T,) open of the bar of each column of the paths, seconds since the epoch.
+    Returns `scored_file` of the members.
+    """
+    weights = folder / "members.safetensors"
+    save_members(weights, members)
+    frame = path_frame(paths, times)
+    write_atomic(folder / "paths.parquet", lambda path: frame.to_parquet(path, index=False))
+    write_atomic(folder / "metrics.json", json.dumps([m.to_dict() for m in metrics], indent=1))
+    return scored_file(weights)
+
+
+def scored_file(path: Path) -> dict[str, str]:
+    """What is written on a trial of a file in its folder, so that promotion finds these very bytes: `path`, relative to
+    the run directory, and `sha256`.
+    """
+    return {"path": f"{path.parent.name}/{path.name}", "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def path_frame(paths: PathTrades, times: NDArray[np.int64]) -> pd.DataFrame:
+    """Paths below each other: columns path, date (UTC, bar open), returns, equal_weight, trades, fees, notional,
+    exposure.
+    """
+    phi, count = paths.returns.shape
+    columns: dict[str, Any] = {
+        "path": np.repeat(np.arange(phi), count),
+        "date": pd.to_datetime(np.tile(times, phi), unit="s", utc=True),
+    }
+    for name in ("returns", "equal_weight", "trades", "fees", "notional", "exposure"):
+        columns[name] = getattr(paths, name).reshape(-1)
+    return pd.DataFrame(columns)
+
+
+def draw_equity(folder: Path, title: str) -> None:
+    """Draw `equity.png` from `paths.parquet`: equity of every path, from 1, against equal weight over the same bars, on
+    a logarithmic scale.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    frame = pd.read_parquet(folder / "paths.parquet", columns=["path", "date", "returns", "equal_weight"])
+    figure = Figure(figsize=(9, 4.5), dpi=100)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.08, 0.08, 0.9, 0.84))
+    first_equal: NDArray[np.float64] | None = None
+    for _, rows in frame.groupby("path"):
+        stride = max(1, len(rows) // 2000)
+        # Plain numpy dates: matplotlib takes dates with a time zone one by one.
+        dates = rows["date"].dt.tz_localize(None).to_numpy()[::stride]
+        own, equal = (equity(rows[name].to_numpy())[1:][::stride] for name in ("returns", "equal_weight"))
+        label = "policy, one line per path" if first_equal is None else None
+        axes.plot(dates, own, color="tab:blue", alpha=0.75, linewidth=1.1, label=label)
+        if first_equal is None or not np.array_equal(equal, first_equal):
+            label = "equal weight" if first_equal is None else None
+            axes.plot(dates, equal, color="tab:gray", linewidth=1.3, label=label)
+        first_equal = equal if first_equal is None else first_equal
+    axes.set_yscale("log")
+    # Plain numbers: matplotlib sets powers of ten as mathematics, which takes longer than all the rest of the picture.
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel("value, start = 1")
+    axes.set_title(title)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper left")
+    write_atomic(folder / "equity.png", lambda path: figure.savefig(path, format="png"))
+
+
+def announce(trial_id: int, storage: BaseStorage, names: Sequence[str]) -> None:
+    """Record the trial's artifacts as optuna-dashboard reads them; `publish` makes them. Raises TrialLost.
+
+    `optuna.artifacts.upload_artifact` does both at once, and cannot do the first half of it once a trial is finished.
+    """
+    for name in names:
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        meta = ArtifactMeta(artifact_id=str(uuid.uuid4()), filename=name, mimetype=kind, encoding=None)
+        storage.set_trial_system_attr(trial_id, PREFIX + meta.artifact_id, json.dumps(dataclasses.asdict(meta)))
+
+
+def announced(run_dir: Path, trial: FrozenTrial, *, missing: bool = False) -> dict[str, Path]:
+    """Recorded artifacts of a trial: name to its file among the study's artifacts. missing: only those without one."""
+    metas = [json.loads(text) for key, text in trial.system_attrs.items() if key.startswith(PREFIX)]
+    files = {str(meta["filename"]): run_dir / ARTIFACTS / str(meta["artifact_id"]) for meta in metas}
+    return {name: file for name, file in files.items() if not (missing and file.exists())}
+
+
+def publish(run_dir: Path, folder: Path, trial: FrozenTrial) -> None:
+    """Put what is recorded of the trial among the study's artifacts, where it is not yet."""
+    for name, file in announced(run_dir, trial, missing=True).items():
+        write_atomic(file, (folder / name).read_bytes())

@@ -1,0 +1,225 @@
+"""A study on a market: folds as members, judged by what they trade in their test groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agents.engine.acting import Actors
+from agents.engine.learner import Act, StateDict
+from envs.crypto.bars import Bars, load_bars
+from envs.crypto.env import CryptoEnv
+from envs.crypto.evaluate import WindowTrades, path_trades, trade_windows
+from envs.crypto.features import get_recipe
+from envs.crypto.market import make_market, observation_normaliser
+from envs.crypto.metrics import Metrics, PathTrades, objective
+from envs.crypto.params import EnvParams
+from envs.crypto.splits import Fold, Splits, Window, make_splits
+from envs.support.errors import InputError
+from optimize.experiments.artifacts import draw_equity, write_trial
+from optimize.experiments.experiment import Evaluation, Experiment
+from optimize.study.search_space import Settings
+from optimize.study.spec import CryptoSpec
+
+
+def load_study_bars(spec: CryptoSpec, data_dir: Path | None = None) -> Bars:
+    """The bars a study was frozen with, from its own folder or another. Raises InputError where they are not the same
+    bars.
+    """
+    folder = data_dir or Path(spec.data.dir)
+    bars = load_bars(folder, spec.data.timeframe, spec.data.tickers)
+    start = int(np.searchsorted(bars.time, int(np.datetime64(spec.data.first.removesuffix("Z"), "s").astype(np.int64))))
+    if len(bars) != spec.data.bars:  # the folder has grown since: the study goes on with the bars it began with
+        bars = bars.slice(start, start + spec.data.bars)
+    if bars.fingerprint != spec.data.fingerprint:
+        raise InputError(
+            f"--data-dir {folder} holds other bars than the study was created with "
+            f"({spec.data.bars:,} bars from {spec.data.first} to {spec.data.last}); restore them, or choose another "
+            "--study-name"
+        )
+    return bars
+
+
+@dataclass(frozen=True)
+class CryptoEvaluation(Evaluation):
+    """What a trial traded in all test groups. value: mean over folds of the objective on the fold's own test groups.
+    final: the objective over the paths.
+    """
+
+    path_scores: tuple[float, ...]
+    paths: PathTrades
+    metrics: list[Metrics]
+
+    def attributes(self) -> dict[str, Any]:
+        """Scores of folds and paths, and means over paths of every number in `Metrics`."""
+        rows = [m.to_dict() for m in self.metrics]
+        numbers = [name for name, value in rows[0].items() if not isinstance(value, str)]
+        return {
+            "sweepd:fold_scores": list(self.scores),
+            "sweepd:path_scores": list(self.path_scores),
+            "sweepd:metrics": {name: float(np.mean([float(row[name]) for row in rows])) for name in numbers},
+        }
+
+
+class CryptoExperiment(Experiment):
+    """Market, folds and environments. Raises InputError where the bars are too few, or the feature recipe is another
+    version than the study's.
+    """
+
+    member = "fold"
+    published = ("equity.png", "paths.parquet")
+    spec: CryptoSpec
+
+    def __init__(self, spec: CryptoSpec, bars: Bars, device: torch.device) -> None:
+        super().__init__(spec, device)
+        recipe = get_recipe(spec.recipe["name"])
+        if recipe.version != spec.recipe["version"]:
+            raise InputError(
+                f"the study uses version {spec.recipe['version']} of feature recipe {recipe.name!r}, and this is "
+                f"version {recipe.version}"
+            )
+        self.market = make_market(bars, recipe.name)
+        self.splits: Splits = make_splits(
+            len(bars),
+            spec.data.timeframe,
+            spec.cross_validation,
+            first_bar=spec.first_bar,
+            holdout=spec.holdout,
+            lookback=spec.max_lookback,
+            memory=recipe.memory,
+        )
+        # Only where some trial's reward depends on an episode's age does the critic get to see it.
+        self.privileged_age = "time_decay_floor" in spec.space["env"] or spec.env.get("time_decay_floor", 1.0) < 1.0
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        return self.splits.folds
+
+    def env_params(self, settings: Settings) -> EnvParams:
+        return EnvParams(**self.spec.env_settings(settings))
+
+    def normaliser(self, member: int, settings: Settings) -> tuple[Tensor, Tensor]:
+        """Over the bars at which this fold's training decides."""
+        lookback = self.env_params(settings).lookback
+        return observation_normaliser(self.market, self.folds[member].train, lookback, self.spec.max_lookback)
+
+    def training_env(self, slots: int, num_envs: int) -> CryptoEnv:
+        """Dummies are on the first fold's training windows."""
+        params = EnvParams(**self.spec.env)
+        windows = [list(self.folds[0].train)] * slots
+        env = CryptoEnv(
+            self.market,
+            [params] * slots,
+            windows,
+            num_envs,
+            max_lookback=self.spec.max_lookback,
+            privileged_age=self.privileged_age,
+            device=self.device,
+        )
+        env.reset([0] * slots)  # so that slots which stay empty compute along with sound numbers
+        return env
+
+    def seat(self, env: CryptoEnv, slot: int, member: int, settings: Settings) -> None:
+        env.configure_member(slot, self.env_params(settings), self.folds[member].train)
+
+    def evaluation_env(self, params: Sequence[EnvParams], windows: Sequence[Sequence[Window]]) -> CryptoEnv:
+        """One row per member and test window, each trading its window once from flat cash."""
+        return CryptoEnv.for_windows(
+            self.market,
+            list(params),
+            [list(w) for w in windows],
+            max_lookback=self.spec.max_lookback,
+            device=self.device,
+        )
+
+    # -- evaluation
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self, settings: Sequence[Settings], programs: Sequence[Act], slots: int, full: int, ask: Callable[[], None]
+    ) -> list[CryptoEvaluation | None]:
+        """All test groups of all folds of all trials in one pass over the bars."""
+        folds = self.splits.folds
+        windows = [self.splits.test_windows(fold) for _ in settings for fold in folds]
+        params = [self.env_params(own) for own in settings for _ in folds]
+        dummies = full * slots - len(params)
+        env = self.evaluation_env(params + [params[0]] * dummies, windows + [windows[0]] * dummies)
+        actors = _side_by_side([*programs, *[programs[0]] * (full - len(programs))])
+
+        def act(obs: Tensor) -> Tensor:
+            ask()
+            return actors(obs)
+
+        trades = trade_windows(env, act)
+        order = [(fold.index, group) for fold in folds for group in fold.test_groups]
+        return [self._judge(trades, trial * len(order), order) for trial in range(len(settings))]
+
+    def _judge(self, trades: WindowTrades, first_row: int, order: list[tuple[int, int]]) -> CryptoEvaluation | None:
+        """One trial's rows begin at `first_row`; order: (fold, group) of each."""
+        if not np.isfinite(trades.returns[first_row : first_row + len(order)]).all():
+            return None
+        name, timeframe = self.spec.objective, self.spec.data.timeframe
+        scores = []
+        for fold in self.folds:
+            mine = [row for row, (index, _) in enumerate(order, start=first_row) if index == fold.index]
+            scores.append(objective(_one_path(trades, mine), timeframe, name).value)
+        paths = path_trades(self.splits, trades, order, first_row)
+        final = objective(paths, timeframe, name)
+        return CryptoEvaluation(
+            float(np.mean(scores)),
+            final.value,
+            tuple(scores),
+            tuple(final.reasons),
+            tuple(final.path_scores),
+            paths,
+            paths.summarise(timeframe),
+        )
+
+    # -- for people
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def describe(self) -> list[str]:
+        data, splits = self.spec.data, self.splits
+        return [
+            f"data: {', '.join(data.tickers)}; {data.bars:,} bars of {data.timeframe}, {data.first} to {data.last}"
+            + ("; SYNTHETIC" if data.synthetic else ""),
+            f"folds: {self.spec.cv['scheme']}, {len(splits.folds)} folds, {len(splits.paths)} paths, "
+            f"purge {splits.purge} bars, hold-out {splits.holdout[1] - splits.holdout[0]:,} bars",
+        ]
+
+    def write(self, folder: Path, members: Sequence[StateDict], evaluation: CryptoEvaluation) -> dict[str, str]:
+        times = self.market.bars.time[self.splits.path_bars]
+        return write_trial(folder, members, evaluation.paths, evaluation.metrics, times)
+
+    def draw(self, folder: Path, title: str) -> None:
+        draw_equity(folder, f"{title}: out of sample, cross-validated")
+
+
+FIELDS = ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
+
+
+def _one_path(trades: WindowTrades, rows: Sequence[int]) -> PathTrades:
+    """The windows of one fold behind each other, as if they were a path."""
+    joined = {
+        name: np.concatenate([getattr(trades, name)[row, : trades.lengths[row]] for row in rows])[None]
+        for name in FIELDS
+    }
+    return PathTrades(**joined)
+
+
+def _side_by_side(programs: Sequence[Act]) -> Act:
+    """One call that acts for the members of all programs."""
+    actors = [program for program in programs if isinstance(program, Actors)]
+    if len(actors) == len(programs):
+        return Actors.together(actors)
+
+    def act(obs: Tensor) -> Tensor:
+        return torch.cat([program(rows) for program, rows in zip(programs, obs.chunk(len(programs)), strict=True)])
+
+    return act

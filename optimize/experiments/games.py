@@ -1,0 +1,264 @@
+"""A study on a game: seeds as members, judged by the returns of whole episodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import torch
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from agents.engine.learner import Act, StateDict
+from agents.engine.program import check_plain
+from agents.policy.frozen import load_members, save_members
+from envs.core.streams import derive_seed
+from envs.core.vec_env import VecEnv
+from envs.external.vec_env import ExternalVecEnv
+from envs.games.play import LONGEST, Episodes, interquartile_mean, interval, play_episodes
+from envs.games.registry import GameEnv, get_game
+from envs.games.scaling import Look, random_play
+from envs.support.errors import InputError
+from envs.support.files import write_atomic
+from optimize.experiments.artifacts import scored_file
+from optimize.experiments.experiment import Evaluation, Experiment
+from optimize.experiments.league_artifacts import draw_league, write_league
+from optimize.study.search_space import Settings
+from optimize.study.spec import GameSpec
+
+LOOK_ENVS = 16  # environments of the random play that measures the scale of observations
+_looks: dict[tuple[Any, ...], Look] = {}  # the last one
+ENDLESS_NOTE = f"no limit of steps is known: an episode that has not ended after {LONGEST:,} steps is judged as it is"
+
+
+@dataclass(frozen=True)
+class GameEvaluation(Evaluation):
+    """What a trial's members scored. value, final: interquartile mean over seeds of the mean return of an episode;
+    episodes: (seeds, episodes) of it.
+    """
+
+    episodes: Episodes
+
+    def attributes(self) -> dict[str, Any]:
+        return {"sweepd:seed_scores": list(self.scores), "sweepd:metrics": self.metrics()}
+
+    def metrics(self) -> dict[str, float]:
+        """iqm with its 95 % bootstrap interval over seeds; mean and deviation over all episodes; their mean length."""
+        low, high = interval(np.array(self.scores))
+        returns, lengths = self.episodes.returns, self.episodes.lengths
+        return {
+            "iqm": self.value,
+            "iqm_low": low,
+            "iqm_high": high,
+            "mean": float(returns.mean()),
+            "deviation": float(returns.std()),
+            "worst": float(returns.min()),
+            "length": float(lengths.mean()),
+        }
+
+
+class GameExperiment(Experiment):
+    """Copies of one game. Raises InputError where it is not known, or the algorithm cannot take its actions."""
+
+    member = "seed"
+    spec: GameSpec
+
+    def __init__(self, spec: GameSpec, device: torch.device, say: Callable[[str], None] = lambda _: None) -> None:
+        """say: told what takes long."""
+        super().__init__(spec, device)
+        self.game = get_game(spec.environment)
+        params = self.game.params(**spec.env)
+        self.seats, self.unit = self.game.seats(params), self.game.unit(params)
+        self.together = spec.seeds if self.seats > 1 and not self.game.external else 1
+        if spec.slots % self.together:
+            raise InputError(
+                f"--slots {spec.slots} is not a multiple of the {self.together} members of a trial (--seeds), which "
+                "play with each other"
+            )
+        if self.algorithm.games and spec.environment not in self.algorithm.games:
+            raise InputError(
+                f"--algo {spec.algorithm} plays {', '.join(self.algorithm.games)} alone, not --env {spec.environment}; "
+                "choose another algorithm"
+            )
+        env = self._make(1, LOOK_ENVS, device=torch.device("cpu"))
+        kind = "discrete" if env.if_discrete else "continuous"
+        if not getattr(self.algorithm, kind):
+            raise InputError(
+                f"--algo {spec.algorithm} has no {kind} actions, and those of --env {spec.environment} are; "
+                "choose another algorithm"
+            )
+        if self.algorithm.plain:
+            check_plain(f"--algo {spec.algorithm}", env)
+        self._endless = env.max_step >= LONGEST
+        self.look = self._look(env, say)
+        getattr(env, "close", lambda: None)()
+        self._judging: GameEnv | None = None
+
+    def _look(self, env: GameEnv, say: Callable[[str], None]) -> Look:
+        """Random play with the study's own settings: once per process, also if the experiment is made again."""
+        spec = self.spec
+        own = (spec.environment, repr(spec.env), self.algorithm.plain, spec.seed, spec.centred)
+        known = _looks.get((*own, spec.look_steps))
+        if known is not None:
+            return known
+        seed = derive_seed(spec.seed, "normaliser")
+        look = random_play(env, seed, centred=spec.centred, steps=spec.look_steps or None, say=say)
+        _looks.clear()
+        _looks[(*own, look.steps)] = look
+        return look
+
+    def _make(self, members: int, num_envs: int, together: int = 1, device: torch.device | None = None) -> GameEnv:
+        params = self.game.params(**self.spec.env)
+        env = self.game.make([params] * members, num_envs, together=together, device=device or self.device)
+        if self.algorithm.plain and isinstance(env, ExternalVecEnv):
+            env.ignore_advice()
+        return env
+
+    def env_params(self, settings: Settings) -> Any:
+        return self.game.params(**self.spec.env_settings(settings))
+
+    def training_env(self, slots: int, num_envs: int) -> VecEnv:
+        env = self._make(slots, num_envs, self.together)
+        env.reset([0] * slots)
+        return cast(VecEnv, env)
+
+    def seat(self, env: Any, slot: int, member: int, settings: Settings) -> None:  # noqa: ARG002
+        env.configure_member(slot, self.env_params(settings))
+
+    def normaliser(self, member: int, settings: Settings) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """From random play with the study's own settings; the same for all members."""
+        return self.look.avg, self.look.std
+
+    def evaluate(
+        self, settings: Sequence[Settings], programs: Sequence[Act], slots: int, full: int, ask: Callable[[], None]
+    ) -> list[GameEvaluation | None]:
+        """Program after program; every member plays the same episodes of the study's own game: what a trial's `[env]`
+        changed was for training.
+        """
+        del full  # a program's rows are as many as its slots, however many programs there are
+        count = len(settings) * self.members
+        played = []
+        for index, act in enumerate(programs):
+            env = self._judging_env(slots)
+            here = min(slots, count - index * slots)
+            for slot in range(here):
+                env.reset_member(slot, derive_seed(self.spec.seed, "evaluation"))
+            getattr(act, "begin", lambda _: None)(env)
+            done = getattr(act, "done", lambda _: None)
+            legally = partial(cast(Any, act), legal=env.action_mask) if env.masked else act
+            played.append(play_episodes(env, legally, self.seats, here, ask, done, self.spec.episodes))
+        returns = np.concatenate([part.returns for part in played])
+        lengths = np.concatenate([part.lengths for part in played])
+        parts = [slice(trial * self.members, (trial + 1) * self.members) for trial in range(len(settings))]
+        return [_judge(Episodes(returns[part], lengths[part])) for part in parts]
+
+    def _judging_env(self, slots: int) -> GameEnv:
+        """Kept, since some environments take long to make."""
+        if self._judging is None or self._judging.num_members != slots:
+            self._judging = self._make(slots, self.spec.episodes)
+        return self._judging
+
+    # -- for people
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def describe(self) -> list[str]:
+        spec = self.spec
+        players = f", {self.seats} players" if self.seats > 1 else ""
+        if self.seats > 1 and self.game.external:
+            players += ", all of them one policy; a game's return is the sum over them"
+        together = ", which learn by playing with each other" if self.together > 1 else ""
+        return [
+            f"game: {spec.game}{players}; algorithm {spec.algorithm}",
+            f"seeds: {spec.seeds} members per trial{together}, each judged by {spec.episodes} episodes",
+            *([str(self.look)] if self.look.rows else []),
+            *([ENDLESS_NOTE + self._how_to_limit] if self._endless else []),
+        ]
+
+    @property
+    def _how_to_limit(self) -> str:
+        gym = self.spec.environment.startswith("gym:")
+        return "; --env-param max_episode_steps=1000 sets a limit" if gym else ""
+
+    @property
+    def published(self) -> tuple[str, ...]:
+        """With the league of the trial's members where the game is one of several players."""
+        league = ("league.png", "league.json") if self._in_league else ()
+        return ("returns.png", *league, "episodes.parquet")
+
+    @property
+    def _in_league(self) -> bool:
+        return self.seats > 1 and not self.game.external and self.algorithm.frozen
+
+    def write(self, folder: Path, members: Sequence[StateDict], evaluation: GameEvaluation) -> dict[str, str]:
+        weights = folder / "members.safetensors"
+        if self.algorithm.frozen:
+            save_members(weights, members)
+        else:
+            named = {f"m{index:03d}.{name}": t for index, own in enumerate(members) for name, t in own.items()}
+            write_atomic(weights, save_tensors(named))
+        frame = episode_frame(evaluation.episodes)
+        write_atomic(folder / "episodes.parquet", lambda path: frame.to_parquet(path, index=False))
+        write_atomic(folder / "metrics.json", json.dumps(evaluation.metrics(), indent=1))
+        return scored_file(weights)
+
+    def draw(self, folder: Path, title: str) -> None:
+        if self._in_league:
+            members = load_members(folder / "members.safetensors")
+            seed = derive_seed(self.spec.seed, "league")
+            write_league(folder, self.game, self.game.params(**self.spec.env), members, seed)
+            draw_league(folder, title)
+        draw_returns(folder, title)
+
+
+def _judge(episodes: Episodes) -> GameEvaluation | None:
+    if not np.isfinite(episodes.returns).all():
+        return None
+    scores = episodes.returns.mean(1)
+    value = float(interquartile_mean(scores))
+    return GameEvaluation(value, value, tuple(scores.tolist()), (), episodes)
+
+
+def episode_frame(episodes: Episodes) -> pd.DataFrame:
+    """Columns seed, episode, return, length."""
+    seeds, count = episodes.returns.shape
+    return pd.DataFrame(
+        {
+            "seed": np.repeat(np.arange(seeds), count),
+            "episode": np.tile(np.arange(count), seeds),
+            "return": episodes.returns.reshape(-1),
+            "length": episodes.lengths.reshape(-1),
+        }
+    )
+
+
+def draw_returns(folder: Path, title: str) -> None:
+    """Draw `returns.png` from `episodes.parquet`: every episode's return by seed, their means, and the interquartile
+    mean over seeds with its interval.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    frame = pd.read_parquet(folder / "episodes.parquet")
+    means = frame.groupby("seed")["return"].mean().to_numpy(dtype=np.float64)
+    low, high = interval(means)
+    figure = Figure(figsize=(7, 4.2), dpi=100)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.11, 0.13, 0.87, 0.77))
+    shift = np.random.default_rng(0).uniform(-0.25, 0.25, len(frame))
+    axes.scatter(frame["seed"] + shift, frame["return"], s=9, alpha=0.5, color="tab:blue", label="one episode")
+    axes.scatter(np.arange(len(means)), means, marker="_", s=600, color="black", label="mean of a seed")
+    axes.axhline(float(interquartile_mean(means)), color="tab:orange", label="interquartile mean of the seeds, 95 %")
+    axes.axhspan(low, high, color="tab:orange", alpha=0.15)
+    axes.set_xticks(range(len(means)))
+    axes.set_xlabel("seed")
+    axes.set_ylabel("return of an episode")
+    axes.set_title(title)
+    axes.grid(alpha=0.3, axis="y")
+    axes.legend(loc="best", fontsize=8)
+    write_atomic(folder / "returns.png", lambda path: figure.savefig(path, format="png"))

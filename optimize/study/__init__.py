@@ -1,0 +1,1 @@
+"""A study and its storage: specification, search space, samplers, recovery, pause."""

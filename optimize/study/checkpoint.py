@@ -1,0 +1,127 @@
+"""Checkpoints of trials: one safetensors file each, whole or not at all, with what is not a tensor as JSON in its
+header.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from envs.support.errors import InputError
+from envs.support.files import write_atomic
+
+FORMAT = 2
+CHECKPOINT_KEY = "sweepd:checkpoint"  # trial attribute: the newest checkpoint's path, sha256, rung and rollouts
+State = dict[str, Tensor]
+
+
+@dataclass
+class MemberState:
+    """One member between rollouts: what `Learner.get_member` and `VecEnv.get_member` return (None before the first),
+    and how far it got.
+    """
+
+    learner: State | None = None
+    env: State | None = None
+    rollouts: int = 0
+
+
+def total_rollouts(members: Sequence[MemberState]) -> int:
+    """How far a trial is: rollouts of all its members. Grows with every rollout of any of them."""
+    return sum(member.rollouts for member in members)
+
+
+def describe_rollouts(members: Sequence[MemberState]) -> str:
+    """ "rollout 12", or "rollouts 8 to 12" where some members are ahead."""
+    fewest, most = min(m.rollouts for m in members), max(m.rollouts for m in members)
+    return f"rollout {most}" if fewest == most else f"rollouts {fewest} to {most}"
+
+
+@dataclass
+class Checkpoint:
+    """A trial between rollouts. members: one per fold or seed. rung: rungs reached. seconds: spent training it so far,
+    all attempts.
+
+    curves: by rollout, one row of the algorithm's curves per member that has trained it, since the last rung. note:
+    what identifies the trial (seed, params), checked on resuming.
+    """
+
+    members: list[MemberState]
+    rung: int = 0
+    seconds: float = 0.0
+    note: dict[str, Any] = field(default_factory=dict)
+    curves: dict[int, list[list[float]]] = field(default_factory=dict)
+
+
+def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
+    """Write it and return the file's sha256."""
+    tensors: State = {}
+    for fold, member in enumerate(checkpoint.members):
+        for part, state in (("learner", member.learner), ("env", member.env)):
+            for name, tensor in (state or {}).items():
+                tensors[f"{fold}.{part}.{name}"] = tensor.detach().cpu().contiguous().clone()
+    tensors |= _packed(checkpoint.curves)
+    described = {
+        "format": FORMAT,
+        "rung": checkpoint.rung,
+        "seconds": checkpoint.seconds,
+        "note": checkpoint.note,
+        "rollouts": [member.rollouts for member in checkpoint.members],
+    }
+    content = save(tensors or {"empty": torch.zeros(1)}, metadata={"sweepd": json.dumps(described, sort_keys=True)})
+    write_atomic(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_checkpoint(path: Path, sha256: str | None = None) -> Checkpoint:
+    """Read it back. Raises InputError where the file is missing, damaged, of another format, or not the one with this
+    sha256.
+    """
+    try:
+        if sha256 is not None and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+            raise InputError(f"{path} is not the checkpoint that was recorded (its hash differs)")
+        with safe_open(str(path), framework="pt") as file:
+            described = json.loads((file.metadata() or {})["sweepd"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- not a mapping
+    except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
+        raise InputError(f"{path} is not a checkpoint of sweepd ({error})") from None
+    if described.get("format") != FORMAT:
+        raise InputError(
+            f"{path} is a checkpoint of format {described.get('format')!r}; this version reads format {FORMAT}"
+        )
+    members = [
+        MemberState(_part(tensors, fold, "learner"), _part(tensors, fold, "env"), int(rollouts))
+        for fold, rollouts in enumerate(described["rollouts"])
+    ]
+    rung, seconds, note = int(described["rung"]), float(described["seconds"]), dict(described["note"])
+    return Checkpoint(members, rung, seconds, note, _unpacked(tensors))
+
+
+def _packed(curves: Mapping[int, list[list[float]]]) -> State:
+    rows = [row for at in sorted(curves) for row in curves[at]]
+    if not rows:
+        return {}
+    counts = [[at, len(curves[at])] for at in sorted(curves)]
+    return {"curves.counts": torch.tensor(counts), "curves.rows": torch.tensor(rows, dtype=torch.float64)}
+
+
+def _unpacked(tensors: Mapping[str, Tensor]) -> dict[int, list[list[float]]]:
+    if "curves.counts" not in tensors:  # none, or a checkpoint made before they were kept
+        return {}
+    rollouts, counts = tensors["curves.counts"].T.tolist()
+    parts = torch.split(tensors["curves.rows"], counts)
+    return {at: part.tolist() for at, part in zip(rollouts, parts, strict=True)}
+
+
+def _part(tensors: Mapping[str, Tensor], fold: int, part: str) -> State | None:
+    prefix = f"{fold}.{part}."
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)} or None

@@ -1,0 +1,111 @@
+"""Patience with a database that is away: server stopped, network cut, file locked, pool exhausted, disk full.
+
+Every operation of the study's storage is one transaction, so one that failed may be tried again as a whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import optuna
+import sqlalchemy as sa
+
+from envs.support.errors import TryAgainLater
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 15.0
+ASKED_TO_STOP = 5.0  # seconds that an operation is still tried for once the worker was asked to stop
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def is_away(error: BaseException | None) -> bool:
+    """Whether this error says that the database could not be reached or used, not that it refused what was asked."""
+    if isinstance(error, optuna.exceptions.StorageInternalError):
+        return is_away(error.__cause__)
+    if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
+        return True
+    return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError)
+
+
+class Patience:
+    """Tries again, ever more slowly, for `limit` seconds (0: not at all), and counts the retries.
+
+    say: prints one line when waiting begins and ends. stopping: asked several times a second while waiting;
+    whether the worker was asked to stop.
+    """
+
+    def __init__(self, limit: float = 0.0) -> None:
+        self.limit = limit
+        self.retries = 0
+        self.say: Callable[[str], None] = lambda _: None
+        self.stopping: Callable[[], bool] = lambda: False
+        self._inside = threading.local()
+
+    def __call__(self, operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The operation's result. Raises TryAgainLater where the database is still away after `limit` seconds."""
+        if not self.limit or getattr(self._inside, "active", False):  # a part of a larger operation fails with it
+            return operation(*args, **kwargs)
+        self._inside.active = True
+        began, pause = time.monotonic(), FIRST_PAUSE
+        told = False
+        try:
+            while True:
+                try:
+                    result = operation(*args, **kwargs)
+                except Exception as error:
+                    away = time.monotonic() - began
+                    if not is_away(error):
+                        raise
+                    if away > (min(self.limit, ASKED_TO_STOP) if self.stopping() else self.limit):
+                        raise TryAgainLater(
+                            f"the database has been away for {away:.0f} s ({reason_of(error)}); started again, the "
+                            "worker goes on from the last checkpoints"
+                        ) from error
+                    self.retries += 1
+                    if not told:
+                        self.say(f"the database is away ({reason_of(error)}); trying again for {self.limit:.0f} s")
+                        told = True
+                else:
+                    if told:
+                        self.say(f"the database is back after {time.monotonic() - began:.0f} s")
+                    return result
+                self._wait(pause * random.uniform(0.5, 1.0))  # so that many workers don't come back at once
+                pause = min(2 * pause, LONGEST_PAUSE)
+        finally:
+            self._inside.active = False
+
+    def _wait(self, seconds: float) -> None:
+        began = time.monotonic()
+        while (left := began + (min(seconds, 0.5) if self.stopping() else seconds) - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+
+
+def patient(*names: str) -> Callable[[type[T]], type[T]]:
+    """A class decorator: these methods are tried again while the database is away, by the object's `patience`."""
+
+    def decorate(owner: type[T]) -> type[T]:
+        for name in names:
+            setattr(owner, name, _patient_method(getattr(owner, name)))
+        return owner
+
+    return decorate
+
+
+def _patient_method(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def tried(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.patience(method, self, *args, **kwargs)
+
+    return tried
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of what the database's driver said."""
+    cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
+    return str(getattr(cause, "orig", None) or cause).strip().splitlines()[0]

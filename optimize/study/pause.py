@@ -1,0 +1,90 @@
+"""Pausing a study: recorded in its database, so that every worker hears of it, wherever it runs."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import sqlalchemy as sa
+from optuna.storages._rdb.models import StudyUserAttributeModel
+from sqlalchemy.exc import SQLAlchemyError
+
+from envs.support.account import user_name
+from envs.support.ticking import Ticking
+from optimize.study.gone import StudyGone
+from optimize.study.storage import StudyStorage
+
+PAUSE_KEY = "sweepd:paused"
+LOOK_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Pause:
+    """since: UTC, ISO 8601. by: user@host."""
+
+    since: str
+    by: str
+
+
+def pause_of(attributes: dict[str, Any]) -> Pause | None:
+    """The pause among a study's user attributes."""
+    found = attributes.get(PAUSE_KEY)
+    return None if found is None else Pause(**found)
+
+
+def pause_study(storage: StudyStorage, study_id: int) -> Pause | None:
+    """Ask all workers of the study to put their trials back and wait. Returns the pause that there was already."""
+    by = f"{user_name()}@{socket.gethostname()}"
+    pause = Pause(datetime.now(UTC).isoformat(timespec="seconds"), by)
+    with storage.transaction() as session:
+        storage.lock_study(session, study_id)
+        before = session.execute(_query(study_id)).scalar_one_or_none()
+        if before is not None:
+            return Pause(**json.loads(before))
+        row = StudyUserAttributeModel(study_id=study_id, key=PAUSE_KEY, value_json=json.dumps(asdict(pause)))
+        session.add(row)
+    return None
+
+
+def resume_study(storage: StudyStorage, study_id: int) -> bool:
+    """Let the workers go on. False where the study was not paused."""
+    table = StudyUserAttributeModel
+    with storage.transaction() as session:
+        storage.lock_study(session, study_id)
+        gone = session.execute(sa.delete(table).where(table.study_id == study_id, table.key == PAUSE_KEY))
+    return bool(gone.rowcount)  # type: ignore[attr-defined]  # a DELETE returns a CursorResult, typed as Result
+
+
+def _query(study_id: int) -> sa.Select[Any]:
+    table = StudyUserAttributeModel
+    return sa.select(table.value_json).where(table.study_id == study_id, table.key == PAUSE_KEY)
+
+
+class PauseWatch:
+    """A thread that looks every `LOOK_SECONDS` whether the study is paused, so that training need not ask the database.
+
+    paused: what it saw last; a database that does not answer changes nothing.
+    """
+
+    def __init__(self, storage: StudyStorage, study_id: int, interval: float = LOOK_SECONDS) -> None:
+        self.storage, self.study_id = storage, study_id
+        self.paused = False
+        self._ticking = Ticking(self._look, interval, "pause", end=storage.remove_session)
+
+    def __enter__(self) -> Self:
+        self._look()
+        self._ticking.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ticking.stop()
+
+    def _look(self) -> None:
+        try:
+            with self.storage.transaction() as session:
+                self.paused = session.execute(_query(self.study_id)).scalar_one_or_none() is not None
+        except (SQLAlchemyError, OSError, StudyGone):  # the heartbeat sees a deleted study, too, and ends the worker
+            pass

@@ -1,0 +1,413 @@
+"""The study's database: Optuna's `RDBStorage`, made safe for several workers at once.
+
+What is added, all of it inside transactions of the same database:
+
+- On SQLite every transaction starts with BEGIN IMMEDIATE, in WAL mode with a long busy timeout. Otherwise two workers
+  that pop the same WAITING trial both believe that they got it.
+- A trial is held by an *attempt*: a token in the table `sweepd_attempts`. Every write to a held trial first checks, in
+  its own transaction, that the token is still there and the trial RUNNING, and raises `TrialLost` otherwise.
+- A study that was deleted is noticed (`StudyGone`), also where its id was given to another one since.
+- The total of trials is exact: a trial is created, or a waiting one taken, in the transaction that counts them.
+- The database's clock times heartbeats, so the clocks of the workers do not matter.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import optuna
+import sqlalchemy as sa
+from optuna.distributions import BaseDistribution
+from optuna.storages import RDBStorage
+from optuna.storages._rdb import models  # the tables themselves: Optuna offers no conditional change of a trial's state
+from optuna.trial import TrialState
+from sqlalchemy.orm import Session
+
+from envs.support.database_file import BUSY_TIMEOUT, READER_TIMEOUT, connect_read_only, preparing_sqlite
+from envs.support.database_url import database_url, hide_password
+from envs.support.errors import InputError, TryAgainLater
+from envs.support.invocation import install_extra
+from envs.support.study_folder import RUNS
+from optimize.study.gone import DatabaseFile, StudyGone
+from optimize.study.patience import Patience, is_away, patient, reason_of
+from optimize.study.tables import RELEASED, attempts, delete_orphans, make_tables
+
+UID_KEY = "sweepd:uid"  # study attribute: tells a study from another one that was given its name or its id
+
+
+class TrialLost(Exception):
+    """The trial was given to another worker, finished by another program, or deleted: drop the copy held here."""
+
+    def __init__(self, trial_id: int) -> None:
+        super().__init__(f"trial with id {trial_id} is no longer held by this worker")
+        self.trial_id = trial_id
+
+
+@patient(
+    "claim_new", "claim_waiting", "get_all_studies", "get_all_trials", "get_study_directions",
+    "get_study_id_from_name", "get_study_name_from_id", "get_study_system_attrs", "get_study_user_attrs", "get_trial",
+    "get_trial_id_from_study_id_trial_number", "holds", "reached", "set_study_system_attr",
+    "set_study_user_attr", "set_trial_intermediate_value", "set_trial_param", "set_trial_state_values",
+    "set_trial_system_attr", "set_trial_user_attr", "set_trial_user_attrs", "_get_trials", "_release",
+    "_set_trial_param",
+)  # fmt: skip
+class StudyStorage(RDBStorage):
+    """`RDBStorage` whose writes to a held trial are fenced by the attempt's token, and which waits for a database that
+    is away (`patience`; not at all until somebody sets its limit).
+    """
+
+    def __init__(
+        self, url: str, *, immediate: bool = True, read_only: bool = False, busy_timeout: float = BUSY_TIMEOUT
+    ) -> None:
+        self.patience = Patience()
+        self._tokens: dict[int, str] = {}
+        self._gone: set[int] = set()
+        self._studies: dict[int, tuple[str, str]] = {}
+        self.file = DatabaseFile(url)
+        options: dict[str, Any] = {"pool_pre_ping": True}
+        if url.startswith("sqlite"):
+            options = {"connect_args": {"timeout": busy_timeout}}
+            if read_only:
+                path = Path(url.removeprefix("sqlite:///"))
+                options = {"creator": partial(connect_read_only, path, busy_timeout), "poolclass": sa.NullPool}
+        super().__init__(url, engine_kwargs=options, skip_table_creation=read_only)
+        if url.startswith("sqlite"):
+            begin = "BEGIN IMMEDIATE" if immediate and not read_only else "BEGIN"
+
+            @sa.event.listens_for(self.engine, "do_connect")
+            def _no_new_file(*_: Any) -> None:
+                self.file.check()  # SQLite would make an empty one
+
+            @sa.event.listens_for(self.engine, "connect")
+            def _explicit_transactions(connection: Any, _record: Any) -> None:
+                connection.isolation_level = None  # or pysqlite opens transactions itself, and late
+
+            @sa.event.listens_for(self.engine, "begin")
+            def _begin(connection: sa.Connection) -> None:
+                connection.exec_driver_sql(begin)
+
+            self.engine.dispose()  # connections opened while the tables were made lack the two listeners
+        if not read_only:
+            make_tables(self.engine, tidy=immediate)
+            self.file.remember()
+        self._now: sa.ColumnElement[float] = (
+            sa.literal_column("(julianday('now') - 2440587.5) * 86400.0")
+            if self.engine.dialect.name == "sqlite"
+            else sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Float)
+        )
+
+    @property
+    def retries(self) -> int:
+        """Accesses that were tried again, since the database did not answer."""
+        return self.patience.retries
+
+    # -- transactions
+    # ---------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """One transaction of its own: committed at the end, rolled back where anything is raised."""
+        session: Session = self.scoped_session()
+        try:
+            yield session
+            session.commit()
+        except BaseException:
+            session.rollback()
+            raise
+        finally:
+            session.close()
+
+    def now(self, session: Session) -> float:
+        """Seconds since the epoch by the database's clock."""
+        return float(session.execute(sa.select(self._now)).scalar_one())
+
+    def tidy(self) -> None:
+        """Delete what is left of deleted trials and studies, where that is possible now."""
+        with suppress(sa.exc.SQLAlchemyError, StudyGone), self.engine.begin() as connection:
+            delete_orphans(connection)
+
+    # -- holding trials
+    # -------------------------------------------------------------------------------------------------------
+
+    def held(self) -> dict[int, str]:
+        """Trials held by this worker: trial id to token."""
+        return dict(self._tokens)
+
+    def drop(self, trial_id: int) -> None:
+        """Let go of a trial: every later write to it from here raises TrialLost, until it is claimed again."""
+        self._tokens.pop(trial_id, None)
+        self._gone.add(trial_id)
+
+    def give_up(self, trial_id: int) -> str:
+        """Let go of a trial that turned out to be lost. Returns what became of it, in words."""
+        token = self._tokens.get(trial_id)
+        self.drop(trial_id)
+        return self._release(trial_id, token)
+
+    def _release(self, trial_id: int, token: str | None) -> str:
+        trial = models.TrialModel
+        with self.transaction() as session:
+            state = session.execute(sa.select(trial.state).where(trial.trial_id == trial_id)).scalar_one_or_none()
+            ours = (attempts.c.trial_id == trial_id) & (attempts.c.token == token)
+            # The attempt is still ours where a program changed the state that does not know of attempts.
+            unnoticed = session.execute(attempts.update().where(ours).values(**RELEASED)).rowcount == 1  # type: ignore[attr-defined]
+        if state is None:
+            return "was deleted"
+        if unnoticed and state.is_finished():
+            return f"was told {state.name} by another program"
+        return "was given to another worker"
+
+    def _took(self, trial_id: int, token: str) -> None:
+        self._gone.discard(trial_id)
+        self._tokens[trial_id] = token
+
+    def known_as(self, study_id: int, name: str, uid: str) -> None:
+        """Tell which study is meant by this id, for `check_study`."""
+        self._studies[study_id] = (name, uid)
+
+    def check_study(self, session: Session, study_id: int, *, lock: bool = False) -> None:
+        """Raise StudyGone where the study was deleted, or its id given to another one since."""
+        self.file.check()
+        study, attribute = models.StudyModel, models.StudyUserAttributeModel
+        query = sa.select(study.study_id).where(study.study_id == study_id)
+        found = session.execute(query.with_for_update() if lock else query).scalar_one_or_none()
+        name, uid = self._studies.get(study_id, (str(study_id), None))
+        if found is not None and uid is not None:
+            query = sa.select(attribute.value_json).where(attribute.study_id == study_id, attribute.key == UID_KEY)
+            found = session.execute(query).scalar_one_or_none() == json.dumps(uid) or None
+        if found is None:
+            raise StudyGone(f"study {name!r} was deleted from its database while this process worked on it")
+
+    def lock_study(self, session: Session, study_id: int) -> None:
+        """Serialise what follows in this transaction with every other that locks the study (on SQLite BEGIN IMMEDIATE
+        did already). Raises StudyGone.
+        """
+        self.check_study(session, study_id, lock=True)
+
+    def _count(self, session: Session, study_id: int, states: Sequence[TrialState]) -> int:
+        trial = models.TrialModel
+        query = sa.select(sa.func.count(trial.trial_id)).where(trial.study_id == study_id, trial.state.in_(states))
+        return int(session.execute(query).scalar_one())
+
+    def _hold(self, session: Session, trial_id: int, worker: str) -> str:
+        """Write a fresh token and beat for a trial within the caller's transaction: a beat outlives its attempt, and
+        would look stale.
+        """
+        token = secrets.token_hex(16)
+        now = self.now(session)
+        known = session.execute(
+            sa.select(attempts.c.trial_id).where(attempts.c.trial_id == trial_id).with_for_update()
+        ).scalar_one_or_none()
+        if known is None:
+            session.execute(
+                attempts.insert().values(trial_id=trial_id, token=token, worker=worker, beat=now, tries=0, rung=0)
+            )
+        else:
+            session.execute(
+                attempts.update().where(attempts.c.trial_id == trial_id).values(token=token, worker=worker, beat=now)
+            )
+        return token
+
+    def claim_new(self, study_id: int, worker: str, total: int) -> int | None:
+        """Create a RUNNING trial held by `worker`, unless the study has `total` trials already. Returns its id."""
+        with self.transaction() as session:
+            self.lock_study(session, study_id)
+            if self._count(session, study_id, list(TrialState)) >= total:
+                return None
+            trial = models.TrialModel(
+                study_id=study_id, number=None, state=TrialState.RUNNING, datetime_start=datetime.now()
+            )
+            session.add(trial)
+            session.flush()
+            trial.number = trial.count_past_trials(session)
+            session.flush()
+            trial_id = int(trial.trial_id)
+            session.execute(attempts.delete().where(attempts.c.trial_id == trial_id))  # of a deleted trial of this id
+            token = self._hold(session, trial_id, worker)
+        self._took(trial_id, token)
+        return trial_id
+
+    def claim_waiting(self, study_id: int, trial_id: int, worker: str, total: int) -> bool:
+        """Take this WAITING trial, unless someone else did, or finished and running trials make up `total` already."""
+        with self.transaction() as session:
+            self.lock_study(session, study_id)
+            if self._count(session, study_id, [s for s in TrialState if s != TrialState.WAITING]) >= total:
+                return False
+            token = self._hold(session, trial_id, worker)
+            changed = session.execute(
+                sa.update(models.TrialModel)
+                .where(models.TrialModel.trial_id == trial_id, models.TrialModel.state == TrialState.WAITING)
+                .values(state=TrialState.RUNNING, _datetime_start_utc=datetime.now(UTC).replace(tzinfo=None))
+            )
+            if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
+                session.rollback()
+                return False
+        self._took(trial_id, token)
+        return True
+
+    def reached(self, trial_id: int, rung: int) -> None:
+        """Note that a held trial reached a rung. Raises TrialLost."""
+        with self.transaction() as session:
+            self._check_token(session, trial_id)
+            session.execute(
+                attempts.update().where(attempts.c.trial_id == trial_id, attempts.c.rung < rung).values(rung=rung)
+            )
+
+    # -- fenced writes
+    # --------------------------------------------------------------------------------------------------------
+
+    def _check_token(self, session: Session, trial_id: int) -> None:
+        self.file.check()  # an open connection would write into the deleted file
+        token, trial = self._tokens.get(trial_id), models.TrialModel
+        stored = session.execute(
+            sa.select(attempts.c.token, trial.state)
+            .join(trial, trial.trial_id == attempts.c.trial_id)
+            .where(attempts.c.trial_id == trial_id)
+            .with_for_update()
+        ).one_or_none()
+        if token is None or stored is None or tuple(stored) != (token, TrialState.RUNNING):
+            raise TrialLost(trial_id)
+
+    def holds(self, trial_id: int) -> bool:
+        """Whether the database still says that this worker holds the trial."""
+        try:
+            with self.transaction() as session:
+                self._check_token(session, trial_id)
+        except TrialLost:
+            return False
+        return True
+
+    @contextmanager
+    def _fence(self, trial_id: int) -> Iterator[Session | None]:
+        """Check a held trial's token in the transaction that the caller's write then joins.
+
+        `RDBStorage` writes through the thread's scoped session, so a transaction opened here is the one it commits.
+        """
+        if trial_id in self._gone:
+            raise TrialLost(trial_id)
+        if trial_id not in self._tokens:
+            yield None
+            return
+        session: Session = self.scoped_session()
+        try:
+            self._check_token(session, trial_id)
+            yield session
+        except BaseException:
+            session.rollback()
+            raise
+        finally:
+            session.close()
+
+    def set_trial_param(
+        self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
+    ) -> None:
+        with self._fence(trial_id):
+            super().set_trial_param(trial_id, param_name, param_value_internal, distribution)
+
+    def _set_trial_param(self, trial_id: int, *args: Any, **kwargs: Any) -> None:
+        with self._fence(trial_id):
+            super()._set_trial_param(trial_id, *args, **kwargs)
+
+    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
+        with self._fence(trial_id):
+            super().set_trial_intermediate_value(trial_id, step, intermediate_value)
+
+    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
+        with self._fence(trial_id):
+            super().set_trial_user_attr(trial_id, key, value)
+
+    def set_trial_user_attrs(self, trial_id: int, attributes: Mapping[str, Any]) -> None:
+        """Several attributes of a held trial in one transaction. Raises TrialLost."""
+        with self.transaction() as session:
+            self._check_token(session, trial_id)
+            table = models.TrialUserAttributeModel
+            session.execute(sa.delete(table).where(table.trial_id == trial_id, table.key.in_(list(attributes))))
+            rows = [{"trial_id": trial_id, "key": k, "value_json": json.dumps(v)} for k, v in attributes.items()]
+            session.execute(sa.insert(table), rows)
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        with self._fence(trial_id):
+            super().set_trial_system_attr(trial_id, key, value)
+
+    def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
+        with self._fence(trial_id) as session:
+            if session is not None and state != TrialState.RUNNING:
+                session.execute(attempts.update().where(attempts.c.trial_id == trial_id).values(**RELEASED))
+            done = super().set_trial_state_values(trial_id, state, values)
+        if state != TrialState.RUNNING and trial_id in self._tokens:
+            self.drop(trial_id)
+        return done
+
+
+def storage_url(storage: str | None, runs_dir: Path | None = None) -> str:
+    """The database URL for `--storage`; None: `sweepd.db` in runs_dir (default: `runs`). See `database_url`."""
+    return database_url(str((runs_dir or RUNS) / "sweepd.db") if storage is None else storage)
+
+
+def _may_come_back(reason: str) -> bool:
+    """Whether a server that refused a connection is away or too busy. Where it answers FATAL, something else is wrong:
+    the password, the name of the database.
+    """
+    passing = ("starting up", "shutting down", "not yet accepting", "too many", "remaining connection slots")
+    return "FATAL" not in reason or any(words in reason for words in passing)
+
+
+def open_storage(
+    url: str,
+    *,
+    create: bool = True,
+    immediate: bool = True,
+    read_only: bool = False,
+    busy_timeout: float | None = None,
+) -> StudyStorage:
+    """Open the study database, making it where there is none.
+
+    create: False refuses a SQLite file that does not exist. immediate: False where most transactions only read: they
+    don't take a SQLite file's write lock. read_only: nothing is created or written (file and folder may be
+    write-protected), and a SQLite file in WAL mode is read while another program holds its write lock. busy_timeout:
+    seconds to wait for another program's lock; default 60, 5 for read_only.
+    Raises InputError naming the storage where it is missing, locked, unwritable, or no Optuna database; TryAgainLater
+    where a server does not answer, so that a supervisor starts the worker again as long as it is away.
+    """
+    shown = hide_password(url)
+    path = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
+    timeout = busy_timeout or (READER_TIMEOUT if read_only else BUSY_TIMEOUT)
+    if path is not None and (read_only or not create) and not path.exists():
+        raise InputError(
+            f"--storage {path} does not exist; name the database of a study, or start one with sweepd train"
+        )
+    for last in (False, False, True):
+        try:
+            with nullcontext() if path is None or read_only else preparing_sqlite(path, "--storage", timeout):
+                return StudyStorage(url, immediate=immediate, read_only=read_only, busy_timeout=timeout)
+        except ImportError as error:
+            raise InputError(
+                f"--storage {shown}: the driver is missing ({error.name or error}); {install_extra('postgres')}"
+            ) from None
+        except (sa.exc.ProgrammingError, sa.exc.IntegrityError) as error:
+            # On a server two workers may make the tables at once: one of them is told that they exist already.
+            if last:
+                raise InputError(f"--storage {shown} cannot be used ({reason_of(error)})") from None
+            time.sleep(0.5)
+        except (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError) as error:
+            if path is None and is_away(error) and _may_come_back(reason_of(error)):
+                raise TryAgainLater(f"--storage {shown} does not answer now ({reason_of(error)})") from None
+            raise InputError(f"--storage {shown} cannot be used ({reason_of(error)})") from None
+    raise AssertionError("the last attempt returns or raises")
+
+
+def require_study(storage: StudyStorage, name: str) -> int:
+    """The id of the study called `name`. Raises InputError listing the studies there are."""
+    try:
+        return storage.get_study_id_from_name(name)
+    except KeyError:
+        names = ", ".join(study.study_name for study in storage.get_all_studies()[:8]) or "none"
+        raise InputError(f"--study-name {name!r} is not in {hide_password(storage.url)}; there are: {names}") from None

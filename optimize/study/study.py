@@ -1,0 +1,298 @@
+"""The study as a worker sees it: create or join, ask for a batch of one shape, report, judge, tell, put back."""
+
+from __future__ import annotations
+
+import json
+import uuid
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import optuna
+import sqlalchemy as sa
+from optuna.search_space import IntersectionSearchSpace
+from optuna.storages._rdb import models
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from envs.core.streams import derive_seed
+from envs.crypto.selection import TrialReturns
+from envs.support.errors import InputError, TryAgainLater
+from envs.support.study_folder import FOLDER_KEY, recorded_folder, study_folder
+from optimize.study.cache import StudyCache
+from optimize.study.checkpoint import CHECKPOINT_KEY
+from optimize.study.deaths import is_suspect
+from optimize.study.gone import StudyGone
+from optimize.study.pruning import make_pruner, make_sampler
+from optimize.study.search_space import SearchSpace, Settings
+from optimize.study.spec import SPEC_KEY, StudySpec
+from optimize.study.storage import UID_KEY, StudyStorage, TrialLost, require_study
+from optimize.study.tables import FLAGS_KEY
+
+REASON_KEY = "sweepd:reason"
+TOTAL_KEY = "sweepd:total"  # finished trials that the last worker was asked for
+FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A trial to train. trial: None outside a study. reported: values of the rungs reported by earlier attempts."""
+
+    trial_id: int
+    number: int
+    params: dict[str, Any]
+    settings: Settings
+    seed: int
+    trial: optuna.Trial | None = None
+    reported: dict[int, float] = field(default_factory=dict)
+    checkpoint: dict[str, Any] | None = None
+
+
+def create_study(storage: StudyStorage, name: str, spec: StudySpec, runs_dir: Path, flags: Mapping[str, Any]) -> bool:
+    """Write the study with its frozen spec in one transaction. False where a study of that name exists already."""
+    uid = uuid.uuid4().hex
+    attributes = {
+        SPEC_KEY: spec.to_json(),
+        UID_KEY: uid,
+        FOLDER_KEY: recorded_folder(storage.url, runs_dir / f"{name}-{uid[:8]}"),
+        FLAGS_KEY: dict(flags),
+        "sweepd:created": datetime.now(UTC).isoformat(timespec="microseconds"),
+    }
+    try:
+        with storage.transaction() as session:
+            row = models.StudyModel(
+                study_name=name, directions=[models.StudyDirectionModel(objective=0, direction=StudyDirection.MAXIMIZE)]
+            )
+            session.add(row)
+            session.flush()
+            for key, value in attributes.items():
+                session.add(
+                    models.StudyUserAttributeModel(study_id=row.study_id, key=key, value_json=json.dumps(value))
+                )
+    except sa.exc.IntegrityError:
+        return False
+    return True
+
+
+def study_exists(storage: StudyStorage, name: str) -> bool:
+    try:
+        storage.get_study_id_from_name(name)
+    except KeyError:
+        return False
+    return True
+
+
+def count_states(trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, int]:
+    """Trials by state name, every state named."""
+    counts = dict.fromkeys((s.name for s in TrialState), 0)
+    for trial in trials:
+        counts[trial.state.name] += 1
+    return counts
+
+
+class StudyHandle:
+    """An open study.
+
+    Args:
+        storage: its database.
+        name: its name.
+        runs_dir: the folder that holds its folder, where the user named one (see `study_folder`).
+
+    Raises:
+        InputError: there is no study of that name, or sweepd did not make it.
+    """
+
+    def __init__(self, storage: StudyStorage, name: str, runs_dir: Path | None = None) -> None:
+        self.storage, self.name = storage, name
+        self.study_id = require_study(storage, name)
+        attributes = storage.get_study_user_attrs(self.study_id)
+        if SPEC_KEY not in attributes:
+            raise InputError(f"--study-name {name!r} is an Optuna study, but not one of sweepd; choose another name")
+        if uid := attributes.get(UID_KEY):
+            storage.known_as(self.study_id, name, uid)
+        self.spec = StudySpec.from_json(attributes[SPEC_KEY])
+        self.space: SearchSpace = self.spec.search_space
+        self.run_dir = study_folder(storage.url, attributes, runs_dir)
+        self.flags: dict[str, Any] = attributes[FLAGS_KEY]
+        self.pruner = make_pruner(self.spec.pruner, self.spec.rungs)
+        self._shared_space = IntersectionSearchSpace(include_pruned=True)
+        self.returns = TrialReturns()  # of the complete trials, as far as they were read (`optimize.cli.outlook`)
+        self.cached = StudyCache(storage)
+        self.study = optuna.load_study(study_name=name, storage=self.cached, pruner=self.pruner)
+
+    # -- looking
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def trials(self) -> list[optuna.trial.FrozenTrial]:
+        """All trials, freshly read, in order of number. Do not modify them."""
+        return self.study.get_trials(deepcopy=False)
+
+    def gone(self) -> StudyGone | None:
+        """What says that the study or its database was deleted; None where it is there, or cannot be asked now."""
+        try:
+            with self.storage.transaction() as session:
+                self.storage.check_study(session, self.study_id)
+        except StudyGone as error:
+            return error
+        except sa.exc.SQLAlchemyError:
+            pass
+        return None
+
+    def counts(self) -> dict[str, int]:
+        """Trials by state name."""
+        return count_states(self.trials())
+
+    def trial_dir(self, number: int) -> Path:
+        return self.run_dir / f"trial-{number:05d}"
+
+    def shape_known(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The shape parameters among `params`."""
+        return {name: params[name] for name in self.space.shape_names if name in params}
+
+    # -- asking
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def ask_batch(self, size: int, worker: str, total: int) -> list[Plan]:
+        """Take up to `size` trials of one shape: waiting ones first, by id, the oldest deciding the shape; then new
+        ones.
+
+        A batch that was interrupted goes on as it was, without new ones: so a single worker asks for the same trials
+        after the same history, however often it was interrupted.
+
+        total: trials the study shall have in the end. Trials whose parameters do not fit the space fail here, with the
+        reason. A trial that may have killed a worker comes alone (`deaths.is_suspect`). After an error, the trials that
+        were taken are WAITING again.
+        """
+        before = set(self.storage.held())
+        try:
+            return self._ask_batch(size, worker, total)
+        except TryAgainLater:  # the database cannot be told
+            raise
+        except BaseException:
+            for trial_id in set(self.storage.held()) - before:
+                with suppress(Exception):  # one error is enough
+                    self.put_back(trial_id)
+            raise
+
+    def _ask_batch(self, size: int, worker: str, total: int) -> list[Plan]:
+        plans: list[Plan] = []
+        shape: dict[str, Any] | None = None
+        for waiting in [t for t in self.trials() if t.state == TrialState.WAITING]:
+            if len(plans) == size:
+                break
+            alone = is_suspect(waiting.user_attrs)
+            if alone and plans:
+                continue
+            known = self.shape_known({**waiting.system_attrs.get("fixed_params", {}), **waiting.params})
+            if shape is not None and any(shape[name] != value for name, value in known.items()):
+                continue
+            if self.storage.claim_waiting(self.study_id, waiting._trial_id, worker, total):
+                plan = self._plan(waiting._trial_id, {**(shape or {}), **known})
+                if plan is not None:
+                    plans.append(plan)
+                    shape = self.shape_known(plan.params)
+                    if alone:
+                        return plans
+        if any(plan.reported for plan in plans):
+            return plans
+        while len(plans) < size:
+            trial_id = self.storage.claim_new(self.study_id, worker, total)
+            if trial_id is None:
+                break
+            plan = self._plan(trial_id, shape)
+            if plan is not None:
+                plans.append(plan)
+                shape = self.shape_known(plan.params)
+        return plans
+
+    def _plan(self, trial_id: int, shape: Mapping[str, Any] | None) -> Plan | None:
+        """Draw what is not drawn yet of a claimed trial's parameters. None where the trial failed or was lost."""
+        number = self.storage.get_trial(trial_id).number
+        # One sampler per trial, seeded by its number: proposals depend on the study's history, not on the process that
+        # asks.
+        seed = derive_seed(self.spec.seed, "sampler", number)
+        fixed = {**(self.space.start if number == 0 else {}), **(shape or {})}
+        sampler = make_sampler(self.spec.sampler, seed, fixed, self._shared_space, self.space.start)
+        # A Study object of its own: one that is used again would show its sampler the trials as they were at its last
+        # `ask`.
+        study = optuna.load_study(study_name=self.name, storage=self.cached, sampler=sampler, pruner=self.pruner)
+        try:
+            try:
+                # An enqueued parameter out of range warns, and is refused below, with a sentence.
+                with self.cached.read_once(self.study_id), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    trial = optuna.Trial(study, trial_id)
+                    params = self.space.suggest(trial)
+                settings = self.space.resolve(params)
+                self.space.validate(params)
+            except (InputError, ValueError, TypeError) as error:
+                self.fail(trial_id, f"parameters: {error}")
+                return None
+        except TrialLost:
+            self.storage.drop(trial_id)
+            return None
+        frozen = self.storage.get_trial(trial_id)
+        seed = derive_seed(self.spec.seed, "trial", number)
+        return Plan(
+            trial_id,
+            number,
+            params,
+            settings,
+            seed,
+            trial,
+            dict(frozen.intermediate_values),
+            frozen.user_attrs.get(CHECKPOINT_KEY),
+        )
+
+    # -- telling
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def set_attributes(self, trial_id: int, attributes: Mapping[str, Any]) -> None:
+        """Write trial attributes. Raises TrialLost where the trial is no longer ours."""
+        self.storage.set_trial_user_attrs(trial_id, attributes)
+
+    def report(self, plan: Plan, rung: int, value: float) -> None:
+        """Report the value of a rung (1 …) once; a repetition after a resume changes nothing. Raises TrialLost."""
+        if plan.trial is not None and rung not in plan.reported:
+            plan.trial.report(value, step=rung)
+            plan.reported[rung] = value
+            self.storage.reached(plan.trial_id, rung)
+
+    def judge(self, plans: Sequence[Plan]) -> list[bool]:
+        """Which of these trials are pruned at the rung they reported. Call it after all of them have reported."""
+        with self.cached.read_once(self.study_id):
+            return [plan.trial is not None and plan.trial.should_prune() for plan in plans]
+
+    def complete(self, trial_id: int, value: float) -> None:
+        self._tell(trial_id, TrialState.COMPLETE, value)
+
+    def prune(self, trial_id: int, reason: str) -> None:
+        self.storage.set_trial_user_attr(trial_id, REASON_KEY, reason)
+        self._tell(trial_id, TrialState.PRUNED)
+
+    def fail(self, trial_id: int, reason: str) -> None:
+        """FAIL for a reason of the trial's own. What the machine did wrong is never told this way: use `put_back`."""
+        self.storage.set_trial_user_attr(trial_id, REASON_KEY, reason)
+        self._tell(trial_id, TrialState.FAIL)
+
+    def put_back(self, trial_id: int) -> None:
+        """RUNNING back to WAITING under the same number, for whoever takes it next."""
+        self.storage.set_trial_state_values(trial_id, TrialState.WAITING)
+
+    def _tell(self, trial_id: int, state: TrialState, value: float | None = None) -> None:
+        try:
+            self.study.tell(self.storage.get_trial(trial_id).number, value, state=state)
+        except (KeyError, ValueError, optuna.exceptions.UpdateFinishedTrialError):
+            if self.storage.holds(trial_id):
+                raise
+            raise TrialLost(trial_id) from None
+
+
+def best_trial(handle: StudyHandle) -> FrozenTrial | None:
+    """The complete trial with the highest value, the earliest of equals; None where none is complete."""
+    complete = [t for t in handle.trials() if t.state == TrialState.COMPLETE and t.value is not None]
+    return max(complete, key=lambda t: (t.value or 0.0, -t.number), default=None)

@@ -1,0 +1,123 @@
+"""What a study came to, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from optuna.trial import TrialState
+from rich.console import Console
+from rich.table import Table
+
+from optimize.cli.outlook import sentence, study_outlook
+from optimize.study.spec import CryptoSpec
+from optimize.study.study import FINISHED, REASON_KEY, StudyHandle, best_trial
+from optimize.worker.telemetry import Telemetry, duration
+from optimize.worker.timing import Phases
+
+METRICS = (
+    ("sharpe", "Sharpe", "{:+.2f}"),
+    ("information_ratio", "information ratio over equal weight", "{:+.2f}"),
+    ("annual_return", "return a year", "{:+.1%}"),
+    ("excess_growth", "log growth over equal weight a year", "{:+.2f}"),
+    ("max_drawdown", "largest drawdown", "{:.1%}"),
+    ("turnover", "turnover a year", "{:,.0f}x"),
+    ("fees", "fees paid", "{:.1%}"),
+    ("exposure", "exposure", "{:.0%}"),
+    ("trades", "trades", "{:,.0f}"),
+)
+
+
+def print_summary(
+    handle: StudyHandle,
+    console: Console,
+    telemetry: Telemetry | None = None,
+    batches: Sequence[int] = (),
+    phases: Phases | None = None,
+) -> None:
+    """Trials finished, pruned and failed with reasons; best parameters; out-of-sample metrics beside equal weight's."""
+    counts = handle.counts()
+    console.rule(f"study {handle.name}")
+    market = isinstance(handle.spec, CryptoSpec)
+    if isinstance(handle.spec, CryptoSpec) and handle.spec.data.synthetic:
+        console.print(
+            "The market is SYNTHETIC: a demonstration, no evidence about any real market.", style="bold yellow"
+        )
+    console.print(
+        f"trials: {counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} failed",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for trial in handle.trials():
+        if trial.state == TrialState.FAIL:
+            console.print(
+                f"  trial {trial.number} failed: {trial.user_attrs.get(REASON_KEY) or 'no reason recorded'}",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
+    if telemetry is not None and telemetry.steps_done:
+        console.print(
+            f"this worker: {telemetry.steps_done:,} environment steps in {duration(telemetry.elapsed)} "
+            f"({telemetry.steps_done / telemetry.elapsed:,.0f} steps/s, {telemetry.trials_per_hour:.1f} trials/hour, "
+            f"{sum(batches) / len(batches):.1f} trials per batch)",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if phases is not None and telemetry is not None:
+        shares = ", ".join(f"{name} {share:.1%}" for name, _, share in phases.shares(telemetry.elapsed))
+        console.print(f"its time: {shares}", highlight=False, soft_wrap=True)
+    best = best_trial(handle)
+    if best is None:
+        console.print("No trial is complete, so there is no best one.")
+        return
+    console.print(
+        f"best trial: {best.number}, objective ({handle.spec.objective}) {best.value:+.4f}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    parameters = {**best.user_attrs.get("sweepd:shape", {}), **best.params}
+    console.print(
+        "  " + "  ".join(f"{name}={_number(value)}" for name, value in parameters.items()),
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    metrics: dict[str, Any] = best.user_attrs.get("sweepd:metrics", {})
+    console.print(_market_table(metrics) if market else _game_table(metrics))
+    if market:
+        said = sentence(study_outlook(handle, sum(counts[state.name] for state in FINISHED)))
+        console.print(f"gate: {said}", highlight=False, soft_wrap=True)
+
+
+def _market_table(metrics: Mapping[str, Any]) -> Table:
+    table = Table(title="out of sample, cross-validated, mean over paths", title_justify="left", show_edge=False)
+    table.add_column("")
+    table.add_column("policy", justify="right")
+    table.add_column("equal weight", justify="right")
+    beside = {"sharpe": "equal_weight_sharpe", "max_drawdown": "equal_weight_drawdown"}
+    for name, label, form in METRICS:
+        if name in metrics:
+            equal = form.format(metrics[beside[name]]) if name in beside else ""
+            table.add_row(label, form.format(metrics[name]), equal)
+    if "total_return" in metrics:
+        table.add_row(
+            "return, whole length", f"{metrics['total_return']:+.1%}", f"{metrics['equal_weight_return']:+.1%}"
+        )
+    return table
+
+
+def _game_table(metrics: Mapping[str, Any]) -> Table:
+    table = Table(title="episodes on seeds of the study's own", title_justify="left", show_edge=False)
+    table.add_column("")
+    table.add_column("policy", justify="right")
+    table.add_row("return, interquartile mean over seeds", f"{metrics['iqm']:,.2f}")
+    table.add_row("its 95 % interval", f"{metrics['iqm_low']:,.2f} … {metrics['iqm_high']:,.2f}")
+    table.add_row("mean and deviation of an episode", f"{metrics['mean']:,.2f} ± {metrics['deviation']:,.2f}")
+    table.add_row("worst episode", f"{metrics['worst']:,.2f}")
+    table.add_row("length of an episode", f"{metrics['length']:,.1f}")
+    return table
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""The worker: takes trials in batches, trains them, keeps checkpoints and records."""

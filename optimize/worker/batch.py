@@ -1,0 +1,344 @@
+"""Training a batch of trials of one shape: all members of all its trials and folds, in programs of G slots.
+
+Between rollouts a member is a bundle of tensors (`MemberState`) that any slot can take up, so a program is loaded,
+trained to the next
+rung and unloaded again; what one program does not hold waits in host memory. Members that end (pruned, diverged) simply
+are not
+loaded again, and the rest is packed into fewer programs. No member's numbers depend on which others are in its program.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from agents.algorithms.ppo import PPO
+from agents.engine.learner import Act, Learner, StateDict
+from agents.networks.shape import FEWEST_SLOTS
+from envs.core.sizing import out_of_memory
+from envs.core.streams import derive_seed
+from envs.support.errors import InputError, RunError
+from optimize.experiments.experiment import Evaluation, Experiment
+from optimize.study.checkpoint import MemberState, State
+from optimize.study.study import Plan
+from optimize.worker.pace import CheckpointPace
+
+
+class Interrupted(Exception):
+    """A stop was asked for; members are between rollouts."""
+
+
+@dataclass
+class Training:
+    """A trial in training. rung: rungs reached. fault: why it cannot go on ("" while it can). seconds: spent on it,
+    attempts before too.
+
+    initial: actors whose weights and normalisers the members start from, in turn; none: as initialised.
+    curves: per rollout, a row of the algorithm's curves from each member, since they were last taken.
+    """
+
+    plan: Plan
+    members: list[MemberState]
+    rung: int = 0
+    fault: str = ""
+    seconds: float = 0.0
+    initial: list[StateDict] = field(default_factory=list)
+    curves: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
+
+    def take_curves(self, names: Sequence[str]) -> list[tuple[int, dict[str, float]]]:
+        """Means over members by rollout."""
+        taken = [
+            (rollout, dict(zip(names, np.mean(rows, axis=0).tolist(), strict=True)))
+            for rollout, rows in sorted(self.curves.items())
+        ]
+        self.curves.clear()
+        return taken
+
+
+@dataclass(frozen=True, eq=False)
+class _Seat:
+    """One member's place in a group: whose, and which one."""
+
+    training: Training
+    member: int
+
+    @property
+    def state(self) -> MemberState:
+        return self.training.members[self.member]
+
+
+class Trainer:
+    """Trains trials of one shape on one device.
+
+    stop: asked between rollouts; True interrupts. keep: given the trials in training, between two rollouts and after a
+    rung's last one, whenever `pace` says that checkpoints are due. progress: told the environment steps of each
+    rollout. slots: members to compute at once, fewer than the study's G on some machines. ran_out: told how many there
+    are from now on, when memory ran out.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        progress: Callable[[int], None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None,
+        slots: int | None = None,
+        ran_out: Callable[[int], None] = lambda _: None,
+        keep: Callable[[Sequence[Training]], None] | None = None,
+        pace: CheckpointPace | None = None,
+    ) -> None:
+        self.experiment, self.spec = experiment, experiment.spec
+        self.stop, self.progress, self.say, self.ran_out = stop, progress, say, ran_out
+        self.keep, self.pace = keep, pace or CheckpointPace()
+        self.slots = slots or experiment.spec.slots
+        self._together = experiment.spec.trials_per_batch  # trials evaluated at once
+        self.seconds = 0.0
+        self.steps = 0
+        self._env: Any = None  # a `VecEnv` as the experiment makes it, and seats members in it
+        self._learner: Learner | None = None
+        self._shape: tuple[tuple[str, int], ...] = ()
+        self._in_training: Sequence[Training] = ()
+        self._counted = 0.0  # when seconds were last added to the trials
+
+    def start(self, plan: Plan) -> Training:
+        """A trial from the beginning. Its members are made when they are first loaded."""
+        return Training(plan, [MemberState() for _ in range(self.experiment.members)])
+
+    # -- training
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def advance(self, trainings: Sequence[Training], rung: Callable[[Training], int]) -> None:
+        """Train every member of these trials up to the end of its trial's rung. Diverged trials get their `fault`.
+
+        Raises Interrupted where `stop` said so: all members are then between rollouts, at most one rollout later. A
+        device out of memory
+        is met with programs of fewer slots; RunError where the fewest are too many.
+        """
+        began = time.monotonic()
+        self._counted = began
+        self._in_training = trainings
+        try:
+            while True:
+                waiting = [
+                    _Seat(t, member)
+                    for t in trainings
+                    if not t.fault
+                    for member, state in enumerate(t.members)
+                    if state.rollouts < self.spec.rung_end(rung(t))
+                ]
+                if not waiting:
+                    return
+                # Members with equally much left share a program, so that all of its slots are used to the end.
+                left = {seat: self.spec.rung_end(rung(seat.training)) - seat.state.rollouts for seat in waiting}
+                most, *fewer = sorted(set(left.values()), reverse=True)
+                group = [seat for seat in waiting if left[seat] == most][: self.slots]
+                # A program that is not full catches up with members that are ahead, and is joined by them.
+                rollouts = most - fewer[0] if fewer and len(group) < self.slots else most
+                try:
+                    self._train(group, rollouts)
+                except (RuntimeError, MemoryError) as error:
+                    if not out_of_memory(error):
+                        raise
+                    self._smaller(error)
+        finally:
+            self._count_seconds()
+            self.seconds += time.monotonic() - began
+
+    def _count_seconds(self) -> None:
+        now = time.monotonic()
+        for training in self._in_training:
+            training.seconds += now - self._counted
+        self._counted = now
+
+    def _smaller(self, error: BaseException) -> None:
+        """Give up the programs in memory and go on with half as many slots: the same experiment, to rounding."""
+        self._env = self._learner = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        together = self.experiment.together
+        fewest = max(FEWEST_SLOTS, together)
+        if self.slots <= fewest:
+            members = f"{self.slots} members" + (" that play together" if together > 1 else "")
+            raise RunError(
+                f"out of memory with {members} ({str(error).splitlines()[0]}); use fewer --n-envs or smaller networks"
+            ) from None
+        self.slots = max(fewest, self.slots // (2 * together) * together)
+        self.ran_out(self.slots)
+        self.say(f"out of memory: going on with {self.slots} members per program")
+
+    def _program(self, training: Training) -> tuple[Any, Learner]:
+        """Environment and learner for this trial's shape; kept as long as shape and slots stay."""
+        settings = training.plan.settings
+        shape = tuple(sorted(settings.shape.items()))
+        if self._learner is None or shape != self._shape or self._learner.shape.slots != self.slots:
+            self._env = self._learner = None
+            env = self.experiment.training_env(self.slots, self.spec.num_envs)
+            self._learner = self.experiment.algorithm.learner(
+                self.experiment.shape(settings, env, self.slots), self.experiment.device
+            )
+            self._env, self._shape = env, shape
+        return self._env, self._learner
+
+    def _load(self, group: Sequence[_Seat]) -> tuple[Any, Learner]:
+        """Put members into slots 0 …; new ones are made, the rest of the slots emptied."""
+        env, learner = self._program(group[0].training)
+        fresh = []
+        for slot, seat in enumerate(group):
+            plan, state = seat.training.plan, seat.state
+            self.experiment.seat(env, slot, seat.member, plan.settings)
+            if state.learner is not None and state.env is not None:
+                env.set_member(slot, state.env)
+                learner.set_member(slot, state.learner)
+                if env.began_anew(slot):
+                    fresh.append(slot)
+                continue
+            seed = derive_seed(plan.seed, "fold", seat.member)
+            env.reset_member(slot, derive_seed(seed, "env"))
+            avg, std = self.experiment.normaliser(seat.member, plan.settings)
+            params = self.experiment.learner_params(plan.settings)
+            learner.add_member(slot, params, seed, self.spec.rollouts, avg, std)
+            if seat.training.initial:
+                self._lend(learner, slot, seat.training.initial[seat.member % len(seat.training.initial)])
+            fresh.append(slot)
+        for slot in range(len(group), self.slots):
+            learner.remove_member(slot)
+        if fresh:
+            learner.begin(env.observe(), fresh)
+        return env, learner
+
+    @staticmethod
+    def _lend(learner: Learner, slot: int, actor: StateDict) -> None:
+        """Start a new member from an actor trained elsewhere; its critic is its own, but sees through the actor's
+        normaliser.
+        """
+        if not isinstance(learner, PPO):
+            raise InputError("start_from lends weights to members of PPO alone")
+        _, critic = learner.export_member(slot)
+        columns = actor["state_avg"].numel()
+        for name in ("state_avg", "state_std"):
+            critic[name][:columns] = actor[name]
+        learner.population.import_member(slot, actor, critic)
+
+    def _train(self, group: Sequence[_Seat], rollouts: int) -> None:
+        env, learner = self._load(group)
+        stopped = False
+        begun = [seat.state.rollouts for seat in group]
+        done = 0
+
+        def on_rollout(stats: Any) -> bool:
+            nonlocal stopped, done
+            done += 1
+            steps = len(group) * self.spec.transitions
+            self.steps += steps
+            self.progress(steps)
+            rows = torch.stack(
+                [getattr(stats, name) for name in self.experiment.algorithm.curves], 1
+            ).tolist()  # the one read of the device per rollout
+            for seat, first, row in zip(group, begun, rows, strict=False):
+                seat.training.curves[first + done].append(row)
+            stopped = self.stop()
+            if not stopped and done < rollouts:
+                self._keep_if_due(take)
+            return stopped
+
+        def take() -> None:
+            for slot, seat in enumerate(group):
+                state = MemberState(learner.get_member(slot), env.get_member(slot), begun[slot] + done)
+                seat.training.members[seat.member] = state
+
+        learner.train(env, rollouts, on_rollout)
+        take()
+        for seat, diverged in zip(group, learner.diverged, strict=False):
+            training = seat.training
+            if diverged and not training.fault:
+                at = f"{self.experiment.member} {seat.member}, by rollout {seat.state.rollouts} of {self.spec.rollouts}"
+                training.fault = f"diverged: {at} the gradient was not finite"
+        if stopped:
+            raise Interrupted
+        self._keep_if_due()  # an evaluation, which may be long, or another program may come next
+
+    def _keep_if_due(self, take: Callable[[], None] = lambda: None) -> None:
+        """Have checkpoints written of the trials in training, if they are due. take: updates the trials' members."""
+        trainings = [training for training in self._in_training if not training.fault]
+        if self.keep is None or not trainings or not self.pace.due():
+            return
+        self.pace.begun()
+        began = time.perf_counter()
+        take()
+        self._count_seconds()
+        self.keep(trainings)
+        self.pace.spent(time.perf_counter() - began)
+
+    # -- evaluation
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def evaluate(self, trainings: Sequence[Training]) -> list[Evaluation | None]:
+        """Judge all members of these trials in one batch. None, and a `fault`, where a trial's numbers are not finite.
+
+        Raises Interrupted where `stop` said so. A device out of memory is met with half the trials at a time.
+        """
+        if not trainings:
+            return []
+        try:
+            evaluations = self._evaluate(trainings)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            if len(trainings) == 1:
+                self._smaller(error)
+                return self.evaluate(trainings)
+            half = self._together = len(trainings) // 2
+            return [*self.evaluate(trainings[:half]), *self.evaluate(trainings[half:])]
+        for training, evaluation in zip(trainings, evaluations, strict=True):
+            if evaluation is None:
+                training.fault = training.fault or "diverged: its results in the evaluation are not finite"
+        return evaluations
+
+    def _evaluate(self, trainings: Sequence[Training]) -> list[Evaluation | None]:
+        seats = self._seats(trainings)
+        # As many programs of G slots as a full batch needs: rounding must not depend on the company.
+        full = -(-max(self._together, len(trainings)) * self.experiment.members // self.slots)
+        programs: list[Act] = []
+        for start in range(0, len(seats), self.slots):
+            _, learner = self._load(seats[start : start + self.slots])
+            programs.append(learner.act_fn())
+        settings = [training.plan.settings for training in trainings]
+
+        def ask() -> None:
+            if self.stop():
+                raise Interrupted
+
+        return list(self.experiment.evaluate(settings, programs, self.slots, full, ask))
+
+    def _seats(self, trainings: Sequence[Training]) -> list[_Seat]:
+        return [_Seat(t, member) for t in trainings for member in range(self.experiment.members)]
+
+    def actors_of(self, plan: Plan, states: Sequence[State]) -> list[StateDict]:
+        """The actors in members' states, which may come from another run. Raises InputError where they are of another
+        shape.
+        """
+        _, learner = self._program(self.start(plan))
+        exported = []
+        for state in states:
+            learner.set_member(0, state)
+            exported.append(learner.export_member(0)[0])
+        return exported
+
+    def actors(self, training: Training) -> list[StateDict]:
+        """The trained actors, one per member, as `agents.policy.frozen` saves them."""
+        exported: list[StateDict] = []
+        seats = self._seats([training])
+        for start in range(0, len(seats), self.slots):
+            group = seats[start : start + self.slots]
+            _, learner = self._load(group)
+            exported += [learner.export_member(slot)[0] for slot in range(len(group))]
+        return exported

@@ -1,0 +1,153 @@
+"""Automatic choices that are measured: CPU threads, and environments per member (`--n-envs auto`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+from agents.engine.learner import Learner
+from envs.core.sizing import Measurement, available_memory, choose_num_envs, cpu_count
+from envs.core.vec_env import VecEnv
+from optimize.experiments.experiment import Experiment
+from optimize.study.fit import UPDATES_PER_FOLD, fewest_envs, fit_shape, most_envs, multiple
+from optimize.study.search_space import SearchSpace, Settings
+from optimize.worker.chunks import Chunks
+
+GAIN = 1.1  # what is not faster by this factor is not worth more threads or envs
+
+
+class Bench:
+    """Rollout and update of a study's program, full of members, on this device, as they will be in training."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.spec, self.device, self.experiment = experiment.spec, experiment.device, experiment
+        self.shape = typical_shape(self.spec.search_space)
+
+    def __str__(self) -> str:
+        shape = self.shape
+        network = f"network {shape['net_width']} x {shape['net_depth']}"
+        return f"rollout and update of {self.spec.slots} members, {network}, on {self.device}"
+
+    def measure(self, num_envs: int) -> Measurement:
+        """Speed and memory with that many environments per member."""
+        return measure_program(self.experiment, self.shape, self.spec.slots, num_envs)
+
+
+def full_program(experiment: Experiment, shape: Mapping[str, int], slots: int, num_envs: int) -> tuple[VecEnv, Learner]:
+    """A program full of members, begun, with the minibatch fitted to the rollout."""
+    spec = experiment.spec
+    env = experiment.training_env(slots, num_envs)
+    settings = Settings(fit_shape(shape, num_envs * spec.horizon), {}, {})
+    learner = experiment.algorithm.learner(experiment.shape(settings, env, slots), experiment.device)
+    avg, std = experiment.normaliser(0, settings)
+    for slot in range(slots):
+        learner.add_member(slot, experiment.learner_params(settings), slot, 100, avg, std)
+    learner.begin(env.reset(0))
+    return env, learner
+
+
+def measure_program(
+    experiment: Experiment,
+    shape: Mapping[str, int],
+    slots: int,
+    num_envs: int,
+    progress: Callable[[], None] = lambda: None,
+) -> Measurement:
+    """Steps per second of a full program, and its peak memory: a rollout to warm up, then a third of a second.
+
+    progress: called after every rollout.
+    """
+    device, spec = experiment.device, experiment.spec
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    env, learner = full_program(experiment, shape, slots, num_envs)
+    learner.train(env, 1)
+    progress()
+    synchronise(device)
+    began, rollouts = time.perf_counter(), 0
+    while rollouts < 1 or (time.perf_counter() - began < 0.3 and rollouts < 20):
+        learner.train(env, 1)
+        progress()
+        rollouts += 1
+    synchronise(device)
+    seconds = time.perf_counter() - began
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+    return Measurement(steps_per_second=rollouts * slots * num_envs * spec.horizon / seconds, memory=peak)
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def make_chunks(
+    experiment: Experiment, say: Callable[[str], None], progress: Callable[[], None] = lambda: None
+) -> Chunks:
+    """The choice of chunks for a study's programs on this machine. progress: called after every rollout measured."""
+    spec = experiment.spec
+    env = experiment.training_env(experiment.together, 1)
+    fixed = {"obs": env.state_dim + env.privileged_dim, "act": env.action_dim, "envs": spec.num_envs}
+
+    def speed(shape: Mapping[str, int], slots: int) -> float:
+        return measure_program(experiment, shape, slots, spec.num_envs, progress).steps_per_second
+
+    fixed["horizon"] = spec.horizon
+    return Chunks(speed, fixed, spec.slots, experiment.device, say, unit=experiment.together)
+
+
+def measure_threads(bench: Bench, num_envs: int, say: Callable[[str], None]) -> tuple[int, list[str]]:
+    """Choose torch's CPU threads: 1, 2, 4, … up to the cores there are; the fewest within a tenth of the fastest.
+
+    More is not always faster: threads wait for each other by spinning, which on a core that something else uses, too,
+    costs many times what a second thread gains. Leaves torch set to the choice. Returns it, and what was measured.
+    """
+    cores = cpu_count()
+    candidates = sorted({min(2**power, cores) for power in range(cores.bit_length() + 1)})
+    say(f"--threads automatic: measuring {bench}, {num_envs} envs")
+    speeds: dict[int, float] = {}
+    for threads in candidates:
+        torch.set_num_threads(threads)
+        speeds[threads] = bench.measure(num_envs).steps_per_second
+        if threads > 1 and speeds[threads] < 0.5 * max(speeds.values()):
+            break
+    chosen = next(threads for threads, speed in speeds.items() if speed * GAIN >= max(speeds.values()))
+    torch.set_num_threads(chosen)
+    lines = [
+        f"{threads} threads: {speed:,.0f} steps/s{' <- chosen' * (threads == chosen)}"
+        for threads, speed in speeds.items()
+    ]
+    for line in lines:
+        say(f"  {line}")
+    return chosen, lines
+
+
+def measure_num_envs(bench: Bench, say: Callable[[str], None]) -> tuple[int, list[str]]:
+    """Measure growing numbers of envs per member. Returns the number chosen, and all that was measured, as lines."""
+    spec = bench.spec
+    sizes = spec.search_space.minibatches
+    unit = bench.experiment.unit
+    upper = multiple(most_envs(spec.budget, spec.horizon, sizes), unit)
+    say(
+        f"--n-envs auto: measuring {bench}; at most {upper} envs, so that {spec.budget:,} steps hold "
+        f"about {UPDATES_PER_FOLD} rollouts of {spec.horizon}"
+    )
+    start = multiple(fewest_envs(spec.budget, spec.horizon, sizes), unit)
+    choice = choose_num_envs(
+        bench.measure, upper=upper, start=start, gain=GAIN, memory_limit=available_memory(bench.device)
+    )
+    for line in choice.lines():
+        say(f"  {line}")
+    return choice.num_envs, choice.lines()
+
+
+def typical_shape(space: SearchSpace) -> dict[str, int]:
+    """The middle of the space's shapes."""
+    shape = dict(space.subject.learner.shape)
+    for name, dimension in space.tables["shape"].items():
+        options = sorted(int(v) for v in (dimension.choices or (dimension.value,)) if isinstance(v, int | float))
+        if options:
+            shape[name] = options[len(options) // 2]
+    return shape

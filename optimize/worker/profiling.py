@@ -1,0 +1,164 @@
+"""`sweepd profile`: where the time of a study's batches would go on this machine, and what to change."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optimize.experiments.experiment import Experiment
+from optimize.study.checkpoint import Checkpoint, write_checkpoint
+from optimize.study.fit import fit_shape
+from optimize.study.search_space import Settings
+from optimize.study.storage import open_storage, storage_url
+from optimize.study.study import Plan, StudyHandle, create_study
+from optimize.worker.batch import Trainer, Training
+from optimize.worker.measure import synchronise, typical_shape
+from optimize.worker.timing import Phases
+
+MEANS = {
+    "env": "stepping the environments",
+    "policy": "choosing actions and storing transitions",
+    "update": "advantages, gradients, optimizer",
+    "transfer": "members in and out of programs, checkpoint contents",
+    "evaluation": "trading the test groups at every rung",
+    "host": "study database, files, bookkeeping",
+}
+# (phase, share from which it is much, what to change), the first that applies is said first.
+ADVICE = (
+    ("evaluation", 0.20, "fewer --rungs, a larger --budget, or more --trials-per-batch, which are evaluated together"),
+    ("env", 0.35, "more --n-envs or --slots: a step of many rows hardly takes longer than one of few"),
+    ("policy", 0.35, "more --n-envs or --slots: a step of many rows hardly takes longer than one of few"),
+    ("transfer", 0.10, "fewer --rungs, or --slots of at least a trial's folds"),
+    ("host", 0.05, "fewer --rungs, a larger --budget, or the database on a faster disk"),
+    (
+        "update",
+        0.50,
+        "larger minibatches, fewer epochs or smaller networks in the search space, if the search may do so",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """seconds: of one whole batch, by phase, scaled up from what was measured. steps: environment steps of it."""
+
+    seconds: dict[str, float]
+    steps: int
+    trials: int
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds.values())
+
+    def lines(self) -> list[str]:
+        """A table, and what to change."""
+        rows = [f"{'':12}{'share':>7}{'seconds':>10}   (of a batch of {self.trials} unpruned trials, extrapolated)"]
+        for name, spent in sorted(self.seconds.items(), key=lambda row: -row[1]):
+            rows.append(f"{name:12}{spent / self.total:>7.1%}{spent:>10.1f}   {MEANS[name]}")
+        speed, rate = self.steps / self.total, 3600 * self.trials / self.total
+        return [*rows, f"{speed:,.0f} steps/s and {rate:.1f} trials/hour, all included", *self.advice()]
+
+    def advice(self) -> list[str]:
+        """One or two sentences."""
+        shares = {name: spent / self.total for name, spent in self.seconds.items()}
+        found = [f"{name} {shares[name]:.0%}: {what}." for name, much, what in ADVICE if shares.get(name, 0) >= much]
+        return found[:2] or ["No phase stands out: nothing to change."]
+
+
+def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
+    """Train a part of one batch of the study with the middle of its shapes, evaluate it, and time the phases.
+
+    seconds: about how long the training part lasts.
+    """
+    spec = experiment.spec
+    shape = fit_shape(typical_shape(spec.search_space), spec.transitions)
+    plans = [Plan(n, n, {}, Settings(dict(shape), {}, {}), n) for n in range(spec.trials_per_batch)]
+    phases = Phases()
+    trainer = Trainer(experiment)
+    trainings = [trainer.start(plan) for plan in plans]
+    env, ppo = trainer._program(trainings[0])
+    sync = functools.partial(synchronise, experiment.device)
+    for owner, method, phase in (
+        (env, "step", "env"), (getattr(ppo, "rollout", None), "collect", "policy"), (ppo, "train", "update"),
+        (ppo, "get_member", "transfer"), (ppo, "set_member", "transfer"), (ppo, "add_member", "transfer"),
+        (env, "get_member", "transfer"), (env, "set_member", "transfer"), (env, "reset_member", "transfer"),
+    ):  # fmt: skip
+        if owner is not None:
+            setattr(owner, method, _timed(getattr(owner, method), phases, phase, sync))
+
+    # The first programs warm up; then as many rollouts as fill the seconds, counted from their second rollout on.
+    done = _advance(trainer, trainings, 1)
+    phases.seconds.clear()
+    began = time.perf_counter()
+    rollouts = 0
+    while rollouts == 0 or (time.perf_counter() - began < seconds and done + rollouts < spec.rollouts):
+        with phases("host"):
+            rollouts = _advance(trainer, trainings, done + rollouts + 1) - done
+    transfers = rollouts  # every `_advance` moved all members in and out once
+    measured = dict(phases.seconds)
+    phases.seconds.clear()
+    with phases("evaluation"):
+        trainer.evaluate(trainings)
+    evaluation = sum(phases.seconds.values())
+    host = _bookkeeping(experiment, trainings)
+    whole = {name: measured.get(name, 0.0) * spec.rollouts / rollouts for name in ("env", "policy", "update", "host")}
+    whole["transfer"] = measured.get("transfer", 0.0) * spec.rungs / transfers
+    whole["evaluation"] = evaluation * spec.rungs
+    whole["host"] += host
+    steps = len(plans) * experiment.members * spec.rollouts * spec.transitions
+    return Profile(whole, steps, len(plans))
+
+
+def _advance(trainer: Trainer, trainings: list[Training], rollouts: int) -> int:
+    """Train every member up to that many rollouts. Returns how many it has."""
+    spec = trainer.spec
+    trainer.spec = dataclasses.replace(spec, budget=rollouts * spec.transitions, rungs=1)
+    try:
+        trainer.advance(trainings, lambda _: 1)
+    finally:
+        trainer.spec = spec
+    return trainings[0].members[0].rollouts
+
+
+def _timed(call: Callable[..., Any], phases: Phases, phase: str, sync: Callable[[], None]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        with phases(phase):
+            result = call(*args, **kwargs)
+            sync()
+        return result
+
+    return timed
+
+
+def _bookkeeping(experiment: Experiment, trainings: list[Training]) -> float:
+    """Seconds of a batch for asking, reporting and checkpoints, by doing each once in a study made for that."""
+    spec = experiment.spec
+    with tempfile.TemporaryDirectory() as folder:
+        storage = open_storage(storage_url(None, Path(folder)))
+        create_study(storage, "profile", spec, Path(folder), {})
+        handle = StudyHandle(storage, "profile")
+        began = time.perf_counter()
+        plans = handle.ask_batch(len(trainings), "profile", len(trainings))
+        asking = time.perf_counter() - began
+        began = time.perf_counter()
+        for plan in plans:
+            handle.set_attributes(plan.trial_id, _attributes(plan))
+            handle.report(plan, 1, 0.0)
+        handle.judge(plans)
+        for training in trainings:
+            write_checkpoint(Path(folder) / "checkpoint", Checkpoint(training.members))
+        at_a_rung = time.perf_counter() - began
+        storage.engine.dispose()
+    return asking + at_a_rung * spec.rungs
+
+
+def _attributes(plan: Plan) -> Mapping[str, Any]:
+    """About as much as a worker writes."""
+    return {f"sweepd:{name}": plan.params for name in ("env_params", "ppo_params", "metrics", "shape", "reason")}

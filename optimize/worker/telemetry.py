@@ -1,0 +1,256 @@
+"""What a worker shows while it works: a live panel on a terminal, plain log lines otherwise, and TensorBoard curves."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import psutil
+import torch
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from envs.support.logs import say_line
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+LOG_EVERY = 15.0
+RATE_WINDOW = 30.0
+FIGURES_EVERY = 2.0
+
+
+def duration(seconds: float) -> str:
+    """3725 → "1:02:05"; for what is not finite "?"."""
+    if not 0 <= seconds < 1e8:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """share: of the last moments in which a kernel ran, 0 to 1. used, total: bytes of memory, of all processes."""
+
+    share: float
+    used: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.share:.0%} · {self.used / 2**30:.1f}/{self.total / 2**30:.1f} GiB".replace("%", " %")
+
+
+class GpuMeter:
+    """Utilisation and memory of one CUDA device; silent where there is none or the driver does not tell."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._handle: Any = None
+        if device.type != "cuda":
+            return
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._nvml = pynvml
+            uuid = str(torch.cuda.get_device_properties(device).uuid)
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+        except Exception:  # a driver that does not answer must not end a training run; ROCm has no NVML
+            self._handle = None
+
+    def read(self) -> GpuUse | None:
+        """None where it cannot be told."""
+        if self._handle is None:
+            return None
+        try:
+            use = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
+            memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+        except self._nvml.NVMLError:
+            return None
+        return GpuUse(use / 100, int(memory.used), int(memory.total))
+
+
+class Telemetry:
+    """Progress of one worker on one study. Use as a context manager around the work; `say` works outside it too.
+
+    total: finished trials wanted. steps_per_trial: environment steps of an unpruned trial, all folds. recycled: how
+    often the process has started itself again for memory.
+    """
+
+    def __init__(self, console: Console, study_name: str, device: torch.device) -> None:
+        self.console, self.study_name = console, study_name
+        self.total = 0
+        self.steps_per_trial = 0
+        self.recycled = 0
+        self.counts: dict[str, int] = {}
+        self.best: tuple[float, int] | None = None
+        self.activity = "starting"
+        self.share_of_batch = 0.0
+        self._gpu = GpuMeter(device)
+        self._began = time.monotonic()
+        self._finished_here = 0
+        self._steps = self._steps_finished = 0
+        self._recent: deque[tuple[float, int]] = deque()
+        self._logged = 0.0
+        self._figured: tuple[float, dict[str, Any]] = (float("-inf"), {})
+        self._process = psutil.Process()
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        self._began = self._logged = time.monotonic()
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, get_renderable=self._panel, refresh_per_second=4, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    # -- told by the worker
+    # -------------------------------------------------------------------------------------------------------
+
+    def say(self, text: str, **fields: Any) -> None:
+        """Print one line, with date and time in a log. fields: the same figures as data, for JSON logs."""
+        say_line(self.console, text, study=self.study_name, **fields)
+
+    def steps(self, count: int) -> None:
+        """Environment steps just done."""
+        now = time.monotonic()
+        self._steps += count
+        self._recent.append((now, count))
+        while self._recent and now - self._recent[0][0] > RATE_WINDOW:
+            self._recent.popleft()
+        if not self.console.is_terminal and now - self._logged > LOG_EVERY:
+            self._logged = now
+            self.say(self.line(), event="progress", **self.figures())
+
+    def finished(self, count: int) -> None:
+        """Trials finished by this worker."""
+        self._finished_here += count
+        self._steps_finished = self._steps
+
+    # -- figures
+    # ------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def steps_done(self) -> int:
+        return self._steps
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def steps_per_second(self) -> float:
+        """Over the last half minute, everything between the rollouts included."""
+        if not self._recent:
+            return 0.0
+        span = max(time.monotonic() - self._recent[0][0], 1.0)
+        return sum(count for _, count in self._recent) / span
+
+    @property
+    def trials_per_hour(self) -> float:
+        return 3600.0 * self._finished_here / max(self.elapsed, 1e-3)
+
+    @property
+    def done(self) -> int:
+        return sum(self.counts.get(state, 0) for state in ("COMPLETE", "PRUNED", "FAIL"))
+
+    @property
+    def eta(self) -> float:
+        """Seconds left at the pace so far, evaluations included: trials are taken to cost what those finished here have
+        cost on average, or all steps where none has, and what is done of those in hand is done.
+        """
+        if not self._steps:
+            return float("nan")
+        each = self._steps_finished / self._finished_here if self._finished_here else self.steps_per_trial
+        left = max(0, self.total - self.done) * each - (self._steps - self._steps_finished)
+        return max(0.0, left) * self.elapsed / self._steps
+
+    def figures(self) -> dict[str, Any]:
+        """What `sweepd status` shows of this worker, as plain data; a few seconds old at most."""
+        now = time.monotonic()
+        if now - self._figured[0] > FIGURES_EVERY:
+            gpu = self.gpu()
+            found = {
+                "total": self.total,
+                "steps_per_trial": self.steps_per_trial,
+                "steps_per_second": round(self.steps_per_second),
+                "trials_per_hour": round(self.trials_per_hour, 2),
+                "finished": self._finished_here,
+                "resident_bytes": self.resident_bytes(),
+                "recycled": self.recycled,
+                "gpu": None if gpu is None else {"share": gpu.share, "used": gpu.used, "total": gpu.total},
+            }
+            self._figured = (now, found)
+        return self._figured[1]
+
+    def gpu(self) -> GpuUse | None:
+        """What the GPU is at; None without one, or where the driver does not tell."""
+        return self._gpu.read()
+
+    def resident_bytes(self) -> int:
+        """This process's memory."""
+        return int(self._process.memory_info().rss)
+
+    def line(self) -> str:
+        """The panel as one line."""
+        best = f"best {self.best[0]:+.3f} (trial {self.best[1]})" if self.best else "no best yet"
+        gpu = self.gpu()
+        return (
+            f"trials {self.done}/{self.total} ({self.counts.get('PRUNED', 0)} pruned, {self.counts.get('FAIL', 0)} "
+            "failed) · "
+            f"{self.activity} · {self.steps_per_second:,.0f} steps/s · {self.trials_per_hour:.1f} trials/hour · "
+            f"ETA {duration(self.eta)} · {best}" + (f" · GPU {gpu}" if gpu else "")
+        )
+
+    def _panel(self) -> Panel:
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="bold", no_wrap=True)
+        grid.add_column()
+        pruned, failed = self.counts.get("PRUNED", 0), self.counts.get("FAIL", 0)
+        grid.add_row("trials", f"{self.done} of {self.total} done · {pruned} pruned · {failed} failed")
+        grid.add_row("", ProgressBar(total=max(self.total, 1), completed=self.done, width=44))
+        grid.add_row("now", self.activity)
+        grid.add_row("", ProgressBar(total=1.0, completed=self.share_of_batch, width=44))
+        grid.add_row("speed", f"{self.steps_per_second:,.0f} steps/s · {self.trials_per_hour:.1f} trials/hour")
+        grid.add_row("time", f"{duration(self.elapsed)} gone · ETA {duration(self.eta)}")
+        grid.add_row("best", f"{self.best[0]:+.4f} (trial {self.best[1]})" if self.best else "none yet")
+        gpu = self.gpu()
+        if gpu:
+            grid.add_row("GPU", str(gpu))
+        return Panel(grid, title=f"sweepd · {self.study_name}", border_style="cyan", expand=False)
+
+
+class Curves:
+    """TensorBoard curves of one trial: means over its folds, by environment steps per fold."""
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        self.folder, self.first_step = folder, first_step
+        self._writer: SummaryWriter | None = None
+
+    def add(self, values: dict[str, float], step: int) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # What an interrupted attempt wrote after its last checkpoint is hidden.
+            self._writer = SummaryWriter(str(self.folder), purge_step=self.first_step or None)
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

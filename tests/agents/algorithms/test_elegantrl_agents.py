@@ -1,0 +1,267 @@
+"""ElegantRL's own agents as a program: each as it would be without us, members apart from each other."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from elegantrl.train.replay_buffer import ReplayBuffer
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from agents.algorithms.elegantrl_agents import BROKEN, KINDS, ElegantAgents, kind_of
+from agents.algorithms.elegantrl_run import ElegantEnv
+from agents.algorithms.table import get_algorithm
+from agents.policy.frozen import FrozenPolicy
+from envs.support.errors import InputError
+from tests.agents.helpers import assert_same, shape_for
+from tests.agents.own_agents import PatientAgent, SmoothActor
+from tests.agents.toy_env import ChoiceEnv, ToyEnv
+
+SLOTS = 3
+BOTH = [(name, numbers) for name, kind in KINDS.items() for numbers in (True, False)
+        if (kind.continuous if numbers else kind.discrete)]  # fmt: skip
+
+
+def program_for(name: str, env: ToyEnv, **changes: Any) -> ElegantAgents:
+    sizes = {"minibatch": 8, "epochs": 2, "updates": 5, "buffer": 20 * env.envs_per_member, "horizon": 8} | changes
+    return ElegantAgents(shape_for(env, algorithm=f"elegantrl:{name}", **sizes))
+
+
+def params_for(program: ElegantAgents, index: int, **changes: Any) -> Any:
+    warmup = {"warmup": (0, 40, 80)[index % 3]} if program.kind.replays else {}
+    return program.params_type(
+        **{"learning_rate": 1e-3 * (1 + index), "gamma": 0.9 + 0.01 * index, "reward_scale": 1.0 + index}
+        | warmup | changes
+    )  # fmt: skip
+
+
+def started(name: str, env: ToyEnv, members: dict[int, int], **changes: Any) -> ElegantAgents:
+    program = program_for(name, env)
+    for slot, member in members.items():
+        program.add_member(slot, params_for(program, member, **changes), 100 + member, 8, env.state_avg, env.state_std)
+        env.streams.seed(slot, 200 + member)
+    program.begin(env.reset())
+    return program
+
+
+@pytest.mark.parametrize(("name", "numbers"), BOTH)
+def test_a_program_of_one_does_what_elegantrl_does(name: str, numbers: bool) -> None:
+    """Three rollouts by its own exploration and `update_net` give the same weights, to the bit."""
+    kind = ToyEnv if numbers else ChoiceEnv
+    env, other = kind(1, 4), kind(1, 4)
+    warmup = {"warmup": 32} if KINDS[name].replays else {}  # the first rollout's
+    program, theirs = (started(name, own, {0: 1}, **warmup) for own in (env, other))
+    agent, adapted, shape = theirs.agents[0], ElegantEnv(other), theirs.shape
+    agent.reward_scale = theirs._member(0).params.reward_scale
+    agent.last_state = theirs.obs.clone()
+    buffer = ReplayBuffer(20, shape.state_dim, 1 if shape.discrete else shape.action_dim, gpu_id=-1, num_envs=4)
+    before = {key: tensor.clone() for key, tensor in agent.act.state_dict().items()}
+    updates = [float(stats.updates[0]) for stats in program.train(env, 3)]
+    assert updates == [5.0 if theirs.kind.replays else 8.0] * 3
+    with torch.random.fork_rng():
+        torch.set_rng_state(theirs.streams.state(0))
+        for rollout in range(3):
+            other.draw(8)
+            with torch.no_grad():
+                if numbers or theirs.kind.replays:
+                    items = agent.explore_env(adapted, 8, if_random=theirs.kind.replays and not rollout)
+                else:
+                    items = explore_choices(agent, adapted)
+            if theirs.kind.replays:
+                buffer.update(items)
+            agent.update_net(buffer if theirs.kind.replays else items)
+    for key, tensor in program.agents[0].act.state_dict().items():
+        assert torch.equal(tensor, agent.act.state_dict()[key]), key
+        frozen = key.startswith(("state_", "value_"))
+        assert frozen or not torch.equal(tensor, before[key]), key
+
+
+def explore_choices(agent: Any, env: ElegantEnv) -> tuple[Tensor, ...]:
+    """What ElegantRL's discrete on-policy exploration is meant to do; its own fails on the actions' shape."""
+    kept: list[list[Tensor]] = [[], [], [], [], []]
+    for _ in range(8):
+        action, log_prob = agent.act.get_action(agent.last_state)
+        state, reward, done, _ = env.step(action)
+        row = (agent.last_state, action.unsqueeze(1), log_prob, reward * agent.reward_scale, 1.0 - done.float())
+        for parts, part in zip(kept, row, strict=True):
+            parts.append(part)
+        agent.last_state = state
+    return tuple(torch.stack(parts) for parts in kept)
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("td3", True), ("modsac", True), ("a2c", True), ("d3qn", False)])
+def test_members_are_apart_and_go_on_exactly(tmp_path: Path, name: str, numbers: bool) -> None:
+    kind = ToyEnv if numbers else ChoiceEnv
+
+    def trained(members: dict[int, int], rollouts: int) -> tuple[ElegantAgents, ToyEnv]:
+        env = kind(SLOTS, 4)
+        program = started(name, env, members)
+        program.train(env, rollouts)
+        return program, env
+
+    torch.manual_seed(1)
+    alone, env = trained({1: 1}, 5)
+    torch.manual_seed(2)  # torch's own stream is nobody's
+    own = torch.get_rng_state()
+    company, company_env = trained({2: 1, 0: 2}, 5)
+    assert torch.equal(own, torch.get_rng_state())
+    assert_same(alone.get_member(1), company.get_member(2))
+    assert_same(env.get_member(1), company_env.get_member(2))
+    obs = torch.randn(4, env.state_dim)
+    assert torch.equal(alone.act_fn([1])(obs), company.act_fn([2])(obs))
+
+    for before in (1, 3):
+        half, half_env = trained({0: 1}, before)
+        save_file(half.get_member(0), tmp_path / "member.safetensors")
+        rest, rest_env = trained({0: 4}, 1)
+        rest.set_member(2, load_file(tmp_path / "member.safetensors"))
+        rest_env.set_member(2, half_env.get_member(0))
+        rest.train(rest_env, 5 - before)
+        assert_same(alone.get_member(1), rest.get_member(2))
+
+
+CHANGES: dict[str, float] = {
+    "learning_rate": 2e-3, "gamma": 0.6, "gae_lambda": 0.5, "clip": 0.01, "entropy_coef": 0.1, "soft_update_tau": 0.2,
+    "reward_scale": 2.0, "max_grad_norm": 0.01, "adam_eps": 1e-2, "weight_decay": 0.3, "warmup": 64,
+    "explore_rate": 0.9, "explore_noise_std": 0.5, "policy_noise_std": 0.5, "target_entropy": 0.5, "initial_alpha": 1.5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "numbers"), BOTH)
+def test_every_hyperparameter_moves_the_update(name: str, numbers: bool) -> None:
+    kind = ToyEnv if numbers else ChoiceEnv
+
+    def weights(**changes: float) -> Tensor:
+        env = kind(1, 4)
+        program = program_for(name, env)
+        given = {"warmup": 32} if program.kind.replays else {}
+        program.add_member(0, program.params_type(**given | changes), 1, 6, env.state_avg, env.state_std)
+        program.begin(env.reset(5))
+        program.train(env, 2)
+        return torch.cat([part.flatten() for part in program.agents[0].act.state_dict().values()])
+
+    base = weights()
+    for field in fields(program_for(name, kind(1, 4)).params_type):
+        assert not torch.equal(base, weights(**{field.name: CHANGES[field.name]})), field.name
+    assert torch.equal(base, weights())
+
+
+def test_what_is_exported_acts_alike_when_frozen() -> None:
+    for name, numbers in BOTH:
+        kind = ToyEnv if numbers else ChoiceEnv
+        env = kind(1, 4)
+        program = started(name, env, {0: 0})
+        obs = torch.randn(20, env.state_dim)
+        frozen = FrozenPolicy([program.export_member(0)[0]]).act_batch(obs)
+        acts = program.act_fn()(obs)
+        torch.testing.assert_close(frozen.to(acts.dtype), acts, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("ppo", True), ("sac", True), ("doubledqn", False)])
+def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(name: str, numbers: bool) -> None:
+    kind = ToyEnv if numbers else ChoiceEnv
+    calm_env, env = kind(SLOTS, 4), kind(SLOTS, 4)
+    calm, program = started(name, calm_env, {0: 1}), started(name, env, {0: 1, 1: 0})
+    env.poison = 1
+    calm.train(calm_env, 3)
+    program.train(env, 3)
+    assert program.diverged == [False, True, False]
+    assert_same(calm.get_member(0), program.get_member(0))
+    assert not env.faults().any()
+
+
+@pytest.mark.parametrize(("name", "numbers"), BOTH)
+def test_a_member_that_sees_no_numbers_is_reported_and_leaves_the_others_alone(name: str, numbers: bool) -> None:
+    """ElegantRL's agents that draw their actions from a distribution raise where it is none."""
+    kind = ToyEnv if numbers else ChoiceEnv
+    warmup = {"warmup": 0} if KINDS[name].replays else {}
+    programs, envs = [], []
+    for blind in (False, True):
+        env = kind(SLOTS, 4)
+        programs.append(started(name, env, {0: 1, 1: 2, 2: 4}, **warmup))
+        envs.append(env)
+        programs[-1].train(env, 1)
+        if blind:
+            env._s[4] = torch.nan  # of member 1
+        programs[-1].train(env, 2)
+    assert programs[1].diverged == [False, True, False]
+    assert not envs[1].faults().any()  # its actions stayed legal
+    for slot in (0, 2):
+        assert_same(programs[0].get_member(slot), programs[1].get_member(slot))
+
+
+def test_what_does_not_work_is_refused_with_a_sentence() -> None:
+    for name in BROKEN:
+        with pytest.raises(InputError, match=rf"elegantrl:{name} does not work in ElegantRL 0.3.6: .*choose one of"):
+            kind_of(f"elegantrl:{name}")
+    with pytest.raises(InputError, match="'elegantrl:x' is none of ElegantRL's agents"):
+        kind_of("elegantrl:x")
+    with pytest.raises(InputError, match="elegantrl:td3 takes actions that are numbers"):
+        program_for("td3", ChoiceEnv(1, 4))
+    with pytest.raises(InputError, match="elegantrl:dqn takes actions that are one of several choices"):
+        program_for("dqn", ToyEnv(1, 4))
+    with pytest.raises(InputError, match="columns for the critic alone"):
+        program_for("td3", ToyEnv(1, 4, privileged=True))
+    program = started("td3", ToyEnv(SLOTS, 4), {0: 0})
+    state = program.get_member(0)
+    for change, words in (
+        ({"act.net.0.weight": torch.zeros(1, 1)}, r"act.net.0.weight is \(1, 1\)"),
+        ({"replay.place": None}, "must hold"),
+        ({"act_target.net.0.bias": None}, "is missing"),
+    ):
+        wrong = {name: tensor for name, tensor in {**state, **change}.items() if tensor is not None}
+        with pytest.raises(InputError, match=words):
+            program.set_member(0, wrong)
+    assert_same(state, program.get_member(0))
+
+
+OWN = "tests.agents.own_agents"
+
+
+@pytest.mark.parametrize("name", ["SmoothAgent", "HiddenSmoothAgent"])
+def test_a_network_of_ones_own_learns_but_is_not_deployed(name: str) -> None:
+    """In docs/games.md it takes eleven lines; `own_agents` has the same."""
+    algorithm = f"ppo:{OWN}:{name}"
+    found = get_algorithm(f"elegantrl:{algorithm}")
+    assert (found.table, found.frozen, found.deployed) == ("elegantrl", False, False)
+    assert (found.continuous, found.discrete) == (True, False)
+    program = started(algorithm, ToyEnv(2, 4), {0: 1, 1: 2})
+    assert type(program.agents[0].act) is SmoothActor
+    before = program.get_member(0)
+    program.train(ToyEnv(2, 4), 2)
+    after = program.get_member(0)
+    assert not torch.equal(before["act.net.0.weight"], after["act.net.0.weight"])
+    again = started(algorithm, ToyEnv(2, 4), {0: 5, 1: 6})
+    again.set_member(1, after)
+    assert_same(again.get_member(1), after)
+
+
+def test_an_agent_that_only_learns_another_way_is_deployed_like_its_parent() -> None:
+    algorithm = f"td3:{OWN}:PatientAgent"
+    found = get_algorithm(f"elegantrl:{algorithm}")
+    assert found.frozen
+    assert found.deployed
+    assert found.shape == get_algorithm("elegantrl:td3").shape
+    program = started(algorithm, ToyEnv(1, 4), {0: 1}, warmup=0)
+    assert type(program.agents[0]) is PatientAgent
+    program.train(ToyEnv(1, 4), 2)
+    FrozenPolicy([program.export_member(0)[0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (f"td3:{OWN}:SmoothAgent", "the class must be a subclass of ElegantRL's AgentTD3"),
+        (f"ppo:{OWN}:SmoothActor", "a subclass of ElegantRL's AgentDiscretePPO or AgentPPO"),
+        (f"ppo:{OWN}:Nobody", "has nothing called 'Nobody'"),
+        ("ppo:nowhere_at_all:Agent", "No module named 'nowhere_at_all'"),
+        (f"sarsa:{OWN}:SmoothAgent", "none of ElegantRL's agents"),
+    ],
+)
+def test_agents_that_cannot_be_taken(name: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        get_algorithm(f"elegantrl:{name}")

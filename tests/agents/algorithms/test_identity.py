@@ -1,0 +1,235 @@
+"""A member's numbers are the same bits alone, in company, in any slot, and after it was saved and put back."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from agents.algorithms.ppo import PPO, PPOParams
+from agents.networks.shape import Shape
+from envs.support.errors import InputError, RunError
+from tests.agents.helpers import assert_same, shape_for, start
+from tests.agents.toy_env import ChoiceEnv, CrewedEnv, ImageEnv, MaskedEnv, Rematching, ToyEnv
+
+SLOTS = 5
+ROLLOUTS = 4
+
+
+def made(kind: type[ToyEnv], actions: int = 0) -> ToyEnv:
+    """An environment with columns for the critic alone, where it may have them.
+
+    actions: numbers, or options of a choice, that are an action; 0: as many as the kind has by default.
+    """
+    size = {} if not actions else {"choices": actions} if kind.if_discrete else {"action_dim": actions}
+    return kind(SLOTS, 4) if kind is ImageEnv else kind(SLOTS, 4, privileged=True, **size)
+
+
+def trained(
+    members: dict[int, int], rollouts: int = ROLLOUTS, kind: type[ToyEnv] = ToyEnv, actions: int = 0, **changes: Any
+) -> tuple[PPO, ToyEnv]:
+    env = made(kind, actions)
+    ppo = start(env, members, **changes)
+    ppo.train(env, rollouts)
+    return ppo, env
+
+
+def some_legal(chosen: Tensor) -> Tensor:
+    """Rules for `MaskedEnv`'s two choices; others don't ask."""
+    size = MaskedEnv.action_dims[chosen.shape[1]]
+    return torch.arange(size) != chosen.sum(1, keepdim=True) % size
+
+
+CASES = [(0, 16, 16, 1), (1, 16, 16, 1), (2, 16, 16, 1), (0, 64, 48, 1), (1, 64, 48, 2), (2, 128, 33, 1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "member", "width", "minibatch", "threads", "recurrent"),
+    [
+        *((kind, *case, "") for kind in (ToyEnv, ChoiceEnv) for case in CASES),
+        *((kind, *CASES[1], "") for kind in (Rematching, MaskedEnv, CrewedEnv, ImageEnv)),
+        *((kind, *CASES[1], recurrent) for kind, recurrent in ((CrewedEnv, "gru"), (ToyEnv, "lstm"))),
+    ],
+)
+def test_alone_in_company_and_in_another_slot(
+    kind: type[ToyEnv], member: int, width: int, minibatch: int, threads: int, recurrent: str
+) -> None:
+    torch.set_num_threads(threads)
+    size = {"net_width": width, "minibatch": minibatch, "recurrent": recurrent, "bptt": 4}
+    same_in_any_company(kind, member, size)
+
+
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])
+@pytest.mark.parametrize(("actions", "width", "minibatch"), [(5, 64, 17), (7, 33, 13), (10, 128, 48)])
+def test_products_with_few_columns_are_the_same_in_every_slot(
+    kind: type[ToyEnv], actions: int, width: int, minibatch: int
+) -> None:
+    """These sizes depend on the slot on AMD processors without MKL's reproducible mode (`envs.support.mkl`)."""
+    same_in_any_company(kind, 1, {"net_width": width, "minibatch": minibatch}, actions)
+
+
+def same_in_any_company(kind: type[ToyEnv], member: int, size: dict[str, Any], actions: int = 0) -> None:
+    """Training and evaluation give a member the same bits alone, in company and in another slot."""
+    alone, env = trained({1: member}, kind=kind, actions=actions, **size)
+    alone_stats = alone.train(env, 1)[-1]
+    companies = ({1: member, 0: 5, 2: 6, 3: 7, 4: 8}, {4: member}, {0: member, 4: 7, 3: 9})
+    for company in companies:
+        slot = next(slot for slot, who in company.items() if who == member)
+        ppo, other_env = trained(company, kind=kind, actions=actions, **size)
+        stats = ppo.train(other_env, 1)[-1]
+        assert_same(alone.get_member(1), ppo.get_member(slot))
+        assert_same(env.get_member(1), other_env.get_member(slot))
+        for name, value in stats._asdict().items():
+            assert torch.equal(value[slot], getattr(alone_stats, name)[1]), name
+        acts, others, generator = alone.act_fn(), ppo.act_fn(), torch.Generator().manual_seed(slot)
+        for count in (1, 2, 3) * 4:  # a last bit that depends on the slot shows now and then only
+            rows = torch.randn(SLOTS, count, alone.shape.obs_dim, generator=generator).to(alone.rollout.obs.dtype)
+            swapped = rows.clone()
+            swapped[slot] = rows[1]
+            ours = acts(rows.view(-1, alone.shape.obs_dim), some_legal).view(SLOTS, count, -1)[1]
+            theirs = others(swapped.view(-1, alone.shape.obs_dim), some_legal).view(SLOTS, count, -1)[slot]
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "recurrent"),
+    [*((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv)), (CrewedEnv, "gru"), (ToyEnv, "lstm")],
+)
+def test_saved_and_put_back_anywhere_it_goes_on_exactly(tmp_path: Path, kind: type[ToyEnv], recurrent: str) -> None:
+    memory = {"recurrent": recurrent, "bptt": 4}
+    straight, straight_env = trained({1: 2, 3: 1}, 5, kind, **memory)
+    half, half_env = trained({1: 2, 3: 1}, 2, kind, **memory)
+    save_file(half.get_member(1), tmp_path / "member.safetensors")
+    save_file(half_env.get_member(1), tmp_path / "rows.safetensors")
+
+    env = made(kind)
+    ppo = start(env, {0: 8, 2: 9}, **memory)
+    ppo.train(env, 3)
+    ppo.set_member(4, load_file(tmp_path / "member.safetensors"))
+    env.set_member(4, load_file(tmp_path / "rows.safetensors"))
+    assert ppo.rollouts == [3, 0, 3, 0, 2]
+    ppo.train(env, 3)
+    assert_same(straight.get_member(1), ppo.get_member(4))
+    assert_same(straight_env.get_member(1), env.get_member(4))
+
+
+def test_saving_changes_nothing() -> None:
+    quiet, quiet_env = trained({1: 2}, 3)
+    env = ToyEnv(SLOTS, 4, privileged=True)
+    ppo = start(env, {1: 2})
+    for _ in range(3):
+        ppo.train(env, 1)
+        ppo.get_member(1)
+        ppo.act_fn([1])(torch.zeros(2, ppo.shape.obs_dim))
+        ppo.export_member(1)
+    assert_same(quiet.get_member(1), ppo.get_member(1))
+    assert_same(quiet_env.get_member(1), env.get_member(1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "recurrent"), [*((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv)), (ToyEnv, "gru")]
+)
+def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[ToyEnv], recurrent: str) -> None:
+    memory = {"recurrent": recurrent, "bptt": 4}
+    calm, calm_env = trained({0: 1, 3: 2}, 3, kind, **memory)
+    env = made(kind)
+    ppo = start(env, {0: 1, 1: 3, 2: 4, 3: 2}, **memory)
+    env.poison = 1  # member 1's rewards become NaN
+    ppo.population.weights.actor_in[2] = torch.nan
+    ppo.train(env, 3)
+    assert ppo.diverged == [False, True, True, False, False]
+    for slot in (0, 3):
+        assert_same(calm.get_member(slot), ppo.get_member(slot))
+        assert_same(calm_env.get_member(slot), env.get_member(slot))
+    assert not env.faults().any()  # its actions stayed legal
+    env.poison = None
+    ppo.add_member(1, PPOParams(), 7, 4, env.state_avg, env.state_std)  # the slot serves again, none the worse
+    ppo.begin(env.reset(), [1])
+    ppo.train(env, 1)
+    assert ppo.diverged == [False, False, True, False, False]
+    assert bool(torch.isfinite(ppo.get_member(1)["weights"]).all())
+    still = {ToyEnv: [0.0, 0.0], ChoiceEnv: 0, Rematching: [0, 0], MaskedEnv: [1, 0]}[kind]
+    assert ppo.act_fn([2])(torch.zeros(1, env.state_dim + 1), some_legal).tolist() == [still]
+    ppo.set_member(4, ppo.get_member(2))
+    assert ppo.diverged == [False, False, True, False, True]  # a checkpoint doesn't heal it
+
+
+def test_a_member_that_stopped_early_keeps_learning_next_time_whoever_else_does() -> None:
+    """A target-KL in one member, a weight decay in another: the branches that they open change no bit of a third."""
+    alone, _ = trained({2: 0})  # member 0 has neither
+    company, _ = trained({2: 0, 0: 1, 1: 2})  # 1: decay and KL, 2: KL
+    assert_same(alone.get_member(2), company.get_member(2))
+
+
+def test_members_come_and_go() -> None:
+    env = ToyEnv(2, 4)
+    ppo = PPO(shape_for(env))
+    with pytest.raises(ValueError, match="slot 0 is empty"):
+        ppo.get_member(0)
+    ppo.add_member(0, PPOParams(), 1, 4, env.state_avg, env.state_std)
+    env.streams.seed(0, 1)
+    assert ppo.train(env, 1, lambda _: True)[0].updates.tolist() == [6.0, 0.0]
+    assert len(ppo.train(env, 3, lambda _: True)) == 1  # stopped by the callback
+    ppo.add_member(1, PPOParams(), 1, 4, env.state_avg, env.state_std)
+    with pytest.raises(ValueError, match="begin"):
+        ppo.train(env, 1)
+    ppo.remove_member(1)
+    ppo.remove_member(0)
+    assert ppo.rollouts == [0, 0]
+    assert not ppo.population.flat.any()
+    assert ppo.population.state_std.eq(1).all()
+    with pytest.raises(ValueError, match="are not the shape's"):
+        PPO(shape_for(env, slots=3)).train(env, 1)
+    with pytest.raises(InputError, match="total_rollouts"):
+        ppo.add_member(0, PPOParams(), 1, 0, env.state_avg, env.state_std)
+
+
+def test_an_empty_mask_stops_the_run_before_anything_is_learned_from_it() -> None:
+    ppo, env = trained({1: 2, 3: 1}, 1, MaskedEnv)
+    assert isinstance(env, MaskedEnv)
+    before = ppo.get_member(1)
+    env.empty = 5
+    words = (
+        r"row 5 \(member 1\) had no legal option for choice 1 in step 13, its state: player 1, age \d; an environment"
+    )
+    with pytest.raises(RunError, match=words):
+        ppo.train(env, 1)
+    assert torch.equal(ppo.get_member(1)["weights"], before["weights"])
+    assert ppo.rollout._side.isfinite().all()
+
+
+def test_every_field_of_a_shape_tells_states_apart() -> None:
+    shape = Shape(state_dim=4, action_dim=4, discrete=True)
+    changes: dict[str, dict[str, Any]] = {
+        "discrete": {"discrete": False}, "action_dims": {"action_dims": (2, 2)}, "masked": {"masked": True},
+        "autoregressive": {"action_dims": (2, 2), "autoregressive": True}, "crewed": {"crewed": True},
+        "recurrent": {"recurrent": "gru"}, "image_shape": {"state_dim": 25, "image_shape": (1, 5, 5)},
+    }  # fmt: skip
+    codes = [PPO(replace(shape, slots=1))._shape_code().tolist()]
+    for field in fields(Shape):
+        if field.name not in {"slots", "algorithm"}:  # a member doesn't depend on those
+            change = changes.get(field.name) or {field.name: getattr(shape, field.name) * 2 or 1}
+            codes.append(PPO(replace(shape, slots=1, **change))._shape_code().tolist())
+    assert len(set(map(tuple, codes))) == len(codes)
+
+
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
+    ppo, env = trained({1: 2}, 1)
+    state = ppo.get_member(1)
+    for changes, words in (
+        ({"obs": None}, "must hold"),
+        ({"shape": state["shape"] + 1}, "is of shape"),
+        ({"adam_m": state["adam_m"][:, :-1]}, "adam_m is"),
+    ):
+        wrong = {name: tensor for name, tensor in {**state, **changes}.items() if tensor is not None}
+        with pytest.raises(InputError, match=words):
+            ppo.set_member(1, wrong)
+        assert_same(state, ppo.get_member(1))
+    other = PPO(shape_for(env, net_width=32))
+    with pytest.raises(InputError, match="is of shape"):
+        other.set_member(0, state)

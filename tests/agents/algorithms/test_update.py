@@ -1,0 +1,323 @@
+"""The update: against ElegantRL's own agent on the same minibatches, GAE against a scalar reference, every number's
+effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from elegantrl.agents.AgentPPO import AgentDiscretePPO, AgentPPO
+from elegantrl.agents.net import ActorDiscretePPO
+from elegantrl.train.config import Config
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from agents.algorithms.ppo import PPO, PPOParams
+from agents.algorithms.ppo_params import NUMBERS
+from envs.core.streams import Streams
+from envs.core.vec_env import Step
+from envs.support.errors import InputError
+from tests.agents.helpers import assert_same, shape_for, start
+from tests.agents.toy_env import ChoiceEnv, ChoicesEnv, CrewedEnv, ImageEnv, MaskedEnv, Rematching, ToyEnv
+
+
+@pytest.fixture(params=[torch.float64, torch.float32], ids=["float64", "float32"])
+def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    """The engine runs in torch's default type, so its arithmetic can be held to ElegantRL's far below float32's
+    rounding.
+    """
+    torch.set_default_dtype(request.param)
+    yield request.param
+    torch.set_default_dtype(torch.float32)
+
+
+class Recording(ToyEnv):
+    """Remembers what it gave and got."""
+
+    def reset(self, seed: Any = None) -> Tensor:
+        obs = super().reset(seed)
+        self.seen, self.steps, self.finals = [obs.clone()], [], []
+        return obs
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        step = super().step(action, out)
+        self.seen.append(step.obs.clone())
+        self.steps.append(Step(*(tensor.clone() for tensor in step)))
+        self.finals.append(self._final.clone())
+        return step
+
+
+class RecordingChoice(Recording, ChoiceEnv):
+    """The discrete one."""
+
+
+class RecordingChoices(Recording, ChoicesEnv):
+    """That with several choices."""
+
+
+class RecordingMasked(Recording, MaskedEnv):
+    """And with illegal ones."""
+
+
+class SeveralChoices(ActorDiscretePPO):  # type: ignore[misc]  # ElegantRL is untyped
+    """ElegantRL's discrete actor, its outputs read as the logits of several choices; and, where `chained`, the second's
+    added to by the first, and illegal ones left out.
+    """
+
+    def get_logprob_entropy(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """action: (rows, 2), or (rows, 2 + action_dim) with the masks."""
+        first, second = self.net(self.state_norm(state)).split(ChoicesEnv.action_dims, -1)
+        if hasattr(self, "chain"):
+            second = second + self.chain["1"](torch.nn.functional.one_hot(action[:, 0].long(), 3).to(second.dtype))
+            masks = action[:, 2:].bool().split(ChoicesEnv.action_dims, -1)
+            first, second = (
+                torch.where(mask, logits, -1e20) for mask, logits in zip(masks, (first, second), strict=True)
+            )
+        choices = [torch.distributions.Categorical(logits=logits) for logits in (first, second)]
+        log_probs = [choice.log_prob(index) for choice, index in zip(choices, action.unbind(-1), strict=False)]
+        return sum(log_probs), sum(choice.entropy() for choice in choices)
+
+
+def elegant_agent(ppo: PPO, slot: int, params: PPOParams) -> AgentPPO:
+    """ElegantRL's agent with the member's weights, and its AdamW with the member's numbers."""
+    shape = ppo.shape
+    kind = AgentDiscretePPO if shape.discrete else AgentPPO
+    config = Config(kind, None, {"env_name": "toy", "num_envs": shape.num_envs, "max_step": 7, "if_discrete":
+                                 shape.discrete, "state_dim": shape.state_dim, "action_dim": shape.action_dim})  # fmt: skip
+    config.learning_rate, config.clip_grad_norm = params.learning_rate, params.max_grad_norm
+    config.gamma, config.lambda_gae_adv = params.gamma, params.gae_lambda
+    agent = kind(shape.net_dims, shape.state_dim, shape.action_dim, gpu_id=-1, args=config)
+    agent.ratio_clip, agent.lambda_entropy = params.clip, params.entropy_coef
+    if shape.action_dims:
+        agent.act.__class__ = SeveralChoices
+    if shape.autoregressive:
+        chain = torch.nn.Linear(3, 5, bias=False)
+        agent.act.chain = torch.nn.ModuleDict({"1": chain})
+        agent.act_optimizer.param_groups[0]["params"].append(chain.weight)
+    for module, state in zip((agent.act, agent.cri), ppo.export_member(slot), strict=True):
+        module.load_state_dict({name: tensor for name, tensor in state.items() if name != "action_dims"})
+    for optimizer in (agent.act_optimizer, agent.cri_optimizer):
+        optimizer.param_groups[0].update(eps=params.adam_eps, weight_decay=params.weight_decay)
+    return agent
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.05, 3.0])
+@pytest.mark.parametrize("kind", [Recording, RecordingChoice, RecordingChoices, RecordingMasked])
+def test_whole_update_equals_elegantrl(dtype: torch.dtype, kind: type[Recording], max_grad_norm: float) -> None:
+    """Six minibatches through ElegantRL's modules, criterion, AdamW and clip give the member's weights and moments."""
+    members, envs = 3, 4
+    env = kind(members, envs)
+    shape = shape_for(env)  # 2 epochs of 3 minibatches of 16
+    ppo = PPO(shape)
+    for slot in range(members):
+        params = PPOParams(
+            learning_rate=1e-3 * (slot + 1), clip=0.1 * (slot + 1), entropy_coef=0.02 * slot, initial_log_std=-0.5,
+            value_coef=1.0, max_grad_norm=max_grad_norm, weight_decay=0.01, adam_eps=1e-6,
+        )  # fmt: skip
+        ppo.add_member(slot, params, slot, 10, env.state_avg, env.state_std)
+    ppo.begin(env.reset([1, 2, 3]))
+    agents = [elegant_agent(ppo, slot, ppo._member(slot).params) for slot in range(members)]
+    ppo.rollout.collect(env, ppo.streams)
+    explained = ppo.rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
+    orders = Streams(members)
+    for slot in range(members):
+        orders.set_state(slot, ppo.streams.state(slot))
+    orders_of = orders.permutations(shape.epochs, shape.samples)
+    ppo._update(explained)
+
+    seen = torch.stack(env.seen[:-1])  # (horizon, rows, state_dim), as the environment gave them
+    for slot, agent in enumerate(agents):
+        rows = slice(slot * envs, (slot + 1) * envs)
+        states = seen[:, rows].reshape(-1, shape.state_dim)
+        side = ppo.rollout._side[slot, :-1].flatten(0, 1)
+        actions, (old, advantages, returns) = side[:, :-3], side[:, -3:].unbind(1)
+        if shape.masked:
+            actions = torch.cat((actions, ppo.rollout._all.flags[slot, :-1].flatten(0, 1).to(actions.dtype)), 1)
+        with torch.no_grad():
+            log_prob, entropy = agent.act.get_logprob_entropy(states, actions)
+        tight = {"rtol": 1e-10, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-5}
+        torch.testing.assert_close(log_prob, old, **tight)
+        for ids in orders_of[slot].reshape(-1, shape.minibatch):
+            value = agent.cri(states[ids])
+            agent.optimizer_update(agent.cri_optimizer, agent.criterion(value, returns[ids]))
+            log_prob, entropy = agent.act.get_logprob_entropy(states[ids], actions[ids])
+            ratio = (log_prob - old[ids]).exp()
+            surrogate = torch.min(
+                advantages[ids] * ratio, advantages[ids] * ratio.clamp(1 - agent.ratio_clip, 1 + agent.ratio_clip)
+            )
+            agent.optimizer_update(agent.act_optimizer, -(surrogate.mean() + entropy.mean() * agent.lambda_entropy))
+        for module, ours in zip((agent.act, agent.cri), ppo.export_member(slot), strict=True):
+            for name, tensor in module.state_dict().items():
+                tight = {"rtol": 1e-9, "atol": 1e-11} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-5}
+                torch.testing.assert_close(ours[name].to(tensor.dtype), tensor, **tight, msg=f"{slot} {name}")
+        first = next(iter(agent.act_optimizer.state.values()))
+        assert int(first["step"]) == int(ppo.optimizer.step[slot]) == 6
+
+
+@pytest.mark.parametrize(("horizon", "interval"), [(12, 7), (12, 3), (20, 7)])
+@pytest.mark.parametrize("cliff", [10.0, 0.4])
+def test_advantages_equal_a_scalar_reference(horizon: int, interval: int, cliff: float) -> None:
+    """GAE in plain float64 loops over one row at a time, with truncation bootstrapped and termination not."""
+    env = Recording(2, 3, cliff=cliff)
+    env.bootstrap_interval = min(interval, env.bootstrap_interval)
+    ppo = start(env, {0: 0, 1: 3}, horizon=horizon, minibatch=12)
+    gamma, lam = ppo._numbers["gamma"], ppo._numbers["gae_lambda"]
+    for _ in range(2):
+        seen_before, steps_before = len(env.seen) - 1, len(env.steps)
+        ppo.rollout.collect(env, ppo.streams)
+        ppo.rollout.estimate(gamma, lam, ppo._learning)
+    truncations = terminations = 0
+    for member in range(2):
+        weights = {name: tensor.double() for name, tensor in ppo.export_member(member)[1].items()}
+
+        def value(obs: Tensor, weights: dict[str, Tensor] = weights) -> float:
+            hidden = (obs.double() - weights["state_avg"]) / weights["state_std"]
+            for layer in (0, 2):
+                hidden = torch.relu(weights[f"net.{layer}.weight"] @ hidden + weights[f"net.{layer}.bias"])
+            return float(weights["net.4.weight"] @ hidden + weights["net.4.bias"])
+
+        g, la = float(gamma[member]), float(lam[member])
+        expected = torch.zeros(horizon, 3, dtype=torch.float64)
+        returns = torch.zeros(horizon, 3, dtype=torch.float64)
+        for lane in range(3):
+            row, advantage = member * 3 + lane, 0.0
+            for t in reversed(range(horizon)):
+                step = env.steps[steps_before + t]
+                here = value(env.seen[seen_before + t][row])
+                if bool(step.terminated[row]):
+                    following, carry = 0.0, 0.0
+                    terminations += 1
+                elif bool(step.truncated[row]):
+                    following, carry = value(env.finals[steps_before + t][row]), 0.0
+                    truncations += 1
+                else:
+                    following, carry = value(env.seen[seen_before + t + 1][row]), 1.0
+                advantage = float(step.reward[row]) + g * following - here + g * la * carry * advantage
+                expected[t, lane], returns[t, lane] = advantage, advantage + here
+        side = ppo.rollout._side[member, :-1]
+        torch.testing.assert_close(side[..., 4].double(), returns, rtol=1e-5, atol=1e-5)
+        normal = (expected - expected.mean()) / (expected.std() + 1e-4)
+        torch.testing.assert_close(side[..., 3].double(), normal, rtol=1e-4, atol=1e-4)
+    assert truncations > 0
+    assert (terminations > 0) == (cliff < 10.0)
+
+
+CHANGES: dict[str, Any] = {
+    "learning_rate": 2e-3, "gamma": 0.8, "gae_lambda": 0.5, "clip": 0.01, "entropy_coef": 0.1, "initial_log_std": -0.3,
+    "value_coef": 1.5, "max_grad_norm": 0.05, "target_kl": 1e-4, "adam_eps": 1e-3, "weight_decay": 0.1,
+    "lr_schedule": "linear", "popart_beta": 0.1,
+}  # fmt: skip
+
+
+def train_with(params: PPOParams, kind: type[ToyEnv] = ToyEnv) -> dict[str, Tensor]:
+    env = kind(1, 4)
+    ppo = PPO(shape_for(env))
+    ppo.add_member(0, params, 1, 4, env.state_avg, env.state_std)
+    ppo.begin(env.reset(5))
+    ppo.train(env, 2)
+    return ppo.get_member(0)
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, "lr_schedule"])
+def test_every_hyperparameter_moves_the_update(name: str) -> None:
+    base = train_with(PPOParams())
+    moved = train_with(PPOParams(**{name: CHANGES[name]}))
+    assert not torch.equal(base["weights"], moved["weights"])
+    assert_same(base, train_with(PPOParams()))
+
+
+@pytest.mark.parametrize("name", sorted({*NUMBERS, "lr_schedule"} - {"initial_log_std"}))
+def test_every_hyperparameter_moves_a_discrete_update(name: str) -> None:
+    base = train_with(PPOParams(), ChoiceEnv)
+    moved = train_with(PPOParams(**{name: CHANGES[name]}), ChoiceEnv)
+    assert not torch.equal(base["weights"], moved["weights"])
+    assert_same(base, train_with(PPOParams(), ChoiceEnv))
+
+
+class NoHostReads(TorchDispatchMode):
+    """Raises where an operation would make the host wait for a device's value."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in {torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.equal}:
+            raise AssertionError(f"{func} reads a value on the host")
+        return func(*args, **(kwargs or {}))
+
+
+KINDS = [*((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv, CrewedEnv, ImageEnv)), (ToyEnv, "lstm")]
+
+
+@pytest.mark.parametrize(("kind", "recurrent"), KINDS)
+def test_neither_rollout_nor_update_reads_a_value_on_the_host(kind: type[ToyEnv], recurrent: str) -> None:
+    env = kind(3, 4)
+    ppo = start(env, {0: 0, 1: 1, 2: 2}, recurrent=recurrent, bptt=4)  # with and without target-KL and weight decay
+    with NoHostReads():
+        ppo.rollout.collect(env, ppo.streams)
+        ppo._update(ppo.rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning))
+        with pytest.raises(AssertionError, match="on the host"):
+            ppo._diverged.any().item()
+
+
+def test_target_kl_leaves_out_the_rest_of_the_rollout() -> None:
+    env = ToyEnv(2, 4)
+    ppo = PPO(shape_for(env, epochs=6))
+    for slot, target in enumerate((0.0, 1e-3)):
+        ppo.add_member(slot, PPOParams(target_kl=target, learning_rate=5e-3), 1, 4, env.state_avg, env.state_std)
+    ppo.begin(env.reset([5, 5]))
+    stats = ppo.train(env, 1)[0]
+    assert float(stats.updates[0]) == 18
+    assert 1 <= float(stats.updates[1]) < 18
+    assert ppo.optimizer.step.tolist() == stats.updates.tolist()
+
+
+def test_a_member_that_rests_keeps_every_bit() -> None:
+    """An update that leaves a member out changes neither its weights nor its moments nor its step, decay or not."""
+    env = ToyEnv(2, 4)
+    ppo = start(env, {0: 1, 1: 3})
+    ppo.train(env, 1)
+    before, other = ppo.get_member(0), ppo.get_member(1)
+    for leaf in ppo._grads.every():
+        leaf[:] = torch.nan
+        leaf[-1] = 1.0
+        if leaf.shape[0] > ppo.shape.slots:
+            leaf[1] = 1.0  # the actors of those that both have; the critics follow
+    norms = ppo.optimizer.norms(ppo._grads)
+    ppo.optimizer.apply(norms, torch.ones(2), torch.tensor([False, True]))
+    assert_same(before, ppo.get_member(0))
+    assert not torch.equal(other["weights"], ppo.get_member(1)["weights"])
+
+
+def test_schedules_end_low_and_never_at_nothing() -> None:
+    linear, cosine, constant = (PPOParams(lr_schedule=name) for name in ("linear", "cosine", "constant"))
+    assert [linear.learning_rate_at(r, 4) for r in range(4)] == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
+    assert cosine.learning_rate_at(2, 4) == pytest.approx(5e-4)
+    assert cosine.learning_rate_at(3, 4) == cosine.learning_rate_at(9, 4) > 0
+    assert constant.learning_rate_at(3, 4) == 1e-3
+
+
+def test_the_width_is_capped_and_the_entropy_known() -> None:
+    env = ToyEnv(1, 4)
+    ppo = PPO(shape_for(env))
+    ppo.add_member(0, PPOParams(initial_log_std=0.5, entropy_coef=5.0), 1, 4, env.state_avg, env.state_std)
+    ppo.begin(env.reset(5))
+    stats = ppo.train(env, 3)[-1]
+    assert float(ppo.population.weights.log_std.max()) <= 0.0
+    normal = torch.distributions.Normal(torch.zeros(2), ppo.population.weights.log_std[0, 0].exp())
+    assert float(stats.entropy[0]) == pytest.approx(float(normal.entropy().sum()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ({"gamma": 1.2}, "gamma must be between 0 and 1, not 1.2"),
+        ({"entropy_coef": -0.1}, "entropy_coef must be at least 0"),
+        ({"initial_log_std": float("nan")}, "initial_log_std must be finite"),
+        ({"lr_schedule": "step"}, "constant, linear, cosine, not 'step'"),
+    ],
+)
+def test_params_out_of_range_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        PPOParams(**changes)

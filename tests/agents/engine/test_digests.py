@@ -1,0 +1,47 @@
+"""Trained weights are the same bits in any slot, company and number of threads, and those that were kept for this kind
+of processor (`tests.agents.digests`, which tells how to keep others).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from agents.networks.shape import FEWEST_SLOTS
+from tests.agents.digests import ALONE, CROWD, MEMBER, PROGRAMS, Program, digest, kind, known, toy
+from tests.agents.toy_env import CrewedChoices, ImageEnv, ToyEnv
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_weights_are_the_same_anywhere_and_the_ones_that_were_kept(name: str) -> None:
+    program = PROGRAMS[name]
+    alone = digest(program.train(ALONE, 1))
+    assert digest(program.train(CROWD, 1)) == alone, "depends on slot or company"
+    assert digest(program.train(ALONE, 2)) == alone, "depends on threads"
+    kept = known().get(kind(), {})
+    if name not in kept:
+        pytest.skip(f"no digest is kept for {kind()}; slot, company and threads agree (python -m tests.agents.digests)")
+    assert alone == kept[name], "other numbers than before; on purpose? python -m tests.agents.digests --write"
+
+
+# Enough samples, or weights, for torch to split a sum between threads.
+MANY_ROWS = {"horizon": 1024, "minibatch": 40_000, "net_width": 8, "epochs": 1}
+MANY_DRAWS = {"buffer": 40_000, "minibatch": 40_000, "net_width": 8, "updates": 2}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        Program(toy(ToyEnv, 64, action_dim=5), MANY_ROWS, 2),
+        Program(toy(CrewedChoices, 64), MANY_ROWS, 2),
+        Program(toy(ImageEnv), {"net_width": 192, "horizon": 64}, 1),
+        Program(toy(ToyEnv), MANY_DRAWS, 2, off_policy=True),
+        Program(toy(ToyEnv), {"net_width": 192}, 2, off_policy=True),
+    ],
+    ids=["ppo", "crews", "images", "sac", "sac, wide"],
+)
+def test_the_smallest_program_is_the_same_at_any_thread_count(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.agents.digests.SLOTS", FEWEST_SLOTS)
+    one, two = (digest(program.train({1: MEMBER}, threads)) for threads in (1, 2))
+    assert one == two

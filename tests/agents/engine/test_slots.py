@@ -1,0 +1,83 @@
+"""What the engine is made of gives a slot the same bits wherever it lies: a number's place in a tensor may decide by
+which instructions it is computed (torch's own sigmoid, power and sums over the first dimension are such).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import smooth_l1_loss
+
+from agents.networks.distributions import distribution_of, log_softmax
+from agents.networks.mlp import Shape, new_gradients
+from agents.networks.recurrence import _sigmoid
+
+OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "exp": lambda x, _: x.exp(),
+    "log": lambda x, _: (1.000001 - x.tanh().square()).log(),
+    "tanh": lambda x, _: x.tanh(),
+    "erf": lambda x, _: x.erf(),
+    "a gate": lambda x, _: _sigmoid(x.clone()),
+    "lerp": lambda x, y: torch.lerp(x, y, _sigmoid(x + y)),
+    "addcmul": lambda x, y: torch.addcmul(x, y, x),
+    "division": lambda x, y: x / y,
+    "log_softmax": lambda x, _: log_softmax(x),
+    "cumsum": lambda x, _: x.exp().cumsum(-1),
+    "smooth_l1_loss": lambda x, y: smooth_l1_loss(x, y, reduction="none"),
+    "sum of columns": lambda x, _: x.sum(-1),
+    "mean of rows": lambda x, _: x.mean(1),
+    "mean of all": lambda x, _: x.mean((1, 2)),
+    "deviation": lambda x, _: x.flatten(1).std(1),
+    "norm": lambda x, _: torch.linalg.vector_norm(x.flatten(1), dim=1),
+    "products": lambda x, y: torch.bmm(x.mT, y),
+    "transposed products": lambda x, y: torch.bmm(x, y.mT),
+    "ones": lambda x, _: torch.bmm(x.new_ones(len(x), 1, x.shape[1]), x),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_gives_a_slot_the_same_bits_wherever_it_lies(name: str) -> None:
+    generator, operation = torch.Generator().manual_seed(0), OPERATIONS[name]
+    for rows, columns in ((1, 3), (5, 7), (2, 7), (17, 33), (64, 5), (64, 7), (128, 10), (64, 16)):
+        for _ in range(5):
+            x, y = torch.randn(2, 5, rows, columns, generator=generator)
+            moved = torch.randperm(5, generator=generator)
+            assert torch.equal(operation(x, y)[moved], operation(x[moved], y[moved]))
+
+
+SEVEN = Shape(state_dim=1, action_dim=21, discrete=True, action_dims=(3,) * 7)
+SHAPES = [*(Shape(state_dim=1, action_dim=size) for size in (5, 7, 10, 17)),
+          *(Shape(state_dim=1, action_dim=size, discrete=True) for size in (5, 7, 10)), SEVEN,
+          replace(SEVEN, autoregressive=True)]  # fmt: skip
+
+
+def found(shape: Shape, outputs: Tensor, noise: Tensor, log_std: Tensor, chain: list[Tensor]) -> list[Tensor]:
+    """All numbers that a distribution gives: samples, log-probabilities, entropies and gradients."""
+    kind, slots = distribution_of(shape), len(outputs)
+    weights, into = (new_gradients(replace(shape, slots=slots), torch.device("cpu")) for _ in range(2))
+    weights.log_std, weights.chain = log_std, chain
+    ours, kept = kind(shape, outputs, weights), torch.empty(noise.shape)
+    ours.sample(noise, kept)
+    log_prob = ours.log_prob(kept)
+    return [kept, log_prob, ours.entropy(), ours.backward(log_prob, log_prob, into), into.log_std, *into.chain]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_distribution_gives_a_slot_the_same_bits_wherever_it_lies(shape: Shape) -> None:
+    """Seven choices, since a sum of five and more is where torch begins to add in another order elsewhere."""
+    generator, deviations = torch.Generator().manual_seed(0), 0 if shape.discrete else shape.action_dim
+    sizes = [(sum(shape.choices[:index]), size) for index, size in enumerate(shape.choices) if index]
+    for rows in (1, 3, 13, 50):
+        outputs = torch.randn(5, rows, shape.action_dim, generator=generator)
+        noise = torch.rand(5, rows, distribution_of(shape).columns(shape), generator=generator)
+        log_std = -torch.rand(5, 1, deviations, generator=generator)
+        chain = [torch.randn(5, *size, generator=generator) for size in sizes if shape.autoregressive]
+        moved = torch.randperm(5, generator=generator)
+        here = found(shape, outputs, noise, log_std, chain)
+        there = found(shape, outputs[moved], noise[moved], log_std[moved], [leaf[moved] for leaf in chain])
+        for one, other in zip(here, there, strict=True):
+            assert torch.equal(one[moved], other)

@@ -1,0 +1,195 @@
+"""Networks that remember: cells against torch's own, through time and across rollouts, and a task that needs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from agents.algorithms.ppo import PPO, PPOParams, _Terms
+from agents.engine.acting import Actors
+from agents.networks.recurrence import GATES, Cells
+from agents.networks.shape import Shape
+from envs.support.errors import InputError
+from tests.agents.helpers import shape_for, start
+from tests.agents.toy_env import CrewedEnv, RecallEnv, Rematching, ToyEnv
+
+CPU = torch.device("cpu")
+KINDS = pytest.mark.parametrize("kind", list(GATES))
+
+
+def torch_cell(kind: str, width: int, leaves: list[Tensor]) -> nn.Module:
+    """One network's cell as torch has it."""
+    cell = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}[kind](width, width).double()
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    cell.load_state_dict(
+        {name: leaf.mT if "weight" in name else leaf[0] for name, leaf in zip(names, leaves, strict=True)}
+    )
+    return cell
+
+
+@KINDS
+@pytest.mark.parametrize("absences", [False, True])
+def test_outputs_and_gradients_through_time_are_torchs(kind: str, absences: bool) -> None:
+    slots, width, steps, sequences = 2, 6, 5, 4
+    torch.manual_seed(0)
+    gates = GATES[kind] * width
+    sizes = [(width, gates), (width, gates), (1, gates), (1, gates)]
+    leaves = [torch.randn(2 * slots, *size, dtype=torch.float64) for size in sizes]
+    cells = Cells(kind, slots, width, steps * sequences, steps, CPU)
+    cells.state, cells.output, cells._ones = cells.state.double(), cells.output.double(), cells._ones.double()
+    before = torch.randn_like(cells.state)
+    cells.state.copy_(before)
+    cells.starts = torch.rand(slots, steps, sequences) < 0.3
+    cells.live = torch.rand(slots, steps, sequences) < 0.7 if absences else None
+    inputs = torch.randn(2 * slots, steps * sequences, width, dtype=torch.float64, requires_grad=True)
+    d_output = torch.randn(2 * slots, steps * sequences, width, dtype=torch.float64)
+    with torch.no_grad():
+        cells.forward(leaves, inputs, slice(0, 2 * slots))
+        into = [torch.empty_like(leaf) for leaf in leaves]
+        d_inputs = cells.backward(leaves, inputs, d_output, into)
+    for network in range(2 * slots):
+        cell = torch_cell(kind, width, [leaf[network] for leaf in leaves])
+        state = before[network].split(width, -1)
+        outputs = []
+        for step, x in enumerate(inputs[network].view(steps, sequences, width)):
+            fresh = cells.starts[network % slots, step].unsqueeze(1)
+            state = tuple(torch.where(fresh, 0.0, part) for part in state)
+            after = cell(x, state[0]) if kind == "gru" else cell(x, state)
+            after = after if kind == "lstm" else (after,)
+            if cells.live is not None:
+                here = cells.live[network % slots, step].unsqueeze(1)
+                after = tuple(torch.where(here, new, old) for new, old in zip(after, state, strict=True))
+            state = after
+            outputs.append(state[0])
+        theirs = torch.cat(outputs)
+        torch.testing.assert_close(theirs, cells.output[network])
+        torch.testing.assert_close(torch.cat(state, -1), cells.state[network])
+        wanted = torch.autograd.grad((theirs * d_output[network]).sum(), [inputs, *cell.parameters()])
+        torch.testing.assert_close(d_inputs[network], wanted[0][network])
+        ours = [into[0][network].mT, into[1][network].mT, into[2][network, 0], into[3][network, 0]]
+        torch.testing.assert_close(ours, list(wanted[1:]))
+
+
+def score(env: RecallEnv, act: Actors) -> Tensor:
+    """(members,) share of rewards that could be had in 60 steps."""
+    obs, total = env.reset(77), torch.zeros(env.num_envs)
+    act.reset()
+    for _ in range(60):
+        step = env.step(act(obs))
+        act.done(step.terminated | step.truncated)
+        obs, total = step.obs, total + step.reward
+    return total.view(env.num_members, -1).mean(1) / 48
+
+
+@pytest.mark.parametrize(("recurrent", "least", "most"), [("gru", 0.95, 1.0), ("lstm", 0.95, 1.0), ("", 0.3, 0.7)])
+def test_what_was_shown_is_remembered_by_those_that_can(recurrent: str, least: float, most: float) -> None:
+    env = RecallEnv(1, 32)
+    sizes = {"net_width": 16, "net_depth": 1, "horizon": 10, "minibatch": 160, "epochs": 4, "bptt": 5}
+    ppo = PPO(Shape.for_env(env, recurrent=recurrent, **sizes))
+    ppo.add_member(0, PPOParams(learning_rate=2e-2, entropy_coef=0.005), 0, 6, env.state_avg, env.state_std)
+    ppo.begin(env.reset([1]))
+    ppo.train(env, 6)
+    assert least <= float(score(env, ppo.act_fn())) <= most
+
+
+@KINDS
+@pytest.mark.parametrize("env_kind", [ToyEnv, CrewedEnv])
+def test_a_rollout_is_what_the_networks_say_of_it_again(kind: str, env_kind: type[ToyEnv]) -> None:
+    """Values, log-probabilities and last values of a rollout, from whole sequences and their stored memories."""
+    env = env_kind(2, 4, cliff=0.9)
+    ppo = start(env, {0: 0, 1: 1}, recurrent=kind, bptt=4, minibatch=48)
+    ppo.train(env, 1)
+    rollout = ppo.rollout
+    carried = rollout.memory.clone()
+    rollout.collect(env, ppo.streams)
+    rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
+    order = torch.arange(rollout.shuffled).expand(2, 1, -1)
+    rows = rollout.batches(order)
+    assert sorted(rows[0].tolist()) == [*range(48), *range(52, 100)]
+    running, terms = torch.zeros(2, dtype=torch.bool), _Terms.of(ppo._numbers, ppo.population, 48)
+    _, _, _, (log_ratio, error, _) = ppo._minibatch(rows[0], running, terms, stop_early=False)
+    learned = ppo._batch.learned if env.crewed else torch.ones_like(log_ratio, dtype=torch.bool)
+    assert learned is not None  # an agent's last action before its leave teaches nothing, and isn't lived through again
+    torch.testing.assert_close(log_ratio[learned], torch.zeros_like(log_ratio[learned]), rtol=0.0, atol=2e-5)
+    values = rollout.value(ppo._learning.value)
+    flat = rollout._values.view(2, -1)[:, :48].reshape(-1)
+    again = torch.empty(96)
+    again[(rows[0] - (rows[0] >= 52) * 4)] = values.flatten()
+    counts = torch.ones(96, dtype=torch.bool)
+    if env.crewed:
+        counts = rollout._taken().flags[..., 0].flatten()
+    torch.testing.assert_close(again[counts], flat[counts], rtol=1e-4, atol=2e-5)
+    assert torch.equal(rollout._all.memory[:, :4], carried)
+    assert carried.any()
+    assert not error.isnan().any()
+
+
+def test_a_truncated_episodes_last_value_is_of_its_own_memory() -> None:
+    env = ToyEnv(1, 3, max_step=5)
+    ppo = start(env, {0: 0}, recurrent="lstm", bptt=4, horizon=8, minibatch=24)
+    obs = [env._observe().clone()]
+    plain = env.step
+
+    def step(action: Tensor, out: Tensor | None = None) -> Any:
+        made = plain(action, out)
+        obs.append(made.obs.clone())
+        return made
+
+    env.step = step  # type: ignore[method-assign]
+    ppo.rollout.collect(env, ppo.streams)
+    critic = ppo.export_member(0)[1]
+    cell = nn.LSTMCell(16, 16)
+    cell.load_state_dict({name[4:]: part for name, part in critic.items() if name.startswith("rnn.")})
+
+    def value(seen: list[Tensor]) -> Tensor:
+        state = (torch.zeros(3, 16), torch.zeros(3, 16))
+        for x in seen:
+            hidden = (x - critic["state_avg"]) / critic["state_std"]
+            for layer in (0, 2):
+                hidden = torch.relu(hidden @ critic[f"net.{layer}.weight"].mT + critic[f"net.{layer}.bias"])
+            state = cell(hidden, state)
+        return (state[0] @ critic["net.4.weight"].mT + critic["net.4.bias"])[:, 0].detach()
+
+    torch.testing.assert_close(
+        ppo.rollout._final_values[0, 4], value([*obs[:5], env.final_obs()]), atol=1e-5, rtol=1e-4
+    )
+    torch.testing.assert_close(ppo.rollout._values[0, 5], value(obs[5:6]), atol=1e-5, rtol=1e-4)  # and forgotten
+    torch.testing.assert_close(ppo.rollout._values[0, 8], value(obs[5:]), atol=1e-5, rtol=1e-4)
+
+
+def test_actors_remember_each_rows_episode() -> None:
+    env = ToyEnv(2, 4)
+    ppo = start(env, {0: 0, 1: 1}, recurrent="gru", bptt=4)
+    act, fresh = ppo.act_fn(), ppo.act_fn()
+    one, two = torch.randn(2, 6, env.state_dim)
+    first = act(one)
+    assert torch.equal(first, fresh(one))
+    act.done(torch.tensor([False, True, False, False, False, True]))
+    second = act(two)
+    fresh.reset()
+    anew = fresh(two)
+    changed = (second != anew).any(1).tolist()
+    assert changed == [True, False, True, True, True, False]
+    assert torch.equal(ppo.act_fn()(one), first)  # what one remembers is not another's
+
+
+def test_rows_that_change_members_are_looked_at_anew_and_take_no_memory_along() -> None:
+    env = Rematching(2, 4)
+    ppo = start(env, {0: 0, 1: 1}, recurrent="gru", bptt=4)
+    ppo.train(env, 1)
+    assert ppo.rollout.memory.any()
+    before = ppo.rollout.obs.view(2, 4, -1).clone()
+    ppo.rollout.collect(env, ppo.streams)
+    assert not ppo.rollout._all.memory[:, :4].any()
+    seen = ppo.rollout._store[:, 0] * ppo.population.state_std + ppo.population.state_avg
+    torch.testing.assert_close(seen, before.roll(1, 1))
+
+
+def test_sequences_must_fit() -> None:
+    with pytest.raises(InputError, match="bptt 5 must divide horizon 12"):
+        shape_for(ToyEnv(1, 4), recurrent="gru", bptt=5)
+    with pytest.raises(InputError, match="recurrent must be one of gru, lstm or '', not 'rnn'"):
+        shape_for(ToyEnv(1, 4), recurrent="rnn")

@@ -1,0 +1,275 @@
+"""Frozen policies of every kind of member: one row and many, against ElegantRL's modules and plain Python."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from elegantrl.agents.net import (
+    ActorDiscretePPO,
+    ActorPPO,
+    ActorSAC,
+    QNet,
+    QNetDuel,
+    QNetTwin,
+    QNetTwinDuel,
+)  # fmt: skip
+from torch import Tensor
+
+from agents.algorithms.ppo import PPO, PPOParams
+from agents.networks.shape import Shape
+from agents.policy.frozen import FrozenPolicy, load_members, save_members
+from envs.support.errors import InputError, RunError
+from tests.agents.toy_env import ChoiceEnv, ImageEnv
+
+NUMBERS, VALUES = (ActorPPO, ActorSAC), (QNet, QNetDuel, QNetTwin, QNetTwinDuel)
+STATE, ACTIONS = 5, 4
+
+
+def module_of(kind: Any, seed: int = 0, dims: tuple[int, ...] = (8, 6)) -> Any:
+    """One whose outputs are far apart, with a normaliser."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        module = kind(list(dims), STATE, ACTIONS)
+        module.state_avg.data, module.state_std.data = torch.randn(STATE), torch.rand(STATE) + 0.5
+        for name, part in module.named_parameters():
+            if name.endswith("weight"):
+                part.data *= 3.0
+    return module
+
+
+def member_of(kind: Any, seed: int = 0, **sizes: Any) -> dict[str, Tensor]:
+    return {name: part.detach().clone() for name, part in module_of(kind, seed, **sizes).state_dict().items()}
+
+
+def several(seed: int = 0, dims: tuple[int, ...] = (1, 3), *, chained: bool = True) -> dict[str, Tensor]:
+    """A member that makes two choices."""
+    member = member_of(ActorDiscretePPO, seed)
+    generator = torch.Generator().manual_seed(seed)
+    chain = {"chain.1.weight": 3.0 * torch.randn(dims[1], dims[0], generator=generator)} if chained else {}
+    return member | {"action_dims": torch.tensor(dims)} | chain
+
+
+@pytest.mark.parametrize("kind", [*NUMBERS, *VALUES, ActorDiscretePPO])
+@pytest.mark.parametrize("dims", [(8,), (8, 6, 7)])
+def test_one_member_acts_as_the_module_does(tmp_path: Path, kind: Any, dims: tuple[int, ...]) -> None:
+    module = module_of(kind, 3, dims)
+    save_members(tmp_path / "policy.safetensors", [member_of(kind, 3, dims=dims)])
+    policy = FrozenPolicy.load(tmp_path / "policy.safetensors")
+    assert (policy.state_dim, policy.action_dim, policy.discrete) == (STATE, ACTIONS, kind not in NUMBERS)
+    obs = 2.0 * torch.randn(64, STATE)
+    theirs = module.double()(obs.double()).detach()
+    many = policy.act_batch(obs)
+    if kind in NUMBERS:
+        torch.testing.assert_close(many, theirs, rtol=0, atol=1e-6)
+        assert many.dtype == torch.float64
+    else:
+        assert torch.equal(many, theirs.argmax(1) if kind in VALUES else theirs)
+        assert policy.sizes == (ACTIONS,)
+    one_by_one = np.array([policy.act(row.numpy()) for row in obs])
+    assert np.abs(one_by_one.reshape(many.shape) - many.numpy()).max() <= 1.0000001e-6
+    assert np.array_equal(policy.act_batch(obs.numpy()), many.numpy())
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_networks_of_values_vote_by_how_far_an_action_stands_out(kind: Any) -> None:
+    """Members whose rewards were counted in other units have the same vote."""
+    modules = [module_of(kind, seed).double() for seed in range(3)]
+    members = [member_of(kind, seed) for seed in range(3)]
+    members[1] |= {"value_std": torch.full((1,), 1000.0), "value_avg": torch.full((1,), -7.0)}
+    policy = FrozenPolicy(members)
+    for row in 2.0 * torch.randn(40, STATE):
+        total = torch.zeros(ACTIONS, dtype=torch.float64)
+        for module in modules:
+            values = module(row.double()[None])[0].detach()
+            total += torch.softmax((values - values.mean()) / values.std(correction=0), 0)
+        best = total.topk(2).values
+        if best[0] - best[1] > 1e-5:
+            assert policy.act(row.numpy()).tolist() == [float(total.argmax())]
+
+
+def test_numbers_are_the_mean_of_members_of_any_kind() -> None:
+    members = [member_of(ActorPPO), member_of(ActorSAC)]
+    obs = torch.randn(10, STATE)
+    each = [FrozenPolicy([member]).act_batch(obs) for member in members]
+    torch.testing.assert_close(FrozenPolicy(members).act_batch(obs), (each[0] + each[1]) / 2, rtol=0, atol=1.1e-6)
+
+
+def plain_shares(member: dict[str, Tensor], row: Tensor, chosen: list[int], legal: list[bool]) -> list[float]:
+    """By the definition: softmax of a choice's own logits and the chain's rows, over what is legal."""
+    module = ActorDiscretePPO([8, 6], STATE, ACTIONS)
+    module.load_state_dict({name: part for name, part in member.items() if name in module.state_dict()})
+    logits = module.double().net(module.state_norm(row.double()[None]))[0].tolist()
+    sizes = member["action_dims"].tolist()
+    start, size = sum(sizes[: len(chosen)]), sizes[len(chosen)]
+    own = logits[start : start + size]
+    if chosen and "chain.1.weight" in member:
+        own = [x + float(member["chain.1.weight"][option, chosen[0]]) for option, x in enumerate(own)]
+    weights = [math.exp(x - max(own)) if fine else 0.0 for x, fine in zip(own, legal, strict=True)]
+    return [weight / sum(weights) for weight in weights]
+
+
+@pytest.mark.parametrize("dims", [(2, 2), (1, 3), (3, 1)])
+def test_several_choices_one_after_the_other_among_the_legal(dims: tuple[int, ...]) -> None:
+    members = [several(seed, dims, chained=seed != 1) for seed in range(3)]
+    policy = FrozenPolicy(members)
+    assert policy.sizes == dims
+    obs = torch.randn(30, STATE)
+    masks = [torch.rand(30, size) > 0.5 for size in dims]
+    for mask in masks:
+        mask[torch.arange(30), torch.randint(mask.shape[1], (30,))] = True
+    seen: list[Tensor] = []
+
+    def legal(chosen: Tensor) -> Tensor:
+        seen.append(chosen)
+        return masks[chosen.shape[1]]
+
+    many = policy.act_batch(obs, legal=legal)
+    assert many.dtype == torch.int64
+    assert many.shape == (30, 2)
+    assert torch.equal(seen[1], many[:, :1])
+    for index, row in enumerate(obs):
+        chosen: list[int] = []
+        for mask in masks:
+            shares = [plain_shares(member, row, chosen, mask[index].tolist()) for member in members]
+            mean = [sum(parts) for parts in zip(*shares, strict=True)]
+            chosen.append(max(range(len(mean)), key=mean.__getitem__))
+        assert many[index].tolist() == chosen
+        one = policy.act(row.numpy(), lambda made, index=index: masks[made.shape[1]][index : index + 1])  # type: ignore[misc]
+        assert one.tolist() == [float(option) for option in chosen]
+    drawn = policy.act_batch(obs, False, torch.Generator().manual_seed(1), legal)
+    assert all(bool(mask.gather(1, drawn[:, k : k + 1]).all()) for k, mask in enumerate(masks))
+
+
+def test_images_go_through_convolutions_first() -> None:
+    env = ImageEnv(1, 3)
+    shape = Shape.for_env(env, net_width=16, horizon=4, minibatch=4)
+    ppo = PPO(shape)
+    ppo.add_member(0, PPOParams(), 1, 1, torch.full((env.state_dim,), 100.0), torch.full((env.state_dim,), 60.0))
+    actor = ppo.export_member(0)[0]
+    policy = FrozenPolicy([actor])
+    obs = torch.randint(256, (40, env.state_dim), dtype=torch.uint8)
+    fast, many = ppo.act_fn()(obs), policy.act_batch(obs)
+    torch.testing.assert_close(many.to(fast.dtype), fast, rtol=0, atol=2e-6)
+    assert np.abs(policy.act(obs[0].numpy()).reshape(-1) - many[0].numpy()).max() <= 1.0000001e-6
+    for change, words in (
+        ({"conv_strides": torch.tensor([1])}, "not one for each convolution"),
+        ({"image_shape": actor["image_shape"] + 1}, "doesn't fit|not those of images"),
+        ({"conv.1.bias": torch.zeros(3)}, "conv.1.weight of shape"),
+        ({"conv_strides": torch.tensor([1, 50])}, "fits the rest|larger than"),
+    ):
+        with pytest.raises(InputError, match=words):
+            FrozenPolicy([actor | change])
+
+
+@pytest.mark.parametrize("cell", [torch.nn.GRUCell, torch.nn.LSTMCell])
+@pytest.mark.parametrize("kind", [ActorPPO, ActorDiscretePPO])
+def test_members_with_a_memory_take_a_call_as_the_next_step(kind: Any, cell: Any) -> None:
+    member, module = member_of(kind, 2), module_of(kind, 2).double()
+    own = cell(6, 6)
+    member |= {f"rnn.{name}": part.detach().clone() for name, part in own.state_dict().items()}
+    policy, own = FrozenPolicy([member]), own.double()
+    assert policy.remembers
+    steps = torch.randn(7, 3, STATE)
+    first = torch.tensor([False, False, True, False, False, False, False])
+
+    def plain(row: int, over: bool) -> list[Tensor]:
+        """Step by step; over: an episode ends after the third step."""
+        memory, found = None, []
+        for at, states in enumerate(steps[:, row : row + 1].double()):
+            memory = own(module.net[:-1](module.state_norm(states)), memory)
+            output = module.net[-1](memory[0] if isinstance(memory, tuple) else memory)
+            found.append(output.argmax(1) if kind is ActorDiscretePPO else output.tanh())
+            memory = None if over and first[at] else memory
+        return found
+
+    many = []
+    for at, states in enumerate(steps):
+        many.append(policy.act_batch(states))
+        policy.done(torch.tensor([False, bool(first[at]), False]))
+    for row in range(3):
+        for ours, theirs in zip(many, plain(row, over=row == 1), strict=True):
+            torch.testing.assert_close(ours[row : row + 1], theirs.detach(), rtol=0, atol=1e-6)
+    for _ in range(2):
+        policy.reset()
+        for states, theirs in zip(steps[:, 0], plain(0, over=False), strict=True):
+            assert np.abs(policy.act(states.numpy()) - theirs.detach().numpy().reshape(-1)).max() <= 1.0000001e-6
+    for wrong, words in (
+        ({"rnn.bias_hh": torch.zeros(5)}, r"rnn.bias_hh of shape \(5,\)"),
+        ({"rnn.weight_hh": torch.zeros(3, 6)}, "rnn.weight_hh of shape"),
+    ):
+        with pytest.raises(InputError, match=words):
+            FrozenPolicy([member | wrong])
+    with pytest.raises(InputError, match=r"too many"):
+        FrozenPolicy([member_of(ActorSAC) | {name: member[name] for name in member if name.startswith("rnn.")}])
+
+
+@pytest.mark.parametrize("recurrent", ["gru", "lstm"])
+def test_what_a_program_with_a_memory_exports_acts_alike(recurrent: str) -> None:
+    env = ChoiceEnv(1, 3)
+    ppo = PPO(Shape.for_env(env, net_width=16, horizon=4, minibatch=4, recurrent=recurrent, bptt=4))
+    ppo.add_member(0, PPOParams(), 1, 1, env.state_avg, env.state_std)
+    policy, act = FrozenPolicy([ppo.export_member(0)[0]]), ppo.act_fn()
+    for at in range(6):
+        obs, ended = 9.0 * torch.randn(3, env.state_dim), torch.tensor([False, at == 2, False])
+        assert torch.equal(policy.act_batch(obs), act(obs))
+        policy.done(ended)
+        act.done(ended)
+
+
+def test_samples_follow_the_shares_and_the_gaussians() -> None:
+    generator = torch.Generator().manual_seed(4)
+    obs = torch.randn(1, STATE)
+    policy = FrozenPolicy([member_of(ActorDiscretePPO, 1), member_of(ActorDiscretePPO, 2)])
+    drawn = policy.act_batch(obs.expand(20_000, -1), False, generator)
+    again = policy.act_batch(obs.expand(20_000, -1), False, torch.Generator().manual_seed(4))
+    assert torch.equal(drawn, again)
+    modules = [module_of(ActorDiscretePPO, seed) for seed in (1, 2)]
+    mean = sum(module.net(module.state_norm(obs)).softmax(-1) for module in modules)[0] / 2
+    torch.testing.assert_close(drawn.bincount(minlength=4) / 20_000, mean.detach(), rtol=0, atol=0.02)
+    for kind in NUMBERS:
+        module = module_of(kind, 1)
+        drawn = FrozenPolicy([member_of(kind, 1)]).act_batch(obs.expand(20_000, -1), False, generator)
+        actions = module.get_action(obs.expand(20_000, -1))
+        theirs = actions.detach() if kind is ActorSAC else actions[0].tanh().detach()
+        torch.testing.assert_close(drawn.mean(0).float(), theirs.mean(0), rtol=0, atol=0.04)
+        torch.testing.assert_close(drawn.std(0).float(), theirs.std(0), rtol=0, atol=0.04)
+
+
+def without(member: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    return {key: part for key, part in member.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("member", "words"),
+    [
+        (without(member_of(ActorSAC), "net_a.0.bias"), r"lacks \['net_a.0.bias'\]"),
+        (member_of(ActorSAC) | {"net_a.0.weight": torch.zeros(7, 6), "net_a.0.bias": torch.zeros(7)}, "odd number"),
+        (without(member_of(QNetTwinDuel), "net_adv2.0.weight"), r"lacks \['net_adv2.0.weight'\]"),
+        (member_of(QNetTwinDuel) | {"net_val2.0.weight": torch.zeros(3, 6)}, r"\(3, 6\), where \(4, 6\) fits"),
+        (member_of(QNetDuel) | {"value_std": torch.zeros(2)}, r"value_std of shape \(2,\)"),
+        (without(member_of(QNet), "value_std"), r"lacks \['value_std'\]"),
+        (several() | {"action_dims": torch.tensor([1.0, 3.0])}, "action_dims as torch.float32, not int64"),
+        (several(dims=(2, 1)), "which are no sizes of choices that sum to the 4 outputs"),
+        (several() | {"chain.1.weight": torch.zeros(3, 2)}, r"chain.1.weight of shape \(3, 2\), where \(3, 1\) fits"),
+        (several() | {"chain.2.weight": torch.zeros(3, 2)}, r"\['chain.2.weight'\] too many"),
+    ],
+)  # fmt: skip
+def test_what_is_no_member_is_refused_with_a_sentence(member: dict[str, Tensor], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        FrozenPolicy([member])
+
+
+def test_members_that_choose_otherwise_and_states_of_another_size_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"member 1 makes choices of \(2, 2\), but member 0 of \(1, 3\)"):
+        save_members(tmp_path / "x", [several(), several(dims=(2, 2))])
+    with pytest.raises(InputError, match="some members choose among actions"):
+        FrozenPolicy([member_of(QNet), member_of(ActorSAC)])
+    save_members(tmp_path / "mixed.safetensors", [several(), several(1, chained=False)])
+    assert load_members(tmp_path / "mixed.safetensors")[0]["action_dims"].tolist() == [1, 3]
+    with pytest.raises(RunError, match=r"\(rows, 5\), and got \(3, 4\)"):
+        FrozenPolicy([member_of(QNet)]).act_batch(torch.zeros(3, 4))

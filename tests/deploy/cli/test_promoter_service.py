@@ -1,0 +1,26 @@
+"""The promoter as a service of Type=notify."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from deploy.cli.commands import deploy_commands
+from tests.notify_listener import Listener
+from tests.optimize.study_files import wait_for
+
+
+def test_a_promoter_says_that_it_is_ready_even_if_it_then_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or systemd would call an end with code 2 a broken protocol, whose cause nobody finds."""
+    listener = Listener(str(tmp_path / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    app = typer.Typer()
+    deploy_commands(app)
+    CliRunner().invoke(app, ["promote", "--storage", str(tmp_path / "none.db")])
+    wait_for(lambda: listener.heard("READY=1"), 5)
+    listener.close()

@@ -1,0 +1,200 @@
+"""A study's folder is found from its database: moved, copied and shared studies; dry runs; the commands printed after a
+promotion.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from deploy.cli.commands import deploy_commands
+from deploy.cli.next_commands import registry_flags, study_flags
+from deploy.market.candidates import open_study
+from deploy.promotion.studies import find_study
+from deploy.registry.registry import Registry
+from envs.support.errors import InputError
+from envs.support.invocation import install_extra, program
+from envs.support.study_folder import ABSOLUTE_KEY, FOLDER_KEY, study_folder
+from tests.deploy.builders import FakeStudy
+
+Cli = Callable[..., str]
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeStudy:
+    study = FakeStudy(tmp_path / "first")
+    study.add(2.0, study.contrarian())
+    return study
+
+
+@pytest.fixture
+def cli() -> Cli:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    deploy_commands(app)
+
+    def call(*arguments: str) -> str:
+        result = CliRunner().invoke(app, [*arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return call
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def recorded(fake: FakeStudy) -> list[dict[str, Any]]:
+    """Everything that the study's database holds in attributes; artifacts are among them."""
+    storage = optuna.storages.RDBStorage(fake.storage)
+    number = storage.get_study_id_from_name(fake.name)
+    return [storage.get_study_user_attrs(number), storage.get_study_system_attrs(number)]
+
+
+def made_before(fake: FakeStudy) -> None:
+    """Record the folder as studies did at first: by its absolute path."""
+    fake.study.set_user_attr(FOLDER_KEY, None)
+    fake.study.set_user_attr(ABSOLUTE_KEY, str(fake.run_dir))
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_copied_study_writes_nothing_into_the_original(
+    fake: FakeStudy, cli: Cli, tmp_path: Path, legacy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if legacy:  # these looked for the folder beside the database
+        made_before(fake)
+        shutil.copytree(fake.run_dir, fake.folder / fake.run_dir.name)
+    shutil.copytree(fake.folder, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    before = files(fake.folder)
+    assert "PROMOTED" in cli("promote", "--storage", "studies.db")
+    written = files(tmp_path / "copy")
+    assert any(name.endswith("gate/gate.html") for name in written)
+    assert {name: files(fake.folder)[name] for name in before} == before
+    assert files(fake.folder).keys() == before.keys()
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_moved_study_is_found(fake: FakeStudy, tmp_path: Path, legacy: bool) -> None:
+    if legacy:
+        made_before(fake)
+        fake.run_dir.rename(fake.folder / fake.run_dir.name)
+    fake.folder.rename(tmp_path / "second")
+    study = open_study(fake.name, f"sqlite:///{tmp_path / 'second' / 'studies.db'}")
+    assert study.run_dir.is_relative_to(tmp_path / "second")
+    assert study.run_dir.is_dir()
+    assert study.runs_dir is None
+
+
+def test_a_study_of_before_that_was_not_moved_is_still_found(fake: FakeStudy) -> None:
+    made_before(fake)
+    assert open_study(fake.name, fake.storage).run_dir == fake.run_dir
+
+
+def test_runs_dir_names_the_folder_and_a_missing_one_is_refused(fake: FakeStudy, tmp_path: Path) -> None:
+    (fake.folder / "runs").rename(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=f"does not exist; name the folder that holds {fake.run_dir.name}: --runs-dir"):
+        find_study(fake.name, fake.storage)
+    study = find_study(fake.name, fake.storage, tmp_path / "elsewhere")
+    assert study.run_dir == tmp_path / "elsewhere" / fake.run_dir.name
+    assert study_flags(study).endswith(f"--runs-dir {tmp_path / 'elsewhere'}")
+
+
+def test_a_study_on_a_server_is_found_in_runs_on_any_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = "postgresql+psycopg://me:secret@host/db"
+    assert study_folder(url, {FOLDER_KEY: "s-01234567"}) == tmp_path / "runs" / "s-01234567"
+    assert study_folder(url, {FOLDER_KEY: "s-01234567"}, Path("mnt")) == tmp_path / "mnt" / "s-01234567"
+    assert study_folder(url, {ABSOLUTE_KEY: "/gone/s-01234567"}) == tmp_path / "runs" / "s-01234567"
+
+
+def test_a_dry_run_writes_only_the_hold_out_evaluation(
+    fake: FakeStudy, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(fake.folder)
+    before = {name: content for name, content in files(fake.folder).items() if not name.startswith("studies.db")}
+    attributes = recorded(fake)
+    printed = cli("promote", "--storage", "studies.db", "--dry-run")
+    assert "--dry-run: look 1 was counted, because its numbers were shown" in printed
+    assert "--dry-run: nothing was written" in cli("promote", "--storage", "studies.db", "--dry-run")  # the same look
+    after = files(fake.folder)
+    new = {name for name in after.keys() - before.keys() if not name.startswith("studies.db")}
+    assert all(name.startswith("deployments/registry.db") for name in new)
+    assert {name: after[name] for name in before} == before
+    assert recorded(fake) == attributes
+    registry = Registry(fake.folder / "deployments")
+    assert registry.events() == []
+    assert registry.looks(fake.bars.tickers, int(fake.bars.time[0]), int(fake.bars.time[-1])) == 1
+
+
+def test_promotions_that_end_before_a_look_write_nothing(
+    fake: FakeStudy, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(fake.folder)
+    fake.add(3.0, fake.contrarian())
+    weights = fake.run_dir / "trial-00001" / "members.safetensors"
+    weights.write_bytes(weights.read_bytes() + b"changed")
+    before = {name: content for name, content in files(fake.folder).items() if not name.startswith("studies.db")}
+    assert "FIRST STAGE" in cli("promote", "--storage", "studies.db", "--first-stage")
+    printed = cli("promote", "--storage", "studies.db", "--dry-run", "--trial", "1")
+    assert "NO CANDIDATE PASSES" in printed
+    assert "--dry-run: nothing was written" in printed
+    for wrong in (["--trial", "9"], ["--data-dir", "nowhere"], ["--slot", "a/b"]):
+        with pytest.raises(InputError):
+            cli("promote", "--storage", "studies.db", *wrong)
+    after = {name: content for name, content in files(fake.folder).items() if not name.startswith("studies.db")}
+    assert after == before
+
+
+def test_a_registry_that_cannot_be_written_to_is_refused_before_anything_is_computed(
+    fake: FakeStudy, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(fake.folder)
+    (fake.folder / "file").write_text("")
+    monkeypatch.setattr("deploy.market.promote.study_bars", lambda *_: pytest.fail("bars were read"))
+    with pytest.raises(InputError, match=r"registry .* cannot be used \(.*file is not a folder\)"):
+        cli("promote", "--storage", "studies.db", "--deployments", "file/deployments")
+
+
+def test_the_printed_commands_run_as_printed(fake: FakeStudy, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(fake.folder)
+    place = ("--deployments", "my deployments")
+    printed = cli("promote", "--storage", "studies.db", "--slot", "mine", *place)
+    lines = [line for line in printed.splitlines() if line.startswith(program())]
+    assert len(lines) == 1
+    words = shlex.split(lines[0].removeprefix(program()))  # without comments, as an interactive zsh does
+    assert words == ["trade", "--replay", "mine", *place]
+    assert "agree with its canonical score" in cli(*words)
+
+
+def test_flags_of_the_registry_are_printed_without_a_password(tmp_path: Path) -> None:
+    assert registry_flags(Registry(tmp_path / "d", f"sqlite:///{tmp_path / 'other.db'}")) == (
+        f" --deployments {tmp_path / 'd'} --registry sqlite:///{tmp_path / 'other.db'}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("extra", "packages"),
+    [("ccxt", ["ccxt>=4.4"]), ("video", ["imageio[ffmpeg]>=2.37"]), ("postgres", ["psycopg[binary]>=3.2"])],
+)
+def test_an_extra_is_installed_by_its_own_packages(extra: str, packages: list[str]) -> None:
+    command = shlex.split(install_extra(extra))
+    assert command[1:] == ["-m", "pip", "install", *packages]
+    with pytest.raises(ValueError, match="no extra"):
+        install_extra("nothing")
+
+
+def test_the_docs_name_the_packages_of_each_extra() -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    text = "".join((docs / name).read_text() for name in ("operations.md", "games.md"))
+    for extra in ("ccxt", "alpaca", "postgres", "notify", "video", "classic-control"):
+        assert f".venv/bin/pip install {install_extra(extra).partition(' install ')[2]}" in text, extra
+    assert "pip install 'sweepd[" not in text

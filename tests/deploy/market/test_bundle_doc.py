@@ -1,0 +1,76 @@
+"""The program in docs/bundle.md reads a bundle and acts as sweepd does, without sweepd."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.market.bundle import load_bundle
+from deploy.registry.bundle_files import write_bundle
+from tests.deploy.builders import ensemble_of, small_bundle
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "bundle.md"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    found = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    assert len(found) == 1
+    path = tmp_path / "act.py"
+    path.write_text(found[0])
+    return path
+
+
+def _run(program: Path, *arguments: Path) -> subprocess.CompletedProcess[str]:
+    """In a process that imports nothing of sweepd, nor torch."""
+    code = (
+        "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__'); "
+        "assert not {'torch', 'envs', 'agents', 'deploy', 'optimize'} & set(sys.modules)"
+    )
+    words = [sys.executable, "-I", "-c", code, program, *arguments]
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+
+
+def test_thirty_lines_suffice(program: Path) -> None:
+    lines = [line for line in program.read_text().splitlines() if line.strip()]
+    assert len(lines) <= 32  # with its docstring and the two lines that run it
+
+
+def test_it_acts_as_sweepd_does(program: Path, tmp_path: Path) -> None:
+    bundle = small_bundle(5, members=3, gain=2.0)
+    folder = write_bundle(bundle, tmp_path / "bundles")
+    rows = np.random.default_rng(0).normal(size=(50, bundle.trials[0].policy.state_dim)).astype(np.float32)
+    np.save(tmp_path / "obs.npy", rows)
+    done = _run(program, folder, tmp_path / "obs.npy", tmp_path / "actions.npy")
+    assert done.returncode == 0, done.stderr
+    expected = np.array([load_bundle(folder).trials[0].policy.act(row) for row in rows])
+    assert np.abs(expected).max() > 0.5
+    assert np.array_equal(np.load(tmp_path / "actions.npy"), expected)
+
+
+def test_it_gives_the_actions_of_several_trials_one_by_one(program: Path, tmp_path: Path) -> None:
+    bundle = ensemble_of([small_bundle(5, members=3, gain=2.0), small_bundle(6, gain=2.0)], (0.3, 0.7))
+    folder = write_bundle(bundle, tmp_path / "bundles")
+    rows = np.random.default_rng(0).normal(size=(20, bundle.trials[0].policy.state_dim)).astype(np.float32)
+    np.save(tmp_path / "obs.npy", rows)
+    done = _run(program, folder, tmp_path / "obs.npy", tmp_path / "actions.npy")
+    assert done.returncode == 0, done.stderr
+    expected = np.array([[trial.policy.act(row) for row in rows] for trial in load_bundle(folder).trials])
+    assert np.array_equal(np.load(tmp_path / "actions.npy"), expected)
+
+
+@pytest.mark.parametrize("name", ["bundle.json", "members.safetensors"])
+def test_it_refuses_a_changed_bundle(program: Path, tmp_path: Path, name: str) -> None:
+    folder = write_bundle(small_bundle(), tmp_path / "bundles")
+    content = bytearray((folder / name).read_bytes())
+    content[content.index(b"0.") if name == "bundle.json" else -1] ^= 1
+    (folder / name).chmod(0o644)
+    (folder / name).write_bytes(bytes(content))
+    done = _run(program, folder, tmp_path / "obs.npy", tmp_path / "actions.npy")
+    assert done.returncode == 1
+    assert "has been changed" in done.stderr

@@ -1,0 +1,52 @@
+"""The search's fast batch against the canonical path: one row at a time, float64."""
+
+from __future__ import annotations
+
+import pytest
+
+from agents.algorithms.ppo import PPO
+from agents.algorithms.ppo_params import PPOParams
+from agents.networks.mlp import Shape
+from agents.policy.frozen import FrozenPolicy
+from deploy.market.scoring import score
+from envs.crypto.demo_market import make_demo_market
+from envs.crypto.env import CryptoEnv
+from envs.crypto.evaluate import trade_windows
+from envs.crypto.market import make_market, observation_normaliser
+from envs.crypto.metrics import summarise
+from envs.crypto.params import EnvParams
+
+SLOTS = 3
+WINDOWS = ((600, 800), (720, 900))
+PARAMS = (
+    EnvParams(action_scale=0.4),
+    EnvParams(action_scale=0.2, trailing_stop=0.03, lookback=2),
+    EnvParams(action_scale=0.5, max_holding_bars=12, max_position=0.4, fee=0.001),
+)
+
+
+@pytest.mark.slow
+def test_search_time_evaluation_agrees_with_the_canonical_path_to_a_thousandth() -> None:
+    market = make_market(make_demo_market(3, assets=3, bars=1000))
+    env = CryptoEnv.for_windows(market, PARAMS, [WINDOWS] * SLOTS, max_lookback=2)
+    shape = Shape(state_dim=env.state_dim, action_dim=3, slots=SLOTS, net_width=32, minibatch=64, num_envs=1)
+    ppo = PPO(shape)
+    for slot, params in enumerate(PARAMS):
+        average, deviation = observation_normaliser(market, [(600, 900)], params.lookback, 2)
+        ppo.add_member(slot, PPOParams(), 20 + slot, 1, average, deviation)
+    # Fresh members hardly act; louder ones trade, and meet their limits and minimum orders.
+    ppo.population.flat *= 1.6
+    batch = trade_windows(env, ppo.act_fn())
+    for slot, params in enumerate(PARAMS):
+        policy = FrozenPolicy([ppo.export_member(slot)[0]])
+        for number, window in enumerate(WINDOWS):
+            row, length = slot * len(WINDOWS) + number, window[1] - window[0]
+            columns = {
+                name: getattr(batch, name)[row, :length]
+                for name in ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
+            }
+            fast = summarise(columns.pop("returns"), columns.pop("equal_weight"), "1h", **columns).to_dict()
+            canonical = score(policy, market, params, window, max_lookback=2).metrics.to_dict()
+            assert canonical["trades"] > 100
+            assert fast.pop("reason") == canonical.pop("reason")
+            assert fast == pytest.approx(canonical, rel=1e-3, abs=1e-3), (slot, window)

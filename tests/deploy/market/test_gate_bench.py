@@ -1,0 +1,56 @@
+"""The benchmark of whole studies fails a gate that says yes to luck, and one that always says no."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[3] / "scripts" / "bench"
+AS_ASKED = {"null": 2, "planted-1": 1, "planted-2": 5, "planted-3": 8, "oracle": 5}
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("gate_studies")
+
+
+def results(bench: ModuleType, promoted: dict[str, int]) -> dict[str, dict[str, Any]]:
+    """Of as many studies as are asked for, with that many promotions of each kind."""
+    return {
+        f"{kind}-{number}": {
+            "kind": kind, "promoted": number < promoted[kind], "without_statistics": True, "failed": [],
+        }
+        for kind, count in bench.COUNTS.items()
+        for number in range(count)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "good"),
+    [
+        ({}, True),
+        ({"null": 3}, False),
+        ({"planted-3": 7}, False),
+        ({"planted-1": 6}, False),  # a stronger edge is found less often than a weaker one
+        ({"oracle": 4}, False),
+        ({"planted-1": 8, "planted-2": 8}, False),  # the strength makes no difference
+    ],
+)
+def test_what_is_asked_of_the_gate(bench: ModuleType, change: dict[str, int], good: bool) -> None:
+    assert bench.report(results(bench, AS_ASKED | change)) is good
+
+
+def test_saying_always_yes_or_always_no_fails(bench: ModuleType) -> None:
+    assert not bench.report(results(bench, bench.COUNTS))
+    assert not bench.report(results(bench, dict.fromkeys(bench.COUNTS, 0)))
+
+
+def test_fewer_studies_than_asked_are_not_enough(bench: ModuleType) -> None:
+    found = results(bench, AS_ASKED)
+    del found["null-39"]
+    assert not bench.report(found)

@@ -1,0 +1,232 @@
+"""The registry's tables: made and upgraded by migrations, equal to the models, by any number of processes at once."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import optuna
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from deploy.registry.database import HEAD, RegistryDatabase
+from deploy.registry.models import APPEND_ONLY, VERSION_TABLE, Base
+from deploy.registry.registry import Registry
+from envs.support.errors import InputError
+from tests.deploy.builders import small_bundle
+
+REVISIONS = ["0001", "0002", "0003", "0004"]
+SINCE = {"lane_bars": "0003", "trader_events": "0003"}  # the revision that made a table, if not the first
+SLOT = "crypto-1h"
+A, B, C = "a" * 64, "b" * 64, "c" * 64
+
+
+def _config(connection: sa.Connection) -> Config:
+    config = Config()
+    config.set_main_option("script_location", "deploy.registry:migrations")
+    config.attributes["connection"] = connection
+    return config
+
+
+def _upgrade(url: str, revision: str) -> sa.Engine:
+    """A database of that revision; its engine begins transactions like sqlite3 does, which is good enough here."""
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        command.upgrade(_config(connection), revision)
+    return engine
+
+
+def _fill(engine: sa.Engine, *, revision: str) -> None:
+    """A champion, the one before it, a challenger, and one that was a challenger before it was promoted."""
+    with engine.begin() as connection:
+        for hash_ in (A, B, C):
+            connection.execute(
+                sa.text(
+                    "INSERT INTO bundles VALUES (:hash, :hash, 'crypto', '1h', :tickers, 's', 'u', 1, 0, '', 'now')"
+                ),
+                {"hash": hash_, "tickers": json.dumps(["BTC/USDT"])},
+            )
+        connection.execute(sa.text("INSERT INTO slots VALUES (:s, :a, :b, 2)"), {"s": SLOT, "a": A, "b": B})
+        for number, (kind, hash_) in enumerate(
+            [("promoted", B), ("challenger", A), ("challenger", C), ("promoted", A)], start=1
+        ):
+            connection.execute(
+                sa.text("INSERT INTO events VALUES (:n, :s, :k, :at, :h, NULL, '', NULL)"),
+                {"n": number, "s": SLOT, "k": kind, "h": hash_, "at": str(number)},
+            )
+        if revision != "0001":
+            connection.execute(sa.text("INSERT INTO challengers VALUES (:s, :h, '3')"), {"s": SLOT, "h": C})
+
+
+def _differences(url: str) -> list[object]:
+    with RegistryDatabase(url, create=False).reading() as session:
+        context = MigrationContext.configure(
+            session.connection(),
+            opts={"version_table": VERSION_TABLE, "compare_type": True, "compare_server_default": True},
+        )
+        return list(compare_metadata(context, Base.metadata))
+
+
+def test_the_newest_revision_is_the_one_that_the_program_asks_for() -> None:
+    config = Config()
+    config.set_main_option("script_location", "deploy.registry:migrations")
+    script = ScriptDirectory.from_config(config)
+    assert script.get_heads() == [HEAD]
+    assert sorted(one.revision for one in script.walk_revisions()) == REVISIONS
+
+
+def test_a_new_registry_has_the_tables_of_the_models(registry_url: str, tmp_path: Path) -> None:
+    Registry(tmp_path, registry_url).refuse(SLOT, "no candidate passes")
+    assert _differences(registry_url) == []
+
+
+def _tables(url: str) -> list[str]:
+    engine = sa.create_engine(url)
+    found = sa.inspect(engine).get_table_names()
+    engine.dispose()
+    return found
+
+
+def test_a_registry_is_created_by_the_first_write_and_reads_as_empty_until_then(
+    registry_url: str, tmp_path: Path
+) -> None:
+    registry = Registry(tmp_path / "deployments", registry_url)
+    registry.database.check_writable()
+    assert (registry.slots(), registry.slot(SLOT).champion, registry.looks(["BTC/USDT"], 0, 9)) == ([], None, 0)
+    assert list(tmp_path.iterdir()) == []
+    assert "postgresql" not in registry_url or _tables(registry_url) == []
+    registry.refuse(SLOT, "no candidate passes")
+    assert [event.kind for event in registry.events()] == ["refused"]
+
+
+@pytest.mark.parametrize("revision", REVISIONS[:-1])
+def test_an_old_registry_is_upgraded_by_the_first_write_and_reads_as_upgraded_until_then(
+    registry_url: str, tmp_path: Path, revision: str
+) -> None:
+    _fill(_upgrade(registry_url, revision), revision=revision)
+    tables = _tables(registry_url)
+    registry = Registry(tmp_path, registry_url)
+    assert registry.slot(SLOT).challengers == (C,)
+    assert [event.kind for event in registry.events()] == ["promoted", "challenger", "challenger", "promoted"]
+    assert _tables(registry_url) == tables
+    assert _revision(registry_url) == revision
+    assert registry.take_panel_look("chess", 10, members_sha256=A, study="s", study_uid="u", trial=1).number == 1
+    assert registry.slot(SLOT).challengers == (C,)
+    assert _revision(registry_url) == HEAD
+
+
+def _revision(url: str) -> str:
+    with sa.create_engine(url).connect() as connection:
+        return str(connection.scalar(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")))
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_every_revision_is_upgraded_and_keeps_what_it_knew(registry_url: str, tmp_path: Path, revision: str) -> None:
+    _fill(_upgrade(registry_url, revision), revision=revision)
+    registry = Registry(tmp_path, registry_url, create=False)
+    assert _differences(registry_url) == []
+    slot = registry.slot(SLOT)
+    assert (slot.champion, slot.previous, slot.challengers, slot.revision) == (A, B, (C,), 2)
+    assert [event.kind for event in registry.events()] == ["promoted", "challenger", "challenger", "promoted"]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_history_is_append_only_in_every_revision(registry_url: str, revision: str) -> None:
+    engine = _upgrade(registry_url, revision)
+    _fill(engine, revision=revision)
+    with engine.begin() as connection:
+        connection.execute(sa.text("INSERT INTO versions VALUES (:s, 1, :h, 'now')"), {"s": SLOT, "h": A})
+        connection.execute(
+            sa.text("INSERT INTO looks VALUES (1, 'BTC', '1h', 0, 9, 1, :h, 's', 'u', 1, 'now')"), {"h": A}
+        )
+        if revision >= "0003":
+            connection.execute(
+                sa.text(
+                    "INSERT INTO lane_bars (slot, lane, time, value, cash, fees, notional, trades, unfilled, dropped, "
+                    "crossed, units) VALUES (:s, 'account', 1, 1, 1, 0, 0, 0, 0, 0, 0, '{}')"
+                ),
+                {"s": SLOT},
+            )
+            connection.execute(sa.text("INSERT INTO trader_events VALUES (1, :s, 'now', 1, 'k', '')"), {"s": SLOT})
+    for table in APPEND_ONLY:
+        if revision < SINCE.get(table, "0001"):
+            continue
+        column = "time = 0" if table == "lane_bars" else "at = 'never'"
+        for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET {column}"):
+            with pytest.raises(sa.exc.DBAPIError, match="append-only"), engine.begin() as connection:
+                connection.execute(sa.text(statement))
+
+
+def test_a_registry_of_before_the_migrations_is_recognised(registry_url: str, tmp_path: Path) -> None:
+    engine = _upgrade(registry_url, "0001")
+    _fill(engine, revision="0001")
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"DROP TABLE {VERSION_TABLE}"))
+        connection.execute(sa.text("INSERT INTO schema_version VALUES (1)"))
+    assert Registry(tmp_path, registry_url, create=False).slot(SLOT).challengers == (C,)
+    assert _differences(registry_url) == []
+
+
+def test_tables_of_a_newer_program_are_refused_and_left_alone(registry_url: str, tmp_path: Path) -> None:
+    engine = _upgrade(registry_url, HEAD)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+    with pytest.raises(InputError, match="newer sweepd"):
+        Registry(tmp_path, registry_url)
+    with engine.begin() as connection:
+        assert connection.scalar(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")) == "9999"
+
+
+def test_the_database_of_another_program_is_refused_and_left_alone(registry_url: str, tmp_path: Path) -> None:
+    engine = sa.create_engine(registry_url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE events (id INTEGER)"))
+    with pytest.raises(InputError, match="another program"):
+        Registry(tmp_path, registry_url)
+    assert sa.inspect(engine).get_table_names() == ["events"]
+
+
+def test_a_database_of_studies_can_be_the_registry_too(registry_url: str, tmp_path: Path) -> None:
+    optuna.create_study(storage=registry_url, study_name="s")
+    registry = Registry(tmp_path, registry_url)
+    registry.promote(SLOT, small_bundle(), expected=None, reason="")
+    assert optuna.get_all_study_names(registry_url) == ["s"]
+    assert Registry(tmp_path, registry_url, create=False).slot(SLOT).champion
+
+
+def test_a_database_without_a_registry_is_not_made_into_one_by_asking(registry_url: str, tmp_path: Path) -> None:
+    engine = sa.create_engine(registry_url)
+    with engine.connect():  # SQLite makes the file
+        pass
+    with pytest.raises(InputError, match="there is no registry"):
+        Registry(tmp_path, registry_url, create=False)
+    assert sa.inspect(engine).get_table_names() == []
+
+
+def _open(url: str, folder: Path, start: object, out: object) -> None:
+    start.wait()  # type: ignore[attr-defined]
+    Registry(folder, url).refuse(SLOT, "no candidate passes")
+    out.put(1)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("revision", [None, "0001"])
+def test_processes_may_open_a_new_or_an_old_registry_at_once(
+    registry_url: str, tmp_path: Path, revision: str | None
+) -> None:
+    if revision is not None:
+        _upgrade(registry_url, revision).dispose()
+    context = multiprocessing.get_context("fork")
+    start, out = context.Barrier(4), context.Queue()
+    openers = [context.Process(target=_open, args=(registry_url, tmp_path, start, out)) for _ in range(4)]
+    for opener in openers:
+        opener.start()
+    for opener in openers:
+        opener.join(60)
+    assert [opener.exitcode for opener in openers] == [0] * 4
+    assert _differences(registry_url) == []

@@ -1,0 +1,124 @@
+"""The process around a session: one per slot, through trouble that passes, and no further."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import deploy.trading.live.runner as runner
+from deploy.trading.live.runner import ending_on_signals, keep_trading, only_one
+from deploy.trading.live.store import Replaced
+from envs.support.errors import InputError, RunError, TryAgainLater
+
+
+class Sessions:
+    """Makes sessions that come to the ends that are listed, one after the other."""
+
+    def __init__(self, *ends: Exception | None, pulses: int = 0) -> None:
+        self._ends, self.made, self._pulses = list(ends), 0, pulses
+
+    def __call__(self) -> Sessions:
+        self.made += 1
+        self.pulses = self._pulses
+        return self
+
+    def run(self) -> None:
+        """End as it is listed."""
+        end = self._ends.pop(0) if len(self._ends) > 1 else self._ends[0]
+        if end is not None:
+            raise end
+
+
+def keep(sessions: Sessions, said: list[str]) -> None:
+    make: Callable[[], runner.Session] = sessions  # type: ignore[assignment]
+    keep_trading(make, threading.Event(), said.append)
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "PAUSES", (0.0, 0.01))
+
+
+def test_trouble_that_passes_is_said_and_survived() -> None:
+    said: list[str] = []
+    sessions = Sessions(RunError("the broker is away"), TryAgainLater("still"), InputError("no bars"), None)
+    keep(sessions, said)
+    assert sessions.made == 4
+    assert said[0] == "the broker is away; trying again in 0 s"
+    assert len(said) == 3
+
+
+def test_a_fault_of_the_program_is_survived_and_noted_once_until_a_session_gets_through() -> None:
+    said: list[str] = []
+    noted: list[str] = []
+    ends = [RunError("away"), ZeroDivisionError("of what"), RunError("away"), ZeroDivisionError("of what"), None]
+    make: Callable[[], runner.Session] = Sessions(*ends)  # type: ignore[assignment]
+    runner.keep_trading(make, threading.Event(), said.append, noted.append)
+    assert noted == ["away", "ZeroDivisionError: of what"]
+    assert any(text.startswith("Traceback") for text in said)
+    assert said[-1].startswith("ZeroDivisionError: of what; trying again")
+
+    def broken() -> runner.Session:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):  # at the first start somebody looks at it
+        keep_trading(broken, threading.Event(), lambda _: None)
+
+
+def test_trouble_that_stays_ends_the_process_for_somebody_to_start_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "PATIENCE", 0.05)
+    with pytest.raises(TryAgainLater, match="the broker is away; it has not been possible"):
+        keep(Sessions(RunError("the broker is away")), [])
+
+
+def test_a_session_that_got_through_makes_patience_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "PATIENCE", 0.05)
+    ends = [RunError("away")] * 30
+    keep(Sessions(*ends, None, pulses=1), [])
+
+
+def test_wrong_input_at_the_start_and_another_trader_end_it_at_once() -> None:
+    def wrong() -> runner.Session:
+        raise InputError("no such slot")
+
+    with pytest.raises(InputError):
+        keep_trading(wrong, threading.Event(), lambda _: None)
+    with pytest.raises(Replaced):
+        keep(Sessions(Replaced("another one")), [])
+
+
+def _hold(folder: Path, ready: threading.Event) -> None:
+    with only_one(folder, "crypto-1h"):
+        ready.set()
+        signal.pause()
+
+
+def test_one_process_per_slot_on_a_machine_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    process = context.Process(target=_hold, args=(tmp_path, ready))
+    process.start()
+    assert ready.wait(30.0)
+    with pytest.raises(InputError, match="is being traded by another process"), only_one(tmp_path, "crypto-1h"):
+        pass
+    with only_one(tmp_path, "crypto-5m"):
+        pass
+    process.kill()
+    process.join()
+    with only_one(tmp_path, "crypto-1h"):
+        pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_what_is_being_done_come_to_its_end(number: signal.Signals) -> None:
+    stop, before = threading.Event(), signal.getsignal(number)
+    with ending_on_signals(stop):
+        os.kill(os.getpid(), number)
+        assert stop.wait(5.0)
+    assert signal.getsignal(number) is before

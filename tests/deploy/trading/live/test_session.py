@@ -1,0 +1,414 @@
+"""The live trader: it does what the replay does, and a kill at any instant changes nothing of it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import threading
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import deploy.trading.live.runner as runner
+from agents.policy.frozen import FrozenPolicy
+from deploy.market.bundle import Bundle
+from deploy.trading.live.hot_swap import problem_with
+from deploy.trading.live.risk import RiskLimits
+from deploy.trading.live.session import SHADOW
+from deploy.trading.live.store import ACCOUNT, Replaced
+from deploy.trading.replay import replay
+from envs.crypto.bars import Bars
+from envs.crypto.params import EnvParams
+from envs.support.errors import InputError, RunError
+from tests.deploy.alpaca_server import Exchange, Fault, serving
+from tests.deploy.builders import small_bundle
+from tests.deploy.trading.live.world import SLOT, Killed, Killer, World
+from tests.deploy.trading.test_paper_trader import market_bars
+
+TICKERS = ("BTC/USDT", "ETH/USDT", "LINK/USDT")
+FIRST, LAST = 640, 664
+PARAMS = EnvParams(
+    action_scale=0.4, trailing_stop=0.02, max_holding_bars=7, max_holding_fraction=0.5, minimum_order=50.0, lookback=2
+)
+
+
+def bars_of(count: int = LAST + 1, *, seed: int = 1, holes: float = 0.0) -> Bars:
+    return dataclasses.replace(market_bars(seed, bars=count, holes=holes), tickers=TICKERS)
+
+
+def bundle_of(seed: int = 0, **changes: object) -> Bundle:
+    return small_bundle(seed, tickers=TICKERS, gain=1.5, **({"params": PARAMS} | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def exchange() -> Iterator[Exchange]:
+    pytest.importorskip("alpaca", reason="alpaca-py is not installed")
+    market = Exchange({ticker.replace("USDT", "USD"): Decimal(1) for ticker in TICKERS}, spread=Decimal("0.001"))
+    with serving(market) as made:
+        yield made
+
+
+def test_the_live_trader_does_what_the_replay_does_bit_for_bit(tmp_path: Path) -> None:
+    bars, bundle = bars_of(holes=0.05), bundle_of()
+    world = World(tmp_path, bundle, bars, FIRST)
+    world.run()
+    expected = replay(bundle, bars, (FIRST, LAST)).entries
+    lines = world.lines()
+    assert [line.time for line in lines] == [entry.time for entry in expected]
+    for line, entry in zip(lines, expected, strict=True):
+        assert (line.value, line.cash, line.fees, line.trades) == (entry.value, entry.cash, entry.fees, entry.trades)
+        assert list(line.units.values()) == entry.units.tolist()
+    assert sum(line.trades for line in lines) > 10
+
+
+def test_a_kill_at_any_step_changes_nothing_of_what_is_traded_and_written(tmp_path: Path) -> None:
+    bars, bundle = bars_of(FIRST + 4, holes=0.05), bundle_of()
+    start = World(tmp_path / "start", bundle, bars, FIRST)
+    start.begin()
+    undisturbed = start.copy(tmp_path / "undisturbed")
+    count = Killer()
+    undisturbed.run(count)
+    assert count.steps >= 8
+    for at in range(1, count.steps + 1):
+        world = start.copy(tmp_path / str(at))
+        with pytest.raises(Killed):
+            world.run(Killer(at))
+        world.run()
+        assert world.lines() == undisturbed.lines(), at
+        assert world.orders() == undisturbed.orders(), at
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_step_loses_and_repeats_no_order_at_a_broker(tmp_path: Path, exchange: Exchange) -> None:
+    bars, bundle = bars_of(FIRST + 3), bundle_of()
+    start = World(tmp_path / "start", bundle, bars, FIRST, exchange)
+    start.begin()
+    begun = copy.deepcopy((exchange.cash, exchange.units, exchange.orders))
+    undisturbed = start.copy(tmp_path / "undisturbed")
+    count = Killer()
+    undisturbed.run(count)
+    cash, held = exchange.cash, dict(exchange.units)
+    assert len(exchange.orders) >= 3
+    assert count.steps > 12
+    for at in range(1, count.steps + 1):
+        exchange.cash, exchange.units, exchange.orders = copy.deepcopy(begun)
+        world = start.copy(tmp_path / str(at))
+        with pytest.raises(Killed):
+            world.run(Killer(at))
+        world.run()
+        assert (exchange.cash, exchange.units) == (cash, held), at
+        assert world.orders() == undisturbed.orders(), at
+        assert [line.value for line in world.lines()] == [line.value for line in undisturbed.lines()], at
+
+
+def test_account_and_ledger_agree_to_the_cent_and_the_shadow_tracks_it(tmp_path: Path, exchange: Exchange) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
+    world.run()
+    last = world.lines()[-1]
+    assert last.cash == pytest.approx(float(exchange.cash), abs=1e-6)
+    for ticker, units in last.units.items():
+        assert units == pytest.approx(float(exchange.units.get(ticker.replace("USDT", "USD"), 0)), abs=1e-9)
+    sent = [order["client_order_id"] for order in exchange.orders.values()]
+    assert sent == [line.order.client_id for line in world.store.orders(SLOT, lane=ACCOUNT) if line.fill]
+    shadow = [line.value for line in world.lines(SHADOW)]
+    np.testing.assert_allclose([line.value for line in world.lines()], shadow, rtol=1e-4)
+    assert shadow[-1] != shadow[0]
+
+
+@pytest.mark.parametrize("kind", [500, 429, "lost", "refused", "text", "slow"])
+def test_a_fault_of_the_broker_costs_no_order_and_doubles_none(
+    tmp_path: Path, exchange: Exchange, kind: int | str
+) -> None:
+    undisturbed = World(tmp_path / "a", bundle_of(), bars_of(FIRST + 4), FIRST, exchange)
+    undisturbed.run()
+    cash, held = exchange.cash, dict(exchange.units)
+    exchange.cash, exchange.units, exchange.orders = Decimal(10_000), {}, {}
+    exchange.faults = [Fault(kind, seconds=0.01), Fault(kind, "GET", "/v2/account"), Fault(kind, "GET", "/v2/orders")]
+    world = World(tmp_path / "b", bundle_of(), bars_of(FIRST + 4), FIRST, exchange)
+    world.run()
+    assert exchange.faults == []
+    assert (exchange.cash, exchange.units) == (cash, held)
+    assert world.orders() == undisturbed.orders()
+
+
+def test_after_a_downtime_missed_bars_are_booked_and_not_traded(tmp_path: Path) -> None:
+    bars = bars_of()
+    world = World(tmp_path, bundle_of(), bars, FIRST)
+    session = world.session()
+    for bar in range(FIRST, FIRST + 5):
+        world.until_close_of(bar)
+        session.pulse()
+    world.until_close_of(FIRST + 12)
+    world.session().pulse()
+    lines = world.lines()
+    assert [line.time for line in lines] == bars.time[FIRST : FIRST + 13].tolist()
+    assert [line.action is None for line in lines] == [False] * 5 + [True] * 7 + [False]
+    decided = {line.order.decided for line in world.store.orders(SLOT)}
+    assert decided <= {line.time for line in lines if line.action is not None}
+    assert ("caught up", "7 missed bars were booked; nothing was traded in them") in world.told
+    assert sum(line.trades for line in lines[5:6]) == len(world.store.orders(SLOT, decided=lines[4].time))
+
+
+def test_a_bar_that_ended_too_long_ago_is_not_traded_though_it_is_the_newest(tmp_path: Path) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    session = world.session(max_delay=60.0)
+    world.until_close_of(FIRST)
+    session.pulse()
+    world.until_close_of(FIRST + 1)
+    world.clock.wait(61.0)
+    session.pulse()
+    assert [line.action is None for line in world.lines()] == [False, True]
+
+
+def test_orders_that_never_left_are_not_sent_when_it_is_too_late(tmp_path: Path, exchange: Exchange) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
+    world.begin()
+    exchange.orders = {}
+    world.until_close_of(FIRST + 1)
+    with pytest.raises(Killed):
+        # Steps: adopting, fills, two of the start's commit, fills, two of the bar's commit; then nothing is sent.
+        world.session(Killer(8)).pulse()
+    assert exchange.orders == {}
+    bar = int(world.bars.time[FIRST + 1])
+    assert len(world.store.orders(SLOT, lane=ACCOUNT, decided=bar)) > 0
+    world.clock.wait(1800.0)
+    world.session()
+    assert exchange.orders == {}
+    fills = [line.fill for line in world.store.orders(SLOT, lane=ACCOUNT, decided=bar)]
+    assert all(fill is not None and fill.status == "unfilled" for fill in fills)
+    assert {fill.reason for fill in fills if fill} == {"the trader was away when it should have been sent"}
+
+
+def test_a_halt_sells_everything_at_the_next_bar_and_ends_with_resume(tmp_path: Path) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    session = world.session()
+    for bar in range(FIRST, FIRST + 6):
+        world.until_close_of(bar)
+        session.pulse()
+    assert sum(world.lines()[-1].units.values()) > 0
+    world.store.halt(SLOT, "by the operator", sells=True)
+    for bar in range(FIRST + 6, FIRST + 10):
+        world.until_close_of(bar)
+        session.pulse()
+    for line in world.lines()[-2:]:
+        assert set(line.units.values()) == {0.0}
+        assert line.cash == line.value
+    world.store.resume(SLOT)
+    for bar in range(FIRST + 10, FIRST + 14):
+        world.until_close_of(bar)
+        session.pulse()
+    assert sum(world.lines()[-1].units.values()) > 0
+    assert [kind for kind, _ in world.told if kind == "risk"] == ["risk", "risk"]
+
+
+def test_a_halt_sells_at_once_where_the_broker_fills_at_once(tmp_path: Path, exchange: Exchange) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
+    session = world.session()
+    for bar in range(FIRST, FIRST + 6):
+        world.until_close_of(bar)
+        session.pulse()
+    assert sum(exchange.units.values()) > 0
+    world.store.halt(SLOT, "by the operator", sells=True)
+    world.clock.wait(10.0)
+    session.pulse()  # no bar has closed
+    assert max(exchange.units.values()) < Decimal("1e-9")  # less than can be sold
+    world.store.halt(SLOT, "by the operator, again", sells=True)
+    session.pulse()
+    world.until_close_of(FIRST + 6)
+    world.session().pulse()  # another process goes on from it
+    last = world.lines()[-1]
+    assert last.cash == last.value == pytest.approx(float(exchange.cash), abs=1e-9)
+    assert last.trades >= sum(1 for line in world.store.orders(SLOT) if "-halt" in line.order.client_id) > 0
+    assert world.store.orders(SLOT, decided=last.time, lane=ACCOUNT) == []
+
+
+def test_a_halt_that_keeps_positions_orders_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    session = world.session()
+    for bar in range(FIRST, FIRST + 12):
+        world.until_close_of(bar)
+        if bar == FIRST + 6:
+            world.store.halt(SLOT, "wait", sells=False)
+        session.pulse()
+    lines = world.lines()
+    assert all(line.units == lines[7].units for line in lines[7:])
+    assert sum(lines[7].units.values()) > 0
+    assert {line.order.decided for line in world.store.orders(SLOT)} <= {line.time for line in lines[:6]}
+
+
+def test_a_new_champion_takes_over_at_a_bar_with_the_present_positions(tmp_path: Path) -> None:
+    bars = bars_of()
+    world = World(tmp_path, bundle_of(), bars, FIRST)
+    session = world.session()
+    for bar in range(FIRST, FIRST + 5):
+        world.until_close_of(bar)
+        session.pulse()
+    heir = small_bundle(5, tickers=TICKERS[::-1], gain=1.5, params=dataclasses.replace(PARAMS, fee=0.001, lookback=1))
+    world.registry.promote(SLOT, heir, expected=world.bundle.hash, reason="better")
+    for bar in range(FIRST + 5, FIRST + 9):
+        world.until_close_of(bar)
+        session.pulse()
+    world.until_close_of(FIRST + 9)
+    world.session().pulse()  # and a new process goes on with it
+    lines = world.lines()
+    assert [line.bundle for line in lines] == [world.bundle.hash] * 5 + [heir.hash] * 5
+    assert any("takes over" in text for kind, text in world.told if kind == "swapped")
+    # What the old one had ordered met the bar at which the new one decided, and what it held is there.
+    old, new = lines[4], lines[5]
+    assert new.trades == len(world.store.orders(SLOT, decided=old.time))
+    assert sum(new.units.values()) > 0
+    alone = World(tmp_path / "alone", world.bundle, bars, FIRST)
+    alone.run()
+    assert new.units == alone.lines()[5].units
+    assert new.value == alone.lines()[5].value
+
+
+@pytest.mark.parametrize("what", ["tickers", "timeframe", "files"])
+def test_a_champion_that_cannot_take_over_is_refused_and_the_old_one_goes_on(tmp_path: Path, what: str) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    session = world.session()
+    world.until_close_of(FIRST)
+    session.pulse()
+    heir = {
+        "tickers": lambda: small_bundle(5, tickers=("BTC/USDT", "XRP/USDT")),
+        "timeframe": lambda: small_bundle(5, tickers=TICKERS, timeframe="5m"),
+        "files": lambda: bundle_of(5),
+    }[what]()
+    world.registry.promote(SLOT, heir, expected=world.bundle.hash, reason="better")
+    if what == "files":
+        path = world.registry.path(heir.hash) / "members.safetensors"
+        path.chmod(0o644)
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    for bar in range(FIRST + 1, FIRST + 4):
+        world.until_close_of(bar)
+        session.pulse()
+    assert {line.bundle for line in world.lines()} == {world.bundle.hash}
+    refusals = [text for kind, text in world.told if kind == "swap refused"]
+    assert len(refusals) == 1
+    [noted] = [event for event in world.registry.events(SLOT) if event.kind == "swap-refused"]
+    assert (noted.bundle, noted.reason) == (heir.hash, refusals[0])
+
+
+def test_a_champion_whose_dry_run_gives_no_numbers_is_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    heir, running, history = bundle_of(5), bundle_of(), bars_of()
+    assert problem_with(heir, running, history) is None
+    monkeypatch.setattr(FrozenPolicy, "act", lambda _self, _obs: np.full(3, np.nan))
+    problem = problem_with(heir, running, history)
+    assert problem is not None
+    assert "dry run over the last 100 bars failed: the policy of bundle" in problem
+    assert "it needs" in str(problem_with(heir, running, history.slice(LAST - 600, LAST)))
+
+
+def test_two_processes_never_write_for_one_slot(tmp_path: Path) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    first = world.session()
+    world.until_close_of(FIRST)
+    first.pulse()
+    second = world.session()
+    world.until_close_of(FIRST + 1)
+    with pytest.raises(Replaced, match="is traded by process"):
+        first.pulse()
+    second.pulse()
+    assert len(world.lines()) == 2
+
+
+def test_another_broker_is_refused_where_positions_are(tmp_path: Path, exchange: Exchange) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    world.session()
+    world.exchange = exchange
+    with pytest.raises(InputError, match="has been traded with --broker sim"):
+        world.session()
+
+
+def test_risk_rules_hold_live_and_are_said_once(tmp_path: Path) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST, options={"limits": RiskLimits(drawdown=0.001)})
+    world.run()
+    bars, bundle = world.bars, world.bundle
+    expected = replay(bundle, bars, (FIRST, LAST), limits=RiskLimits(drawdown=0.001)).entries
+    assert [line.value for line in world.lines()] == [entry.value for entry in expected]
+    assert any(entry.risk for entry in expected)
+    assert 0 < len([text for kind, text in world.told if kind == "risk"]) < 10
+
+
+def test_stale_data_is_said_once_and_again_when_it_is_over(tmp_path: Path) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    session = world.session()
+    world.until_close_of(FIRST)
+    session.pulse()
+    poll, session._feed.poll = session._feed.poll, lambda _now: []  # type: ignore[method-assign]
+    for bar in range(FIRST + 1, FIRST + 8):
+        world.until_close_of(bar)
+        session.pulse()
+    session._feed.poll = poll  # type: ignore[method-assign]
+    session.pulse()
+    assert [kind for kind, _ in world.told if kind in ("stale", "fresh")] == ["stale", "fresh"]
+
+
+def test_a_policy_that_gives_no_numbers_ends_the_session_before_anything_is_sent(tmp_path: Path) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    session = world.session()
+    session._account.trader._acts = [lambda _obs: np.full(3, np.nan)]
+    world.until_close_of(FIRST)
+    with pytest.raises(RunError, match="actions that are no numbers"):
+        session.pulse()
+    assert world.lines() == []
+    assert world.store.orders(SLOT) == []
+
+
+def test_refused_keys_in_the_middle_end_no_process(
+    tmp_path: Path, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "PAUSES", (0.0,))
+    world = World(tmp_path, bundle_of(), bars_of(FIRST + 6), FIRST, exchange)
+    session, first = world.session(), iter([True])
+    pulse = session.pulse
+
+    def pulse_and_deny() -> None:
+        pulse()
+        if len(world.lines()) == 2:
+            exchange.denied = 401
+
+    session.pulse = pulse_and_deny  # type: ignore[method-assign]
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        exchange.denied = None
+
+    noted: list[str] = []
+    make = lambda: session if next(first, False) else world.session()  # noqa: E731
+    runner.keep_trading(make, threading.Event(), say, noted.append)
+    assert len(world.lines()) == 6
+    assert len(noted) == 1
+    assert noted[0].startswith("Alpaca refuses the keys (request is not authorized)")
+
+
+@pytest.mark.parametrize("gone", ["untradable", "unlisted"])
+def test_a_ticker_that_is_no_longer_traded_does_not_keep_the_others_from_it(
+    tmp_path: Path, exchange: Exchange, gone: str
+) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
+    getattr(exchange, gone).add("ETH/USD")
+    with pytest.raises(InputError, match="ETH/USDT: Alpaca does not trade ETH/USD; promote a bundle without it"):
+        world.session()
+    getattr(exchange, gone).clear()
+    session = world.session()
+    for bar in range(FIRST, FIRST + 4):
+        world.until_close_of(bar)
+        session.pulse()
+    getattr(exchange, gone).add("ETH/USD")
+    exchange.orders.clear()
+    session = world.session()
+    for bar in range(FIRST + 4, FIRST + 10):
+        world.until_close_of(bar)
+        session.pulse()
+    assert [text for kind, text in world.told if kind == "untradable"] == [
+        "ETH/USDT: Alpaca does not trade ETH/USD any more; its position stays, and the other tickers are traded"
+    ]
+    assert len(world.lines()) == 10
+    traded = {order["symbol"] for order in exchange.orders.values()}
+    assert traded
+    assert "ETH/USD" not in traded

@@ -1,0 +1,171 @@
+"""`sweepd trade` as a user meets it: from a registry to a stopped trader, halts, and one sentence for wrong input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import deploy.trading.live.start as start_module
+from deploy.cli.commands import deploy_commands
+from deploy.registry.registry import Registry
+from deploy.trading.live.store import TraderStore
+from deploy.trading.replay import replay
+from envs.crypto.bars import Bars, write_bars
+from envs.support.errors import InputError
+from tests.deploy.alpaca_server import Exchange, serving
+from tests.deploy.trading.live.test_session import FIRST, LAST, TICKERS, bars_of, bundle_of
+from tests.deploy.trading.live.world import SLOT
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with bars of which the champion has seen a part."""
+    bars = bars_of()
+    write_bars(bars, tmp_path / "bars")
+    bundle = bundle_of(last_seen=int(bars.time[FIRST]))
+    registry = Registry(tmp_path / "deployments")
+    registry.promote(SLOT, bundle, expected=None, reason="test", data_dir=str(tmp_path / "bars"))
+    return tmp_path
+
+
+def trade(place: Path, *words: str) -> str:
+    """What the command prints. Its errors are raised."""
+    app = typer.Typer()
+    deploy_commands(app)
+    result = CliRunner().invoke(
+        app, ["trade", *words, "--deployments", str(place / "deployments")], catch_exceptions=True
+    )
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+def values(place: Path) -> list[float]:
+    store = TraderStore(Registry(place / "deployments").database)
+    return [line.value for line in store.lane_bars(SLOT, "account")]
+
+
+def expected(place: Path, bars: Bars, **changes: Any) -> list[float]:
+    registry = Registry(place / "deployments")
+    champion = registry.slot(SLOT).champion
+    assert champion is not None
+    return [entry.value for entry in replay(registry.bundle(champion), bars, (FIRST, LAST), **changes).entries]
+
+
+def test_recorded_bars_are_traded_from_the_first_unseen_one_to_the_last(place: Path) -> None:
+    output = trade(place, "--feed", "recorded")
+    assert "Research software, paper trading only" in output
+    assert "started:" in output
+    assert "stopped; the same command goes on from here" in output
+    assert values(place) == expected(place, bars_of())
+
+
+def test_the_same_command_goes_on_and_risk_rules_are_said(place: Path) -> None:
+    bars = bars_of()
+    write_bars(bars.slice(0, FIRST + 8), place / "less")
+    output = trade(place, SLOT, "--feed", "recorded", "--data-dir", str(place / "less"), "--risk", "drawdown=0.3")
+    assert "risk rule: sells everything once the account is 30 %" in output.replace("30%", "30 %")
+    assert len(values(place)) == 8
+    assert "goes on after the bar of" in trade(place, SLOT, "--feed", "recorded", "--risk", "drawdown=0.3")
+    assert values(place) == expected(place, bars)
+
+
+def test_a_folder_that_something_appends_to_is_traded_by_the_real_clock(place: Path) -> None:
+    # Its bars are from the past: the trader finds no recent ones, and says so before it trades anything.
+    with pytest.raises(InputError, match="has no bars of BTC/USDT since"):
+        trade(place, "--feed", "folder")
+    assert values(place) == []
+
+
+class Messages:
+    """A notifier that keeps what it is told."""
+
+    words = "everything"
+
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+        self.closed = False
+
+    def notify(self, kind: str, title: str, _text: str) -> None:
+        assert title.startswith(f"sweepd {SLOT}: ")
+        self.kinds.append(kind)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_trades_days_and_alerts_are_sent_to_whoever_wants_them(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = Messages()
+    monkeypatch.setattr(start_module.Notifier, "from_environment", lambda *_: messages)
+    assert "notifications: everything" in trade(place, "--feed", "recorded", "--risk", "drawdown=0.002")
+    assert {"trade", "daily", "alert"} <= set(messages.kinds)
+    assert messages.closed
+
+
+def test_halt_and_resume(place: Path) -> None:
+    with pytest.raises(InputError, match="was never traded"):
+        trade(place, "halt", SLOT)
+    trade(place, "--feed", "recorded")
+    assert f"sells all it holds and orders nothing until: sweepd trade resume {SLOT}" in trade(place, "halt", SLOT)
+    trader = TraderStore(Registry(place / "deployments").database).trader(SLOT)
+    assert trader is not None
+    assert (trader.halt, trader.halt_sells) == ("by the operator", True)
+    assert "may trade again" in trade(place, "resume", SLOT)
+    with pytest.raises(InputError, match="is not halted"):
+        trade(place, "resume", SLOT)
+    assert "keeps its positions" in trade(place, "halt", SLOT, "--keep")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nobody"], "slot 'nobody' has no champion"),
+        (["--broker", "kraken"], "--broker kraken: it must be sim or alpaca"),
+        (["--url", "http://127.0.0.1:1"], "--url is the address of --broker alpaca"),
+        (["--speed", "10"], "--speed and --from are for --feed recorded"),
+        (["--feed", "recorded", "--from", "soon"], "--from 'soon' is not a time"),
+        (["--feed", "recorded", "--from", "2090-01-01"], "leaves nothing to trade"),
+        (["--feed", "recorded", "--data-dir", "/nowhere"], "/nowhere"),
+        (["--feed", "no-such-exchange"], "no-such-exchange"),
+        (["--broker", "alpaca", "--cash", "5"], "--cash is for --broker sim"),
+        (["--risk", "luck=1"], "there is no such rule"),
+        (["--bundle", "x"], "--bundle is for --replay"),
+        (["halt"], "sweepd trade halt: name the slot"),
+        (["a", "b"], "name one slot, or halt SLOT or resume SLOT"),
+        (["--feed", "recorded", "--cash", "1"], "outside half to three times"),
+    ],
+)
+def test_wrong_input_is_one_sentence(place: Path, words: list[str], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence) as caught:
+        trade(place, *words)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_alpaca_broker_needs_keys_and_a_paper_address(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("alpaca", reason="alpaca-py is not installed")
+    monkeypatch.delenv("APCA_API_KEY_ID", raising=False)
+    with pytest.raises(InputError, match="needs the keys of a paper account in APCA_API_KEY_ID"):
+        trade(place, "--feed", "recorded", "--broker", "alpaca")
+    monkeypatch.setenv("APCA_API_KEY_ID", "key")
+    monkeypatch.setenv("APCA_API_SECRET_KEY", "secret")
+    with pytest.raises(InputError, match=r"only https://paper-api\.alpaca\.markets and this machine"):
+        trade(place, "--feed", "recorded", "--broker", "alpaca", "--url", "https://api.alpaca.markets")
+
+
+def test_alpaca_on_the_loopback_by_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("alpaca", reason="alpaca-py is not installed")
+    monkeypatch.setenv("APCA_API_KEY_ID", "key")
+    monkeypatch.setenv("APCA_API_SECRET_KEY", "secret")
+    from decimal import Decimal
+
+    market = Exchange({ticker.replace("USDT", "USD"): Decimal(100) for ticker in TICKERS})
+    with serving(market):
+        output = trade(place, "--feed", "recorded", "--broker", "alpaca", "--url", market.url)
+    assert "trained on other markets than are traded: BTC/USDT as BTC/USD" in output
+    assert len(market.orders) > 5
+    assert "secret" not in output
+    assert len(values(place)) == LAST - FIRST + 1

@@ -1,0 +1,112 @@
+"""A venue's account is traded by one slot at a time, and a slot that holds units stays on its account."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from deploy.registry.models import OrderRow, TraderRow
+from deploy.trading.live.store import Replaced
+from envs.support.errors import InputError
+from tests.deploy.alpaca_server import Exchange
+from tests.deploy.trading.live.test_session import FIRST, bars_of, bundle_of
+from tests.deploy.trading.live.test_session import exchange as exchange
+from tests.deploy.trading.live.test_transfers import run
+from tests.deploy.trading.live.world import SLOT, World
+
+SAME = "the same alpaca account PA0000000001, and two slots cannot share an account"
+
+
+@pytest.fixture
+def first(tmp_path: Path, exchange: Exchange) -> World:
+    return World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
+
+
+@pytest.fixture
+def second(first: World, exchange: Exchange) -> World:
+    return World(first.folder, bundle_of(5), bars_of(), FIRST, exchange, slot="other-1h")
+
+
+def fall_silent(world: World) -> None:
+    """The last heartbeat of the slot's trader is long ago, as after a kill."""
+    with world.registry.database.writing() as session:
+        session.execute(update(TraderRow).where(TraderRow.slot == world.slot).values(beat="2020-01-01T00:00:00.000Z"))
+
+
+def sell_all(world: World, exchange: Exchange) -> None:
+    """An operator's halt, which the trader obeys between two bars."""
+    session = world.session()
+    world.store.halt(world.slot, "by the operator", sells=True)
+    session.pulse()
+    assert max(exchange.units.values()) < Decimal("1e-9")  # less than the smallest step may stay
+
+
+def test_two_slots_on_one_account_are_refused(first: World, second: World, exchange: Exchange) -> None:
+    session = run(first, FIRST, FIRST + 3)
+    with pytest.raises(InputError, match=f"slot 'other-1h': slot '{SLOT}' trades {SAME}"):
+        second.session()
+    session._clock.stop.set()
+    session.run()  # it ends, and still holds units
+    with pytest.raises(InputError, match=f"slot '{SLOT}' holds units in {SAME}.*sweepd trade halt {SLOT}"):
+        second.session()
+    session._clock.stop.clear()
+    sell_all(first, exchange)
+    with pytest.raises(InputError, match=f"slot '{SLOT}' trades {SAME}"):
+        second.session()
+    session = first.session()
+    session._clock.stop.set()
+    session.run()
+    second.session()  # the halt has sold everything, though no bar has closed since
+    with pytest.raises(InputError, match=f"slot 'other-1h' trades {SAME}"):
+        first.session()
+
+
+def test_a_silent_trader_keeps_its_account_only_while_it_holds_units(
+    first: World, second: World, exchange: Exchange
+) -> None:
+    session = run(first, FIRST, FIRST + 3)
+    fall_silent(first)
+    with pytest.raises(InputError, match=f"slot '{SLOT}' holds units in {SAME}"):
+        second.session()
+    sell_all(first, exchange)
+    session = first.session()
+    fall_silent(first)
+    second.session()
+    with pytest.raises(Replaced, match="slot 'crypto-1h': another slot took over its alpaca account PA0000000001"):
+        session.pulse()  # its process was only suspended
+
+
+@pytest.mark.parametrize("status", ["intended", "filled", "unfilled"])
+def test_buys_that_are_not_booked_yet_may_be_units(first: World, second: World, status: str) -> None:
+    """A kill right after orders were sent: the account's state is older than they are."""
+    first.begin()
+    [lane] = [lane for lane in first.store.lanes(SLOT) if lane.name == "account"]
+    assert not any(lane.state["trader"]["accounts"]["held"])
+    assert [line.order.side for line in first.store.orders(SLOT) if line.lane == "account"] == ["buy"]
+    with first.registry.database.writing() as session:
+        session.execute(update(OrderRow).where(OrderRow.slot == SLOT).values(status=status))
+    fall_silent(first)
+    if status == "unfilled":
+        second.session()
+    else:
+        with pytest.raises(InputError, match="holds units"):
+            second.session()
+
+
+def test_another_account_of_the_venue_is_refused_while_units_are_held(first: World, exchange: Exchange) -> None:
+    run(first, FIRST, FIRST + 3)
+    told = exchange._account
+    exchange._account = lambda: told() | {"account_number": "PA0000000002"}  # type: ignore[method-assign]
+    with pytest.raises(InputError) as refused:
+        first.session()
+    assert str(refused.value) == (
+        f"slot '{SLOT}' holds units in the alpaca account PA0000000001, but the keys are those of the account "
+        "PA0000000002; use the keys of PA0000000001, or trade PA0000000002 in another slot"
+    )
+    exchange._account = told  # type: ignore[method-assign]
+    sell_all(first, exchange)
+    exchange._account = lambda: told() | {"account_number": "PA0000000002"}  # type: ignore[method-assign]
+    first.session()

@@ -1,0 +1,194 @@
+"""A small world for live traders: a registry, a market that goes on by leaps, a process that can be killed anywhere.
+
+"Killed" is an exception that no code of the trader catches: what was committed or sent before it has happened, what
+comes after it has not; the next session starts from the database and the broker alone, as another process would.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import deploy.trading.live.session as session_module
+from deploy.market.bundle import Bundle
+from deploy.registry.database import RegistryDatabase
+from deploy.registry.registry import Registry
+from deploy.trading.brokers.alpaca import AlpacaBroker
+from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
+from deploy.trading.brokers.sim import sim_broker
+from deploy.trading.feeds import Feed, RecordedFeed
+from deploy.trading.live.clock import LeapingClock
+from deploy.trading.live.session import Session, TraderOptions
+from deploy.trading.live.store import ACCOUNT, Changes, LaneBar, TraderStore
+from envs.crypto.bars import Bars
+from envs.crypto.timeframe import bar_seconds
+from envs.support.supervisor import Supervisor
+from tests.deploy.alpaca_server import Exchange
+
+SLOT = "crypto-1h"
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@dataclass
+class Killer:
+    """Ends the process at its `at`-th step. steps: how many there were."""
+
+    at: int | None = None
+    steps: int = 0
+
+    def step(self) -> None:
+        """A point at which a kill makes a difference."""
+        self.steps += 1
+        if self.steps == self.at:
+            raise Killed
+
+
+class KillableStore(TraderStore):
+    """A database before and behind each of whose transactions the process may end."""
+
+    def __init__(self, database: RegistryDatabase, killer: Killer) -> None:
+        super().__init__(database)
+        self._killer = killer
+
+    def commit(self, slot: str, token: str, changes: Changes) -> None:
+        self._killer.step()
+        super().commit(slot, token, changes)
+        self._killer.step()
+
+
+class KillableBroker(Broker):
+    """A broker whose every order may be the process's last."""
+
+    def __init__(self, inner: Broker, killer: Killer) -> None:
+        self.inner, self.killer, self.immediate = inner, killer, inner.immediate
+        self.account_name, self.untradable = inner.account_name, inner.untradable
+
+    def account(self) -> AccountState:
+        return self.inner.account()
+
+    def submit(self, orders: Sequence[Order]) -> None:
+        for order in orders:
+            self.killer.step()
+            self.inner.submit([order])
+        self.killer.step()
+
+    def adopt(self, orders: Sequence[Order], *, final: bool = False) -> list[Order]:
+        self.killer.step()
+        return self.inner.adopt(orders, final=final)
+
+    def fills(self) -> list[Fill]:
+        self.killer.step()
+        return self.inner.fills()
+
+
+class MarketClock(LeapingClock):
+    """Leaps, and lets the exchange's prices follow the bars' opens."""
+
+    def __init__(self, start: float, bars: Bars, exchange: Exchange | None) -> None:
+        super().__init__(start)
+        self._bars, self._exchange = bars, exchange
+        self._follow()
+
+    def wait(self, seconds: float) -> None:
+        super().wait(seconds)
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._exchange is None:
+            return
+        bar = min(int(np.searchsorted(self._bars.time, self._now, side="right")) - 1, len(self._bars) - 1)
+        for ticker, price in zip(self._bars.tickers, self._bars.open[bar], strict=True):
+            self._exchange.prices[ticker.replace("USDT", "USD")] = Decimal(repr(float(price)))
+
+
+@dataclass
+class World:
+    """A slot, its market and its trader's processes. first: the bar with whose close trading begins."""
+
+    folder: Path
+    bundle: Bundle
+    bars: Bars
+    first: int
+    exchange: Exchange | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    told: list[tuple[str, str]] = field(default_factory=list)
+    make_feed: Callable[[Bundle], Feed] | None = None
+    slot: str = SLOT
+
+    def __post_init__(self) -> None:
+        self.registry = Registry(self.folder)
+        if self.registry.slot(self.slot).champion is None:
+            self.registry.promote(self.slot, self.bundle, expected=None, reason="test")
+        self.store = TraderStore(self.registry.database)
+        self.seconds = bar_seconds(self.bars.timeframe)
+        # The first look finds the history up to the bar before; the next one the first bar.
+        self.clock = MarketClock(float(self.bars.time[self.first]), self.bars, self.exchange)
+
+    def session(self, killer: Killer | None = None, **changes: Any) -> Session:
+        """A new process's session. changes: other options of the trader."""
+        killer = killer or Killer()
+        name = "sim" if self.exchange is None else "alpaca"
+        options = TraderOptions(slot=self.slot, broker=name, feed="recorded", **(self.options | changes))
+        session_module.TraderStore = lambda database: KillableStore(database, killer)  # type: ignore
+        return Session(
+            options,
+            self.registry,
+            make_broker=lambda bundle: self._broker(bundle, killer),
+            make_feed=self.make_feed or (lambda _bundle: RecordedFeed(self.bars)),
+            clock=self.clock,
+            tell=lambda kind, text: self.told.append((kind, text)),
+            supervisor=Supervisor({}),
+        )
+
+    def begin(self) -> None:
+        """A process acts on the first bar."""
+        session = self.session()
+        self.until_close_of(self.first)
+        session.pulse()
+
+    def copy(self, folder: Path) -> World:
+        """The same slot in another folder, at the same moment; all that its processes know lies in the folder."""
+        self.registry.database.engine.dispose()
+        shutil.copytree(self.folder, folder)
+        world = dataclasses.replace(self, folder=folder, told=[])
+        world.clock.wait(self.clock.now() - world.clock.now())
+        return world
+
+    def run(self, killer: Killer | None = None, **changes: Any) -> None:
+        """A process that trades until the bars are over."""
+        self.session(killer, **changes).run()
+
+    def until_close_of(self, bar: int) -> None:
+        """Let the market go on until two seconds after that bar's end, without a trader."""
+        self.clock.wait(float(self.bars.time[bar]) + self.seconds + 2.0 - self.clock.now())
+
+    def lines(self, lane: str = ACCOUNT) -> list[LaneBar]:
+        """What is written about a lane."""
+        return self.store.lane_bars(self.slot, lane)
+
+    def orders(self) -> list[tuple[Any, ...]]:
+        """Every order with what became of it, as plain values without moments of the real clock."""
+        return [
+            (line.lane, line.order, fill and (fill.status, fill.units, fill.notional, fill.fee))
+            for line in self.store.orders(self.slot)
+            for fill in [line.fill]
+        ]
+
+    def _broker(self, bundle: Bundle, killer: Killer) -> Broker:
+        if self.exchange is None:
+            return sim_broker(bundle)
+        symbols = {ticker: ticker.replace("USDT", "USD") for ticker in bundle.manifest.tickers}
+        broker = AlpacaBroker(
+            symbols, key="key", secret="secret", url=self.exchange.url, patience=2.0, timeout=2.0, sleep=lambda _: None
+        )
+        return KillableBroker(broker, killer)

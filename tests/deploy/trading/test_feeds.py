@@ -1,0 +1,299 @@
+"""Feeds give every closed bar once, in order, as a data set would hold it; and never an open one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.trading.feeds import EMPTY_PAUSES, GRACE_SECONDS, SETTLE_SECONDS, SPARE_BARS, LiveFeed, RecordedFeed
+from deploy.trading.paper_trader import ClosedBar
+from envs.crypto.bar_files import file_name
+from envs.crypto.bars import Bars, write_bars
+from envs.crypto.demo_market import make_demo_market
+from envs.crypto.sources import AlpacaSource
+from envs.support.errors import InputError, RunError, TryAgainLater
+from tests.envs.loopback import Market, serving
+
+STEP = 300
+BARS = make_demo_market(0, assets=2, bars=160, timeframe="5m")
+FIELDS = ("open", "high", "low", "close", "volume", "hole")
+
+
+def rows_of(bars: Bars, asset: int) -> np.ndarray:
+    return np.column_stack([bars.time.astype(float), *(getattr(bars, name)[:, asset] for name in FIELDS[:5])])
+
+
+class Shop:
+    """Rows that become visible at a time of their own."""
+
+    def __init__(self, bars: Bars) -> None:
+        self.rows = [rows_of(bars, asset) for asset in range(len(bars.tickers))]
+        self.seen_at = [rows[:, 0] + STEP for rows in self.rows]
+        self.tickers = bars.tickers
+        self.now = 0.0
+        self.asked = 0
+
+    def fetch(self, ticker: str, start: int, end: int) -> np.ndarray:
+        self.asked += 1
+        asset = self.tickers.index(ticker)
+        time = self.rows[asset][:, 0]
+        return self.rows[asset][(time >= start) & (time < end) & (self.seen_at[asset] <= self.now)]
+
+
+def feed_on(shop: Shop, said: list[str] | None = None, sleep: Callable[[float], None] = lambda _: None) -> LiveFeed:
+    say = (said if said is not None else []).append
+    return LiveFeed(shop.fetch, shop.tickers, "5m", name="shop", say=say, sleep=sleep)
+
+
+def at(shop: Shop, bar: int, more: float = 0.0) -> float:
+    """The moment in which that bar closes."""
+    shop.now = float(BARS.time[bar]) + STEP + more
+    return shop.now
+
+
+def assert_bar(bar: ClosedBar, bars: Bars, index: int) -> None:
+    assert bar.time == bars.time[index]
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(bar, name), getattr(bars, name)[index])
+
+
+def test_history_then_every_bar_once_as_it_closes() -> None:
+    shop = Shop(BARS)
+    feed = feed_on(shop)
+    history = feed.start(20, at(shop, 99, SETTLE_SECONDS))
+    assert int(history.time[-1]) == int(BARS.time[99])
+    assert len(history) == 20 + SPARE_BARS
+    assert feed.age(shop.now) == SETTLE_SECONDS
+    assert feed.poll(at(shop, 100, -1.0)) == []
+    assert feed.poll(at(shop, 100, SETTLE_SECONDS - 0.1)) == []
+    [bar] = feed.poll(at(shop, 100, SETTLE_SECONDS))
+    assert_bar(bar, BARS, 100)
+    assert feed.poll(shop.now) == []
+    for index, bar in enumerate(feed.poll(at(shop, 104, 5.0)), start=101):  # after a pause
+        assert_bar(bar, BARS, index)
+    assert index == 104
+
+
+def test_nobody_is_asked_while_nothing_can_have_closed() -> None:
+    shop = Shop(BARS)
+    feed = feed_on(shop)
+    feed.start(20, at(shop, 99, SETTLE_SECONDS))
+    asked = shop.asked
+    for more in range(3, 300):
+        feed.poll(at(shop, 99, float(more)))
+    assert shop.asked == asked
+
+
+def test_a_late_ticker_is_waited_for_and_then_a_hole() -> None:
+    shop = Shop(BARS)
+    shop.seen_at[1][100] += GRACE_SECONDS - 1.0
+    shop.seen_at[1][101] = math.inf
+    feed = feed_on(shop)
+    feed.start(20, at(shop, 99, SETTLE_SECONDS))
+    assert feed.poll(at(shop, 100, 5.0)) == []
+    [bar] = feed.poll(at(shop, 100, GRACE_SECONDS - 0.5))
+    assert_bar(bar, BARS, 100)
+    assert feed.poll(at(shop, 101, GRACE_SECONDS - 0.5)) == []
+    [bar] = feed.poll(at(shop, 101, GRACE_SECONDS))
+    assert bar.hole.tolist() == [False, True]
+    assert [getattr(bar, name)[1] for name in FIELDS[:5]] == [BARS.close[100, 1]] * 4 + [0.0]
+    shop.seen_at[1][102] = math.inf
+    bars = feed.poll(at(shop, 103, GRACE_SECONDS))
+    assert [bar.hole.tolist() for bar in bars] == [[False, True], [False, False]]
+    assert bars[0].close[1] == BARS.close[100, 1]  # the last close there was
+
+
+def test_where_nothing_comes_nothing_is_given_until_something_does() -> None:
+    shop = Shop(BARS)
+    for asset in (0, 1):
+        shop.seen_at[asset][100:] = math.inf
+    feed = feed_on(shop)
+    feed.start(20, at(shop, 99, SETTLE_SECONDS))
+    for bar in range(100, 110):
+        assert feed.poll(at(shop, bar, GRACE_SECONDS)) == []
+    assert feed.age(shop.now) == 10 * STEP + GRACE_SECONDS
+    shop.seen_at[0][110] = 0.0
+    bars = feed.poll(at(shop, 110, GRACE_SECONDS))
+    assert [bar.hole.tolist() for bar in bars] == [[True, True]] * 10 + [[False, True]]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    delays=st.lists(st.floats(0.0, GRACE_SECONDS - 0.01), min_size=60, max_size=60),
+    moments=st.lists(st.floats(1.0, 900.0), min_size=5, max_size=60),
+)
+def test_what_comes_within_the_grace_is_the_data_set(delays: list[float], moments: list[float]) -> None:
+    shop = Shop(BARS)
+    for asset in (0, 1):
+        shop.seen_at[asset][100:130] += np.array(delays[asset * 30 : asset * 30 + 30])
+    feed = feed_on(shop)
+    feed.start(20, at(shop, 99, SETTLE_SECONDS))
+    given_: list[ClosedBar] = []
+    for moment in moments:
+        shop.now = min(shop.now + moment, float(BARS.time[129]))
+        for bar in feed.poll(shop.now):
+            assert bar.time + STEP <= shop.now
+            given_.append(bar)
+    given_ += feed.poll(at(shop, 129, GRACE_SECONDS))
+    assert len(given_) == 30
+    for index, bar in enumerate(given_, start=100):
+        assert_bar(bar, BARS, index)
+
+
+@pytest.mark.parametrize(("column", "value"), [(1, 0.0), (2, math.nan), (3, 1e12), (4, -1.0), (5, math.inf), (0, 7.0)])
+def test_an_impossible_row_is_said_and_left_out(column: int, value: float) -> None:
+    shop, said = Shop(BARS), list[str]()
+    shop.rows[0][100, column] = value if column else shop.rows[0][100, 0] + value
+    feed = feed_on(shop, said)
+    feed.start(20, at(shop, 99, SETTLE_SECONDS))
+    [bar] = feed.poll(at(shop, 100, GRACE_SECONDS))
+    assert bar.hole.tolist() == [True, False]
+    assert "shop: DEMO1/USDT has an impossible bar" in said[0]
+
+
+def test_a_row_that_comes_twice_counts_as_it_came_last() -> None:
+    shop = Shop(BARS)
+    again = shop.rows[0][100].copy()
+    again[5] += 1.0
+    shop.rows[0] = np.insert(shop.rows[0], 101, again, axis=0)
+    shop.seen_at[0] = shop.rows[0][:, 0] + STEP
+    feed = feed_on(shop)
+    feed.start(20, at(shop, 99, SETTLE_SECONDS))
+    [bar] = feed.poll(at(shop, 100, SETTLE_SECONDS))
+    assert bar.volume[0] == BARS.volume[100, 0] + 1.0
+
+
+def test_a_poor_history_is_refused() -> None:
+    shop = Shop(BARS)
+    with pytest.raises(InputError, match="shop has 100 bars that all tickers have; 150 are needed to start"):
+        feed_on(shop).start(150, at(shop, 99, SETTLE_SECONDS))
+    shop.seen_at[1][50:60] = math.inf
+    with pytest.raises(InputError, match="shop DEMO2/USDT: 10 of"):
+        feed_on(shop).start(60, at(shop, 99, SETTLE_SECONDS))
+    shop.seen_at[1][:] = math.inf
+    with pytest.raises(InputError, match="shop has no bars of DEMO2/USDT"):
+        feed_on(shop).start(20, at(shop, 99, SETTLE_SECONDS))
+    with pytest.raises(RunError, match="not started"):
+        feed_on(shop).poll(shop.now)
+
+
+@pytest.mark.parametrize("how", ["silent", "refused"])
+def test_once_begun_a_ticker_that_is_gone_keeps_its_price_and_holds_nobody_up(how: str) -> None:
+    shop, said = Shop(BARS), list[str]()
+    shop.seen_at[1][:] = math.inf
+    fetch = shop.fetch
+
+    def refusing(ticker: str, start: int, end: int) -> np.ndarray:
+        if ticker == "DEMO2/USDT":
+            raise InputError("no such market DEMO2/USDT")
+        return fetch(ticker, start, end)
+
+    shop.fetch = refusing if how == "refused" else fetch  # type: ignore[method-assign]
+    feed = feed_on(shop, said)
+    with pytest.raises(InputError, match="DEMO2/USDT"):
+        feed.start(20, at(shop, 99, SETTLE_SECONDS))
+    history = feed.start(20, at(shop, 99, SETTLE_SECONDS), int(BARS.time[99]), {"DEMO2/USDT": 7.5})
+    assert len(history) == 20 + SPARE_BARS
+    assert set(history.close[:, 1]) == {7.5}
+    assert "its price stays 7.5" in said[0 if how == "silent" else 1]
+    for index in range(100, 104):  # without the grace period
+        [bar] = feed.poll(at(shop, index, SETTLE_SECONDS))
+        assert (bar.close[1], bar.hole.tolist()) == (7.5, [False, True])
+
+
+@pytest.mark.parametrize("empty", [1, len(EMPTY_PAUSES), len(EMPTY_PAUSES) + 1])
+def test_an_empty_answer_at_a_restart_is_asked_for_again(empty: int) -> None:
+    shop, said, slept = Shop(BARS), list[str](), list[float]()
+    fetch, answers = shop.fetch, itertools.count()
+
+    def failing(ticker: str, start: int, end: int) -> np.ndarray:
+        return np.empty((0, 6)) if ticker == "DEMO2/USDT" and next(answers) < empty else fetch(ticker, start, end)
+
+    shop.fetch = failing  # type: ignore[method-assign]
+    feed = feed_on(shop, said, slept.append)
+    history = feed.start(20, at(shop, 99, SETTLE_SECONDS), int(BARS.time[99]), dict.fromkeys(BARS.tickers, 7.5))
+    assert slept == list(EMPTY_PAUSES[:empty])
+    if empty > len(EMPTY_PAUSES):
+        assert set(history.close[:, 1]) == {7.5}
+    else:
+        np.testing.assert_array_equal(history.close, BARS.close[100 - len(history) : 100])
+        assert said == []
+
+
+def test_a_source_without_any_bar_at_a_restart_is_out_of_reach() -> None:
+    shop = Shop(BARS)
+    for asset in (0, 1):
+        shop.seen_at[asset][:] = math.inf
+    now, last = at(shop, 99, SETTLE_SECONDS), int(BARS.time[99])
+    with pytest.raises(TryAgainLater, match="shop has no bars of any ticker since"):
+        feed_on(shop).start(20, now, last, dict.fromkeys(BARS.tickers, 7.5))
+    shop.seen_at[0][:] = 0.0
+    with pytest.raises(TryAgainLater, match="shop has no bars of DEMO2/USDT since"):  # nor is its price known
+        feed_on(shop).start(20, now, last, {})
+
+
+def test_a_folder_that_is_appended_to(tmp_path: Path) -> None:
+    write_bars(BARS.slice(0, 100), tmp_path)
+    said: list[str] = []
+    feed = LiveFeed.of_folder(tmp_path, BARS.tickers, "5m", say=said.append)
+    feed.start(20, float(BARS.time[99]) + STEP + SETTLE_SECONDS)
+    now = float(BARS.time[101]) + STEP + SETTLE_SECONDS
+    assert feed.poll(now) == []  # whoever appends is late
+    assert feed.age(now) == 2 * STEP + SETTLE_SECONDS
+    path = tmp_path / file_name(BARS.tickers[0], "5m")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert feed.poll(now) == []
+    assert "it is read again later" in said[0]
+    write_bars(BARS.slice(0, 103), tmp_path)  # its last bar is still open
+    given_ = feed.poll(now)
+    assert [bar.time for bar in given_] == BARS.time[100:102].tolist()
+    assert_bar(given_[1], BARS, 101)
+    with pytest.raises(InputError, match="no 5m file for XRP/USDT"):
+        LiveFeed.of_folder(tmp_path, ["XRP/USDT"], "5m")
+
+
+def test_bars_of_a_source_over_http() -> None:
+    market = Market(rows_of(BARS, 0), STEP)
+    with serving(market):
+        feed = LiveFeed.of_source(AlpacaSource(market.url, sleep=lambda _: None), ["BTC/USD"], "5m")
+        history = feed.start(20, float(BARS.time[99]) + STEP + SETTLE_SECONDS)
+        np.testing.assert_array_equal(history.close[:, 0], BARS.close[100 - len(history) : 100, 0])
+        market.failures = [503, "cut"]
+        [bar] = feed.poll(float(BARS.time[100]) + STEP + SETTLE_SECONDS)
+        assert bar.close[0] == BARS.close[100, 0]
+
+
+def test_recorded_bars_close_when_the_clock_says_so() -> None:
+    feed = RecordedFeed(BARS)
+    closes = [float(time) + STEP for time in BARS.time]
+    assert int(feed.start(60, closes[99]).time[-1]) == BARS.time[99]
+    assert feed.poll(closes[100] - 0.1) == []
+    for index, bar in enumerate(feed.poll(closes[102]), start=100):
+        assert_bar(bar, BARS, index)
+    assert (feed.age(closes[102] + 7.0), feed.over) == (7.0, False)
+    assert len(feed.poll(1e12)) == 57
+    assert (feed.age(1e12), feed.over) == (0.0, True)
+    assert int(feed.start(60, 1e12, last=int(BARS.time[120])).time[-1]) == BARS.time[120]
+    assert feed.poll(1e12)[0].time == BARS.time[121]
+    with pytest.raises(InputError, match="100 bars lie before the replay; 101 are needed"):
+        RecordedFeed(BARS).start(101, closes[99])
+
+
+def test_a_feed_goes_on_after_the_bar_that_was_acted_on_last() -> None:
+    shop = Shop(BARS)
+    shop.seen_at[1][110] = math.inf  # that very bar is a hole
+    feed = feed_on(shop)
+    history = feed.start(20, at(shop, 120, GRACE_SECONDS), last=int(BARS.time[110]))
+    assert int(history.time[-1]) == BARS.time[110]
+    assert history.close[-1].tolist() == [BARS.close[110, 0], BARS.close[109, 1]]
+    given_ = feed.poll(shop.now)
+    assert [bar.time for bar in given_] == BARS.time[111:121].tolist()
+    assert_bar(given_[0], BARS, 111)

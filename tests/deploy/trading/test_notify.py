@@ -1,0 +1,197 @@
+"""Notifications: sent where asked, never in the way, and never giving an address away."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from deploy.trading.live.notify import MOST_WAITING, Notifier
+from envs.support.errors import InputError
+
+SECRET = "s3cret-t0ken"
+
+
+class Receiver:
+    """A web hook on loopback that keeps what it is sent. status: what it answers."""
+
+    def __init__(self, status: int = 200) -> None:
+        self.received: list[dict[str, str]] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                content = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.received.append(json.loads(content))
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+        self.address = f"json://127.0.0.1:{self.server.server_port}/{SECRET}"
+
+
+@contextmanager
+def receiving(status: int = 200) -> Iterator[Receiver]:
+    receiver = Receiver(status)
+    yield receiver
+    receiver.server.shutdown()
+
+
+@pytest.fixture
+def hanging() -> Iterator[str]:
+    """The address of a server that takes connections and never answers."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(64)
+        yield f"json://127.0.0.1:{server.getsockname()[1]}/{SECRET}"
+
+
+def notifier(said: list[str], addresses: str, **more: str) -> Notifier:
+    return Notifier.from_environment({"SWEEPD_NOTIFY": addresses} | more, said.append)
+
+
+def test_nothing_is_sent_unless_the_environment_says_so() -> None:
+    said: list[str] = []
+    off = Notifier.from_environment({}, said.append)
+    off.notify("alert", "title", "text")
+    off.close(0.1)
+    assert off.words == ""
+    assert said == []
+
+
+@pytest.mark.parametrize("separator", [",", " ", ", ", "\n"])
+def test_every_address_gets_every_message_in_order(separator: str) -> None:
+    said: list[str] = []
+    with receiving() as one, receiving() as two:
+        sender = notifier(said, separator.join([one.address, two.address]))
+        for number in range(5):
+            sender.notify("trade", f"title {number}", "bought 1 BTC/USDT\nsold 2 ETH/USDT")
+        sender.close(10.0)
+        for receiver in (one, two):
+            assert [message["title"] for message in receiver.received] == [f"title {number}" for number in range(5)]
+            assert receiver.received[0]["message"] == "bought 1 BTC/USDT\nsold 2 ETH/USDT"
+    assert said == []
+    assert sender.words == "2 address(es) are told about trade, promotion, rollback, alert, daily"
+
+
+def test_only_the_chosen_kinds_are_sent() -> None:
+    with receiving() as receiver:
+        sender = notifier([], receiver.address, SWEEPD_NOTIFY_KINDS="alert, rollback")
+        for kind in ("trade", "promotion", "rollback", "alert", "daily"):
+            sender.notify(kind, kind, "text")  # type: ignore[arg-type]
+        sender.close(10.0)
+        assert [(message["title"], message["type"]) for message in receiver.received] == [
+            ("rollback", "warning"),
+            ("alert", "warning"),
+        ]
+    assert sender.words == "1 address(es) are told about rollback, alert"
+
+
+def test_a_hanging_server_delays_neither_trading_nor_others(hanging: str) -> None:
+    said: list[str] = []
+    with receiving() as other:
+        sender = notifier(said, f"{hanging},{other.address}")
+        begun = time.monotonic()
+        for number in range(2 * MOST_WAITING):
+            sender.notify("trade", str(number), "text")
+        assert time.monotonic() - begun < 2.0  # one answer takes 4 s to be given up
+        deadline = time.monotonic() + 20.0
+        while len(other.received) < MOST_WAITING and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert len(other.received) >= MOST_WAITING  # while the first still hangs
+        begun = time.monotonic()
+        sender.close(0.3)
+        assert time.monotonic() - begun < 3.0
+    assert any("address 1 of 2 are too slow" in line for line in said)
+    assert not any(SECRET in line for line in said)
+
+
+def test_what_fails_is_said_once_and_gives_nothing_away(
+    hanging: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    said: list[str] = []
+    with receiving(500) as refusing, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nobody listens here
+        addresses = [
+            refusing.address,
+            f"json://127.0.0.1:{closed.getsockname()[1]}/{SECRET}",
+            f"{hanging}?rto=0.2",
+        ]
+        sender = notifier(said, " ".join(addresses))
+        for number in range(3):
+            sender.notify("alert", str(number), "text")
+        sender.close(20.0)
+        assert len(refusing.received) == 3  # it is tried again with every message
+    assert sorted(said) == [
+        f"notifications to address {number} of 3 fail; trading goes on, and this is not said again"
+        for number in (1, 2, 3)
+    ]
+    captured = capfd.readouterr()
+    assert SECRET not in caplog.text + captured.out + captured.err + repr(sender) + repr(vars(sender))
+
+
+def test_whatever_a_service_raises_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    with receiving() as receiver:
+        sender = notifier(said, receiver.address)
+        (channel,) = sender._channels
+
+        def fail(**_: object) -> bool:
+            raise RuntimeError(SECRET)
+
+        monkeypatch.setattr(channel._service, "notify", fail)
+        sender.notify("alert", "title", "text")
+        sender.close(5.0)
+    assert len(said) == 1
+    assert SECRET not in said[0]
+
+
+@pytest.mark.parametrize("address", [f"nosuchthing://{SECRET}", f"discord://{SECRET}", "json://"])
+def test_an_address_that_nobody_knows_is_refused_without_being_shown(address: str) -> None:
+    with pytest.raises(InputError, match="SWEEPD_NOTIFY: address 2 of 2 is none that apprise knows") as refusal:
+        notifier([], f"json://127.0.0.1:9/x,{address}")
+    assert SECRET not in str(refusal.value)
+    assert refusal.value.__cause__ is None
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(InputError, match=r"names 'trades'; the kinds are trade, promotion, rollback, alert, daily"):
+        Notifier.from_environment({"SWEEPD_NOTIFY_KINDS": "alert,trades"}, print)
+
+
+def test_without_apprise_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    with pytest.raises(InputError, match=r"needs apprise: .* -m pip install 'apprise"):
+        notifier([], "json://127.0.0.1:9/x")
+    Notifier.from_environment({}, print)  # and it is not missed where nothing is to be sent
+
+
+def test_a_process_ends_though_a_server_hangs(hanging: str) -> None:
+    program = (
+        "import os, time\n"
+        "from deploy.trading.live.notify import Notifier\n"
+        "sender = Notifier.from_environment(os.environ, print)\n"
+        "sender.notify('alert', 'title', 'text')\n"
+        "begun = time.monotonic()\n"
+        "sender.close(0.2)\n"
+        "print(begun)\n"
+    )
+    environment = {"SWEEPD_NOTIFY": f"{hanging}?rto=60", "PATH": "", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert time.monotonic() - float(done.stdout) < 20.0

@@ -1,0 +1,414 @@
+"""Bucket Brigade as a vectorized environment: members, shared games, luck, faults, and the baseline players."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from envs.games.bucket_brigade.game import BucketBrigade
+from envs.games.bucket_brigade.luck import LuckAhead
+from envs.games.bucket_brigade.players import PLAYERS, Brigade
+from envs.games.bucket_brigade.scenarios import BucketParams, scenario
+from envs.games.play import play_episodes
+from envs.support.errors import InputError, RunError
+from tests.envs.games.bucket_samples import reference_file
+from tests.envs.host_sync import NoHostSync
+
+DEFAULT = BucketParams()
+FIERY = scenario("default_continuous", prob_house_catches_fire=0.1, max_nights=17)
+SHORT = scenario("hard", min_nights=3, max_nights=9, action_shaping_alpha=1.0)
+WORLDS = [DEFAULT, FIERY, SHORT, scenario("positional_default"), scenario("easy", semantics="persistent"), FIERY]
+
+
+def actions(seed: int, steps: int, rows: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.rand(steps, rows, 3, generator=generator) * torch.tensor([10, 2, 2])).to(torch.int64)
+
+
+def run(env: BucketBrigade, taken: Tensor, per_draw: int = 0) -> list[Tensor]:
+    """Per step, everything that a row gets, side by side."""
+    made = []
+    for step, action in enumerate(taken):
+        if per_draw and step % per_draw == 0:
+            env.draw(per_draw)
+        one = env.step(action)
+        ends = torch.stack([one.reward, one.terminated, one.truncated], dim=1)
+        made.append(torch.cat([one.obs, ends, env.final_obs()], dim=1))
+    return made
+
+
+def same(one: list[Tensor], two: list[Tensor], rows: slice = slice(None), others: slice = slice(None)) -> bool:
+    return all(torch.equal(a[rows], b[others]) for a, b in zip(one, two, strict=True))
+
+
+# ---- members ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("per_member", [4, 68])
+def test_a_members_numbers_depend_neither_on_slot_nor_on_company(per_member: int) -> None:
+    taken = {m: actions(m, 30, per_member) for m in range(6)}
+
+    def results(order: list[int]) -> dict[int, list[Tensor]]:
+        env = BucketBrigade([WORLDS[m] for m in order], per_member)
+        env.reset(order)
+        made = run(env, torch.cat([taken[m] for m in order], dim=1), per_draw=12)
+        return {m: [one[i * per_member : (i + 1) * per_member] for one in made] for i, m in enumerate(order)}
+
+    together, turned = results([0, 1, 2, 3, 4, 5]), results([3, 0, 5, 1, 4, 2])
+    for m in range(6):
+        alone = results([m])
+        assert same(alone[m], together[m])
+        assert same(alone[m], turned[m])
+    assert not same(together[1], together[5])  # the same rules, but other luck
+
+
+@pytest.mark.parametrize("at", [20, 33])
+def test_a_member_resumes_exactly_in_another_slot(at: int, tmp_path: Path) -> None:
+    """At a draw, and amid what was drawn."""
+    taken = actions(0, 80, 16)
+    source = BucketBrigade([DEFAULT, FIERY], 8)
+    source.reset([1, 2])
+    for start in range(0, at, 20):
+        source.draw(20)
+        run(source, taken[start : min(start + 20, at)])
+    save_file(source.get_member(1), tmp_path / "member.safetensors")
+    expected = run(source, taken[at:])
+
+    other = BucketBrigade([SHORT, WORLDS[4], DEFAULT], 8)
+    other.reset(77)
+    run(other, actions(1, 7, 24), per_draw=5)
+    other.configure_member(0, FIERY)
+    other.set_member(0, load_file(tmp_path / "member.safetensors"))
+    got = run(other, torch.cat([taken[at:, 8:], actions(2, 80 - at, 16)], dim=1))
+    assert same(expected, got, slice(8, None), slice(8))
+
+
+def test_a_slot_given_to_another_member_disturbs_nobody() -> None:
+    taken = actions(0, 50, 12)
+    kept, changed = (BucketBrigade([DEFAULT, SHORT, DEFAULT], 4) for _ in range(2))
+    made = []
+    for env in (kept, changed):
+        env.reset([1, 2, 3])
+        env.draw(20)
+        first = run(env, taken[:13])
+        if env is changed:
+            env.configure_member(1, FIERY)
+            env.reset_member(1, 9)
+        made.append(first + run(env, taken[13:]))
+    assert same(*made, slice(4), slice(4))
+    assert same(*made, slice(8, None), slice(8, None))
+    assert not same(*made)
+
+
+def test_many_rows_on_two_threads_equal_few_on_one() -> None:
+    taken = actions(0, 6, 20_000)
+    made = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        env = BucketBrigade(WORLDS[:2], 10_000)
+        env.reset([9, 4])
+        made.append(run(env, taken))
+    assert same(*made)
+
+
+# ---- games that members share ----------------------------------------------------------------------------------------
+
+
+def test_every_draw_deals_the_seats_anew() -> None:
+    env = BucketBrigade([DEFAULT] * 6, 20, together=3)
+    assert env.rematches
+    assert not BucketBrigade(DEFAULT, 20).rematches
+    env.reset(0)
+    assert torch.equal(env._seat_of, torch.arange(120))
+    deals = []
+    for _ in range(300):
+        env.draw(1)
+        deals.append(env._seat_of.view(2, 60).clone())
+        assert torch.equal(env._seat_of[env._row_of], torch.arange(120))
+    dealt = torch.stack(deals)
+    whole = torch.arange(60).expand(300, 60)
+    assert torch.equal(dealt[:, 0].sort(1).values, whole)
+    assert torch.equal(dealt[:, 1].sort(1).values, whole + 60)
+    assert not torch.equal(dealt[:, 0], dealt[:, 1] - 60)
+    # Every member gets every seat of a game as often as any, and at times a game's seats all alike.
+    seats = dealt[:, 0].view(300, 3, 20)
+    for seat in range(4):
+        share = (seats % 4 == seat).double().mean((0, 2))
+        np.testing.assert_allclose(share, 0.25, atol=0.03)
+    members = torch.empty(300, 60, dtype=torch.int64).scatter_(1, dealt[:, 0], torch.arange(60).expand(300, 60) // 20)
+    same_member = (members.view(300, 15, 4) == members.view(300, 15, 4)[..., :1]).all(-1).double().mean()
+    assert 0.02 < float(same_member) < 0.05  # 19 * 18 * 17 / (59 * 58 * 57)
+
+
+def test_a_rematch_changes_rows_and_nothing_else() -> None:
+    env = BucketBrigade([DEFAULT, SHORT], 8, together=2)
+    env.reset(0)
+    env.draw(10)
+    run(env, actions(0, 10, 16))
+    seats, obs, final, unit = env._seat_of.clone(), env.observe(), env.final_obs(), env.reward_unit
+    env.draw(10)
+    assert not torch.equal(seats, env._seat_of)
+    order, moved = seats.argsort(), env._seat_of.argsort()
+    for before, after in ((obs, env.observe()), (final, env.final_obs()), (unit, env.reward_unit)):
+        assert torch.equal(before[order], after[moved])
+
+
+def test_a_groups_numbers_depend_on_its_members_alone() -> None:
+    taken = {m: actions(m, 45, 8) for m in range(6)}
+
+    def results(order: list[int]) -> list[Tensor]:
+        env = BucketBrigade([WORLDS[m] for m in order], 8, together=2)
+        env.reset(order)
+        return run(env, torch.cat([taken[m] for m in order], dim=1), per_draw=15)
+
+    together, turned, alone = results([0, 1, 2, 3, 4, 5]), results([4, 5, 2, 3, 0, 1]), results([2, 3])
+    assert same(together, alone, slice(16, 32))
+    assert same(together, turned, slice(16), slice(32, None))
+    assert not same(together, results([0, 1, 3, 2, 4, 5]), slice(16, 24), slice(24, 32))  # company is part of a group
+
+
+@pytest.mark.parametrize("at", [30, 37])
+def test_a_group_goes_on_exactly_elsewhere(at: int) -> None:
+    taken = actions(0, 90, 48)
+    source = BucketBrigade([DEFAULT] * 3 + [FIERY, FIERY, SHORT], 8, together=3)
+    source.reset(3)
+    run(source, taken[:at], per_draw=15)
+    kept = [source.get_member(member) for member in (3, 4, 5)]
+    expected = run(source, taken[at:45]) + run(source, taken[45:], per_draw=15)
+
+    other = BucketBrigade([FIERY, FIERY, SHORT], 8, together=3)
+    other.reset(8)
+    for member, state in enumerate(kept):
+        other.set_member(member, state)
+    got = run(other, taken[at:45, 24:]) + run(other, taken[45:, 24:], per_draw=15)
+    assert same(expected, got, slice(24, None))
+
+
+# ---- luck ------------------------------------------------------------------------------------------------------------
+
+
+def test_events_happen_as_often_as_they_should() -> None:
+    params = [scenario("hard"), scenario("default_continuous", prob_house_catches_fire=0.1)]
+    luck = LuckAhead(params, 500, torch.device("cpu"))
+    for member, own in enumerate(params):
+        luck.configure(member, own)
+        luck.restart(member, member)
+    luck.draw(40)
+    nights = [luck.next() for _ in range(40)]
+    ignites = torch.stack([night.ignites for night, _ in nights]).double()
+    starts = torch.stack([start for _, start in nights]).double()
+    for games, chance in ((slice(500), 0.05), (slice(500, None), 0.1)):
+        np.testing.assert_allclose(ignites[..., games].mean((0, 2)), chance, atol=0.008)
+        np.testing.assert_allclose(starts[..., games].mean(), chance, atol=0.01)
+    needed = torch.stack([night.needed for night, _ in nights])[..., :500]
+    for workers in range(1, 5):
+        np.testing.assert_allclose((needed <= workers).double().mean(), 1 - 0.7**workers, atol=0.005)
+    spreads = torch.stack([night.spreads for night, _ in nights if night.spreads is not None])[..., 500:]
+    np.testing.assert_allclose(spreads.double().mean((0, 1, 3)), 0.25, atol=0.008)
+    # What is decided by the same number is as good as decided by several.
+    left, right = spreads.double().unbind(2)
+    pairs = [
+        (ignites[:, 0], ignites[:, 1]), (ignites[..., :500], (needed == 1).double()), (ignites[..., 500:], left),
+        (ignites[..., 500:], right), (left, right),
+    ]  # fmt: skip
+    for one, two in pairs:
+        assert abs(np.corrcoef(one.flatten(), two.flatten())[0, 1]) < 4.0 / one.numel() ** 0.5
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_no_start_serves_two_games(drawn: bool) -> None:
+    """With many houses a start is known by its fires: none turns up twice in the same place."""
+    params = BucketParams(num_houses=90, prob_house_catches_fire=0.5, min_nights=0, max_nights=3)
+    env = BucketBrigade(params, 8)
+    env.reset(0)
+    seen = [tuple(column) for column in env.games.houses.t().tolist()]
+    for step in range(150):
+        if drawn and step % 7 == 0:
+            env.draw(7)
+        ended = env.step(torch.zeros(8, 3, dtype=torch.int64))
+        for game in range(2):
+            if ended.terminated[4 * game] | ended.truncated[4 * game]:
+                seen.append(tuple(env.games.houses[:, game].tolist()))
+    assert len(seen) > 90
+    assert len(set(seen)) == len(seen)
+
+
+def test_final_observations_stay_for_the_interval() -> None:
+    env = BucketBrigade([SHORT, DEFAULT], 40)
+    assert env.bootstrap_interval == SHORT.shortest_game == 4
+    assert BucketParams(min_nights=30, max_nights=5).shortest_game == 5
+    env.reset(1)
+    kept: list[tuple[int, Tensor, Tensor]] = []
+    for step, action in enumerate(actions(0, 60, 80)):
+        made = env.step(action)
+        final = env.final_obs()
+        for since, rows, then in kept:
+            if step - since < env.bootstrap_interval:
+                assert torch.equal(final[rows], then[rows])
+        kept.append((step, made.terminated | made.truncated, final))
+    assert sum(int(rows.sum()) for _, rows, _ in kept) > 300
+
+
+# ---- the device ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("together", "scaled"), [(1, True), (3, True), (1, False)])
+def test_a_step_never_asks_the_device_for_a_value(together: int, scaled: bool) -> None:
+    env = BucketBrigade(WORLDS[:3], 8, together=together, scaled=scaled)
+    env.reset(1)
+    with NoHostSync():
+        for step, action in enumerate(actions(0, 20, 24)):
+            if step in (0, 7):  # and for itself from the 14th on
+                env.draw(7)
+            env.step(action)
+            env.final_obs()
+            env.faults()
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_observations_go_where_they_are_wanted(together: int) -> None:
+    env, plain = (BucketBrigade([DEFAULT, FIERY], 8, together=together) for _ in range(2))
+    room = torch.full((16, env.state_dim), torch.nan)
+    assert torch.equal(env.reset(4), plain.reset(4))
+    for action in actions(0, 3, 16):
+        env.draw(1)
+        plain.draw(1)
+        assert env.step(action, out=room).obs is room
+        assert torch.equal(room, plain.step(action).obs)
+        assert torch.equal(room, env.observe())
+
+
+def test_what_a_step_returned_stays_as_it_was() -> None:
+    env = BucketBrigade(BucketParams(max_nights=1), 4)
+    env.reset(0)
+    first = env.step(torch.zeros(4, 3, dtype=torch.int64))
+    assert first.truncated.all()
+    kept = [part.clone() for part in first]
+    env.configure_member(0, DEFAULT)
+    env.step(torch.ones(4, 3, dtype=torch.int64))
+    for part, then in zip(first, kept, strict=True):
+        assert torch.equal(part, then)
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("choice", "bad", "named", "most"),
+    [(0, 10, "10", 9), (0, -1, "less than 0", 9), (1, 2, "2", 1), (2, 2**40, "254 or more", 1)],
+)
+@pytest.mark.parametrize("step", [0, 16, 20])
+def test_the_first_illegal_action_is_named(choice: int, bad: int, named: str, most: int, step: int) -> None:
+    env = BucketBrigade([DEFAULT, DEFAULT], 4)
+    env.reset(0)
+    for at, action in enumerate(actions(0, 40, 8)):
+        if at >= step:
+            action[6, choice] = bad - (at > step)
+        if at == step + 2:
+            action[1, 1] = -7
+        env.step(action)
+    assert env.faults().tolist() == [False, True, *[False] * 4, True, False]
+    wrong = (
+        rf"row 6 \(member 1\) got an illegal action in step {step + 1} for choice {choice}: {named}; .* 0 to {most}$"
+    )
+    with pytest.raises(RunError, match=wrong):
+        env.check()
+    other = BucketBrigade(DEFAULT, 4)
+    other.reset(0)
+    other.set_member(0, env.get_member(1))
+    assert other.faults().tolist() == [False, False, True, False]
+    env.reset_member(1)
+    with pytest.raises(RunError, match="row 1"):
+        env.check()
+
+
+def test_an_illegal_action_counts_as_the_last_legal_one() -> None:
+    bad, last = (BucketBrigade(FIERY, 8) for _ in range(2))
+    bad.reset(0)
+    last.reset(0)
+    wild, most = actions(0, 30, 8) * 3 - 2, torch.tensor([9, 1, 1])
+    assert same(run(bad, wild), run(last, torch.where(wild < 0, most, torch.minimum(wild, most))))
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(InputError, match="got 0 of 4 envs"):
+        BucketBrigade([], 4)
+    with pytest.raises(InputError, match="are 6; they must be a multiple of 4"):
+        BucketBrigade(DEFAULT, 6)
+    with pytest.raises(InputError, match="3 members of Bucket Brigade cannot play in groups of 2"):
+        BucketBrigade([DEFAULT] * 3, 4, together=2)
+    with pytest.raises(InputError, match="same num_houses"):
+        BucketBrigade([DEFAULT, scenario("v2_minimal")], 4)
+    env = BucketBrigade(DEFAULT, 4, debug=True)
+    with pytest.raises(InputError, match="same num_houses"):
+        env.configure_member(0, scenario("v2_minimal"))
+    with pytest.raises(RuntimeError, match="before reset"):
+        env.step(torch.zeros(4, 3, dtype=torch.int64))
+    env.reset(0)
+    with pytest.raises(ValueError, match=r"shape \(4,\), not \(4, 3\)"):
+        env.step(torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(RunError, match="row 2"):
+        env.step(torch.tensor([[0, 0, 0], [0, 0, 0], [0, 2, 0], [0, 0, 0]]))
+    with pytest.raises(InputError, match="'heroine' is not known"):
+        Brigade("heroine", env.seen, 0)
+
+
+# ---- the baseline players --------------------------------------------------------------------------------------------
+
+
+def brigade_returns(params: BucketParams, player: str, games: int, seed: int = 1) -> np.ndarray:
+    """(games,): the whole team's return in one game each."""
+    env = BucketBrigade(params, games * params.num_agents)
+    env.reset(seed)
+    return play_episodes(env, Brigade(player, env.seen, seed + 1), seats=params.num_agents).returns[0]
+
+
+@pytest.mark.parametrize("name", ["default", "minimal_specialization", "v2_minimal", "default_continuous"])
+def test_baseline_players_do_as_well_as_recorded(name: str) -> None:
+    recorded = json.loads(reference_file("bucket_brigade_baselines.json").read_text(encoding="utf-8"))
+    wanted = [row for row in recorded if row["scenario"] == name]
+    assert len(wanted) >= 2
+    for row in wanted:
+        returns = brigade_returns(scenario(name), row["policy"], games=400)
+        error = np.hypot(row["se"], returns.std(ddof=1) / 20)
+        assert abs(returns.mean() - row["team_return"]) < 3 * error, row["policy"]
+
+
+def test_players_see_their_own_houses() -> None:
+    """Specialists look after the lowest own house that burns, and after nobody else's."""
+    params = scenario("default", prob_house_catches_fire=0.5)
+    env = BucketBrigade(params, 80)
+    brigade = Brigade("specialist", env.seen, 0)
+    obs = env.reset(0)
+    for _ in range(10):
+        taken = brigade(obs).view(20, 4, 3)
+        for game, houses in enumerate(env.games.houses.t().tolist()):
+            for agent, (house, mode, signal) in enumerate(taken[game].tolist()):
+                burning = [h for h in range(agent, 10, 4) if houses[h] == 1]
+                assert (house, mode, signal) == ((burning[0], 1, 1) if burning else (agent, 0, 0))
+        obs = env.step(taken.view(80, 3)).obs
+
+
+@pytest.mark.parametrize("player", PLAYERS)
+def test_players_act_legally_and_agents_without_a_house_rest(player: str) -> None:
+    params = scenario("v2_minimal", num_agents=5, prob_house_catches_fire=0.3)
+    env = BucketBrigade(params, 20, debug=True)
+    brigade, obs = Brigade(player, env.seen, 0), env.reset(0)
+    for _ in range(20):
+        action = brigade(obs)
+        if player in ("rest", "specialist"):
+            assert not action.view(4, 5, 3)[:, 2:, 1].any()
+        obs = env.step(action).obs
+
+
+def test_it_has_the_attributes_that_elegantrl_reads() -> None:
+    env = BucketBrigade([DEFAULT, SHORT], 8)
+    assert (env.env_name, env.num_envs, env.max_step) == ("sweepd/BucketBrigade-v0", 16, 100)
+    assert (env.state_dim, env.action_dim, env.if_discrete) == (94, 14, True)
+    assert BucketBrigade(DEFAULT, 8, scaled=False).state_dim == 42

@@ -1,0 +1,54 @@
+"""MKL's reproducible mode is on wherever sweepd is imported in time, and a warning says where it was not."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from envs.support.mkl import MODE, VARIABLE, current_mode, request_mode
+
+NO_MKL = not torch.backends.mkl.is_available()
+needs_mkl = pytest.mark.skipif(NO_MKL, reason="this build of torch has no MKL: nothing to set")
+
+
+def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter without this one's mode."""
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE} | variables
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd="/"
+    )
+
+
+@needs_mkl
+def test_these_tests_run_in_the_reproducible_mode() -> None:
+    if os.environ[VARIABLE] == MODE:
+        assert current_mode() in ("AVX2,STRICT", "AUTO,STRICT")
+
+
+@pytest.mark.parametrize("package", ["agents", "optimize", "deploy"])
+def test_every_package_requests_the_mode(package: str) -> None:
+    """`envs` requests it; the others import that one before anything else."""
+    assert importlib.import_module(package).envs is importlib.import_module("envs")
+
+
+@needs_mkl
+def test_importing_torch_first_is_in_time_and_a_product_is_not() -> None:
+    show = "from envs.support.mkl import current_mode; print(current_mode())"
+    early = run(f"import torch; torch.randn(3, 3); import agents; {show}")
+    assert early.stdout.strip() in ("AVX2,STRICT", "AUTO,STRICT")
+    assert "RuntimeWarning" not in early.stderr
+    late = run(f"import torch; torch.ones(3, 3) @ torch.ones(3, 3); import optimize, deploy; {show}")
+    assert late.stdout.strip() == "off"
+    assert late.stderr.count("came too late for this process") == 1
+
+
+def test_a_mode_of_the_users_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, kept in (("COMPATIBLE", "COMPATIBLE"), ("", MODE)):
+        monkeypatch.setenv(VARIABLE, given)
+        request_mode()
+        assert os.environ[VARIABLE] == kept

@@ -1,0 +1,100 @@
+"""What the winner will have to show, said in advance, is what the gate asks for afterwards."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from deploy.market.backtests import Backtest, Search
+from envs.crypto import luck
+from envs.crypto.selection import TrialReturns
+from envs.crypto.splits import CrossValidation
+from optimize.cli.outlook import outlook, sentence
+from optimize.study.spec import CryptoSpec, DataSpec
+
+HOURS = 8766.0
+
+
+def spec(bars: int, cv: CrossValidation | None = None, **changes: object) -> CryptoSpec:
+    """Of a study on that many hourly bars."""
+    data = DataSpec("", ("A/USDT",), "1h", "", "2020-01-01T00:00:00Z", "2021-01-01T00:00:00Z", bars, True)
+    fields = {
+        "environment": "crypto", "algorithm": "ppo", "data": data,
+        "recipe": {"name": "default", "version": 1, "memory": 512}, "cv": dataclasses.asdict(cv or CrossValidation()),
+        "holdout": 0.15, "first_bar": 511, "max_lookback": 1, "env": {}, "budget": 1000, "rungs": 1, "num_envs": 1,
+        "horizon": 8, "slots": 1, "trials_per_batch": 1, "objective": "information-ratio", "sampler": "tpe",
+        "pruner": "none", "seed": 0, "space": {}, "threads": 1,
+    }  # fmt: skip
+    return CryptoSpec(**(fields | changes))  # type: ignore[arg-type]
+
+
+def excess(bars: int, edges: Sequence[float], *, alike: float = 0.0) -> TrialReturns:
+    """Two paths of each trial, whose returns over equal weight have these annual information ratios; alike: the
+    share of their variance that all have in common.
+    """
+    rng, returns = np.random.default_rng(0), TrialReturns()
+    shared = rng.standard_normal((2, bars))
+    for number, edge in enumerate(edges):
+        own = np.sqrt(1.0 - alike) * rng.standard_normal((2, bars)) + np.sqrt(alike) * shared
+        own -= own.mean(axis=1, keepdims=True)
+        own /= own.std(axis=1, keepdims=True)
+        returns.add(number, 0.01 * (own + edge / math.sqrt(HOURS)), np.arange(bars))
+    return returns
+
+
+def test_it_is_what_a_deflated_sharpe_ratio_of_95_percent_takes() -> None:
+    found = outlook(spec(24_000), 40)
+    assert found["bars"] == 24_000 - 3_600 - 512
+    per_bar = found["needed_sharpe"] / math.sqrt(HOURS)
+    moments = luck.Moments(found["bars"], per_bar)
+    assert luck.deflated_sharpe(moments, 1.0 / (found["bars"] - 1), 40) == pytest.approx(0.95, abs=1e-9)
+    assert found["enough_years"] == pytest.approx(4.79, abs=0.01)
+    assert (
+        outlook(spec(24_000), 400)["needed_sharpe"]
+        > found["needed_sharpe"]
+        > outlook(spec(48_000), 40)["needed_sharpe"]
+    )
+    assert outlook(spec(24_000, CrossValidation("single")), 40)["bars"] == pytest.approx(19_888 / 5, abs=1)
+
+
+def test_measured_it_is_what_the_gate_asks_for() -> None:
+    """Before, the search ignored how alike trials are, and the gate how their returns are distributed."""
+    plain = outlook(spec(24_000), 40)
+    bars = plain["bars"]
+    for alike in (0.0, 0.6):
+        returns = excess(bars, [3.0, -1.0, 2.0, 0.5], alike=alike)
+        found = outlook(spec(24_000), 40, returns, best=0)
+        search = Search(40, {}, {}, returns, "1h")  # the gate's
+        gate = search.deflate(Backtest((), returns.moments[0], np.zeros(bars)))
+        assert found["needed_sharpe"] == pytest.approx(search.annual * gate.needed, rel=1e-12)
+        assert found["sharpe"] == pytest.approx(3.0)
+        assert found["effective"] == gate.effective
+        assert found["planned_sharpe"] == plain["planned_sharpe"] == plain["needed_sharpe"]
+        assert (found["measured"], found["best"]) == (4, 0)
+    assert found["effective"] == pytest.approx(40 * 0.4 + 0.6, rel=0.05)  # alike trials count as fewer
+    few = outlook(spec(24_000), 40, excess(bars, [5.0]), best=0)
+    assert (few["measured"], few["needed_sharpe"]) == (0, plain["planned_sharpe"])
+
+
+def test_the_sentence_says_whether_it_is_planned_or_measured() -> None:
+    found = outlook(spec(24_000), 40)
+    text = sentence(found, 2)
+    assert text == (
+        f"the best of 40 trials on 2.3 years of bars needs an annual information ratio over equal weight of "
+        f"{found['planned_sharpe']:+.2f} to be told from luck (planned, for independent trials without skill); looks "
+        "at the hold-out so far: 2"
+    )
+    assert "looks" not in sentence(found)
+    measured = outlook(spec(24_000), 40, excess(found["bars"], [3.0, -1.0, 2.0]), best=0)
+    text = sentence(measured)
+    assert text.startswith(
+        "trial 0, the best of 3 complete, has an annual information ratio over equal weight of +3.00 on its median "
+        f"path and needs {measured['needed_sharpe']:+.2f} to be told from luck among 40 trials ("
+    )
+    assert text.endswith(f"independent ones), measured; planned was {found['planned_sharpe']:+.2f}")
+    assert "too few bars" in sentence(found | {"needed_sharpe": None})
+    assert "panel" in sentence(None)

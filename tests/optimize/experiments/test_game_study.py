@@ -1,0 +1,318 @@
+"""Studies on games: seeds as members, the same engine and the same promises as on markets, and words of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from optuna.trial import TrialState
+
+from agents.algorithms.table import ALGORITHMS, get_algorithm
+from agents.policy.frozen import load_members
+from envs.games.play import interquartile_mean, interval
+from envs.support.errors import InputError
+from optimize.cli import actions
+from optimize.experiments.games import GameEvaluation, GameExperiment
+from optimize.study.freeze import choose_slots, open_study
+from optimize.study.request import Request, check_request
+from optimize.study.search_space import SearchSpace, Settings, Subject, load_space
+from optimize.study.spec import GameSpec, StudySpec
+from optimize.study.storage import open_storage, storage_url
+from optimize.study.study import Plan
+from optimize.worker.batch import Interrupted, Trainer, Training
+from tests.optimize.checkpointing import EveryRollout, kept_in
+from tests.optimize.conftest import Running
+from tests.optimize.study_files import open_handle
+
+SHAPE = {"net_width": 8, "net_depth": 1, "minibatch": 32, "epochs": 2}
+TRADING = re.compile(
+    r"\b(folds?|sharpe|drawdown|trad(e|es|ing)|market|equity|equal weight|bars?|hold-out|ticker|cash|portfolio)\b", re.I
+)
+
+MODULE = "gym:tests.envs.external.registering"
+
+
+def make_spec(environment: str = "cartpole", **changes: Any) -> GameSpec:
+    subject = Subject(environment)
+    settings: dict[str, Any] = {
+        "environment": environment, "algorithm": "ppo", "env": {}, "budget": 512, "rungs": 2, "num_envs": 8,
+        "horizon": 16, "slots": 4, "trials_per_batch": 3, "objective": "return", "sampler": "tpe", "pruner": "none",
+        "seed": 0, "space": SearchSpace("none", 1, {t: {} for t in subject.tables}, subject).to_dict(), "threads": 1,
+        "seeds": 2, "episodes": 4,
+    }  # fmt: skip
+    return GameSpec(**settings | changes)
+
+
+def make_experiment(environment: str = "cartpole", **changes: Any) -> GameExperiment:
+    return GameExperiment(make_spec(environment, **changes), torch.device("cpu"))
+
+
+def plan(number: int, **env: Any) -> Plan:
+    return Plan(number, number, {}, Settings(dict(SHAPE), {"learning_rate": 1e-3 * (number + 1)}, env), 1000 + number)
+
+
+def to_the_end(trainer: Trainer, trainings: list[Training]) -> dict[int, Any]:
+    """Train all rungs; what each trial came to, as bytes."""
+    for rung in range(1, trainer.spec.rungs + 1):
+        trainer.advance(trainings, lambda _, r=rung: r)  # type: ignore[misc]  # mypy infers no type for r
+    numbers = {}
+    for training, evaluation in zip(trainings, trainer.evaluate(trainings), strict=True):
+        assert isinstance(evaluation, GameEvaluation)
+        weights = [{k: v.numpy().tobytes() for k, v in actor.items()} for actor in trainer.actors(training)]
+        numbers[training.plan.number] = (evaluation.scores, evaluation.episodes.returns.tobytes(), weights)
+    return numbers
+
+
+GAMES = {"cartpole": {}, "bucket-brigade": {"env": {"scenario": "v2_minimal", "max_nights": 12}}}
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_a_trial_is_the_same_alone_in_company_and_after_a_stop(game: str) -> None:
+    experiment = make_experiment(game, **GAMES[game])
+    together = Trainer(experiment)
+    in_company = to_the_end(together, [together.start(plan(n)) for n in range(3)])
+    alone = Trainer(experiment)
+    assert to_the_end(alone, [alone.start(plan(1))])[1] == in_company[1]
+    assert in_company[0] != in_company[1]
+    asked = iter([False, True])
+    stopping = Trainer(experiment, stop=lambda: next(asked, False))
+    torn = stopping.start(plan(2))
+    with pytest.raises(Interrupted):
+        stopping.advance([torn], lambda _: 1)
+    assert 0 < torn.members[0].rollouts < experiment.spec.rollouts
+    going_on = Trainer(experiment)
+    resumed = going_on.start(plan(2))
+    resumed.members = torn.members
+    assert to_the_end(going_on, [resumed])[2] == in_company[2]
+
+
+def test_members_that_remember_are_judged_by_whole_episodes(tmp_path: Path) -> None:
+    experiment = make_experiment(budget=256)
+    settings = Settings({**SHAPE, "recurrent": "gru", "bptt": 8}, {}, {})
+    remembering = Plan(0, 0, {}, settings, 1)
+    trainer = Trainer(experiment)
+    first = to_the_end(trainer, [trainer.start(remembering)])
+    assert to_the_end(trainer, [trainer.start(remembering)]) == first  # nothing of the first episodes is left
+    training = trainer.start(remembering)
+    trainer.advance([training], lambda _: 1)
+    evaluation = trainer.evaluate([training])[0]
+    assert isinstance(evaluation, GameEvaluation)
+    experiment.write(tmp_path, trainer.actors(training), evaluation)
+    assert len(load_members(tmp_path / "members.safetensors")) == 2
+    described = {"name": "x", "version": 1, "shape": {"recurrent": {"choices": ["", "gru"]}}}
+    assert SearchSpace.from_dict(described, Subject("cartpole")).shape_of({"recurrent": "gru"})["recurrent"] == "gru"
+    with pytest.raises(InputError, match="recurrent is not a parameter"):
+        SearchSpace.from_dict(described)
+
+
+@pytest.mark.parametrize(
+    ("game", "algorithm"),
+    [
+        ("cartpole", "d3qn"), ("gym:Pendulum-v1", "sac"), ("cartpole", "elegantrl:a2c"),
+        (f"{MODULE}:tests/Masked-v0", "ppo"), (f"{MODULE}:tests/Advised-v0", "d3qn"),
+    ],
+)  # fmt: skip
+def test_other_algorithms_are_searched_in_the_same_way(game: str, algorithm: str, tmp_path: Path) -> None:
+    subject = Subject(game, algorithm)
+    space = SearchSpace("none", 1, {table: {} for table in subject.tables}, subject)
+    experiment = make_experiment(game, algorithm=algorithm, space=space.to_dict(), budget=384, rungs=1, episodes=2)
+    learner = subject.learner.shape
+    fewer = {name: size for name, size in (("epochs", 2), ("updates", 8)) if name in learner}
+    shape = {**learner, "net_width": 8, "minibatch": 32, **fewer}
+    trainer = Trainer(experiment)
+    trials = [Plan(n, n, {}, Settings(dict(shape), {"learning_rate": 1e-3 * (n + 1)}, {}), n) for n in range(2)]
+    in_company = to_the_end(trainer, [trainer.start(one) for one in trials])
+    alone = Trainer(experiment)
+    assert to_the_end(alone, [alone.start(trials[1])])[1] == in_company[1]
+    assert in_company[0][2] != in_company[1][2]
+    kept: list[Training] = []
+    keeping = Trainer(experiment, keep=kept_in(tmp_path, kept), pace=EveryRollout())
+    assert to_the_end(keeping, [keeping.start(trials[1])])[1] == in_company[1]
+    resumed = Trainer(experiment)
+    for torn in (kept[0], kept[-1]):
+        assert to_the_end(resumed, [torn])[1] == in_company[1]
+    training = trainer.start(trials[0])
+    trainer.advance([training], lambda _: 1)
+    evaluation = trainer.evaluate([training])[0]
+    assert isinstance(evaluation, GameEvaluation)
+    experiment.write(tmp_path, trainer.actors(training), evaluation)
+    assert len(load_members(tmp_path / "members.safetensors")) == 2
+
+
+def test_what_an_algorithm_cannot_take_is_refused_before_anything_is_trained() -> None:
+    with pytest.raises(InputError, match=r"--algo d3qn takes .*Masked-v0 has actions that may be illegal .*: use ppo"):
+        make_experiment(f"{MODULE}:tests/Masked-v0", algorithm="d3qn")
+
+
+def test_parameters_of_a_game_have_types() -> None:
+    given = ["a=False", "b=true", "c=None", "d=0.5", "e=3", "f=rgb", "g=[1, 2]", "h=8x8"]
+    expected = {"a": False, "b": True, "c": None, "d": 0.5, "e": 3, "f": "rgb", "g": [1, 2], "h": "8x8"}
+    assert actions._game_settings({"scenario": None, "env_param": given}) == expected
+
+
+def test_observations_that_are_not_finite_are_named() -> None:
+    with pytest.raises(InputError, match=r"Spoilt-v0 shows numbers that are not finite \(column 1 of"):
+        make_experiment(f"{MODULE}:tests/Spoilt-v0")
+
+
+def test_an_environment_without_a_limit_of_steps_says_so() -> None:
+    assert not any("no limit" in line for line in make_experiment("gym:FrozenLake-v1").describe())
+    assert any("no limit of steps" in line for line in make_experiment("gym:CliffWalking-v1").describe())
+
+
+def test_members_of_a_game_of_several_players_learn_by_playing_with_each_other() -> None:
+    experiment = make_experiment("bucket-brigade", **GAMES["bucket-brigade"])
+    assert (experiment.seats, experiment.together) == (4, 2)
+    for said in (experiment.spec.about, experiment.describe()[0]):
+        assert "bucket-brigade (scenario v2_minimal, max_nights 12), " in said
+    trainer = Trainer(experiment)
+    usual = to_the_end(trainer, [trainer.start(plan(0))])[0][2]
+    one = make_experiment("bucket-brigade", seeds=1, slots=2, **GAMES["bucket-brigade"])
+    assert one.together == 1
+    trainer = Trainer(one)
+    assert to_the_end(trainer, [trainer.start(plan(0))])[0][2][0] != usual[0]
+    with pytest.raises(InputError, match="--slots 3 is not a multiple of the 2 members"):
+        make_experiment("bucket-brigade", slots=3, **GAMES["bucket-brigade"])
+    assert choose_slots(24, torch.device("cpu"), together=True) == 24
+
+
+def test_a_trials_parameters_of_the_game_are_for_training_alone() -> None:
+    experiment = make_experiment()
+    trainer = Trainer(experiment)
+    untrained = trainer.evaluate([trainer.start(plan(0)), trainer.start(plan(0, length=1.5))])
+    assert isinstance(untrained[0], GameEvaluation)
+    assert isinstance(untrained[1], GameEvaluation)
+    assert untrained[0].scores == untrained[1].scores  # both are judged in the study's own game
+    trained = to_the_end(trainer, [trainer.start(plan(0, length=1.5))])
+    assert trained[0] != to_the_end(trainer, [trainer.start(plan(0))])[0]
+
+
+def test_the_objective_is_the_interquartile_mean_over_seeds_of_the_mean_return() -> None:
+    rng = np.random.default_rng(1)
+    for runs in (1, 2, 3, 4, 7, 10):
+        scores = rng.normal(size=runs)
+        cut = runs // 4
+        assert interquartile_mean(scores) == pytest.approx(np.mean(sorted(scores)[cut : runs - cut]))
+    low, high = interval(rng.normal(10.0, 1.0, 200))
+    assert low < 10.0 < high < low + 0.6
+    experiment = make_experiment()
+    trainer = Trainer(experiment)
+    training = trainer.start(plan(0))
+    trainer.advance([training], lambda _: 1)
+    evaluation = trainer.evaluate([training])[0]
+    assert isinstance(evaluation, GameEvaluation)
+    assert evaluation.episodes.returns.shape == (2, 4)
+    assert evaluation.scores == tuple(evaluation.episodes.returns.mean(1))
+    assert evaluation.value == pytest.approx(np.mean(evaluation.scores))
+    assert (evaluation.episodes.returns == evaluation.episodes.lengths).all()  # CartPole pays 1 a step
+
+
+def test_a_study_of_a_game_is_searched_and_speaks_of_games_alone(tmp_path: Path) -> None:
+    words = [
+        "train", "--env", "cartpole", "--n-trials", "2", "--budget", "256", "--rungs", "2", "--n-envs", "8",
+        "--horizon", "16", "--seeds", "2", "--episodes", "4", "--threads", "1", "--gpu", "cpu", "--study-name", "s",
+    ]  # fmt: skip
+    out = Running([*words, "--pruner", "none"], tmp_path, tmp_path / "out.txt").finish()
+    assert "return, interquartile mean over seeds" in out
+    found = TRADING.search(out.replace("no trial saw", ""))
+    assert found is None, found
+    handle = open_handle(tmp_path)
+    assert isinstance(handle.spec, GameSpec)
+    assert StudySpec.from_json(handle.spec.to_json()) == handle.spec
+    described = json.loads(handle.spec.to_json())
+    assert described.pop("centred") is True
+    before = StudySpec.from_json(json.dumps(described))  # of a study made before its scaling was recorded
+    assert isinstance(before, GameSpec)
+    assert not before.centred
+    first, second = handle.trials()
+    assert first.state == second.state == TrialState.COMPLETE
+    assert {name: first.params[name] for name in handle.space.start} == handle.space.start  # the defaults come first
+    assert first.params["learning_rate"] == 1e-3
+    folder = handle.trial_dir(0)
+    assert len(load_members(folder / "members.safetensors")) == 2
+    frame = pd.read_parquet(folder / "episodes.parquet")
+    assert list(frame.columns) == ["seed", "episode", "return", "length"]
+    assert frame.groupby("seed")["return"].mean().tolist() == first.user_attrs["sweepd:seed_scores"]
+    assert first.user_attrs["sweepd:metrics"]["iqm"] == first.value
+    assert (folder / "returns.png").read_bytes().startswith(b"\x89PNG")
+    assert len([k for k in first.system_attrs if k.startswith("artifacts:")]) == 2
+    status = Running(["status", "--json"], tmp_path, tmp_path / "status.txt").finish()
+    assert json.loads(status)[0]["gate"] is None
+    refused = Running([*words, "--algo", "ppo", "--seeds", "3"], tmp_path, tmp_path / "refused.txt").finish(2)
+    assert "seeds = 2" in refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"environment": "tetris"}, "--env 'tetris' is not known; choose one of crypto, cartpole"),
+        ({"environment": "gym:NoSuch-v9"}, "--env gym:NoSuch-v9"),
+        ({"environment": "cartpole", "given": {"fee"}}, "--fee is for --env crypto"),
+        ({"given": {"seeds"}}, "--seeds is for games"),
+        ({"environment": "cartpole", "objective": "sharpe"}, "--objective 'sharpe' is not known; choose return"),
+        ({"environment": "cartpole", "algorithm": "a3c"}, "--algo 'a3c' is not known"),
+        ({"environment": "cartpole", "env": {"scenario": "easy"}}, "--scenario 'easy' is not known"),
+        ({"environment": "bucket-brigade", "env": {"scenario": "eazy"}}, "--scenario 'eazy' is not known; there are"),
+        ({"environment": "cartpole", "env": {"wheels": 3}}, "--env-param"),
+        ({"environment": "cartpole", "env": {"length": -1.0}}, "length is -1.0"),
+        ({"environment": "cartpole", "seeds": 0}, "--seeds 0 must be at least 1"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+    changes = {"objective": "return" if "environment" in changes else "information-ratio", **changes}
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        check_request(Request(**changes))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_has_a_space_that_begins_at_its_defaults(algorithm: str) -> None:
+    learner = get_algorithm(algorithm)
+    space = load_space("game", Subject("cartpole" if learner.discrete else "gym:Pendulum-v1", algorithm))
+    space.validate(space.start)
+    resolved = space.resolve(space.start)
+    learner.params(**resolved.learner)
+    assert resolved.shape == dict(learner.shape)
+
+
+def test_spaces_of_games_know_where_to_begin() -> None:
+    space = load_space("game", Subject("cartpole"))
+    resolved = space.resolve(space.start)
+    assert resolved.learner["gamma"] == pytest.approx(0.99)
+    assert SearchSpace.from_dict(space.to_dict(), Subject("cartpole")) == space
+    assert load_space("wide").start == {}
+    described = space.to_dict()
+    described["ppo"]["clip"]["start"] = 0.9
+    with pytest.raises(InputError, match=r"clip start = 0.9 lies outside 0.1 … 0.3"):
+        SearchSpace.from_dict(described, Subject("cartpole"))
+
+
+def test_how_long_random_play_lasted_is_part_of_the_study(tmp_path: Path) -> None:
+    request = Request(
+        environment="cartpole", objective="return", search_space="game", seeds=2, n_envs=8, budget=2048, threads=1,
+        slots=4, given=frozenset({"n_envs"}),
+    )  # fmt: skip
+    url = storage_url(None, tmp_path)
+    said: list[str] = []
+    handle, experiment = open_study(
+        open_storage(url), "s", request, torch.device("cpu"), tmp_path, {}, said.append
+    )  # fmt: skip
+    assert isinstance(handle.spec, GameSpec)
+    assert handle.spec.look_steps == 256
+    assert any("--look-steps 256" in line for line in said)
+    assert "scaled by 4,096 of random play (256 steps" in " ".join(experiment.describe())
+    described = json.loads(handle.spec.to_json())
+    del described["look_steps"]  # of a study made before
+    assert StudySpec.from_json(json.dumps(described)) == handle.spec
+    shorter = make_experiment(look_steps=9)
+    assert isinstance(shorter.look.steps, int)
+    assert (shorter.look.steps, shorter.look.rows) == (9, 144)
+    other = dataclasses.replace(request, look_steps=64, given=frozenset({"look_steps"}))
+    with pytest.raises(InputError, match="created with look_steps = 256, and now it is 64"):
+        open_study(handle.storage, "s", other, torch.device("cpu"), tmp_path, {}, said.append)

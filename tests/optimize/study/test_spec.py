@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import torch
+from optuna.trial import TrialState
+
+from envs.crypto.bars import Bars
+from envs.crypto.splits import CrossValidation
+from envs.support.errors import InputError
+from optimize.study.checkpoint import Checkpoint, MemberState, read_checkpoint, write_checkpoint
+from optimize.study.freeze import choose_slots
+from optimize.study.pruning import RungPruner, make_pruner, make_sampler
+from optimize.study.request import Request, check_request
+from optimize.study.spec import StudySpec, check_folds, differences, refuse_other
+from tests.optimize.worker.test_batch import make_spec
+
+
+def test_a_spec_survives_json(bars: Bars) -> None:
+    spec = make_spec(bars)
+    assert StudySpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize("change", [
+    {"budget": 129}, {"rungs": 3}, {"num_envs": 3}, {"horizon": 8}, {"slots": 5}, {"objective": "sharpe"}, {"seed": 1},
+    {"precision": "tf32"}, {"code_version": "other"}, {"torch_version": "1.0"},
+    {"env": {"fee": 0.1}}, {"holdout": 0.1},
+    {"cv": {"scheme": "kfold", "groups": 6, "test_groups": 2, "embargo_share": 0.01}}, {"sampler": "random"},
+])  # fmt: skip
+def test_any_difference_is_found_and_named(bars: Bars, change: dict[str, Any]) -> None:
+    spec = make_spec(bars)
+    with pytest.raises(InputError, match="study 's' was created with") as refused:
+        refuse_other("s", spec, dataclasses.replace(spec, **change))
+    assert next(iter(change)) in str(refused.value)
+
+
+def test_where_the_data_lies_is_no_difference_but_what_it_is_is_one(bars: Bars) -> None:
+    spec = make_spec(bars)
+    moved = dataclasses.replace(spec, data=dataclasses.replace(spec.data, dir="elsewhere"))
+    assert differences(spec, moved) == []
+    other = dataclasses.replace(spec, data=dataclasses.replace(spec.data, fingerprint="0"))
+    assert [name for name, _, _ in differences(spec, other)] == ["data.fingerprint"]
+
+
+def test_threads_and_processor_are_no_difference_and_studies_of_before_go_on(bars: Bars) -> None:
+    spec = make_spec(bars)
+    assert differences(spec, dataclasses.replace(spec, threads=spec.threads + 1, processor="another")) == []
+    before = json.loads(spec.to_json())
+    del before["processor"]
+    assert StudySpec.from_json(json.dumps(before)) == dataclasses.replace(spec, processor="")
+
+
+def test_a_spec_of_another_version_is_refused() -> None:
+    with pytest.raises(InputError, match="another version"):
+        StudySpec.from_json('{"data": {}}')
+
+
+def test_rungs_divide_the_budget_and_the_last_one_spends_it(bars: Bars) -> None:
+    spec = make_spec(bars, budget=1000, rungs=4)
+    assert spec.rollouts == 32  # 1,000 steps in rollouts of 32
+    assert [spec.rung_end(r) for r in range(5)] == [0, 8, 16, 24, 32]
+    assert make_spec(bars, budget=1, rungs=4).rollouts == 4
+
+
+@pytest.mark.parametrize(("scheme", "groups"), [("cpcv", 10), ("kfold", 5), ("walk-forward", 6), ("single", 3)])
+def test_folds_are_counted_without_listing_them(scheme: str, groups: int) -> None:
+    cv = CrossValidation(scheme, groups=groups)
+    assert cv.folds == len(cv.tested())
+
+
+def test_many_folds_are_warned_about_and_absurdly_many_refused() -> None:
+    assert check_folds(CrossValidation(groups=10), 100) is None
+    warning = check_folds(CrossValidation(groups=12), 1000)
+    assert warning is not None
+    assert "66 folds: every trial would train 66 members, 66,000 steps" in warning
+    with pytest.raises(InputError, match="at most 128 folds"):
+        check_folds(CrossValidation(groups=30), 1000)
+
+
+@pytest.mark.parametrize(("folds", "slots"), [(1, 10), (3, 9), (4, 8), (6, 12), (10, 10), (15, 15), (45, 10)])
+def test_programs_hold_whole_trials_where_they_can(folds: int, slots: int) -> None:
+    assert choose_slots(folds, torch.device("cpu")) == slots
+
+
+def _study(values: list[dict[int, float]]) -> optuna.Study:
+    study = optuna.create_study(direction="maximize")
+    for steps in values:
+        study.add_trial(optuna.trial.create_trial(state=TrialState.RUNNING, intermediate_values=steps))
+    return study
+
+
+def test_the_rung_pruner_keeps_the_better_half_whoever_is_judged_first() -> None:
+    pruner = RungPruner(rungs=4)
+    study = _study([{1: float(v)} for v in (3, 1, 4, 2, 6, 5)])
+    verdicts = {t.number: pruner.prune(study, t) for t in study.trials}
+    judged = {n for n in range(6) if pruner.bracket(n) == 0}
+    assert {n for n, out in verdicts.items() if out} == judged & {0, 1, 3}
+    assert verdicts == {t.number: pruner.prune(study, t) for t in reversed(study.trials)}
+
+
+def test_the_rung_pruner_spares_few_the_last_rung_and_later_brackets() -> None:
+    pruner = RungPruner(rungs=3)
+    few = _study([{1: float(v)} for v in (3, 2, 1)])
+    assert not any(pruner.prune(few, t) for t in few.trials)
+    last = _study([{3: float(v)} for v in range(8)])
+    assert not any(pruner.prune(last, t) for t in last.trials)
+    brackets = [pruner.bracket(n) for n in range(3000)]
+    assert set(brackets) == {0, 1}
+    assert 0.6 < brackets.count(0) / 3000 < 0.73  # two to one
+
+
+def test_unknown_samplers_and_pruners_are_refused() -> None:
+    with pytest.raises(InputError, match="choose one of"):
+        make_pruner("x", 4)
+    with pytest.raises(InputError, match="choose one of"):
+        make_sampler("x", 0)
+
+
+def test_a_sampler_with_fixed_parameters_keeps_them() -> None:
+    study = optuna.create_study(sampler=make_sampler("tpe", 5, {"c": 64}))
+    trial = study.ask()
+    assert trial.suggest_categorical("c", [32, 64, 128]) == 64
+    assert 0 <= trial.suggest_float("x", 0, 1) <= 1
+
+
+def test_a_checkpoint_comes_back_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint-1.safetensors"
+    state = {"weights": torch.arange(6.0).view(2, 3), "stream": torch.arange(5, dtype=torch.uint8)}
+    written = Checkpoint(
+        [MemberState(state, {"cash": torch.ones(2, dtype=torch.float64)}, 7), MemberState()], 2, 1.5, {"seed": 2**62}
+    )
+    sha256 = write_checkpoint(path, written)
+    back = read_checkpoint(path, sha256)
+    assert (back.rung, back.seconds, back.note) == (2, 1.5, {"seed": 2**62})
+    assert [m.rollouts for m in back.members] == [7, 0]
+    assert back.members[0].learner is not None
+    assert torch.equal(back.members[0].learner["weights"], state["weights"])
+    assert back.members[1].learner is None
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(InputError, match="hash differs"):
+        read_checkpoint(path, sha256)
+    path.write_bytes(b"nothing")
+    with pytest.raises(InputError, match="not a checkpoint"):
+        read_checkpoint(path)
+    with pytest.raises(InputError):
+        read_checkpoint(tmp_path / "none.safetensors")
+
+
+def test_a_former_name_of_an_objective_keeps_its_meaning(bars: Bars) -> None:
+    """Studies frozen with `excess-sharpe`, the difference of two Sharpe ratios, go on as they were."""
+    frozen = StudySpec.from_json(make_spec(bars).to_json().replace('"information-ratio"', '"excess-sharpe"'))
+    assert frozen.objective == "sharpe-difference"
+    assert differences(frozen, make_spec(bars, objective="excess-sharpe")) == []
+    with pytest.raises(InputError, match="created with objective = \"sharpe-difference\""):
+        refuse_other("s", frozen, make_spec(bars))
+    check_request(Request(objective="excess-sharpe"))
+    with pytest.raises(InputError, match="--objective 'excess' is not known; choose one of information-ratio,"):
+        check_request(Request(objective="excess"))

@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import sqlalchemy as sa
+from optuna.trial import TrialState
+
+from envs.support.database_file import NETWORK_FILE_SYSTEMS, file_system_of
+from envs.support.errors import InputError, TryAgainLater
+from optimize.study.processes import identity, namespace
+from optimize.study.recovery import Heartbeat, recover_stale
+from optimize.study.registration import claim_closing, leave, list_workers, register_worker
+from optimize.study.storage import StudyStorage, TrialLost, open_storage, storage_url
+from optimize.study.tables import attempts, workers
+from tests.postgres_server import PostgresServer
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@pytest.fixture
+def study(storage: StudyStorage) -> optuna.Study:
+    return optuna.create_study(storage=storage, study_name="s", direction="maximize")
+
+
+def _id(storage: StudyStorage) -> int:
+    return storage.get_study_id_from_name("s")
+
+
+def _racer(url: str, names: list[str], total: int, out: Any) -> None:
+    storage = open_storage(url)
+    study = storage.get_study_id_from_name("s")
+    taken: list[int] = []
+    while True:
+        waiting = [t._trial_id for t in storage.get_all_trials(study, states=(TrialState.WAITING,))]
+        got = next((t for t in waiting if storage.claim_waiting(study, t, names[0], total)), None)
+        got = got if got is not None else storage.claim_new(study, names[0], total)
+        if got is None:
+            break
+        taken.append(got)
+        storage.set_trial_state_values(got, TrialState.COMPLETE, [0.0])
+    out.put(taken)
+
+
+def test_racing_processes_take_every_trial_once_and_stop_at_the_total(
+    storage: StudyStorage, study: optuna.Study
+) -> None:
+    for _ in range(8):
+        study.enqueue_trial({"x": 1.0})
+    context = multiprocessing.get_context("fork")
+    out = context.Queue()
+    racers = [context.Process(target=_racer, args=(storage.url, [f"w{i}"], 20, out)) for i in range(2)]
+    for racer in racers:
+        racer.start()
+    taken = [trial for _ in racers for trial in out.get(timeout=120)]
+    for racer in racers:
+        racer.join(timeout=60)
+    assert len(taken) == len(set(taken)) == 20
+    trials = study.get_trials()
+    assert [t.number for t in trials] == list(range(20))
+    assert {t.state for t in trials} == {TrialState.COMPLETE}
+
+
+def _opener(url: str, start: Any, out: Any) -> None:
+    start.wait()
+    try:
+        out.put(len(open_storage(url).get_all_studies()))
+    except BaseException as error:
+        out.put(repr(error))
+
+
+def test_a_new_database_can_be_opened_by_several_at_once(url: str) -> None:
+    context = multiprocessing.get_context("fork")
+    out, start = context.Queue(), context.Barrier(4)
+    openers = [context.Process(target=_opener, args=(url, start, out)) for _ in range(4)]
+    for opener in openers:
+        opener.start()
+    assert [out.get(timeout=60) for _ in openers] == [0] * 4
+    for opener in openers:
+        opener.join(timeout=60)
+
+
+def test_the_total_counts_waiting_trials_for_new_ones_and_not_for_themselves(
+    storage: StudyStorage, study: optuna.Study
+) -> None:
+    study.enqueue_trial({"x": 1.0})
+    study.enqueue_trial({"x": 2.0})
+    assert storage.claim_new(_id(storage), "w", 2) is None
+    first, second = (t._trial_id for t in study.trials)
+    assert storage.claim_waiting(_id(storage), second, "w", 1)
+    assert not storage.claim_waiting(_id(storage), first, "w", 1)
+
+
+def test_every_write_of_a_lost_attempt_is_refused(storage: StudyStorage, study: optuna.Study) -> None:
+    trial_id = storage.claim_new(_id(storage), "old", 1)
+    assert trial_id is not None
+    trial = optuna.Trial(study, trial_id)
+    trial.suggest_float("x", 0, 1)
+    trial.report(1.0, 1)
+    taker = open_storage(storage.url)
+    taker.set_trial_state_values(trial_id, TrialState.WAITING)  # as a recovery does
+    assert taker.claim_waiting(_id(storage), trial_id, "new", 1)
+    for write in (
+        lambda: trial.report(2.0, 2),
+        lambda: trial.set_user_attr("a", 1),
+        lambda: trial.suggest_float("y", 0, 1),
+        lambda: storage.set_trial_system_attr(trial_id, "b", 1),
+        lambda: study.tell(trial, 3.0),
+        lambda: storage.reached(trial_id, 1),
+    ):
+        with pytest.raises(TrialLost):
+            write()
+    storage.drop(trial_id)
+    with pytest.raises(TrialLost):
+        study.tell(trial, 3.0)
+    frozen = taker.get_trial(trial_id)
+    assert frozen.state == TrialState.RUNNING
+    assert frozen.intermediate_values == {1: 1.0}
+    assert frozen.user_attrs == {}
+    assert list(frozen.params) == ["x"]
+
+
+@pytest.mark.usefixtures("study")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_the_check_of_the_token_is_in_the_transaction_of_the_write(storage: StudyStorage) -> None:
+    """Between check and write nobody else can get in: another connection finds the database locked."""
+    trial_id = storage.claim_new(_id(storage), "w", 1)
+    assert trial_id is not None
+    locked = []
+
+    def probe(*_: Any, **__: Any) -> None:
+        other = sqlite3.connect(storage.url.removeprefix("sqlite:///"), timeout=0.0, isolation_level=None)
+        try:
+            other.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            locked.append(True)
+        finally:
+            other.close()
+
+    sa.event.listen(storage.engine, "before_cursor_execute", probe)
+    storage.set_trial_user_attr(trial_id, "a", 1)
+    assert len(locked) >= 3
+    begun = []
+    sa.event.listen(storage.engine, "begin", lambda _: begun.append(1))
+    storage.set_trial_user_attr(trial_id, "a", 2)
+    assert len(begun) == 1
+
+
+def test_a_stale_attempt_goes_back_to_waiting_and_a_beating_one_does_not(
+    storage: StudyStorage, study: optuna.Study
+) -> None:
+    dead, alive = (storage.claim_new(_id(storage), "w", 3) for _ in range(2))
+    never = study.ask()  # RUNNING, made by plain Optuna: it never beats
+    other = open_storage(storage.url)
+    assert recover_stale(other, _id(storage), grace=60) == []
+    with storage.transaction() as session:
+        session.execute(attempts.update().where(attempts.c.trial_id == dead).values(beat=attempts.c.beat - 100))
+        session.execute(
+            attempts.update().where(attempts.c.trial_id == never._trial_id).values(beat=attempts.c.beat - 100)
+        )
+    back = recover_stale(other, _id(storage), grace=60)
+    assert [r.trial_id for r in back] == [dead, never._trial_id]
+    states = {t._trial_id: t.state for t in study.get_trials()}
+    assert states == {dead: TrialState.WAITING, alive: TrialState.RUNNING, never._trial_id: TrialState.WAITING}
+    assert recover_stale(other, _id(storage), grace=60) == []
+    assert other.claim_waiting(_id(storage), dead, "n", 3)  # a fresh beat comes with the claim
+    assert recover_stale(storage, _id(storage), grace=60) == []
+
+
+@pytest.mark.usefixtures("study")
+def test_a_worker_whose_process_is_gone_holds_nothing_any_longer(storage: StudyStorage) -> None:
+    dead = register_worker(storage, _id(storage), alongside=False, say=lambda _: None)
+    trial_id = storage.claim_new(_id(storage), dead, 1)
+    with storage.transaction() as session:
+        session.execute(workers.update().values(pid=2**22 + 1))
+    other = open_storage(storage.url)
+    alive = register_worker(other, _id(other), alongside=False, say=lambda _: None)
+    assert [r.trial_id for r in recover_stale(other, _id(other), grace=3600)] == [trial_id]
+    assert [w.worker for w in list_workers(other, _id(other))] == [alive]
+
+
+@pytest.mark.usefixtures("study")
+def test_the_heartbeat_beats_and_notices_what_was_lost(storage: StudyStorage) -> None:
+    name = register_worker(storage, _id(storage), alongside=False, say=lambda _: None)
+    kept, lost = (storage.claim_new(_id(storage), name, 2) for _ in range(2))
+    with storage.transaction() as session:
+        session.execute(attempts.update().values(beat=0.0))
+        session.execute(attempts.update().where(attempts.c.trial_id == lost).values(token="someone else's"))
+    heartbeat = Heartbeat(storage, name, interval=60)
+    heartbeat.beat()
+    assert heartbeat.lost == {lost}
+    with storage.transaction() as session:
+        beats = dict(session.execute(sa.select(attempts.c.trial_id, attempts.c.beat)).all())
+        assert beats[lost] == 0.0
+        assert abs(beats[kept] - storage.now(session)) < 10
+    leave(storage, name)
+    assert list_workers(storage, _id(storage)) == []
+
+
+@pytest.mark.usefixtures("study")
+def test_a_new_worker_asks_the_running_one_to_drain_and_not_a_process_that_reused_its_pid(
+    storage: StudyStorage,
+) -> None:
+    asked: list[str] = []
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_DFL); time.sleep(60)"]
+    )
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        first = register_worker(storage, _id(storage), alongside=False, say=asked.append)
+        with storage.transaction() as session:
+            session.execute(
+                workers.update()
+                .where(workers.c.worker == first)
+                .values(pid=child.pid, started=identity(child.pid))
+            )
+            row = session.execute(sa.select(workers)).one()._asdict()
+            session.execute(
+                workers.insert().values(
+                    **{**row, "worker": "reused", "pid": bystander.pid, "started": f"{namespace()}/1"}
+                )
+            )
+        beside = register_worker(storage, _id(storage), alongside=True, say=asked.append)
+        assert asked == []
+        assert child.poll() is None
+        leave(storage, beside)
+        register_worker(
+            storage, _id(storage), alongside=False, say=asked.append, second_request_after=5, give_up_after=20
+        )
+        assert child.wait(timeout=20) == -15
+        assert str(child.pid) in asked[0]
+        assert bystander.poll() is None
+    finally:
+        for process in (child, bystander):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.usefixtures("study")
+def test_a_worker_that_ignores_the_first_request_gets_a_second(storage: StudyStorage) -> None:
+    asked: list[str] = []
+    code = (
+        "import signal, time, os\nn = []\ndef h(*_):\n    n.append(1)\n    len(n) > 1 and os._exit(7)\n"
+        "signal.signal(15, h)\nprint('up', flush=True)\nwhile True: time.sleep(0.05)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        first = register_worker(storage, _id(storage), alongside=False, say=asked.append)
+        with storage.transaction() as session:
+            session.execute(
+                workers.update()
+                .where(workers.c.worker == first)
+                .values(pid=child.pid, started=identity(child.pid))
+            )
+        register_worker(
+            storage, _id(storage), alongside=False, say=asked.append, second_request_after=0.5, give_up_after=20
+        )
+        assert child.wait(timeout=20) == 7
+        assert len(asked) == 2
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.usefixtures("study")
+def test_one_worker_at_a_time_closes_a_study(storage: StudyStorage) -> None:
+    one, two = (register_worker(storage, _id(storage), alongside=True, say=lambda _: None) for _ in range(2))
+    assert claim_closing(storage, _id(storage), one)
+    assert not claim_closing(storage, _id(storage), two)
+    leave(storage, one)
+    assert claim_closing(storage, _id(storage), two)
+
+
+def test_network_file_systems_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = f"/dev/sda / ext4 rw 0 0\nserver:/x {tmp_path}/far\\040away nfs4 rw 0 0\n"
+    assert file_system_of(tmp_path / "far away" / "deep" / "s.db", mounts) == "nfs4"
+    assert file_system_of(tmp_path / "s.db", mounts) == "ext4"
+    assert "nfs4" in NETWORK_FILE_SYSTEMS
+    monkeypatch.setattr("envs.support.database_file.file_system_of", lambda _: "nfs4")
+    with pytest.raises(InputError, match="network file system"):
+        open_storage(storage_url(str(tmp_path / "s.db"), tmp_path))
+    assert not (tmp_path / "s.db").exists()
+
+
+def test_a_database_that_cannot_be_used_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    noise = tmp_path / "noise.db"
+    noise.write_bytes(b"no database at all" * 100)
+    with pytest.raises(InputError, match="not a database"):
+        open_storage(storage_url(str(noise), tmp_path))
+    with pytest.raises(InputError, match="does not exist"):
+        open_storage(storage_url(str(tmp_path / "none.db"), tmp_path), create=False)
+    locked = tmp_path / "locked.db"
+    holder = sqlite3.connect(locked, isolation_level=None)
+    holder.execute("CREATE TABLE t (x)")
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(InputError, match="locked"):
+        open_storage(storage_url(str(locked), tmp_path), busy_timeout=0.2)
+    holder.close()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be used"):
+        open_storage(storage_url(str(tmp_path / "file" / "s.db"), tmp_path))
+    with pytest.raises(InputError, match="use a SQLite file"):
+        storage_url("mysql://u:secret@h/d", tmp_path)
+
+
+def test_passwords_stay_out_of_messages(tmp_path: Path) -> None:
+    with pytest.raises(TryAgainLater, match="does not answer now") as refused:
+        open_storage(storage_url("postgresql://me:secret@127.0.0.1:1/none", tmp_path))
+    assert "secret" not in str(refused.value)
+
+
+def test_a_server_that_answers_no_is_told_from_one_that_is_away(postgresql: PostgresServer) -> None:
+    for wrong in (postgresql.url.set(database="none"), postgresql.url.set(username="stranger")):
+        with pytest.raises(InputError, match="does not exist"):
+            open_storage(wrong.render_as_string(hide_password=False))
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_the_database_is_in_wal_mode(storage: StudyStorage) -> None:
+    with sqlite3.connect(storage.url.removeprefix("sqlite:///")) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert json.dumps(storage.url)  # a plain URL, no secrets to render

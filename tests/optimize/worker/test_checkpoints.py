@@ -1,0 +1,149 @@
+"""Checkpoints inside a rung: when they are written, and that resuming from any of them changes no number."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from envs.crypto.bars import Bars
+from optimize.experiments.crypto import CryptoExperiment
+from optimize.study.checkpoint import describe_rollouts, total_rollouts
+from optimize.worker import pace
+from optimize.worker.batch import Trainer, Training
+from optimize.worker.pace import EVERY, FIRST, SHARE, CheckpointPace
+from tests.optimize.checkpointing import EveryRollout, kept_in
+from tests.optimize.conftest import Sweepd
+from tests.optimize.study_files import numbers, open_handle, wait_for
+from tests.optimize.worker.test_batch import make_spec, plan, to_the_end
+
+
+def test_a_young_process_writes_early_and_slow_writing_makes_checkpoints_rare() -> None:
+    now, busy = 100.0, False
+    paced = CheckpointPace(lambda: busy, lambda: now)
+
+    def due_after() -> float:
+        nonlocal now
+        begun = now
+        while not paced.due():
+            now += 0.5
+        return now - begun
+
+    now += 1000.0  # measuring and making programs
+    paced.begun()
+    waits = []
+    for _ in range(7):
+        waits.append(due_after())
+        paced.begun()
+        paced.spent(0.01)
+    assert waits == [FIRST, FIRST, 2 * FIRST, 4 * FIRST, 24.0, EVERY, EVERY]
+    busy = True
+    now += 1000.0
+    assert not paced.due()
+    busy = False
+    assert paced.due()
+    paced.begun()
+    for _ in range(4):  # several trials' files
+        paced.spent(1.0)
+    assert due_after() == 4.0 / SHARE
+    paced.begun()
+    paced.begun()  # a rung's checkpoints are not counted yet
+    assert paced.interval == 4.0 / SHARE
+
+
+def test_resuming_from_any_checkpoint_changes_no_number(bars: Bars, tmp_path: Path) -> None:
+    experiment = CryptoExperiment(make_spec(bars, budget=192), bars, torch.device("cpu"))
+    reference = Trainer(experiment)
+    whole = to_the_end(reference, [reference.start(plan(n)) for n in range(3)])
+    curves = [reference.start(plan(n)) for n in range(3)]
+    reference.advance(curves, lambda _: 2)
+    kept: list[Training] = []
+    keeping = Trainer(experiment, keep=kept_in(tmp_path, kept), pace=EveryRollout())
+    assert to_the_end(keeping, [keeping.start(plan(n)) for n in range(3)]) == whole
+    states = [[training for training in kept if training.plan.number == number] for number in range(3)]
+    totals = [total_rollouts(training.members) for training in states[0]]
+    assert totals == sorted(totals)
+    assert len(set(totals)) > 2
+    torn = [states[0][-1], states[1][len(states[1]) // 2], states[2][0]]  # all at different places
+    assert any(" to " in describe_rollouts(training.members) for training in states[0])
+    again = Trainer(experiment)
+    assert to_the_end(again, torn) == whole
+    for training, undisturbed in zip(torn, curves, strict=True):
+        assert training.curves == undisturbed.curves
+
+
+def test_a_checkpoint_is_taken_before_the_evaluation_unless_the_trial_diverged(bars: Bars) -> None:
+    experiment = CryptoExperiment(make_spec(bars), bars, torch.device("cpu"))
+    kept: list[tuple[int, int]] = []
+
+    def keep(trainings: Sequence[Training]) -> None:
+        kept.extend((training.plan.number, total_rollouts(training.members)) for training in trainings)
+
+    trainer = Trainer(experiment, keep=keep, pace=EveryRollout())
+    trainings = [trainer.start(plan(0)), trainer.start(plan(1))]
+    trainer.advance(trainings, lambda _: 1)
+    for member in trainings[1].members:
+        assert member.learner is not None
+        member.learner["weights"].fill_(math.nan)
+    trainer.advance(trainings, lambda _: 2)
+    everything = experiment.members * experiment.spec.rung_end(2)
+    assert [bool(training.fault) for training in trainings] == [False, True]
+    assert (0, everything) in kept
+    assert (1, everything) not in kept  # resumed from it, nothing would show that it diverged
+
+
+def test_a_program_that_is_not_full_waits_for_members_that_are_ahead(
+    bars: Bars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = CryptoExperiment(make_spec(bars, budget=192, slots=8), bars, torch.device("cpu"))
+    groups: list[tuple[int, int]] = []
+    train = Trainer._train
+
+    def count(self: Trainer, group: Any, rollouts: int) -> None:
+        groups.append((len(group), rollouts))
+        train(self, group, rollouts)
+
+    monkeypatch.setattr(Trainer, "_train", count)
+    trainer = Trainer(experiment)
+    ahead, behind = trainer.start(plan(0)), trainer.start(plan(1))
+    trainer.advance([ahead], lambda _: 1)
+    groups.clear()
+    trainer.advance([ahead, behind], lambda _: 2)
+    members, (first, both) = len(experiment.folds), (experiment.spec.rung_end(rung) for rung in (1, 2))
+    assert members < trainer.slots
+    assert groups[0] == (members, first)
+    assert {rollouts for _, rollouts in groups[1:]} == {both - first}
+    assert len(groups) == 1 + -(-2 * members // trainer.slots)
+
+
+@pytest.mark.slow
+def test_a_kill_inside_a_rung_costs_only_what_came_after_the_last_checkpoint(
+    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = ("--n-trials", 2, "--budget", 4800, "--rungs", 1, "--pruner", "none", "--sampler", "random")
+    sweepd("train", *study, "--runs-dir", "alone/runs").finish()
+    monkeypatch.setattr(pace, "FIRST", 0.05)
+    monkeypatch.setattr(pace, "EVERY", 0.05)
+    monkeypatch.setattr(pace, "SHARE", 1.0)
+    for kill in range(2):
+        worker = sweepd("train", *study)
+        if kill:
+            wait_for(lambda own=worker: "goes on from rung 0" in own.output.read_text())  # type: ignore[misc]
+        before = set(market.glob("runs/*/trial-*/checkpoint-*"))
+        wait_for(lambda own=worker, b=before: set(market.glob("runs/*/trial-*/checkpoint-*")) - b or own.ended)  # type: ignore[misc]
+        worker.signal(signal.SIGKILL)
+        worker.finish(-signal.SIGKILL)
+    sweepd("train", *study).finish()
+    assert numbers(market) == numbers(market / "alone")
+    found = []
+    for folder in (market, market / "alone"):
+        events = EventAccumulator(str(open_handle(folder).run_dir / "tensorboard" / "trial-00000")).Reload()
+        found.append([(e.step, e.value) for e in events.Scalars("train/reward")])
+    assert found[0] == found[1]
+    assert len(found[0]) == open_handle(market).spec.rollouts

@@ -1,0 +1,217 @@
+"""What a worker leaves for programs to read: log files, JSON lines, and figures for Prometheus."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import signal
+import socket
+import sys
+import time
+import urllib.request
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from rich.console import Console
+
+from envs.support import logs
+from envs.support.errors import InputError
+from envs.support.logs import LIBRARIES, LogConsole, say_line
+from optimize.cli.launch import own_arguments
+from optimize.study.recovery import Heartbeat
+from optimize.study.storage import open_storage, storage_url
+from optimize.worker.metrics import serving_metrics
+from optimize.worker.telemetry import GpuUse, Telemetry
+from tests.optimize.conftest import Sweepd
+from tests.optimize.study_files import training_begun, wait_for
+
+ENDLESS = ("--budget", 200_000, "--pruner", "none")
+
+
+@pytest.fixture(autouse=True)
+def _library_loggers() -> Iterator[None]:
+    """Take away what a console has put there."""
+    before = {name: list(logging.getLogger(name).handlers) for name in LIBRARIES}
+    yield
+    logging.captureWarnings(False)
+    for name, handlers in before.items():
+        logging.getLogger(name).handlers = handlers
+
+
+def _lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# -- logs
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_writes_json_to_the_screen_and_a_file(market: Path, sweepd: Sweepd) -> None:
+    out = sweepd(
+        "train", "--n-trials", 1, "--trials-per-batch", 1, "--log-format", "json", "--log-file", "logs/w.log"
+    ).finish()
+    shown, kept = _lines(out), _lines((market / "logs" / "w.log").read_text())
+    assert [entry["message"] for entry in shown] == [entry["message"] for entry in kept]
+    for entry in shown:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry["time"])
+        assert entry["level"] == "info"
+    said = " ".join(entry["message"] for entry in shown)
+    for piece in ("Using Vectorized Environments", "training trial 0 together", "trial 0 complete", "best trial: 0"):
+        assert piece in said
+    assert [entry["study"] for entry in shown if "trial 0 complete" in entry["message"]] == ["s"]
+    refused = sweepd("train", "--n-trials", 1, "--log-file", "logs/w.log", "--budget", 193).finish(2)
+    last = (market / "logs" / "w.log").read_text().splitlines()[-1]
+    assert "budget" in refused
+    assert "budget = 192" in last
+    assert "Traceback" not in last
+
+
+def test_plain_lines_are_as_ever_and_copied_with_their_time(market: Path, sweepd: Sweepd) -> None:
+    out = sweepd("train", "--n-trials", 1, "--trials-per-batch", 1, "--log-file", "w.log").finish()
+    without = sweepd("train", "--n-trials", 2, "--trials-per-batch", 1).finish()
+    kept = (market / "w.log").read_text().splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in kept)
+    assert sum("training trial 0 together" in line for line in kept) == 1
+    assert any("best trial: 0" in line for line in kept)
+    undated = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
+    for text in (out, without):  # the same lines bear a date as ever
+        assert undated.match(next(line for line in text.splitlines() if "Using Vectorized" in line))
+        assert not undated.match(next(line for line in text.splitlines() if "best trial" in line))
+
+
+def test_a_full_file_makes_room_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_BYTES", 2000)
+    console = LogConsole(tmp_path / "deep" / "w.log")
+    for index in range(500):
+        say_line(console, f"line {index} [not markup]")
+    files = sorted(p.name for p in (tmp_path / "deep").iterdir())
+    assert files == ["w.log", *(f"w.log.{i}" for i in range(1, 6))]
+    assert all(p.stat().st_size <= 2000 for p in (tmp_path / "deep").iterdir())
+    assert (tmp_path / "deep" / "w.log").read_text().endswith("line 499 [not markup]\n")
+
+
+def test_what_ends_the_command_and_what_libraries_say_is_kept(tmp_path: Path) -> None:
+    console = LogConsole(tmp_path / "w.log", "json")
+    warnings.warn("a library's warning", stacklevel=1)
+    try:
+        raise ValueError("unforeseen")
+    except ValueError as error:
+        console.failed(error, expected=False)
+    console.failed(InputError("foreseen"), expected=True)
+    first, second, third = _lines((tmp_path / "w.log").read_text())
+    assert "a library's warning" in first["message"]
+    assert (second["level"], second["message"]) == ("error", "unforeseen")
+    assert "ValueError" in second["traceback"]
+    assert "traceback" not in third
+
+
+def test_a_panel_on_a_terminal_leaves_the_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console = LogConsole(tmp_path / "w.log")
+    assert console.is_terminal
+    telemetry = Telemetry(console, "s", torch.device("cpu"))
+    telemetry.total = 4
+    with telemetry:
+        telemetry.steps(10)
+        telemetry.say("a line")
+        time.sleep(0.6)
+    [line] = (tmp_path / "w.log").read_text().splitlines()
+    assert line.endswith(" a line")
+
+
+def test_wrong_logs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--log-format 'xml' is not right; choose one of plain, json"):
+        LogConsole(None, "xml")
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "w.log"):
+        with pytest.raises(InputError, match=r"--log-file .* cannot be written"):
+            LogConsole(path)
+
+
+def test_workers_on_several_gpus_share_neither_file_nor_port() -> None:
+    assert own_arguments(1, Path("logs/w.log"), 9100, 2) == [
+        "--gpu", "1", "--alongside", "--max-memory", "2.000", "--log-file", "logs/w-gpu1.log", "--metrics-port", "9101",
+    ]  # fmt: skip
+    assert own_arguments(0, None, None, 0.0) == ["--gpu", "0", "--alongside", "--max-memory", "0.000"]
+
+
+# -- metrics
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _scrape(port: int) -> dict[str, float]:
+    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        f"{sample.name}{'{' + sample.labels['state'] + '}' if 'state' in sample.labels else ''}": sample.value
+        for family in parser.text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_worker_is_scraped_while_it_trains_and_on_the_loopback_only(market: Path, sweepd: Sweepd) -> None:
+    worker = sweepd("train", "--n-trials", 3, *ENDLESS, "--metrics-port", 0)
+    wait_for(lambda: training_begun(market))
+    found = re.search(r"metrics on http://127.0.0.1:(\d+)/metrics", worker.output.read_text())
+    assert found
+    port = int(found[1])
+    wait_for(lambda: _scrape(port)["sweepd_steps_per_second"] > 0)
+    seen = _scrape(port)
+    assert {k: v for k, v in seen.items() if k.startswith("sweepd_trials{")} == {
+        "sweepd_trials{waiting}": 0, "sweepd_trials{running}": 3, "sweepd_trials{complete}": 0,
+        "sweepd_trials{pruned}": 0, "sweepd_trials{fail}": 0,
+    }  # fmt: skip
+    assert seen["sweepd_trials_wanted"] == 3
+    assert seen["sweepd_worker_state{training}"] == 1
+    assert 0 <= seen["sweepd_heartbeat_age_seconds"] < 30
+    assert seen["sweepd_storage_retries_total"] == seen["sweepd_recycled_total"] == 0
+    assert abs(seen["process_resident_memory_bytes"] / psutil.Process(worker.process.pid).memory_info().rss - 1) < 0.3
+    assert _scrape(port)["sweepd_steps_total"] >= seen["sweepd_steps_total"] > 0
+    listening = {
+        c.laddr.ip for c in psutil.Process(worker.process.pid).net_connections() if c.status == psutil.CONN_LISTEN
+    }
+    assert listening == {"127.0.0.1"}
+    taken = sweepd("train", "--n-trials", 3, *ENDLESS, "--alongside", "--metrics-port", port).finish(2)
+    assert f"--metrics-port {port} on 127.0.0.1 cannot be used" in taken
+    worker.signal(signal.SIGTERM)
+    worker.finish()
+
+
+def test_the_gpu_and_the_retries_are_among_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("prometheus_client", reason="prometheus_client is not installed")
+    storage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path))
+    storage.patience.retries = 4
+    telemetry = Telemetry(Console(file=(tmp_path / "out").open("w")), "s", torch.device("cpu"))
+    monkeypatch.setattr(telemetry, "gpu", lambda: GpuUse(0.83, 3 * 2**30, 139 * 2**30))
+    heartbeat = Heartbeat(storage, "w")
+    heartbeat.beaten -= 100.0
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with serving_metrics(port, telemetry, heartbeat):
+        seen = _scrape(port)
+    assert seen["sweepd_gpu_utilization_ratio"] == 0.83
+    assert (seen["sweepd_gpu_memory_used_bytes"], seen["sweepd_gpu_memory_total_bytes"]) == (3 * 2**30, 139 * 2**30)
+    assert seen["sweepd_storage_retries_total"] == 4
+    assert 100 <= seen["sweepd_heartbeat_age_seconds"] < 110
+    with pytest.raises(OSError, match="refused"):
+        _scrape(port)
+    assert str(GpuUse(0.83, 12 * 2**30, 139 * 2**30)) == "83 % · 12.0/139.0 GiB"
+
+
+def test_without_prometheus_client_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    storage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path))
+    telemetry = Telemetry(Console(), "s", torch.device("cpu"))
+    with (
+        pytest.raises(InputError, match="-m pip install 'prometheus-client"),
+        serving_metrics(9100, telemetry, Heartbeat(storage, "w")),
+    ):
+        pass

@@ -1,0 +1,138 @@
+"""Work beside the training: order, errors, and what a kill leaves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.search_space import IntersectionSearchSpace
+from optuna.trial import TrialState
+
+from envs.support.background import Background
+from envs.support.errors import RunError
+from optimize.experiments import artifacts
+from optimize.study.pruning import make_sampler
+from optimize.study.storage import open_storage, storage_url
+from optimize.study.study import StudyHandle
+from optimize.worker import records
+from optimize.worker.timing import Phases
+from tests.optimize.conftest import Sweepd
+
+
+def test_jobs_are_done_in_order_beside_the_caller() -> None:
+    background, done, gate = Background("test"), list[int](), threading.Event()
+    background.submit(lambda: (gate.wait(10), done.append(0))[1])  # type: ignore[func-returns-value]
+    for number in range(1, 4):
+        background.submit(lambda n=number: done.append(n))  # type: ignore[misc]
+    assert done == []
+    gate.set()
+    background.wait()
+    assert done == [0, 1, 2, 3]
+    background.close()
+
+
+def test_a_jobs_error_is_raised_once_and_ends_no_other_job() -> None:
+    background, done = Background("test"), list[int]()
+
+    def full() -> None:
+        raise OSError("disk full")
+
+    background.submit(full)
+    background.submit(lambda: done.append(1))
+    with pytest.raises(OSError, match="disk full"):
+        background.wait()
+    assert done == [1]
+    background.wait()
+    background.submit(full)
+    with pytest.raises(OSError, match="disk full"):
+        background.close()
+
+
+def test_every_second_counts_once() -> None:
+    phases = Phases()
+    began = time.perf_counter()
+    with phases("outer"):
+        time.sleep(0.02)
+        with phases("inner"):
+            time.sleep(0.05)
+    total = time.perf_counter() - began + 1.0
+    assert phases.seconds["inner"] >= 0.05
+    assert 0.02 <= phases.seconds["outer"] < 0.05
+    assert [name for name, _, _ in phases.shares(total)] == ["other", "inner", "outer"]
+    assert sum(share for _, _, share in phases.shares(total)) == pytest.approx(1.0)
+
+
+def test_samplers_that_share_the_space_propose_what_optunas_own_would() -> None:
+    storage = optuna.storages.InMemoryStorage()
+    study = optuna.create_study(storage=storage, study_name="s", direction="maximize")
+    shared = IntersectionSearchSpace(include_pruned=True)
+    for number in range(25):
+        proposals = []
+        for sampler in (
+            make_sampler("tpe", number, {"kind": "a"}, shared),
+            make_sampler("tpe", number, {"kind": "a"}),
+        ):
+            study = optuna.load_study(study_name="s", storage=storage, sampler=sampler)
+            trial = study.ask()
+            values = {"x": trial.suggest_float("x", 0, 1), "kind": trial.suggest_categorical("kind", ["a", "b"])}
+            if values["x"] > 0.3:
+                values["y"] = trial.suggest_float("y", -1, 1)
+            proposals.append(values)
+            if len(proposals) == 1:
+                study.tell(trial, state=TrialState.FAIL)  # one of each pair counts
+            else:
+                study.tell(trial, values["x"])
+        assert proposals[0] == proposals[1]
+
+
+def _handle(folder: Path) -> StudyHandle:
+    return StudyHandle(open_storage(storage_url(None, folder / "runs"), create=False), "s")
+
+
+def test_a_killed_workers_pictures_are_made_by_the_next_one(market: Path, sweepd: Sweepd) -> None:
+    sweepd("train", "--n-trials", 2, "--pruner", "none").finish()
+    handle = _handle(market)
+    trials = handle.trials()
+    for trial in trials:
+        files = artifacts.announced(handle.run_dir, trial)
+        assert set(files) == {"equity.png", "paths.parquet"}
+        for name, file in files.items():
+            assert file.read_bytes() == (handle.trial_dir(trial.number) / name).read_bytes()
+            file.unlink()
+        (handle.trial_dir(trial.number) / "equity.png").unlink()
+    (handle.trial_dir(1) / "paths.parquet").unlink()  # this one was trained on another machine
+    sweepd("train", "--n-trials", 2).finish()
+    assert artifacts.announced(handle.run_dir, trials[0], missing=True) == {}
+    assert (handle.trial_dir(0) / "equity.png").read_bytes().startswith(b"\x89PNG")
+    assert set(artifacts.announced(handle.run_dir, trials[1], missing=True)) == {"equity.png", "paths.parquet"}
+
+
+@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), RunError("no equilibrium was found")])
+def test_a_picture_that_cannot_be_made_is_no_trials_failure(
+    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    def failing(*_: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(records, "publish", failing)
+    out = sweepd("train", "--n-trials", 1, "--pruner", "none").finish()
+    assert f"its picture could not be made ({getattr(problem, 'strerror', None) or problem})" in out
+    assert [t.state for t in _handle(market).trials()] == [TrialState.COMPLETE]
+
+
+def test_a_checkpoint_that_cannot_be_written_puts_the_trials_back(
+    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records, "write_checkpoint", full)
+    with pytest.raises(AssertionError, match="No space left"):
+        sweepd("train", "--n-trials", 2, "--pruner", "none").finish()
+    assert {t.state for t in _handle(market).trials()} == {TrialState.WAITING}
+    monkeypatch.undo()
+    sweepd("train", "--n-trials", 2, "--pruner", "none").finish()
+    assert {t.state for t in _handle(market).trials()} == {TrialState.COMPLETE}

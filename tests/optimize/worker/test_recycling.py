@@ -1,0 +1,199 @@
+"""A worker whose memory passes its limit starts itself again at a rung boundary: same process, same numbers."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import psutil
+import pytest
+from optuna.trial import TrialState
+
+from envs.core import sizing
+from envs.support.errors import RunError
+from optimize.worker import stopping
+from optimize.worker.stopping import Life, MemoryLimit, StopRequest, default_limit, start_again
+from tests.notify_listener import Listener
+from tests.optimize.conftest import TRAIN, Sweepd
+from tests.optimize.study_files import numbers, open_handle, wait_for
+
+GIB = 2**30
+# A worker that seems to hold a GiB from the start, and one more after every rung.
+GROWING = """
+import sys
+import torch
+from optimize.worker.telemetry import Telemetry
+from optimize.worker.worker import Worker
+from tests.optimize.conftest import search_app
+rungs, rung = [], Worker._rung
+Worker._rung = lambda *arguments: (rungs.append(1), rung(*arguments))[1]
+Telemetry.resident_bytes = lambda _: (1 + len(rungs)) * 2**30
+torch.set_num_threads(1)
+search_app()(sys.argv[1:])
+"""
+# A worker on environments that start processes, in both of its lives; the second one prints its child processes.
+HOSTING = """
+import sys
+import psutil
+from envs.external.hosted import HostedEnvs, Layout
+from envs.external.sources import FactorySource
+from optimize.worker.stopping import Life, start_again
+from tests.envs.external.samples import Forking
+life = Life.present()
+if not life.recycled:
+    envs = HostedEnvs(FactorySource(Forking), [{"pids": sys.argv[1]}] * 2, Layout(1, (1,)))
+    start_again(Life(1, "w"))
+print(life.recycled, psutil.Process().children(recursive=True))
+"""
+ROOT = str(Path(__file__).resolve().parents[3])
+Start = Callable[..., BaseProcess]
+
+
+def _grow(words: list[str], folder: Path, environment: dict[str, str]) -> None:
+    """A worker's first life, as if python had been started with these words. The next one it starts really."""
+    os.chdir(folder)
+    os.environ.update({"PYTHONPATH": ROOT, **environment})
+    out = os.open("out", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    sys.argv, sys.orig_argv = ["-c", *words], [sys.executable, "-c", GROWING, *words]
+    exec(GROWING, {"__name__": "__main__"})
+
+
+@pytest.fixture
+def growing(market: Path) -> Iterator[Start]:
+    """Start such a worker on the tiny study, as a process that can start itself again; its output goes to `out`."""
+    started: list[BaseProcess] = []
+
+    def start(*flags: object, **environment: str) -> BaseProcess:
+        (market / "out").touch()
+        words = ["train", *TRAIN, *map(str, flags)]
+        context = multiprocessing.get_context("fork")
+        started.append(context.Process(target=_grow, args=(words, market, environment)))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.join()
+
+
+@pytest.mark.slow
+def test_a_recycled_worker_ends_with_the_same_numbers_as_one_process(
+    market: Path, tmp_path_factory: pytest.TempPathFactory, sweepd: Sweepd, growing: Start
+) -> None:
+    study = ("--n-trials", 2, "--trials-per-batch", 2)
+    sweepd("train", *study, "--runs-dir", "alone/runs").finish()
+    address = str(tmp_path_factory.mktemp("n") / "s")
+    listener = Listener(address)
+    worker = growing(*study, "--max-memory", 2.5, NOTIFY_SOCKET=address)
+    worker.join(120)
+    out = (market / "out").read_text()
+    assert worker.exitcode == 0, out
+    listener.close()
+    assert out.count("memory has grown from 2.00 to 3.00 GiB, over the limit of 2.50 GiB") == 1
+    assert re.findall(r"trial (\d) goes on from rung (\d)", out) in (
+        [("0", "2"), ("1", "2")],
+        [("0", "2")],
+        [("1", "2")],
+    )
+    assert re.findall(r"started again (\d+) times so far", out) == ["1"]
+    told = [line for _, text in listener.messages for line in text.splitlines() if line in ("READY=1", "RELOADING=1")]
+    assert told == ["READY=1", "RELOADING=1", "READY=1"]
+    assert numbers(market) == numbers(market / "alone")
+    assert {t.state for t in open_handle(market).trials()} <= {TrialState.COMPLETE, TrialState.PRUNED}
+
+
+@pytest.mark.slow
+def test_a_signal_while_it_starts_again_stops_it_properly(market: Path, growing: Start) -> None:
+    worker = growing("--n-trials", 3, "--budget", 200_000, "--rungs", 200, "--pruner", "none", "--max-memory", 2.5)
+    wait_for(lambda: "starting again" in (market / "out").read_text())
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGTERM)
+    worker.join(60)
+    assert worker.exitcode == 0, (market / "out").read_text()
+    assert "stopped as asked" in (market / "out").read_text()
+    trials = open_handle(market).trials()
+    assert {t.state for t in trials} == {TrialState.WAITING}
+    assert {len(t.intermediate_values) for t in trials} == {2}
+    assert all(t.user_attrs["sweepd:checkpoint"]["rung"] == 2 for t in trials)
+
+
+def test_environments_and_their_guard_end_with_the_life_that_started_them(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOSTING, str(tmp_path / "pids")]
+    environment = {**os.environ, "PYTHONPATH": ROOT}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    left = [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert done.stdout == "1 []\n", done.stderr
+    assert len(pids) == 3 * 3  # one environment is looked at before
+    assert left == []
+
+
+def test_a_limit_below_what_a_fresh_process_needs_is_said_once_and_dropped() -> None:
+    said: list[str] = []
+    memory = MemoryLimit(GIB, lambda: 2 * GIB, said.append)
+    assert [memory.at_rung() for _ in range(5)] == [False] * 5
+    assert len(said) == 1
+    assert "needs 2.00 GiB from the start, more than its limit of 1.00 GiB (--max-memory)" in said[0]
+
+
+def test_every_life_brings_a_rung_before_growth_ends_it() -> None:
+    said: list[str] = []
+    held = iter([1, 2, 3.5, 3.5, 9])
+    memory = MemoryLimit(3 * GIB, lambda: int(next(held) * GIB), said.append)
+    assert [memory.at_rung() for _ in range(4)] == [False, False, True, True]
+    assert len(said) == 1
+    never = MemoryLimit(0, lambda: 99 * GIB, said.append)
+    assert not any(never.at_rung() for _ in range(3))
+
+
+def test_the_default_is_a_share_of_what_the_machine_or_the_control_group_grants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = {"/proc/self/cgroup": "0::/user.slice/app.slice/s.service"}
+    monkeypatch.setattr(sizing, "_read", lambda name: files.get(name))
+    machine = psutil.virtual_memory().total
+    assert default_limit() == int(0.7 * machine)
+    files |= {"user.slice/app.slice/memory.max": str(4 * GIB), "user.slice/app.slice/s.service/memory.max": "max"}
+    assert default_limit(2) == int(0.7 * 4 * GIB / 2)
+    files |= {"/proc/self/cgroup": "0::/", "./memory.max": str(2 * GIB)}
+    assert default_limit() == int(0.7 * 2 * GIB)
+
+
+def test_the_fresh_process_knows_who_it_was_and_its_children_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refuse(path: str, words: list[str]) -> None:
+        asked.append((path, words, os.environ[stopping.RECYCLED]))
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os, "execv", refuse)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-P", "-m", "sweepd", "train"])
+    with pytest.raises(RunError, match="cannot be started again"):
+        start_again(Life(3, "w"))
+    assert asked == [(sys.executable, [sys.executable, "-P", "-m", "sweepd", "train"], "3 w")]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) & set(stopping.SIGNALS) == set()
+    assert Life.present() == Life(3, "w")
+    assert Life.present() == Life()
+
+
+def test_a_blocked_signal_counts_once_handlers_are_there() -> None:
+    stop = StopRequest(lambda _: None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, stopping.SIGNALS)
+    # To this thread, as if the process had no other: another would take it, and end the process.
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    with stop.installed():
+        assert stop()

@@ -1,0 +1,36 @@
+"""What the progress display says."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from rich.console import Console
+
+from optimize.worker import telemetry as telemetry_module
+from optimize.worker.telemetry import Telemetry
+
+
+def test_the_eta_counts_what_is_done_of_the_trials_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(telemetry_module.time, "monotonic", lambda: now)
+    telemetry = Telemetry(Console(quiet=True), "study", torch.device("cpu"))
+    telemetry.total, telemetry.steps_per_trial = 8, 100
+    assert math.isnan(telemetry.eta)
+
+    now += 20.0
+    telemetry.steps(200)  # half of four trials
+    assert telemetry.eta == pytest.approx(60.0)
+
+    now += 10.0
+    telemetry.steps(100)  # two were pruned and cost half
+    telemetry.finished(4)
+    telemetry.counts = {"COMPLETE": 2, "PRUNED": 2}
+    assert telemetry.eta == pytest.approx(30.0)
+
+    now += 25.0
+    telemetry.steps(250)
+    assert telemetry.eta == pytest.approx(5.0)
+    telemetry.steps(100)  # more than trials cost so far
+    assert telemetry.eta == 0.0
