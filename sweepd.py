@@ -51,11 +51,21 @@ def promote_best(handle: StudyHandle, console: Console) -> None:
         environment["FORCE_COLOR"] = "1"
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
-            text=True, encoding="utf-8", errors="replace",
-        )  # fmt: skip
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
     except OSError as error:
-        console.print(f"The best trial could not be judged ({error}); {again}.", style="yellow", highlight=False)
+        console.print(
+            f"The best trial could not be judged ({error}); {again}.",
+            style="yellow",
+            highlight=False,
+        )
         return
     _give_way(process, 10)
     assert process.stdout is not None
@@ -63,7 +73,12 @@ def promote_best(handle: StudyHandle, console: Console) -> None:
         console.print(Text.from_ansi(line.rstrip("\n")), highlight=False, soft_wrap=True)
     if process.wait() != 0:
         ended = f"ended with code {process.returncode}" if process.returncode > 0 else "was killed"
-        console.print(f"Judging the best trial {ended}; {again}.", style="yellow", highlight=False, soft_wrap=True)
+        console.print(
+            f"Judging the best trial {ended}; {again}.",
+            style="yellow",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 class JudgeBeside:
@@ -119,16 +134,25 @@ def looks_so_far(handle: StudyHandle, registry: tuple[Path, str | None] | None =
     if not bars:
         return 0
     last = int(datetime.fromisoformat(data.last).timestamp())
-    return count_looks(data.tickers, last - (bars - 1) * bar_seconds(data.timeframe), last, registry=registry)
+    return count_looks(
+        data.tickers, last - (bars - 1) * bar_seconds(data.timeframe), last, registry=registry
+    )
 
 
 def watch_studies(
-    study_name: str | None, storage: str | None, runs_dir: Path | None, registry: tuple[Path, str | None]
+    study_name: str | None,
+    storage: str | None,
+    runs_dir: Path | None,
+    registry: tuple[Path, str | None],
 ) -> Search:
     """What the dashboard shows of the search. registry: where looks are counted."""
-    from optimize.cli.progress import StudyWatch  # imports Optuna's storages, which other commands don't need
+    from optimize.cli.progress import (
+        StudyWatch,
+    )  # imports Optuna's storages, which other commands don't need
 
-    return StudyWatch(study_name, storage, runs_dir, functools.partial(looks_so_far, registry=registry))
+    return StudyWatch(
+        study_name, storage, runs_dir, functools.partial(looks_so_far, registry=registry)
+    )
 
 
 def print_version(wanted: bool) -> None:
@@ -141,13 +165,22 @@ def print_version(wanted: bool) -> None:
 def build_app() -> typer.Typer:
     """The whole command line."""
     app = typer.Typer(
-        no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="markdown"
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        rich_markup_mode="markdown",
     )
 
     @app.callback()
     def sweepd(
         _: Annotated[
-            bool, typer.Option("--version", callback=print_version, is_eager=True, help="Say which version this is.")
+            bool,
+            typer.Option(
+                "--version",
+                callback=print_version,
+                is_eager=True,
+                help="Say which version this is.",
+            ),
         ] = False,
     ) -> None:
         """Search hyperparameters of trading policies, test the best against luck, and trade the champion on paper.
@@ -185,7 +218,10 @@ def main() -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         where = f" at {error.filename}" if error.filename else ""
-        code, message = 1, f"no space left{where}; free some, and the same command goes on where it was"
+        code, message = (
+            1,
+            f"no space left{where}; free some, and the same command goes on where it was",
+        )
     else:
         return
     Terminal(stderr=True).print("error: ", style="bold red", end="")
@@ -193,7 +229,9 @@ def main() -> None:
     sys.exit(code)
 
 
-def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _print_traceback(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     sys.stderr.write(hide_password("".join(traceback.format_exception(kind, error, trace))))
 
 

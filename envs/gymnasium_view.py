@@ -61,11 +61,16 @@ class GymnasiumVectorView(VectorEnv[Any, Any, Any]):
         super().reset(seed=seed if isinstance(seed, int) else None, options=options)
         return self._numpy(self.env.reset(seed)), {}
 
-    def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(
+        self, actions: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """One step of every row. Raises RunError for an illegal action."""
         made = self.env.step(torch.as_tensor(np.asarray(actions), device=self.env.device))
         self.env.check()
-        terminated, truncated = made.terminated.cpu().numpy().copy(), made.truncated.cpu().numpy().copy()
+        terminated, truncated = (
+            made.terminated.cpu().numpy().copy(),
+            made.truncated.cpu().numpy().copy(),
+        )
         infos: dict[str, Any] = {}
         ended = terminated | truncated
         if ended.any():
@@ -74,7 +79,13 @@ class GymnasiumVectorView(VectorEnv[Any, Any, Any]):
             for row in np.flatnonzero(ended):
                 final[row] = last[row]
             infos = {"final_obs": final, "_final_obs": ended}
-        return self._numpy(made.obs), made.reward.double().cpu().numpy(), terminated, truncated, infos
+        return (
+            self._numpy(made.obs),
+            made.reward.double().cpu().numpy(),
+            terminated,
+            truncated,
+            infos,
+        )
 
     def _numpy(self, obs: torch.Tensor) -> np.ndarray:
         return np.array(obs[:, : self.env.state_dim].cpu().numpy())
@@ -85,7 +96,9 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
 
     def __init__(self, env: VecEnv) -> None:
         if env.num_envs != 1:
-            raise ValueError(f"a single environment has one row, not {env.num_envs}; use GymnasiumVectorView")
+            raise ValueError(
+                f"a single environment has one row, not {env.num_envs}; use GymnasiumVectorView"
+            )
         self.env = env
         self.observation_space, self.action_space = _spaces(env)
 
@@ -100,7 +113,9 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
         """One step; the observation is the episode's own last one where it ended. Raises RunError for an illegal
         action.
         """
-        made = self.env.step(torch.as_tensor(np.asarray(action), device=self.env.device).unsqueeze(0))
+        made = self.env.step(
+            torch.as_tensor(np.asarray(action), device=self.env.device).unsqueeze(0)
+        )
         self.env.check()
         terminated, truncated = bool(made.terminated[0]), bool(made.truncated[0])
         obs = self.env.final_obs() if terminated or truncated else made.obs
@@ -111,7 +126,10 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
 
 
 def _crypto_market(
-    data_dir: str | Path | None, timeframe: str, tickers: Sequence[str] | None, market: Market | None
+    data_dir: str | Path | None,
+    timeframe: str,
+    tickers: Sequence[str] | None,
+    market: Market | None,
 ) -> Market:
     from envs.crypto.market import make_market  # loaded where used: registering must stay light
 
@@ -126,7 +144,9 @@ def _crypto_market(
     return make_market(make_demo_market(bars=4000, timeframe=timeframe))
 
 
-def _crypto(num_envs: int, data_dir: Any, timeframe: str, tickers: Any, market: Any, **params: Any) -> VecEnv:
+def _crypto(
+    num_envs: int, data_dir: Any, timeframe: str, tickers: Any, market: Any, **params: Any
+) -> VecEnv:
     from envs.crypto.env import CryptoEnv
     from envs.crypto.params import EnvParams
 
@@ -205,14 +225,20 @@ def make_bucket_brigade_vec(
     from envs.games.bucket_brigade.game import BucketBrigade
     from envs.games.bucket_brigade.scenarios import scenario as params_of
 
-    return GymnasiumVectorView(BucketBrigade(params_of(scenario, **params), num_envs, scaled=scaled))
+    return GymnasiumVectorView(
+        BucketBrigade(params_of(scenario, **params), num_envs, scaled=scaled)
+    )
 
 
 def register() -> None:
     """Tell Gymnasium our ids. It calls this itself on import, where the package is installed; a second time changes
     nothing.
     """
-    every = ((CRYPTO_ID, "crypto"), (CARTPOLE_ID, "cartpole"), (BUCKET_BRIGADE_ID, "bucket_brigade"))
+    every = (
+        (CRYPTO_ID, "crypto"),
+        (CARTPOLE_ID, "cartpole"),
+        (BUCKET_BRIGADE_ID, "bucket_brigade"),
+    )
     for name, maker in every:
         if name not in gymnasium.registry:
             gymnasium.register(

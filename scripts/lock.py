@@ -27,7 +27,9 @@ def closure(requirements: list[str]) -> dict[str, str]:
     seen: set[tuple[str, frozenset[str]]] = set()
     while stack:
         requirement, extras = stack.pop()
-        if requirement.marker and not any(requirement.marker.evaluate({"extra": extra}) for extra in extras or {""}):
+        if requirement.marker and not any(
+            requirement.marker.evaluate({"extra": extra}) for extra in extras or {""}
+        ):
             continue
         name = canonicalize_name(requirement.name)
         key = (name, frozenset(requirement.extras))
@@ -40,12 +42,19 @@ def closure(requirements: list[str]) -> dict[str, str]:
             raise SystemExit(f"{requirement} is needed but not installed here") from error
         found[name] = installed.version
         if name not in WITHOUT_DEPENDENCIES:
-            stack += [(Requirement(text), frozenset(requirement.extras)) for text in installed.requires or []]
+            stack += [
+                (Requirement(text), frozenset(requirement.extras))
+                for text in installed.requires or []
+            ]
     return found
 
 
 def write(name: str, packages: dict[str, str]) -> None:
-    lines = [f"{package}=={version}\n" for package, version in sorted(packages.items()) if package != "torch"]
+    lines = [
+        f"{package}=={version}\n"
+        for package, version in sorted(packages.items())
+        if package != "torch"
+    ]
     (ROOT / name).write_text(HEADER.format(name=name) + "".join(lines))
     print(f"{name}: {len(lines)} packages")
 
@@ -54,9 +63,14 @@ def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     runtime = closure(project["dependencies"] + extras["dashboard"] + extras["metrics"])
-    everything = closure(project["dependencies"] + [text for group in extras.values() for text in group])
+    everything = closure(
+        project["dependencies"] + [text for group in extras.values() for text in group]
+    )
     write("requirements.lock", runtime)
-    write("requirements-dev.lock", {name: version for name, version in everything.items() if name not in runtime})
+    write(
+        "requirements-dev.lock",
+        {name: version for name, version in everything.items() if name not in runtime},
+    )
 
 
 if __name__ == "__main__":

@@ -48,7 +48,9 @@ def migrations_read_once() -> Iterator[None]:
     kept = functools.cache(load)
 
     def load_once(folder: str, name: str) -> ModuleType:
-        return load(folder, name) if name == "env.py" else kept(folder, name)  # that one is there to be run
+        return (
+            load(folder, name) if name == "env.py" else kept(folder, name)
+        )  # that one is there to be run
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(alembic.util, "load_python_file", load_once)

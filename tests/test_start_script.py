@@ -35,22 +35,45 @@ def environment(tmp_path: Path) -> dict[str, str]:
     program.chmod(0o755)
     stamp = subprocess.check_output(["bash", "-c", STAMP], env={**os.environ, "root": str(ROOT)})
     (tmp_path / "venv" / ".sweepd-installed").write_bytes(stamp)
-    kept = {name: value for name, value in os.environ.items() if name not in ("SWEEPD_STORAGE", "SWEEPD_DEV")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("SWEEPD_STORAGE", "SWEEPD_DEV")
+    }
     return kept | {"SWEEPD_VENV": str(tmp_path / "venv"), "SWEEPD_TORCH": "cpu"}
 
 
-def start(folder: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+def start(
+    folder: Path, environment: dict[str, str], *words: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(SCRIPT), *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+        [str(SCRIPT), *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
-@pytest.mark.parametrize(("words", "demo"), [
-    ((), True), (("--n-trials", "80"), True), (("--gpu", "cpu", "--seed=3"), True),
-    (("--env", "cartpole"), False), (("--env=cartpole",), False), (("--study-name", "btc", "--n-trials", "80"), False),
-    (("--data-dir", "bars"), False), (("--config=c.toml",), False), (("--smoke",), False),
-    (("--storage", "a.db"), False), (("--help",), False), (("--tickers", "BTC/USDT"), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "demo"),
+    [
+        ((), True),
+        (("--n-trials", "80"), True),
+        (("--gpu", "cpu", "--seed=3"), True),
+        (("--env", "cartpole"), False),
+        (("--env=cartpole",), False),
+        (("--study-name", "btc", "--n-trials", "80"), False),
+        (("--data-dir", "bars"), False),
+        (("--config=c.toml",), False),
+        (("--smoke",), False),
+        (("--storage", "a.db"), False),
+        (("--help",), False),
+        (("--tickers", "BTC/USDT"), False),
+    ],
+)
 def test_the_demo_runs_only_where_no_argument_says_what_to_train_on(
     tmp_path: Path, environment: dict[str, str], words: tuple[str, ...], demo: bool
 ) -> None:
@@ -61,25 +84,45 @@ def test_the_demo_runs_only_where_no_argument_says_what_to_train_on(
     assert all(word.partition("=")[2] in done.stdout for word in words)
 
 
-def test_a_storage_in_the_environment_is_no_place_for_a_demo(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_storage_in_the_environment_is_no_place_for_a_demo(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
     assert "--demo" not in start(tmp_path, {**environment, "SWEEPD_STORAGE": "a.db"}).stdout
 
 
-@pytest.mark.parametrize("url", [
-    "postgresql://u:hunter2@h/d", "postgresql://:hunter2@/d", "postgresql://u@h/d?sslmode=require&PASSWORD=hunter2",
-    "postgresql://h/d?password=hunter2", "postgresql://h/d?user=u&passwd=hunter2", "postgresql://h/d?pwd=hunter2",
-    "postgresql://h/d?sslpassword=hunter2", "postgresql://u@h:5432/d", "sqlite:////tmp/a:b@c/s.db", "runs/s.db",
-])  # fmt: skip
-def test_a_password_is_no_argument_of_the_worker(tmp_path: Path, environment: dict[str, str], url: str) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:hunter2@h/d",
+        "postgresql://:hunter2@/d",
+        "postgresql://u@h/d?sslmode=require&PASSWORD=hunter2",
+        "postgresql://h/d?password=hunter2",
+        "postgresql://h/d?user=u&passwd=hunter2",
+        "postgresql://h/d?pwd=hunter2",
+        "postgresql://h/d?sslpassword=hunter2",
+        "postgresql://u@h:5432/d",
+        "sqlite:////tmp/a:b@c/s.db",
+        "runs/s.db",
+    ],
+)
+def test_a_password_is_no_argument_of_the_worker(
+    tmp_path: Path, environment: dict[str, str], url: str
+) -> None:
     """The script finds the same passwords as `has_password`; the last --storage counts."""
-    for words in (("--storage", url), (f"--storage={url}",), ("--storage", "a.db", "--storage", url)):
+    for words in (
+        ("--storage", url),
+        (f"--storage={url}",),
+        ("--storage", "a.db", "--storage", url),
+    ):
         said = start(tmp_path, environment, "--study-name", "s", *words).stdout
         assert ("warning" in said) == has_password(url)
         passed = f" storage={url}" if has_password(url) else f"[--storage={url}] storage="
         assert said.endswith(f"[train][--study-name][s]{passed}\n")
 
 
-def test_detached_with_wrong_input_it_fails_as_the_worker_does(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_detached_with_wrong_input_it_fails_as_the_worker_does(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
     """Also where finding out takes longer than a moment."""
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "worker_vectorized.log").write_text("an earlier run\n")
@@ -91,7 +134,9 @@ def test_detached_with_wrong_input_it_fails_as_the_worker_does(tmp_path: Path, e
     assert "runs in the background" not in done.stdout
 
 
-def test_detached_it_returns_once_the_worker_is_ready(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_detached_it_returns_once_the_worker_is_ready(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
     began = time.monotonic()
     done = start(tmp_path, {**environment, "WHAT": "ready"}, "--detach", "--data-dir", "bars")
     worker = int(done.stdout.partition("as process ")[2].split(";")[0])
@@ -99,12 +144,16 @@ def test_detached_it_returns_once_the_worker_is_ready(tmp_path: Path, environmen
         assert done.returncode == 0
         assert time.monotonic() - began > 1.0
         assert os.getsid(worker) == worker  # no Ctrl-C of this terminal reaches it
-        assert "[train][--data-dir][bars]" in (tmp_path / "logs" / "worker_vectorized.log").read_text()
+        assert (
+            "[train][--data-dir][bars]" in (tmp_path / "logs" / "worker_vectorized.log").read_text()
+        )
     finally:
         os.kill(worker, signal.SIGTERM)
 
 
-def test_detached_a_worker_that_ends_well_is_no_failure(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_detached_a_worker_that_ends_well_is_no_failure(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
     done = start(tmp_path, environment, "--detach", "--help")
     assert done.returncode == 0
     assert "[train][--help]" in done.stderr
@@ -113,4 +162,6 @@ def test_detached_a_worker_that_ends_well_is_no_failure(tmp_path: Path, environm
 def test_a_worker_that_is_ready_creates_the_file_it_is_told(tmp_path: Path) -> None:
     Supervisor({"SWEEPD_READY_FILE": str(tmp_path / "ready")}).ready("at work")
     assert (tmp_path / "ready").exists()
-    Supervisor({"SWEEPD_READY_FILE": str(tmp_path / "gone" / "ready")}).ready("at work")  # nobody waits any more
+    Supervisor({"SWEEPD_READY_FILE": str(tmp_path / "gone" / "ready")}).ready(
+        "at work"
+    )  # nobody waits any more

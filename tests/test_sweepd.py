@@ -35,12 +35,20 @@ from tests.optimize.cli.test_outlook import spec
     [
         (InputError("--gpu 3: there is none"), 2, "--gpu 3: there is none"),
         (RunError("the market is gone"), 1, "the market is gone"),
-        (OSError(errno.ENOSPC, "No space left on device", "runs/x"), 1, "no space left at runs/x; free some"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "runs/x"),
+            1,
+            "no space left at runs/x; free some",
+        ),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "no space left; free some"),
     ],
 )
 def test_what_goes_wrong_is_one_sentence_and_an_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, code: int, says: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    code: int,
+    says: str,
 ) -> None:
     def app() -> None:
         raise error
@@ -56,7 +64,9 @@ def test_what_goes_wrong_is_one_sentence_and_an_exit_code(
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_output_that_lacks_characters_has_question_marks(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+def test_output_that_lacks_characters_has_question_marks(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
     """As with PYTHONIOENCODING=ascii, or LANG=C without UTF-8 mode: tables, curves, JSON lines."""
     output, errors = io.BytesIO(), io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding))
@@ -90,11 +100,15 @@ def test_a_fault_of_our_own_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch)
         sweepd.main()
 
 
-def test_a_new_best_trial_is_judged_beside_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_best_trial_is_judged_beside_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     fake = FakeStudy(tmp_path)
     fake.add(2.0, fake.contrarian())
-    handle = SimpleNamespace(name=fake.name, run_dir=fake.run_dir, storage=SimpleNamespace(url=fake.storage))
+    handle = SimpleNamespace(
+        name=fake.name, run_dir=fake.run_dir, storage=SimpleNamespace(url=fake.storage)
+    )
     judge, began = sweepd.JudgeBeside(), time.monotonic()
     handle.spec = object.__new__(GameSpec)
     judge(handle)  # type: ignore[arg-type]
@@ -115,12 +129,16 @@ def test_a_new_best_trial_is_judged_beside_the_training(tmp_path: Path, monkeypa
     assert judge.process is first  # what cannot be started does not stop the training
 
 
-def test_a_finished_study_is_judged_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_study_is_judged_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEEPD_DEPLOYMENTS", str(tmp_path / "elsewhere"))
     fake = FakeStudy(tmp_path)
     fake.add(2.0, fake.contrarian())
-    handle = SimpleNamespace(name=fake.name, run_dir=fake.run_dir, storage=SimpleNamespace(url=fake.storage))
+    handle = SimpleNamespace(
+        name=fake.name, run_dir=fake.run_dir, storage=SimpleNamespace(url=fake.storage)
+    )
     console = Console(width=120, record=True, file=io.StringIO())
     sweepd.promote_best(handle, console)  # type: ignore[arg-type]
     said = console.export_text()
@@ -135,7 +153,10 @@ def test_a_finished_study_is_judged_in_a_process_of_its_own(tmp_path: Path, monk
     assert count_looks(spec.data.tickers, *span) == 0
     assert count_looks(spec.data.tickers, *span, registry=(tmp_path / "elsewhere", None)) == 1
     # A registry that was named but has no promotion yet holds up no search.
-    for url in (f"sqlite:///{tmp_path / 'named.db'}", f"sqlite:///{tmp_path / 'folder' / 'named.db'}"):
+    for url in (
+        f"sqlite:///{tmp_path / 'named.db'}",
+        f"sqlite:///{tmp_path / 'folder' / 'named.db'}",
+    ):
         assert count_looks(spec.data.tickers, *span, registry=(tmp_path / "none", url)) == 0
     assert not [path for path in tmp_path.iterdir() if path.name in ("named.db", "folder", "none")]
     # Whatever goes wrong there, the worker ends well.
@@ -144,7 +165,9 @@ def test_a_finished_study_is_judged_in_a_process_of_its_own(tmp_path: Path, monk
     fails.chmod(0o755)
     monkeypatch.setattr(sweepd.sys, "executable", str(fails))
     sweepd.promote_best(handle, console)  # type: ignore[arg-type]
-    assert "ended with code 2; sweepd promote --study-name fake asks again." in console.export_text()
+    assert (
+        "ended with code 2; sweepd promote --study-name fake asks again." in console.export_text()
+    )
     monkeypatch.setattr(sweepd.sys, "executable", str(tmp_path / "none"))
     sweepd.promote_best(handle, console)  # type: ignore[arg-type]
     assert "could not be judged" in console.export_text()
@@ -160,19 +183,29 @@ def test_status_and_gate_ask_for_the_same_ratio(tmp_path: Path) -> None:
     handle = SimpleNamespace(
         spec=spec(24_000), run_dir=fake.run_dir, trials=lambda: trials, returns=TrialReturns()
     )
-    promotion = Promoter(open_study(fake.name, fake.storage), Registry(tmp_path / "deployments"), looks=0).run()
+    promotion = Promoter(
+        open_study(fake.name, fake.storage), Registry(tmp_path / "deployments"), looks=0
+    ).run()
     asked = promotion.to_dict()["selection"]
     for _ in range(2):  # paths are read once
         found = study_outlook(handle, len(trials))  # type: ignore[arg-type]
         assert found is not None
-        assert (found["best"], found["measured"], found["effective"]) == (0, 3, asked["effective_trials"])
+        assert (found["best"], found["measured"], found["effective"]) == (
+            0,
+            3,
+            asked["effective_trials"],
+        )
         assert found["needed_sharpe"] == pytest.approx(asked["needed_sharpe"], rel=1e-12)
         assert found["sharpe"] == pytest.approx(asked["sharpe"], rel=1e-12)
     assert promotion.chosen is not None
-    said = next(one.explanation for one in promotion.chosen.findings if one.name == "deflated-sharpe")
+    said = next(
+        one.explanation for one in promotion.chosen.findings if one.name == "deflated-sharpe"
+    )
     assert f"{found['needed_sharpe']:+.2f} is needed" in said
     # Where the files are on another machine, the figures are those planned.
-    elsewhere = SimpleNamespace(**vars(handle) | {"run_dir": tmp_path / "none", "returns": TrialReturns()})
+    elsewhere = SimpleNamespace(
+        **vars(handle) | {"run_dir": tmp_path / "none", "returns": TrialReturns()}
+    )
     assert study_outlook(elsewhere, len(trials))["measured"] == 0  # type: ignore[arg-type, index]
 
 
@@ -185,5 +218,7 @@ def test_the_dashboard_counts_looks_in_the_registry_that_it_was_given(
     seen: dict[str, Any] = {"members_sha256": "1" * 64, "study": "s", "study_uid": "u", "trial": 0}
     Registry(tmp_path / "x").take_look(("A/EUR", "B/EUR"), "1h", end - 3600, end, **seen)
     for folder, looks in (("x", 1), ("y", 0)):
-        watch: Any = sweepd.watch_studies(None, f"sqlite:///{tmp_path}/s.db", None, (tmp_path / folder, None))
+        watch: Any = sweepd.watch_studies(
+            None, f"sqlite:///{tmp_path}/s.db", None, (tmp_path / folder, None)
+        )
         assert watch._count_looks(handle) == looks

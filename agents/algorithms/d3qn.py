@@ -66,20 +66,33 @@ class D3QN(OffPolicy):
         self._member(slot)
         return self.net.export_member(slot), self.target.export_member(slot)
 
-    def _update(self, batch: Batch, noise: Tensor | None, running: Tensor) -> tuple[Tensor, Figures]:  # noqa: ARG002
+    def _update(
+        self,
+        batch: Batch,
+        noise: Tensor | None,  # noqa: ARG002
+        running: Tensor,
+    ) -> tuple[Tensor, Figures]:
         numbers = self.numbers
         expected = torch.minimum(*_values(self.target, batch.next_obs)).amax(-1)
         label = batch.reward + batch.alive * numbers["gamma"] * expected
         action = batch.action.to(torch.int64)
         with torch.enable_grad():
-            first, second = (value.gather(-1, action).squeeze(-1) for value in _values(self.net, batch.obs))
-            losses = [smooth_l1_loss(value, label, reduction="none").mean(1) for value in (first, second)]
+            first, second = (
+                value.gather(-1, action).squeeze(-1) for value in _values(self.net, batch.obs)
+            )
+            losses = [
+                smooth_l1_loss(value, label, reduction="none").mean(1) for value in (first, second)
+            ]
             loss = losses[0] + losses[1]
         norm = self.net.gradients(loss)
         running = self._diverge(running, norm)
         self.net.optimizer.apply(norm.unsqueeze(0), numbers["max_grad_norm"][:, 0], running)
         self.target.follow(self.net, numbers["soft_update_tau"], running)
-        return running, {"critic_loss": loss.detach(), "value": first.detach().mean(1), "critic_norm": norm}
+        return running, {
+            "critic_loss": loss.detach(),
+            "value": first.detach().mean(1),
+            "critic_norm": norm,
+        }
 
     def _noise(self, steps: int) -> Tensor:
         shape = self.shape
@@ -95,7 +108,9 @@ class D3QN(OffPolicy):
         begins = (left == 0) & (coin < random[..., 0])
         any_of_them = (choice * self.shape.action_dim).clamp_(max=self.shape.action_dim - 1).floor()
         held = torch.where(begins, any_of_them, held)
-        left = torch.where(begins, torch.minimum((1.0 / length).floor(), self.numbers["explore_hold"]), left)
+        left = torch.where(
+            begins, torch.minimum((1.0 / length).floor(), self.numbers["explore_hold"]), left
+        )
         greedy = self._policy(self.networks, obs).view(coin.shape).to(held.dtype)
         self._held = torch.stack((held, (left - 1.0).clamp_(min=0.0)), -1)
         return torch.where(left > 0, held, greedy).unsqueeze(-1)
@@ -123,7 +138,14 @@ class D3QN(OffPolicy):
         ]
         return torch.tensor(rates, dtype=self.obs.dtype, device=self.device)
 
-    def _fresh(self, slot: int, params: D3QNParams, seed: int, state_avg: Tensor, state_std: Tensor) -> None:  # noqa: ARG002
+    def _fresh(
+        self,
+        slot: int,
+        params: D3QNParams,  # noqa: ARG002
+        seed: int,
+        state_avg: Tensor,
+        state_std: Tensor,
+    ) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             given = dict(_module(self.shape).state_dict())
@@ -146,5 +168,8 @@ def _values(net: Stack, obs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _duel(net: Stack, which: str, encoded: Tensor) -> Tensor:
-    choices, level = net.linear(f"net_val{which}.0", encoded), net.linear(f"net_adv{which}.0", encoded)
+    choices, level = (
+        net.linear(f"net_val{which}.0", encoded),
+        net.linear(f"net_adv{which}.0", encoded),
+    )
     return net.value(choices - choices.mean(-1, keepdim=True) + level)

@@ -29,7 +29,7 @@ from elegantrl.agents import (
     AgentPPO,
     AgentSAC,
     AgentTD3,
-)  # fmt: skip
+)
 from elegantrl.agents.net import Actor, ActorDiscretePPO
 from elegantrl.train.config import Config
 from elegantrl.train.replay_buffer import ReplayBuffer
@@ -131,9 +131,13 @@ KINDS = {
     "d3qn": Kind(None, AgentD3QN, DQNParams),
 }
 BROKEN = {
-    **dict.fromkeys(("redq", "mappo", "qmix", "vdn"), "its module asks for networks that the package lacks"),
+    **dict.fromkeys(
+        ("redq", "mappo", "qmix", "vdn"), "its module asks for networks that the package lacks"
+    ),
     "vmpo": "its module asks for modules that the package lacks",
-    **dict.fromkeys(("maddpg", "matd3"), "its agents are several, of which each must know what the others did"),
+    **dict.fromkeys(
+        ("maddpg", "matd3"), "its agents are several, of which each must know what the others did"
+    ),
 }
 
 
@@ -158,9 +162,15 @@ class ElegantAgents(Program):
         agent_class = self.kind.discrete if shape.discrete else self.kind.continuous
         if agent_class is None:
             takes = "numbers" if shape.discrete else "one of several choices"
-            raise InputError(f"{shape.algorithm} takes actions that are {takes}; this environment's are not.")
+            raise InputError(
+                f"{shape.algorithm} takes actions that are {takes}; this environment's are not."
+            )
         if shape.horizon < 2 or shape.privileged_dim:
-            wrong = "columns for the critic alone" if shape.privileged_dim else "a horizon of a single step"
+            wrong = (
+                "columns for the critic alone"
+                if shape.privileged_dim
+                else "a horizon of a single step"
+            )
             raise InputError(f"{shape.algorithm} does not work with {wrong}.")
         self.agent_class, self.params_type = agent_class, self.kind.params
         super().__init__(shape, device)
@@ -172,12 +182,16 @@ class ElegantAgents(Program):
     def act_fn(self, slots: Sequence[int] | None = None) -> Act:
         """See `Learner.act_fn`. Empty slots do nothing, or choose the first option."""
         chosen = list(range(self.shape.slots)) if slots is None else list(slots)
-        networks = [copy.deepcopy(self.agents[slot].act) if self.agents[slot] else None for slot in chosen]
+        networks = [
+            copy.deepcopy(self.agents[slot].act) if self.agents[slot] else None for slot in chosen
+        ]
 
         @torch.no_grad()
         def act(obs: Tensor) -> Tensor:
             rows = obs.view(len(chosen), -1, obs.shape[-1])
-            return torch.cat([self._greedy(net, own) for net, own in zip(networks, rows, strict=True)])
+            return torch.cat(
+                [self._greedy(net, own) for net, own in zip(networks, rows, strict=True)]
+            )
 
         return act
 
@@ -186,7 +200,10 @@ class ElegantAgents(Program):
         that of its exploration, as `action_std_log`: so it is an `ActorPPO`, which acts alike.
         """
         agent, params = self.agents[slot], self._member(slot).params
-        actor, critic = _copies(agent.act), _copies(agent.cri_target if agent.cri is agent.act else agent.cri)
+        actor, critic = (
+            _copies(agent.act),
+            _copies(agent.cri_target if agent.cri is agent.act else agent.cri),
+        )
         if isinstance(agent.act, Actor):
             log_std = math.log(max(params.explore_noise_std, 1e-6))
             actor["action_std_log"] = torch.full((1, self.shape.action_dim), log_std)
@@ -196,11 +213,17 @@ class ElegantAgents(Program):
         shape = self.shape
         if network is None:
             size = obs.shape[:1] if shape.discrete else (obs.shape[0], shape.action_dim)
-            return torch.zeros(size, dtype=torch.int64 if shape.discrete else obs.dtype, device=self.device)
+            return torch.zeros(
+                size, dtype=torch.int64 if shape.discrete else obs.dtype, device=self.device
+            )
         action: Tensor = network(obs)
         if not shape.discrete:
             return action.nan_to_num(nan=0.0)
-        return action if isinstance(network, ActorDiscretePPO) else action.nan_to_num(nan=0.0).argmax(1)
+        return (
+            action
+            if isinstance(network, ActorDiscretePPO)
+            else action.nan_to_num(nan=0.0).argmax(1)
+        )
 
     def _collect(self, env: VecEnv) -> None:
         shape = self.shape
@@ -218,7 +241,9 @@ class ElegantAgents(Program):
                     continue
                 try:
                     with self._stream(slot):
-                        action = self._explore(slot, rows, self._collected(slot) + step * shape.num_envs)
+                        action = self._explore(
+                            slot, rows, self._collected(slot) + step * shape.num_envs
+                        )
                 except (ValueError, RuntimeError):
                     if _finite(agent) and bool(torch.isfinite(rows).all()):
                         raise  # see `_learn`
@@ -236,9 +261,16 @@ class ElegantAgents(Program):
         self._items: list[tuple[Tensor, ...] | None] = [None] * shape.slots
         for slot, chosen in enumerate(kept):
             if chosen:
-                own, reward, undone = (self._rows(part.transpose(0, 1), slot).transpose(0, 1) for part in everything)
+                own, reward, undone = (
+                    self._rows(part.transpose(0, 1), slot).transpose(0, 1) for part in everything
+                )
                 scaled = reward * self._member(slot).params.reward_scale
-                self._items[slot] = (own, *(torch.stack(part) for part in zip(*chosen, strict=True)), scaled, undone)
+                self._items[slot] = (
+                    own,
+                    *(torch.stack(part) for part in zip(*chosen, strict=True)),
+                    scaled,
+                    undone,
+                )
                 self.agents[slot].last_state = self._rows(self.obs, slot).clone()
 
     def _explore(self, slot: int, state: Tensor, collected: int) -> tuple[Tensor, ...]:
@@ -257,12 +289,16 @@ class ElegantAgents(Program):
     def _to_env(self, agent: Any, action: Tensor) -> Tensor:
         if self.shape.discrete:
             return action[:, 0].to(torch.int64)
-        return (action if self.kind.replays else agent.act.convert_action_for_env(action)).nan_to_num(nan=0.0)
+        return (
+            action if self.kind.replays else agent.act.convert_action_for_env(action)
+        ).nan_to_num(nan=0.0)
 
     def _learn(self) -> ElegantStats:
         shape = self.shape
         figures = torch.zeros(3, shape.slots)
-        steps = shape.updates if self.kind.replays else shape.epochs * shape.samples // shape.minibatch
+        steps = (
+            shape.updates if self.kind.replays else shape.epochs * shape.samples // shape.minibatch
+        )
         for slot, (agent, items) in enumerate(zip(self.agents, self._items, strict=True)):
             if agent is None or items is None:
                 continue
@@ -303,17 +339,29 @@ class ElegantAgents(Program):
         """A new agent, with its weights from this seed."""
         shape = self.shape
         args = {
-            "env_name": shape.algorithm, "num_envs": shape.num_envs, "max_step": shape.horizon,
-            "state_dim": shape.state_dim, "action_dim": shape.action_dim, "if_discrete": shape.discrete,
-        }  # fmt: skip
+            "env_name": shape.algorithm,
+            "num_envs": shape.num_envs,
+            "max_step": shape.horizon,
+            "state_dim": shape.state_dim,
+            "action_dim": shape.action_dim,
+            "if_discrete": shape.discrete,
+        }
         config = Config(self.agent_class, None, args)
-        config.net_dims, config.batch_size, config.horizon_len = shape.net_dims, shape.minibatch, shape.horizon
+        config.net_dims, config.batch_size, config.horizon_len = (
+            shape.net_dims,
+            shape.minibatch,
+            shape.horizon,
+        )
         config.learning_rate, config.gamma, config.clip_grad_norm = (
-            params.learning_rate, params.gamma, params.max_grad_norm,
-        )  # fmt: skip
+            params.learning_rate,
+            params.gamma,
+            params.max_grad_norm,
+        )
         if self.kind.replays:
             config.soft_update_tau = params.soft_update_tau
-            config.repeat_times = (shape.updates + 0.5) / shape.horizon  # it counts steps, and rounds down
+            config.repeat_times = (
+                shape.updates + 0.5
+            ) / shape.horizon  # it counts steps, and rounds down
         else:
             config.lambda_gae_adv = params.gae_lambda
             config.repeat_times = float(shape.epochs * shape.num_envs)
@@ -325,7 +373,11 @@ class ElegantAgents(Program):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             agent = self.agent_class(
-                config.net_dims, shape.state_dim, shape.action_dim, gpu_id=_gpu(self.device), args=config
+                config.net_dims,
+                shape.state_dim,
+                shape.action_dim,
+                gpu_id=_gpu(self.device),
+                args=config,
             )
         if isinstance(params, SACParams):
             agent.target_entropy = -params.target_entropy * shape.action_dim
@@ -339,11 +391,16 @@ class ElegantAgents(Program):
         self.agents[slot] = self._make(params, seed)
         if self.kind.replays:
             self.buffers[slot] = ReplayBuffer(
-                shape.buffer // shape.num_envs, shape.state_dim, 1 if shape.discrete else shape.action_dim,
-                gpu_id=_gpu(self.device), num_envs=shape.num_envs,
-            )  # fmt: skip
+                shape.buffer // shape.num_envs,
+                shape.state_dim,
+                1 if shape.discrete else shape.action_dim,
+                gpu_id=_gpu(self.device),
+                num_envs=shape.num_envs,
+            )
 
-    def _fresh(self, slot: int, params: Any, seed: int, state_avg: Tensor, state_std: Tensor) -> None:
+    def _fresh(
+        self, slot: int, params: Any, seed: int, state_avg: Tensor, state_std: Tensor
+    ) -> None:
         self._occupy_agent(slot, params, seed)
         for network in _networks(self.agents[slot]).values():
             network.get_parameter("state_avg").data.copy_(state_avg)
@@ -378,7 +435,9 @@ class ElegantAgents(Program):
                 given = state.get(f"{name}.{part}")
                 if given is None or given.shape != target.shape:
                     found = "missing" if given is None else str(tuple(given.shape))
-                    raise InputError(f"The member's {name}.{part} is {found}, not {tuple(target.shape)}.")
+                    raise InputError(
+                        f"The member's {name}.{part} is {found}, not {tuple(target.shape)}."
+                    )
         wanted = [f"replay.{part}" for part in ("states", "actions", "rewards", "undones", "place")]
         if self.kind.replays and not set(wanted) <= set(state):
             raise InputError(f"A member's state must hold {wanted}, and holds {sorted(state)}.")
@@ -419,14 +478,18 @@ def kind_of(algorithm: str) -> Kind:
     """
     name, _, own = algorithm.removeprefix(PREFIX).partition(":")
     if name in BROKEN:
-        raise InputError(f"{algorithm} does not work in ElegantRL 0.3.6: {BROKEN[name]}; {_choose()}")
+        raise InputError(
+            f"{algorithm} does not work in ElegantRL 0.3.6: {BROKEN[name]}; {_choose()}"
+        )
     if name not in KINDS or not algorithm.startswith(PREFIX):
         raise InputError(f"{algorithm!r} is none of ElegantRL's agents; {_choose()}")
     return _with(KINDS[name], find(f"--algo {algorithm}", own), algorithm) if own else KINDS[name]
 
 
 def _with(kind: Kind, own: Any, algorithm: str) -> Kind:
-    theirs = [agent_class for agent_class in (kind.discrete, kind.continuous) if agent_class is not None]
+    theirs = [
+        agent_class for agent_class in (kind.discrete, kind.continuous) if agent_class is not None
+    ]
     for agent_class in theirs:  # a discrete agent may be a subclass of the other
         if isinstance(own, type) and issubclass(own, agent_class):
             continuous, discrete = (own, None) if agent_class is kind.continuous else (None, own)
@@ -465,7 +528,11 @@ def _optimizers(agent: Any) -> dict[str, torch.optim.Optimizer]:
 
 
 def _finite(agent: Any) -> bool:
-    return all(bool(torch.isfinite(part).all()) for net in _networks(agent).values() for part in net.parameters())
+    return all(
+        bool(torch.isfinite(part).all())
+        for net in _networks(agent).values()
+        for part in net.parameters()
+    )
 
 
 def _copies(network: nn.Module) -> StateDict:
@@ -473,7 +540,11 @@ def _copies(network: nn.Module) -> StateDict:
 
 
 def _under(name: str, state: Mapping[str, Tensor]) -> StateDict:
-    return {key.removeprefix(f"{name}."): part for key, part in state.items() if key.startswith(f"{name}.")}
+    return {
+        key.removeprefix(f"{name}."): part
+        for key, part in state.items()
+        if key.startswith(f"{name}.")
+    }
 
 
 def _gpu(device: torch.device) -> int:

@@ -28,10 +28,16 @@ class ElegantEnv:
 
     def __init__(self, env: VecEnv) -> None:
         if env.privileged_dim:
-            raise InputError("ElegantRL's agents have no columns for the critic alone; turn off time_decay_floor.")
+            raise InputError(
+                "ElegantRL's agents have no columns for the critic alone; turn off time_decay_floor."
+            )
         self.env = env
         self.env_name, self.num_envs, self.max_step = env.env_name, env.num_envs, env.max_step
-        self.state_dim, self.action_dim, self.if_discrete = env.state_dim, env.action_dim, env.if_discrete
+        self.state_dim, self.action_dim, self.if_discrete = (
+            env.state_dim,
+            env.action_dim,
+            env.if_discrete,
+        )
         self._state: Tensor | None = None
 
     def reset(self) -> Any:
@@ -40,12 +46,18 @@ class ElegantEnv:
             self._state = self.env.reset()
         return self._outward(self._state)
 
-    def step(self, action: Tensor | NDArray[np.float32] | int) -> tuple[Any, Any, Any, dict[str, Any]]:
+    def step(
+        self, action: Tensor | NDArray[np.float32] | int
+    ) -> tuple[Any, Any, Any, dict[str, Any]]:
         """One step; terminated and truncated are one `done` to ElegantRL."""
         if self.if_discrete:
-            rows = torch.as_tensor(action, dtype=torch.int64, device=self.env.device).view(self.num_envs)
+            rows = torch.as_tensor(action, dtype=torch.int64, device=self.env.device).view(
+                self.num_envs
+            )
         else:
-            rows = torch.as_tensor(action, dtype=torch.float32, device=self.env.device).view(self.num_envs, -1)
+            rows = torch.as_tensor(action, dtype=torch.float32, device=self.env.device).view(
+                self.num_envs, -1
+            )
         self._state, reward, terminated, truncated = self.env.step(rows)
         done = terminated | truncated
         if self.num_envs > 1:
@@ -68,7 +80,10 @@ class DiscretePPO(AgentDiscretePPO):  # type: ignore[misc]  # ElegantRL is untyp
         shape = (horizon_len, self.num_envs)
         states = torch.zeros((*shape, self.state_dim), device=self.device)
         actions = torch.zeros((*shape, 1), device=self.device)
-        log_probs, rewards = torch.zeros(shape, device=self.device), torch.zeros(shape, device=self.device)
+        log_probs, rewards = (
+            torch.zeros(shape, device=self.device),
+            torch.zeros(shape, device=self.device),
+        )
         dones = torch.zeros(shape, dtype=torch.bool, device=self.device)
         state = self.last_state
         for step in range(horizon_len):
@@ -79,7 +94,9 @@ class DiscretePPO(AgentDiscretePPO):  # type: ignore[misc]  # ElegantRL is untyp
         return states, actions, log_probs, rewards * self.reward_scale, 1.0 - dones.float()
 
 
-def make_agent(env: ElegantEnv, shape: Shape, params: PPOParams, state_avg: Tensor, state_std: Tensor) -> AgentPPO:
+def make_agent(
+    env: ElegantEnv, shape: Shape, params: PPOParams, state_avg: Tensor, state_std: Tensor
+) -> AgentPPO:
     """ElegantRL's `AgentPPO`, or its discrete one, with the network and numbers of a member of ours, ready to explore
     `env`.
 
@@ -108,7 +125,11 @@ def make_agent(env: ElegantEnv, shape: Shape, params: PPOParams, state_avg: Tens
     config.batch_size, config.horizon_len = shape.minibatch, shape.horizon
     config.repeat_times = float(shape.epochs * env.num_envs)
     agent = kind(
-        config.net_dims, env.state_dim, env.action_dim, gpu_id=-1 if env.env.device.type == "cpu" else 0, args=config
+        config.net_dims,
+        env.state_dim,
+        env.action_dim,
+        gpu_id=-1 if env.env.device.type == "cpu" else 0,
+        args=config,
     )
     with torch.no_grad():
         if not env.if_discrete:

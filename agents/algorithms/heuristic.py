@@ -52,12 +52,20 @@ class Heuristics:
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         if shape.algorithm != "heuristic":
-            raise InputError(f"algorithm must be 'heuristic' for this program, not {shape.algorithm!r}.")
+            raise InputError(
+                f"algorithm must be 'heuristic' for this program, not {shape.algorithm!r}."
+            )
         self.shape, self.device = shape, torch.device(device)
         self._members: list[_Member | None] = [None] * shape.slots
 
     def add_member(
-        self, slot: int, params: HeuristicParams, seed: int, total_rollouts: int, state_avg: Tensor, state_std: Tensor
+        self,
+        slot: int,
+        params: HeuristicParams,
+        seed: int,
+        total_rollouts: int,
+        state_avg: Tensor,
+        state_std: Tensor,
     ) -> None:
         """See `Learner.add_member`."""
         del total_rollouts, state_avg, state_std  # it neither learns nor scales
@@ -75,7 +83,10 @@ class Heuristics:
     ) -> list[HeuristicStats]:
         """Return at once: there is nothing to learn."""
         del env
-        works = [member.params.work * (1.0 - member.params.rest) if member else 0.0 for member in self._members]
+        works = [
+            member.params.work * (1.0 - member.params.rest) if member else 0.0
+            for member in self._members
+        ]
         history: list[HeuristicStats] = []
         for _ in range(rollouts):
             history.append(HeuristicStats(torch.tensor(works)))
@@ -96,7 +107,9 @@ class Heuristics:
     def set_member(self, slot: int, state: Mapping[str, Tensor]) -> None:
         """See `Learner.set_member`."""
         if set(state) != {"params", "seed"}:
-            raise InputError(f"A member's state must hold params and seed, and holds {sorted(state)}.")
+            raise InputError(
+                f"A member's state must hold params and seed, and holds {sorted(state)}."
+            )
         params = HeuristicParams(**dict(zip(_NAMES, state["params"].tolist(), strict=True)))
         self._members[slot] = _Member(params, int(state["seed"]))
 
@@ -128,7 +141,9 @@ class Acting:
     def begin(self, env: BucketBrigade) -> None:
         """To be called before the first action: observations are that environment's. Chance starts anew."""
         self._players = [
-            Brigade(heuristic(Theta(*astuple(member.params))), env.seen, derive_seed(member.seed, "act"))
+            Brigade(
+                heuristic(Theta(*astuple(member.params))), env.seen, derive_seed(member.seed, "act")
+            )
             if member
             else Brigade("rest", env.seen, 0)
             for member in self._members

@@ -19,7 +19,19 @@ from envs.support.mkl import current_mode
 
 SLOTS = 5
 # Rows and columns of matrices; with those that depend on the slot on AMD processors in MKL's default mode.
-SIZES = ((17, 33), (64, 5), (64, 7), (16, 6), (128, 10), (2, 7), (5, 3), (33, 17), (48, 10), (64, 1), (128, 64))
+SIZES = (
+    (17, 33),
+    (64, 5),
+    (64, 7),
+    (16, 6),
+    (128, 10),
+    (2, 7),
+    (5, 3),
+    (33, 17),
+    (48, 10),
+    (64, 1),
+    (128, 64),
+)
 _ROWS = (1, 2, 3, 13)
 _MOVED = torch.tensor([3, 0, 4, 1, 2])  # the slots in another order
 
@@ -55,7 +67,9 @@ def prove() -> Iterator[Part]:
     yield Part("products", not wrong, found)
     holds = convolutions_hold()
     yield Part(
-        "convolutions", holds, f"a member's images give {'the same' if holds else 'other'} numbers in every slot"
+        "convolutions",
+        holds,
+        f"a member's images give {'the same' if holds else 'other'} numbers in every slot",
     )
     before = torch.get_num_threads()
     try:
@@ -71,7 +85,9 @@ def prove() -> Iterator[Part]:
         ("threads", threaded, "with 2 threads instead of 1"),
     ):
         holds = all(torch.equal(tensor, other[key]) for key, tensor in alone.items())
-        yield Part(name, holds, f"a member trains to {'the same' if holds else 'other'} weights {sentence}")
+        yield Part(
+            name, holds, f"a member trains to {'the same' if holds else 'other'} weights {sentence}"
+        )
 
 
 def products_by_slot() -> tuple[int, list[str]]:
@@ -89,7 +105,9 @@ def products_by_slot() -> tuple[int, list[str]]:
                 ("ones times matrix", torch.bmm, torch.ones(SLOTS, 1, rows), delta),
             ):
                 total += 1
-                if not torch.equal(product(left, right)[_MOVED], product(left[_MOVED], right[_MOVED])):
+                if not torch.equal(
+                    product(left, right)[_MOVED], product(left[_MOVED], right[_MOVED])
+                ):
                     wrong.append(f"{name} ({rows} x {inner} x {columns})")
     return total, wrong
 

@@ -36,20 +36,35 @@ class OffPolicy(Program):
     stats_type: type[Any]
 
     def __init__(
-        self, shape: Shape, device: torch.device | str, networks: dict[str, Stack], columns: int, *, discrete: bool
+        self,
+        shape: Shape,
+        device: torch.device | str,
+        networks: dict[str, Stack],
+        columns: int,
+        *,
+        discrete: bool,
     ) -> None:
         """columns: floats of a kept action."""
         if shape.algorithm != self.algorithm:
-            raise InputError(f"algorithm must be {self.algorithm!r} for this program, not {shape.algorithm!r}.")
+            raise InputError(
+                f"algorithm must be {self.algorithm!r} for this program, not {shape.algorithm!r}."
+            )
         if shape.discrete != discrete:
             takes = "one of several choices" if discrete else "numbers"
-            raise InputError(f"{self.algorithm} takes actions that are {takes}; this environment's are not.")
+            raise InputError(
+                f"{self.algorithm} takes actions that are {takes}; this environment's are not."
+            )
         super().__init__(shape, device)
         self.networks = networks
         self.replay = Replay(
-            shape.slots, shape.num_envs, shape.buffer // shape.num_envs, shape.horizon, shape.obs_dim, columns,
+            shape.slots,
+            shape.num_envs,
+            shape.buffer // shape.num_envs,
+            shape.horizon,
+            shape.obs_dim,
+            columns,
             self.device,
-        )  # fmt: skip
+        )
         self.numbers = {
             field.name: torch.zeros(shape.slots, 1, device=self.device)
             for field in fields(self.params_type)  # type: ignore[arg-type]
@@ -76,12 +91,18 @@ class OffPolicy(Program):
         """(updates, …): what `_update` needs for a rollout's gradient steps."""
 
     @abstractmethod
-    def _update(self, batch: Batch, noise: Tensor | None, running: Tensor) -> tuple[Tensor, Figures]:
+    def _update(
+        self, batch: Batch, noise: Tensor | None, running: Tensor
+    ) -> tuple[Tensor, Figures]:
         """One gradient step of the members in `running` (G,) bool. Returns who still runs, and figures (G,)."""
 
     def _optimizers(self) -> list[tuple[FlatAdam, float]]:
         """Each with the factor on the members' learning rate."""
-        return [(network.optimizer, 1.0) for network in self.networks.values() if hasattr(network, "optimizer")]
+        return [
+            (network.optimizer, 1.0)
+            for network in self.networks.values()
+            if hasattr(network, "optimizer")
+        ]
 
     def _explore_rates(self) -> Tensor:
         """(G,): how often actions are entirely random in this rollout, after the warm-up."""
@@ -113,7 +134,9 @@ class OffPolicy(Program):
         shape = self.shape
         noise = self._noise(shape.horizon)
         # A member that has not yet collected its warm-up acts at random.
-        collected = torch.tensor([self._collected(member) for member in self.members], device=self.device)
+        collected = torch.tensor(
+            [self._collected(member) for member in self.members], device=self.device
+        )
         warmup, rates = self.numbers["warmup"][:, 0], self._explore_rates()
         self._reward = torch.zeros(shape.slots, device=self.device)
         env.draw(shape.horizon)
@@ -148,7 +171,9 @@ class OffPolicy(Program):
         means = {name: total / updates.clamp(min=1.0) for name, total in totals.items()}
         nothing = torch.zeros_like(updates)
         own = self._own_figures() | {"reward": self._reward, "updates": updates}
-        return self.stats_type(**{name: own.get(name, means.get(name, nothing)) for name in self.stats_type._fields})
+        return self.stats_type(
+            **{name: own.get(name, means.get(name, nothing)) for name in self.stats_type._fields}
+        )
 
     def _diverge(self, running: Tensor, norms: Tensor) -> Tensor:
         """Who of the running members has finite gradients; the others are latched."""
@@ -163,7 +188,10 @@ class OffPolicy(Program):
         for adam, factor in self._optimizers():
             for slot, member in enumerate(self.members):
                 if member is not None:
-                    adam.lr[slot], adam.eps[slot] = member.params.learning_rate * factor, member.params.adam_eps
+                    adam.lr[slot], adam.eps[slot] = (
+                        member.params.learning_rate * factor,
+                        member.params.adam_eps,
+                    )
                     adam.weight_decay[slot] = member.params.weight_decay
 
     def _occupy(self, slot: int, member: Member) -> None:
@@ -186,17 +214,23 @@ class OffPolicy(Program):
         }
 
     def _save(self, slot: int) -> dict[str, Tensor]:
-        return self._tensors(slot) | {f"replay.{name}": part for name, part in self.replay.get_member(slot).items()}
+        return self._tensors(slot) | {
+            f"replay.{name}": part for name, part in self.replay.get_member(slot).items()
+        }
 
     def _check_state(self, slot: int, state: Mapping[str, Tensor]) -> None:
         targets = self._tensors(slot)
         wanted = {*targets, *(f"replay.{name}" for name in self.replay.get_member(slot))}
         if set(state) != wanted:
-            raise InputError(f"A member's state must hold {sorted(wanted)}, and holds {sorted(state)}.")
+            raise InputError(
+                f"A member's state must hold {sorted(wanted)}, and holds {sorted(state)}."
+            )
         for name, target in targets.items():
             if state[name].shape != target.shape or state[name].dtype != target.dtype:
                 given = f"{tuple(state[name].shape)} {state[name].dtype}"
-                raise InputError(f"The member's {name} is {given}, not {tuple(target.shape)} {target.dtype}.")
+                raise InputError(
+                    f"The member's {name} is {given}, not {tuple(target.shape)} {target.dtype}."
+                )
         self.replay.check_member(_replayed(state))
 
     def _load(self, slot: int, state: Mapping[str, Tensor], params: Any) -> None:  # noqa: ARG002
@@ -206,4 +240,8 @@ class OffPolicy(Program):
 
 
 def _replayed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix("replay."): part for name, part in state.items() if name.startswith("replay.")}
+    return {
+        name.removeprefix("replay."): part
+        for name, part in state.items()
+        if name.startswith("replay.")
+    }

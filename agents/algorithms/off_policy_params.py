@@ -15,7 +15,12 @@ class Numbers:
     all others are at least 0.
     """
 
-    _above_zero: ClassVar[tuple[str, ...]] = ("learning_rate", "reward_scale", "max_grad_norm", "adam_eps")
+    _above_zero: ClassVar[tuple[str, ...]] = (
+        "learning_rate",
+        "reward_scale",
+        "max_grad_norm",
+        "adam_eps",
+    )
     _shares: ClassVar[tuple[str, ...]] = ("gamma", "soft_update_tau")
     _any: ClassVar[tuple[str, ...]] = ()
 
@@ -87,7 +92,12 @@ class D3QNParams(OffPolicyParams):
 
     _above_zero: ClassVar[tuple[str, ...]] = (*OffPolicyParams._above_zero, "explore_hold")
 
-    _shares: ClassVar[tuple[str, ...]] = (*OffPolicyParams._shares, "explore_start", "explore_end", "explore_share")
+    _shares: ClassVar[tuple[str, ...]] = (
+        *OffPolicyParams._shares,
+        "explore_start",
+        "explore_end",
+        "explore_share",
+    )
 
     def explore_rate_at(self, rollout: int, total: int) -> float:
         """Of rollout 0 … total - 1."""

@@ -14,7 +14,9 @@ from torch import Tensor
 from agents.engine.population import Population
 
 
-def scale_values(population: Population, mean: Tensor, variance: Tensor, rate: Tensor, enabled: Tensor) -> None:
+def scale_values(
+    population: Population, mean: Tensor, variance: Tensor, rate: Tensor, enabled: Tensor
+) -> None:
     """Move `value_avg` and `value_std` towards the mean and variance of a rollout's returns, (G, 1) each.
 
     rate: (G, 1), the weight of this rollout. enabled: (G, 1) bool; the other members keep every bit, and so do members
@@ -32,7 +34,10 @@ def scale_values(population: Population, mean: Tensor, variance: Tensor, rate: T
     ratio, move = std / new_std, (avg - new_avg) / new_std
     for leaf, scaled in (
         (weights.critic_out, weights.critic_out * ratio.unsqueeze(-1)),
-        (weights.critic_out_bias, torch.addcmul(move.unsqueeze(-1), weights.critic_out_bias, ratio.unsqueeze(-1))),
+        (
+            weights.critic_out_bias,
+            torch.addcmul(move.unsqueeze(-1), weights.critic_out_bias, ratio.unsqueeze(-1)),
+        ),
     ):
         leaf.copy_(torch.where((changed & known).unsqueeze(-1), scaled, leaf))
     avg.copy_(torch.where(changed, new_avg, avg))

@@ -40,9 +40,19 @@ __all__ = ["PPO", "PPOParams", "RolloutStats", "Shape"]
 
 # Fields of a shape that stand in a member's state as they are, and those that a member doesn't depend on.
 _IN_CODE = {
-    "discrete", "state_dim", "action_dim", "privileged_dim", "net_width", "net_depth", "num_envs", "horizon",
-    "minibatch", "epochs", "slots", "algorithm",
-}  # fmt: skip
+    "discrete",
+    "state_dim",
+    "action_dim",
+    "privileged_dim",
+    "net_width",
+    "net_depth",
+    "num_envs",
+    "horizon",
+    "minibatch",
+    "epochs",
+    "slots",
+    "algorithm",
+}
 
 
 class RolloutStats(NamedTuple):
@@ -134,7 +144,13 @@ class PPO:
         self._batch = Transitions.empty(shape, (slots, rows), rows // steps, self.device)
 
     def add_member(
-        self, slot: int, params: PPOParams, seed: int, total_rollouts: int, state_avg: Tensor, state_std: Tensor
+        self,
+        slot: int,
+        params: PPOParams,
+        seed: int,
+        total_rollouts: int,
+        state_avg: Tensor,
+        state_std: Tensor,
     ) -> None:
         """Put a new member into a slot; whoever was there is gone.
 
@@ -145,7 +161,9 @@ class PPO:
         if total_rollouts < 1:
             raise InputError(f"total_rollouts must be at least 1, not {total_rollouts}.")
         self.remove_member(slot)
-        self.population.new_member(slot, derive_seed(seed, "weights"), params.initial_log_std, state_avg, state_std)
+        self.population.new_member(
+            slot, derive_seed(seed, "weights"), params.initial_log_std, state_avg, state_std
+        )
         self.streams.seed(slot, derive_seed(seed, "ppo"))
         self._occupy(slot, _Slot(params, total_rollouts))
         if params.popart_beta > 0:
@@ -193,11 +211,18 @@ class PPO:
         state = {
             **self._state(slot),
             "shape": self._shape_code(),
-            "params": torch.tensor([getattr(member.params, name) for name in NUMBERS], dtype=torch.float64),
-            "counters": torch.tensor([member.rollouts, member.total_rollouts, schedule, int(member.has_obs)]),
+            "params": torch.tensor(
+                [getattr(member.params, name) for name in NUMBERS], dtype=torch.float64
+            ),
+            "counters": torch.tensor(
+                [member.rollouts, member.total_rollouts, schedule, int(member.has_obs)]
+            ),
             "stream": self.streams.state(slot),
         }
-        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in state.items()}
+        return {
+            name: tensor.detach().to("cpu", copy=True).contiguous()
+            for name, tensor in state.items()
+        }
 
     def set_member(self, slot: int, state: Mapping[str, Tensor]) -> None:
         """Put back what `get_member` returned, in this or another slot. Raises InputError where it is of another shape
@@ -206,19 +231,27 @@ class PPO:
         targets = self._state(slot)
         wanted = {*targets, "shape", "params", "counters", "stream"}
         if set(state) != wanted:
-            raise InputError(f"A member's state must hold {sorted(wanted)}, and holds {sorted(state)}.")
+            raise InputError(
+                f"A member's state must hold {sorted(wanted)}, and holds {sorted(state)}."
+            )
         if not torch.equal(state["shape"], self._shape_code()):
-            raise InputError(f"The member's state is of shape {state['shape'].tolist()}, which is not {self.shape}.")
+            raise InputError(
+                f"The member's state is of shape {state['shape'].tolist()}, which is not {self.shape}."
+            )
         for name, target in targets.items():
             if state[name].shape != target.shape or state[name].dtype != target.dtype:
                 given = f"{tuple(state[name].shape)} {state[name].dtype}"
-                raise InputError(f"The member's {name} is {given}, not {tuple(target.shape)} {target.dtype}.")
+                raise InputError(
+                    f"The member's {name} is {given}, not {tuple(target.shape)} {target.dtype}."
+                )
         self.remove_member(slot)
         for name, target in targets.items():
             target.copy_(state[name])
         self.streams.set_state(slot, state["stream"])
         rollouts, total, schedule, has_obs = state["counters"].tolist()
-        numbers = dict(zip(NUMBERS, state["params"].tolist(), strict=False))  # older states lack the last ones
+        numbers = dict(
+            zip(NUMBERS, state["params"].tolist(), strict=False)
+        )  # older states lack the last ones
         params = PPOParams(**numbers, lr_schedule=SCHEDULES[schedule])
         self._occupy(slot, _Slot(params, total, rollouts, bool(has_obs)))
 
@@ -243,7 +276,10 @@ class PPO:
 
     @torch.no_grad()
     def train(
-        self, env: VecEnv, rollouts: int, on_rollout: Callable[[RolloutStats], bool | None] | None = None
+        self,
+        env: VecEnv,
+        rollouts: int,
+        on_rollout: Callable[[RolloutStats], bool | None] | None = None,
     ) -> list[RolloutStats]:
         """Collect and learn from that many rollouts; every member in a slot advances by as many.
 
@@ -256,13 +292,17 @@ class PPO:
         if not any(member.has_obs for member in self._slots if member):
             self.begin(env.reset())
         if any(not member.has_obs for member in self._slots if member):
-            raise ValueError("a member was added without its first observation: call begin() with the environment's")
+            raise ValueError(
+                "a member was added without its first observation: call begin() with the environment's"
+            )
         history: list[RolloutStats] = []
         for _ in range(rollouts):
             self.rollout.collect(env, self.streams)
             if bool(env.faults().any()):
                 env.check()
-            explained = self.rollout.estimate(self._numbers["gamma"], self._numbers["gae_lambda"], self._learning)
+            explained = self.rollout.estimate(
+                self._numbers["gamma"], self._numbers["gae_lambda"], self._learning
+            )
             history.append(self._update(explained))
             for member in self._slots:
                 if member is not None:
@@ -274,7 +314,9 @@ class PPO:
     def _update(self, explained: Tensor) -> RolloutStats:
         """Epochs of minibatches over the rollout."""
         shape, slots = self.shape, self.shape.slots
-        batches = self.rollout.batches(self.streams.permutations(shape.epochs, self.rollout.shuffled))
+        batches = self.rollout.batches(
+            self.streams.permutations(shape.epochs, self.rollout.shuffled)
+        )
         self.optimizer.lr = [self._learning_rate(slot) for slot in range(slots)]
         self._scale_values()
         stop_early = any(member.params.target_kl > 0 for member in self._slots if member)
@@ -282,7 +324,9 @@ class PPO:
         running = self._live & ~self._diverged
         updates = torch.zeros(slots, device=self.device)
         for rows in batches.unbind(0):
-            running, stepped, distribution, losses = self._minibatch(rows, running, terms, stop_early=stop_early)
+            running, stepped, distribution, losses = self._minibatch(
+                rows, running, terms, stop_early=stop_early
+            )
             updates += stepped
         log_std = self.population.weights.log_std
         return RolloutStats(
@@ -295,10 +339,14 @@ class PPO:
 
     def _scale_values(self) -> None:
         """Let the value normalisers of members with return scaling follow the rollout's returns."""
-        rollouts = torch.tensor([[member.rollouts if member else 0] for member in self._slots], device=self.device)
+        rollouts = torch.tensor(
+            [[member.rollouts if member else 0] for member in self._slots], device=self.device
+        )
         rate = torch.maximum(self._numbers["popart_beta"], 1.0 / (rollouts + 1))
         learns = (self._live & ~self._diverged).unsqueeze(-1)
-        scale_values(self.population, *self.rollout.moments(), rate, self.population.popart[..., 0] & learns)
+        scale_values(
+            self.population, *self.rollout.moments(), rate, self.population.popart[..., 0] & learns
+        )
 
     def _minibatch(
         self, rows: Tensor, running: Tensor, terms: _Terms, *, stop_early: bool
@@ -310,7 +358,12 @@ class PPO:
         from is skipped, the next one is not), the actions' distribution, and (log of the probability ratios, value
         errors, gradient norms).
         """
-        weights, batch, acts, grads = self.population.weights, self._batch, self._learning, self._grads
+        weights, batch, acts, grads = (
+            self.population.weights,
+            self._batch,
+            self._learning,
+            self._grads,
+        )
         self.rollout.gather(rows, batch)
         if acts.cells is not None:
             batch.remind(acts.cells)
@@ -419,16 +472,38 @@ class PPO:
 
     def _learning_rate(self, slot: int) -> float:
         member = self._slots[slot]
-        return member.params.learning_rate_at(member.rollouts, member.total_rollouts) if member else 0.0
+        return (
+            member.params.learning_rate_at(member.rollouts, member.total_rollouts)
+            if member
+            else 0.0
+        )
 
     def _shape_code(self) -> Tensor:
         shape = self.shape
-        sizes = (shape.state_dim, shape.action_dim, shape.privileged_dim, shape.net_width, shape.net_depth)
+        sizes = (
+            shape.state_dim,
+            shape.action_dim,
+            shape.privileged_dim,
+            shape.net_width,
+            shape.net_depth,
+        )
         layout = 2  # of the flat weights, and of this code
-        code = [layout, int(shape.discrete), *sizes, shape.num_envs, shape.horizon, shape.minibatch, shape.epochs]
+        code = [
+            layout,
+            int(shape.discrete),
+            *sizes,
+            shape.num_envs,
+            shape.horizon,
+            shape.minibatch,
+            shape.epochs,
+        ]
         # Fields that came later count where they are used, so that states of before still fit.
         later = [field for field in fields(shape) if field.name not in _IN_CODE]
-        used = [f"{field.name}={value}" for field in later if (value := getattr(shape, field.name)) != field.default]
+        used = [
+            f"{field.name}={value}"
+            for field in later
+            if (value := getattr(shape, field.name)) != field.default
+        ]
         return torch.tensor([*code, derive_seed(*used)] if used else code)
 
     def _check(self, env: VecEnv) -> None:

@@ -53,7 +53,9 @@ class PPOParams:
             if not (right and math.isfinite(value)):
                 raise InputError(f"{name} must be {bound}, not {value}.")
         if self.lr_schedule not in SCHEDULES:
-            raise InputError(f"lr_schedule must be one of {', '.join(SCHEDULES)}, not {self.lr_schedule!r}.")
+            raise InputError(
+                f"lr_schedule must be one of {', '.join(SCHEDULES)}, not {self.lr_schedule!r}."
+            )
 
     def learning_rate_at(self, rollout: int, total: int) -> float:
         """The rate of rollout 0 … total - 1; beyond the last, the last one's."""

@@ -83,13 +83,22 @@ class SAC(OffPolicy):
         action = torch.addcmul(mean, log_std.exp(), noise).tanh()
         return action, -(log_std + HALF_LOG_2PI + (1.000001 - action.square()).log()).sum(-1)
 
-    def _update(self, batch: Batch, noise: Tensor | None, running: Tensor) -> tuple[Tensor, Figures]:
+    def _update(
+        self, batch: Batch, noise: Tensor | None, running: Tensor
+    ) -> tuple[Tensor, Figures]:
         assert noise is not None
         numbers, max_norm = self.numbers, self.numbers["max_grad_norm"][:, 0]
 
         next_action, next_log_prob = self._sample(batch.next_obs, noise[0])
-        expected = _values(self.target, batch.next_obs, next_action).amin(-1) - next_log_prob * self.alpha_log[0].exp()
-        label = (batch.reward + batch.alive * numbers["gamma"] * expected).unsqueeze(-1).expand(-1, -1, 2)
+        expected = (
+            _values(self.target, batch.next_obs, next_action).amin(-1)
+            - next_log_prob * self.alpha_log[0].exp()
+        )
+        label = (
+            (batch.reward + batch.alive * numbers["gamma"] * expected)
+            .unsqueeze(-1)
+            .expand(-1, -1, 2)
+        )
         with torch.enable_grad():
             values = _values(self.critic, batch.obs, batch.action)
             critic_loss = smooth_l1_loss(values, label, reduction="none").mean(1).sum(-1)
@@ -135,7 +144,9 @@ class SAC(OffPolicy):
 
     def _explore(self, obs: Tensor, noise: Tensor, random: Tensor) -> Tensor:
         mean, log_std = _outputs(self.actor, obs)
-        uniform = torch.erf(noise * math.sqrt(0.5))  # a normal number's rank is uniform: here from -1 to 1
+        uniform = torch.erf(
+            noise * math.sqrt(0.5)
+        )  # a normal number's rank is uniform: here from -1 to 1
         return torch.where(random >= 1.0, uniform, torch.addcmul(mean, log_std.exp(), noise).tanh())
 
     def _to_env(self, kept: Tensor) -> Tensor:
@@ -147,7 +158,9 @@ class SAC(OffPolicy):
     def _optimizers(self) -> list[tuple[FlatAdam, float]]:
         return [*super()._optimizers(), (self.alpha_optimizer, ALPHA_RATE)]
 
-    def _fresh(self, slot: int, params: SACParams, seed: int, state_avg: Tensor, state_std: Tensor) -> None:
+    def _fresh(
+        self, slot: int, params: SACParams, seed: int, state_avg: Tensor, state_std: Tensor
+    ) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             actor, critic = (dict(module.state_dict()) for module in _modules(self.shape))
@@ -157,7 +170,9 @@ class SAC(OffPolicy):
         self.actor.import_member(slot, actor)
         self.critic.import_member(slot, critic)
         self.target.import_member(slot, critic)
-        self.alpha_log[0, slot] = min(max(math.log(params.initial_alpha), LOG_ALPHA[0]), LOG_ALPHA[1])
+        self.alpha_log[0, slot] = min(
+            max(math.log(params.initial_alpha), LOG_ALPHA[0]), LOG_ALPHA[1]
+        )
 
     def _clear(self, slot: int) -> None:
         super()._clear(slot)
@@ -168,8 +183,9 @@ class SAC(OffPolicy):
         adam = self.alpha_optimizer
         own = {"weights": self.alpha_log, "adam_m": adam.m, "adam_v": adam.v}
         return super()._tensors(slot) | {
-            **{f"alpha.{name}": tensor[0, slot] for name, tensor in own.items()}, "alpha.adam_step": adam.step[slot],
-        }  # fmt: skip
+            **{f"alpha.{name}": tensor[0, slot] for name, tensor in own.items()},
+            "alpha.adam_step": adam.step[slot],
+        }
 
 
 def _modules(shape: Shape) -> tuple[nn.Module, nn.Module]:

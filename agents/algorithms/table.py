@@ -9,7 +9,14 @@ from typing import Any
 import torch
 
 from agents.algorithms.d3qn import D3QN, D3QNParams, D3QNStats
-from agents.algorithms.elegantrl_agents import KINDS, PREFIX, ElegantAgents, ElegantStats, Kind, kind_of
+from agents.algorithms.elegantrl_agents import (
+    KINDS,
+    PREFIX,
+    ElegantAgents,
+    ElegantStats,
+    Kind,
+    kind_of,
+)
 from agents.algorithms.heuristic import HeuristicParams, Heuristics, HeuristicStats
 from agents.algorithms.ppo import PPO
 from agents.algorithms.ppo_params import PPOParams
@@ -69,32 +76,85 @@ def _elegant(name: str, kind: Kind) -> Algorithm:
     else:
         shape, horizon, num_envs = ON_POLICY_SHAPE, 64, None
     return Algorithm(
-        name, ElegantAgents, shape, kind.params, _curves(ElegantStats), discrete=discrete, continuous=continuous,
-        horizon=horizon, num_envs=num_envs, frozen=not kind.own_network, deployed=not kind.own_network,
-    )  # fmt: skip
+        name,
+        ElegantAgents,
+        shape,
+        kind.params,
+        _curves(ElegantStats),
+        discrete=discrete,
+        continuous=continuous,
+        horizon=horizon,
+        num_envs=num_envs,
+        frozen=not kind.own_network,
+        deployed=not kind.own_network,
+    )
 
 
-PPO_CURVES = ("reward", "value_loss", "approx_kl", "clip_fraction", "explained_variance", "entropy", "std")
+PPO_CURVES = (
+    "reward",
+    "value_loss",
+    "approx_kl",
+    "clip_fraction",
+    "explained_variance",
+    "entropy",
+    "std",
+)
 ON_POLICY_SHAPE = {"net_width": 64, "net_depth": 2, "minibatch": 512, "epochs": 8}
-OFF_POLICY_SHAPE = {"net_width": 64, "net_depth": 2, "minibatch": 128, "updates": 32, "buffer": 65_536}
+OFF_POLICY_SHAPE = {
+    "net_width": 64,
+    "net_depth": 2,
+    "minibatch": 128,
+    "updates": 32,
+    "buffer": 65_536,
+}
 ALGORITHMS = {
     "ppo": Algorithm(
-        "ppo", PPO, ON_POLICY_SHAPE, PPOParams, PPO_CURVES, discrete=True, continuous=True,
+        "ppo",
+        PPO,
+        ON_POLICY_SHAPE,
+        PPOParams,
+        PPO_CURVES,
+        discrete=True,
+        continuous=True,
         extras={"recurrent": "", "bptt": 16},
     ),
     "sac": Algorithm(
-        "sac", SAC, OFF_POLICY_SHAPE, SACParams, _curves(SACStats), discrete=False, continuous=True,
-        horizon=16, num_envs=4,
+        "sac",
+        SAC,
+        OFF_POLICY_SHAPE,
+        SACParams,
+        _curves(SACStats),
+        discrete=False,
+        continuous=True,
+        horizon=16,
+        num_envs=4,
     ),
     "d3qn": Algorithm(
-        "d3qn", D3QN, OFF_POLICY_SHAPE, D3QNParams, _curves(D3QNStats), discrete=True, continuous=False,
-        horizon=16, num_envs=8,
+        "d3qn",
+        D3QN,
+        OFF_POLICY_SHAPE,
+        D3QNParams,
+        _curves(D3QNStats),
+        discrete=True,
+        continuous=False,
+        horizon=16,
+        num_envs=8,
     ),
     "heuristic": Algorithm(
-        "heuristic", Heuristics, {}, HeuristicParams, _curves(HeuristicStats), discrete=True, continuous=False,
-        horizon=1, num_envs=1, trains=False, frozen=False, games=("bucket-brigade",),
+        "heuristic",
+        Heuristics,
+        {},
+        HeuristicParams,
+        _curves(HeuristicStats),
+        discrete=True,
+        continuous=False,
+        horizon=1,
+        num_envs=1,
+        trains=False,
+        frozen=False,
+        games=("bucket-brigade",),
     ),
-} | {PREFIX + name: _elegant(PREFIX + name, kind) for name, kind in KINDS.items()}  # fmt: skip
+} | {PREFIX + name: _elegant(PREFIX + name, kind) for name, kind in KINDS.items()}
 
 
 def get_algorithm(name: str) -> Algorithm:

@@ -25,7 +25,9 @@ class Actors:
 
     def __init__(self, shape: Shape, flat: Tensor, state_avg: Tensor, state_std: Tensor) -> None:
         self.shape, self.flat = shape, flat
-        self.state_avg, self.state_std = (part[..., : shape.state_dim] for part in (state_avg, state_std))
+        self.state_avg, self.state_std = (
+            part[..., : shape.state_dim] for part in (state_avg, state_std)
+        )
         self._weights = leaf_views(flat, shape)
         self._distribution = distribution_of(shape)
         self._buffers: dict[int, Activations] = {}

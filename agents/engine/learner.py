@@ -27,7 +27,13 @@ class Learner(Protocol):
     shape: Shape
 
     def add_member(
-        self, slot: int, params: Any, seed: int, total_rollouts: int, state_avg: Tensor, state_std: Tensor
+        self,
+        slot: int,
+        params: Any,
+        seed: int,
+        total_rollouts: int,
+        state_avg: Tensor,
+        state_std: Tensor,
     ) -> None:
         """Put a new member into a slot. params: of the algorithm's own kind. state_avg, state_std: (state_dim,)."""
 

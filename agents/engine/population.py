@@ -35,7 +35,9 @@ class Population:
         self.value_std = torch.ones(shape.slots, 1, 1, device=device)
         self.popart = torch.zeros(shape.slots, 1, 1, dtype=torch.bool, device=device)
 
-    def new_member(self, slot: int, seed: int, initial_log_std: float, state_avg: Tensor, state_std: Tensor) -> None:
+    def new_member(
+        self, slot: int, seed: int, initial_log_std: float, state_avg: Tensor, state_std: Tensor
+    ) -> None:
         """Put a freshly initialised member into a slot: what ElegantRL's own constructors make of this seed.
 
         state_avg, state_std: (state_dim,) or (obs_dim,); privileged columns that are not given pass through as they
@@ -45,15 +47,24 @@ class Population:
         actor_in, critic_in = shape.inputs
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            actor = (ActorDiscretePPO if shape.discrete else ActorPPO)(shape.net_dims, actor_in, shape.action_dim)
+            actor = (ActorDiscretePPO if shape.discrete else ActorPPO)(
+                shape.net_dims, actor_in, shape.action_dim
+            )
             critic = CriticPPO(shape.net_dims, critic_in, shape.action_dim)
-            networks = [{**network.state_dict(), **_own_modules(shape).state_dict()} for network in (actor, critic)]
+            networks = [
+                {**network.state_dict(), **_own_modules(shape).state_dict()}
+                for network in (actor, critic)
+            ]
         if not shape.discrete:
             actor.action_std_log.data.fill_(min(initial_log_std, 0.0))
         avg, std = _normaliser(shape, state_avg, state_std)
         for network, columns in zip(networks, (shape.state_dim, shape.obs_dim), strict=True):
             network |= {"state_avg": avg[:columns], "state_std": std[:columns]}
-        chain = zip(accumulate(shape.choices), shape.choices[1:], strict=False) if shape.autoregressive else ()
+        chain = (
+            zip(accumulate(shape.choices), shape.choices[1:], strict=False)
+            if shape.autoregressive
+            else ()
+        )
         for choice, (earlier, size) in enumerate(chain, start=1):
             networks[0][f"chain.{choice}.weight"] = torch.zeros(size, earlier)
         self.import_member(slot, networks[0] | _facts(shape), networks[1])
@@ -73,7 +84,12 @@ class Population:
     def clear(self, slot: int) -> None:
         """Make a slot empty."""
         self.flat[:, slot] = 0
-        self.state_avg[slot], self.state_std[slot], self.value_avg[slot], self.value_std[slot] = 0, 1, 0, 1
+        self.state_avg[slot], self.state_std[slot], self.value_avg[slot], self.value_std[slot] = (
+            0,
+            1,
+            0,
+            1,
+        )
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
         """(actor, critic): CPU copies that ElegantRL's `ActorPPO` (or `ActorDiscretePPO`) and `CriticPPO` of this shape
@@ -94,32 +110,51 @@ class Population:
             "state_avg": self.state_avg[slot, 0, : self.shape.state_dim],
             "state_std": self.state_std[slot, 0, : self.shape.state_dim],
         }
-        critic = {**critic, "state_avg": self.state_avg[slot, 0], "state_std": self.state_std[slot, 0]}
+        critic = {
+            **critic,
+            "state_avg": self.state_avg[slot, 0],
+            "state_std": self.state_std[slot, 0],
+        }
         critic |= {"value_avg": self.value_avg[slot, 0], "value_std": self.value_std[slot, 0]}
         return _copies(actor), _copies(critic)
 
-    def import_member(self, slot: int, actor: Mapping[str, Tensor], critic: Mapping[str, Tensor]) -> None:
+    def import_member(
+        self, slot: int, actor: Mapping[str, Tensor], critic: Mapping[str, Tensor]
+    ) -> None:
         """Put networks given as ElegantRL's `state_dict`s into a slot. Raises InputError where names, sizes or
         normalisers don't fit.
         """
         shape = self.shape
         stacked = _named(self.weights, slot, shape)
         for role, given, parts in zip(("actor", "critic"), (actor, critic), stacked, strict=True):
-            wanted = {*parts, "state_avg", "state_std"} | ({"value_avg", "value_std"} if role == "critic" else set())
+            wanted = {*parts, "state_avg", "state_std"} | (
+                {"value_avg", "value_std"} if role == "critic" else set()
+            )
             wanted |= set(_facts(shape)) if role == "actor" else set()
             if set(given) != wanted:
-                raise InputError(f"The {role}'s tensors should be {sorted(wanted)}, and are {sorted(given)}.")
+                raise InputError(
+                    f"The {role}'s tensors should be {sorted(wanted)}, and are {sorted(given)}."
+                )
             for name, part in parts.items():
                 if given[name].shape != _turned(name, part).shape:
-                    raise InputError(f"The {role}'s {name} is {tuple(given[name].shape)}, which doesn't fit {shape}.")
+                    raise InputError(
+                        f"The {role}'s {name} is {tuple(given[name].shape)}, which doesn't fit {shape}."
+                    )
         for name, fact in _facts(shape).items():
             if not torch.equal(actor[name], fact):
-                raise InputError(f"The actor's {name} is {actor[name].tolist()}, not {fact.tolist()}.")
+                raise InputError(
+                    f"The actor's {name} is {actor[name].tolist()}, not {fact.tolist()}."
+                )
         avg, std = _normaliser(shape, critic["state_avg"], critic["state_std"])
         own = _normaliser(shape, actor["state_avg"], actor["state_std"])
         columns = shape.state_dim
-        if not (torch.equal(own[0][:columns], avg[:columns]) and torch.equal(own[1][:columns], std[:columns])):
-            raise InputError("The actor's state_avg and state_std are not the critic's; a member has one normaliser.")
+        if not (
+            torch.equal(own[0][:columns], avg[:columns])
+            and torch.equal(own[1][:columns], std[:columns])
+        ):
+            raise InputError(
+                "The actor's state_avg and state_std are not the critic's; a member has one normaliser."
+            )
         self.clear(slot)
         for given, parts in zip((actor, critic), stacked, strict=True):
             for name, part in parts.items():
@@ -139,14 +174,29 @@ def _named(weights: Leaves, slot: int, shape: Shape) -> tuple[StateDict, StateDi
         for layer, bias in enumerate(weights.bias):
             role[f"net.{2 * layer}.bias"] = bias[row, 0]
         for index, conv in enumerate(layers(shape.image_shape)):
-            filters = weights.filters[index][row].view(conv.channels, conv.channels_in, conv.kernel, conv.kernel)
-            role |= {f"conv.{index}.weight": filters, f"conv.{index}.bias": weights.filter_bias[index][row, 0]}
-        for name, leaf in zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), weights.cell, strict=False):
+            filters = weights.filters[index][row].view(
+                conv.channels, conv.channels_in, conv.kernel, conv.kernel
+            )
+            role |= {
+                f"conv.{index}.weight": filters,
+                f"conv.{index}.bias": weights.filter_bias[index][row, 0],
+            }
+        for name, leaf in zip(
+            ("weight_ih", "weight_hh", "bias_ih", "bias_hh"), weights.cell, strict=False
+        ):
             role[f"rnn.{name}"] = leaf[row] if "weight" in name else leaf[row, 0]
     top = f"net.{2 * shape.net_depth}"
-    actor |= {f"{top}.weight": weights.actor_out[slot], f"{top}.bias": weights.actor_out_bias[slot, 0]}
-    actor |= {f"chain.{choice}.weight": leaf[slot] for choice, leaf in enumerate(weights.chain, start=1)}
-    critic |= {f"{top}.weight": weights.critic_out[slot], f"{top}.bias": weights.critic_out_bias[slot, 0]}
+    actor |= {
+        f"{top}.weight": weights.actor_out[slot],
+        f"{top}.bias": weights.actor_out_bias[slot, 0],
+    }
+    actor |= {
+        f"chain.{choice}.weight": leaf[slot] for choice, leaf in enumerate(weights.chain, start=1)
+    }
+    critic |= {
+        f"{top}.weight": weights.critic_out[slot],
+        f"{top}.bias": weights.critic_out_bias[slot, 0],
+    }
     return actor, critic
 
 
@@ -163,10 +213,15 @@ def _facts(shape: Shape) -> StateDict:
 
 def _own_modules(shape: Shape) -> nn.Module:
     """What a network has that ElegantRL's doesn't, freshly initialised by torch."""
-    filters = [nn.Conv2d(layer.channels_in, layer.channels, layer.kernel) for layer in layers(shape.image_shape)]
+    filters = [
+        nn.Conv2d(layer.channels_in, layer.channels, layer.kernel)
+        for layer in layers(shape.image_shape)
+    ]
     own: dict[str, nn.Module] = {"conv": nn.ModuleList(filters)}
     if shape.recurrent:
-        own["rnn"] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}[shape.recurrent](shape.net_width, shape.net_width)
+        own["rnn"] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}[shape.recurrent](
+            shape.net_width, shape.net_width
+        )
     return nn.ModuleDict(own)
 
 
@@ -176,7 +231,9 @@ def _turned(name: str, part: Tensor) -> Tensor:
 
 
 def _copies(tensors: StateDict) -> StateDict:
-    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    return {
+        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
+    }
 
 
 def _normaliser(shape: Shape, avg: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,7 +241,9 @@ def _normaliser(shape: Shape, avg: Tensor, std: Tensor) -> tuple[Tensor, Tensor]
     avg, std = (tensor.detach().to("cpu", torch.float32) for tensor in (avg, std))
     if avg.shape != std.shape or avg.shape not in {(shape.state_dim,), (shape.obs_dim,)}:
         sizes = f"{tuple(avg.shape)} and {tuple(std.shape)}"
-        raise InputError(f"state_avg and state_std must have shape ({shape.state_dim},), not {sizes}.")
+        raise InputError(
+            f"state_avg and state_std must have shape ({shape.state_dim},), not {sizes}."
+        )
     missing = shape.obs_dim - avg.numel()
     avg, std = torch.cat((avg, torch.zeros(missing))), torch.cat((std, torch.ones(missing)))
     if not bool(torch.isfinite(avg).all() & torch.isfinite(std).all() & (std > 0).all()):

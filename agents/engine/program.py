@@ -40,7 +40,9 @@ class Program(ABC):
 
     def __init__(self, shape: Shape, device: torch.device | str) -> None:
         if shape.recurrent:
-            raise InputError(f"{shape.algorithm} has no networks that remember, and recurrent is {shape.recurrent!r}.")
+            raise InputError(
+                f"{shape.algorithm} has no networks that remember, and recurrent is {shape.recurrent!r}."
+            )
         self.shape, self.device = shape, torch.device(device)
         self.streams = Streams(shape.slots, self.device)
         self.members: list[Member | None] = [None] * shape.slots
@@ -49,7 +51,9 @@ class Program(ABC):
         self._diverged = torch.zeros(shape.slots, dtype=torch.bool, device=self.device)
 
     @abstractmethod
-    def _fresh(self, slot: int, params: Any, seed: int, state_avg: Tensor, state_std: Tensor) -> None:
+    def _fresh(
+        self, slot: int, params: Any, seed: int, state_avg: Tensor, state_std: Tensor
+    ) -> None:
         """Networks and all else of a new member, in an empty slot."""
 
     @abstractmethod
@@ -77,19 +81,34 @@ class Program(ABC):
         """The rollout's gradient steps. Returns its figures, a NamedTuple of (G,) tensors."""
 
     def add_member(
-        self, slot: int, params: Any, seed: int, total_rollouts: int, state_avg: Tensor, state_std: Tensor
+        self,
+        slot: int,
+        params: Any,
+        seed: int,
+        total_rollouts: int,
+        state_avg: Tensor,
+        state_std: Tensor,
     ) -> None:
         """See `Learner.add_member`. Its first observation comes from `begin`."""
         if total_rollouts < 1:
             raise InputError(f"total_rollouts must be at least 1, not {total_rollouts}.")
-        avg, std = (tensor.detach().to(self.device, torch.get_default_dtype()) for tensor in (state_avg, state_std))
+        avg, std = (
+            tensor.detach().to(self.device, torch.get_default_dtype())
+            for tensor in (state_avg, state_std)
+        )
         shape = self.shape
         if avg.shape != std.shape or avg.shape not in {(shape.state_dim,), (shape.obs_dim,)}:
             sizes = f"{tuple(avg.shape)} and {tuple(std.shape)}"
-            raise InputError(f"state_avg and state_std must have shape ({shape.state_dim},), not {sizes}.")
+            raise InputError(
+                f"state_avg and state_std must have shape ({shape.state_dim},), not {sizes}."
+            )
         if not bool((torch.isfinite(avg) & torch.isfinite(std) & (std > 0)).all()):
-            raise InputError("state_avg and state_std must be finite, and the deviation above zero.")
-        missing = shape.obs_dim - avg.numel()  # columns for the critic alone, which pass as they are
+            raise InputError(
+                "state_avg and state_std must be finite, and the deviation above zero."
+            )
+        missing = (
+            shape.obs_dim - avg.numel()
+        )  # columns for the critic alone, which pass as they are
         avg, std = torch.cat((avg, avg.new_zeros(missing))), torch.cat((std, std.new_ones(missing)))
         self.remove_member(slot)
         self.streams.seed(slot, derive_seed(seed, shape.algorithm))
@@ -139,7 +158,10 @@ class Program(ABC):
             "counters": torch.tensor([member.rollouts, member.total_rollouts, int(member.has_obs)]),
             "stream": self.streams.state(slot),
         }
-        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in state.items()}
+        return {
+            name: tensor.detach().to("cpu", copy=True).contiguous()
+            for name, tensor in state.items()
+        }
 
     def set_member(self, slot: int, state: Mapping[str, Tensor]) -> None:
         """Put back what `get_member` returned, in this or another slot. Raises InputError where it is of another shape
@@ -147,9 +169,13 @@ class Program(ABC):
         """
         own = {"obs", "diverged", "shape", "params", "counters", "stream"}
         if not own <= set(state):
-            raise InputError(f"A member's state must hold {sorted(own)}, and holds {sorted(state)}.")
+            raise InputError(
+                f"A member's state must hold {sorted(own)}, and holds {sorted(state)}."
+            )
         if not torch.equal(state["shape"], self._shape_code()):
-            raise InputError(f"The member's state is of shape {state['shape'].tolist()}, which is not {self.shape}.")
+            raise InputError(
+                f"The member's state is of shape {state['shape'].tolist()}, which is not {self.shape}."
+            )
         rest = {name: tensor for name, tensor in state.items() if name not in own}
         self._check_state(slot, rest)
         params = params_of(self.params_type, state["params"].tolist())
@@ -162,13 +188,17 @@ class Program(ABC):
         self._occupy(slot, Member(params, total, rollouts, bool(has_obs)))
 
     @torch.no_grad()
-    def train(self, env: VecEnv, rollouts: int, on_rollout: Callable[[Any], bool | None] | None = None) -> list[Any]:
+    def train(
+        self, env: VecEnv, rollouts: int, on_rollout: Callable[[Any], bool | None] | None = None
+    ) -> list[Any]:
         """See `Learner.train`. A program that was never given an observation resets the environment itself."""
         self._check(env)
         if not any(member.has_obs for member in self.members if member):
             self.begin(env.reset())
         if any(not member.has_obs for member in self.members if member):
-            raise ValueError("a member was added without its first observation: call begin() with the environment's")
+            raise ValueError(
+                "a member was added without its first observation: call begin() with the environment's"
+            )
         history: list[Any] = []
         for _ in range(rollouts):
             self._collect(env)
@@ -197,15 +227,42 @@ class Program(ABC):
 
     def _shape_code(self) -> Tensor:
         shape = self.shape
-        sizes = (shape.state_dim, shape.action_dim, shape.privileged_dim, shape.net_width, shape.net_depth)
-        work = (shape.num_envs, shape.horizon, shape.minibatch, shape.epochs, shape.updates, shape.buffer)
-        return torch.tensor([_LAYOUT, int(shape.discrete), *sizes, *work, *shape.algorithm.encode()])
+        sizes = (
+            shape.state_dim,
+            shape.action_dim,
+            shape.privileged_dim,
+            shape.net_width,
+            shape.net_depth,
+        )
+        work = (
+            shape.num_envs,
+            shape.horizon,
+            shape.minibatch,
+            shape.epochs,
+            shape.updates,
+            shape.buffer,
+        )
+        return torch.tensor(
+            [_LAYOUT, int(shape.discrete), *sizes, *work, *shape.algorithm.encode()]
+        )
 
     def _check(self, env: VecEnv) -> None:
         shape = self.shape
         check_plain(shape.algorithm, env)
-        wanted = (shape.slots, shape.num_envs, shape.state_dim, shape.action_dim, shape.privileged_dim)
-        given = (env.num_members, env.envs_per_member, env.state_dim, env.action_dim, env.privileged_dim)
+        wanted = (
+            shape.slots,
+            shape.num_envs,
+            shape.state_dim,
+            shape.action_dim,
+            shape.privileged_dim,
+        )
+        given = (
+            env.num_members,
+            env.envs_per_member,
+            env.state_dim,
+            env.action_dim,
+            env.privileged_dim,
+        )
         if (*wanted, shape.discrete) != (*given, env.if_discrete):
             raise ValueError(
                 f"the environment's (members, rows, state, action, privileged) {given} and discrete {env.if_discrete} "
@@ -233,5 +290,12 @@ def params_of(kind: Callable[..., Any], numbers: Sequence[float]) -> Any:
     """Params from their numbers in the order of the fields."""
     names = [(field.name, field.type) for field in fields(kind)]  # type: ignore[arg-type]
     if len(names) != len(numbers):
-        raise InputError(f"The member's params are {len(numbers)} numbers, where {len(names)} belong.")
-    return kind(**{name: int(x) if type_ == "int" else x for (name, type_), x in zip(names, numbers, strict=True)})
+        raise InputError(
+            f"The member's params are {len(numbers)} numbers, where {len(names)} belong."
+        )
+    return kind(
+        **{
+            name: int(x) if type_ == "int" else x
+            for (name, type_), x in zip(names, numbers, strict=True)
+        }
+    )

@@ -35,9 +35,16 @@ class Replay:
     """
 
     def __init__(
-        self, slots: int, num_envs: int, capacity: int, horizon: int, obs_dim: int, columns: int,
-        device: torch.device, dtype: torch.dtype | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        slots: int,
+        num_envs: int,
+        capacity: int,
+        horizon: int,
+        obs_dim: int,
+        columns: int,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         """columns: floats of a kept action. dtype: of the observations, float or uint8."""
         self.slots, self.num_envs, self.capacity, self.horizon = slots, num_envs, capacity, horizon
         self.device = device
@@ -49,12 +56,17 @@ class Replay:
                 for name, (size, kind) in kinds.items()
             }
 
-        self._rings, self._stage = rings(capacity), rings(horizon)  # side: kept action, reward, alive
+        self._rings, self._stage = (
+            rings(capacity),
+            rings(horizon),
+        )  # side: kept action, reward, alive
         self._truncated = torch.zeros(slots, horizon, num_envs, dtype=torch.bool, device=device)
         self._written = [0] * slots  # steps that a member has stored so far
         self._noted = self._settled = 0
 
-    def note(self, obs: Tensor, action: Tensor, step: Step, reward_scale: Tensor, env: VecEnv) -> None:
+    def note(
+        self, obs: Tensor, action: Tensor, step: Step, reward_scale: Tensor, env: VecEnv
+    ) -> None:
         """The next step of the rollout: obs (G, num_envs, obs_dim) before it, the kept action, and what came of it;
         reward_scale: (G, 1).
         """
@@ -96,7 +108,8 @@ class Replay:
         """Rows for `gather`, (batches, G * minibatch): for each member uniformly from what it holds, by its stream."""
         size = self.capacity * self.num_envs
         parts = [
-            (streams.member_uniform(slot, batches, minibatch) * self.held(slot)).to(torch.int64) + slot * size
+            (streams.member_uniform(slot, batches, minibatch) * self.held(slot)).to(torch.int64)
+            + slot * size
             for slot in range(self.slots)
         ]
         return torch.cat(parts, 1)

@@ -35,7 +35,9 @@ class Transitions:
     memory: Tensor
 
     @classmethod
-    def empty(cls, shape: Shape, size: tuple[int, ...], sequences: int, device: torch.device) -> Transitions:
+    def empty(
+        cls, shape: Shape, size: tuple[int, ...], sequences: int, device: torch.device
+    ) -> Transitions:
         """For transitions (G, …), and so many sequences of them, zeros throughout."""
         columns = distribution_of(shape).columns(shape) + 3
         flags = shape.action_dim * shape.masked + shape.crewed + bool(shape.recurrent)
@@ -61,7 +63,11 @@ class Transitions:
     @property
     def learned(self) -> Tensor | None:
         """(G, rows): which ones count; None where all do."""
-        return self.flags[..., self.shape.action_dim * self.shape.masked] if self.shape.crewed else None
+        return (
+            self.flags[..., self.shape.action_dim * self.shape.masked]
+            if self.shape.crewed
+            else None
+        )
 
     @property
     def starts(self) -> Tensor:
@@ -99,7 +105,9 @@ class Rollout:
         self.obs = new(slots * envs, shape.obs_dim, dtype=_obs_dtype(shape))
         self.rewards = new(slots, steps, envs)
         sequences = shape.samples // shape.bptt if shape.recurrent else 0
-        self.shuffled = sequences or shape.samples  # of what an epoch makes a new order: whole sequences, if there are
+        self.shuffled = (
+            sequences or shape.samples
+        )  # of what an epoch makes a new order: whole sequences, if there are
         self._all = Transitions.empty(shape, (slots, steps + 1, envs), sequences, device)
         self._store, self._side = self._all.obs, self._all.side
         self._present = new(slots, steps + 1, envs, dtype=torch.bool)
@@ -110,11 +118,15 @@ class Rollout:
         self._terminated = new(slots, steps, envs, dtype=torch.bool)
         self._truncated = new(slots, steps, envs, dtype=torch.bool)
         self._acting = Activations(shape, envs, device)
-        self.memory = new(2 * slots, envs, 0) if self._acting.cells is None else self._acting.cells.state
+        self.memory = (
+            new(2 * slots, envs, 0) if self._acting.cells is None else self._acting.cells.state
+        )
         self._final = new(slots, envs, shape.obs_dim, dtype=_obs_dtype(shape))
         rest = shape.samples % shape.minibatch
         self._rest = Activations(shape, rest, device) if rest and not shape.recurrent else None
-        self._ending = Activations(shape, envs, device) if shape.recurrent else self._acting  # for last observations
+        self._ending = (
+            Activations(shape, envs, device) if shape.recurrent else self._acting
+        )  # for last observations
         self._first_row = torch.arange(slots, device=device).view(-1, 1, 1) * ((steps + 1) * envs)
 
     def collect(self, env: VecEnv, streams: Streams) -> None:
@@ -122,7 +134,12 @@ class Rollout:
 
         Wherever an episode is truncated, the value of its last observation is noted.
         """
-        shape, weights, acting, distribution = self.shape, self.population.weights, self._acting, self._distribution
+        shape, weights, acting, distribution = (
+            self.shape,
+            self.population.weights,
+            self._acting,
+            self._distribution,
+        )
         actions = self._all.actions
         slots, envs, steps = shape.slots, shape.num_envs, shape.horizon
         noise = distribution.noise(shape, streams, steps, envs)
@@ -158,7 +175,9 @@ class Rollout:
         self._values[:, steps] = self._value_of(self._store[:, steps], self._ending)
         taken = self._taken()
         outputs = self._outputs.view(slots, shape.samples, -1)
-        taken.side[..., -3] = distribution(shape, outputs, weights, taken.masks).log_prob(taken.actions)
+        taken.side[..., -3] = distribution(shape, outputs, weights, taken.masks).log_prob(
+            taken.actions
+        )
 
     def estimate(self, gamma: Tensor, gae_lambda: Tensor, chunk: Activations) -> Tensor:
         """Values, advantages (GAE, Schulman et al., 2016) and returns of the rollout; gamma, gae_lambda: (G, 1).
@@ -168,7 +187,9 @@ class Rollout:
         shape = self.shape
         slots, steps, samples = shape.slots, shape.horizon, shape.samples
         store, values = self._store.view(slots, -1, shape.obs_dim), self._values.view(slots, -1)
-        for start in range(0, 0 if shape.recurrent else samples, shape.minibatch):  # those that remember know already
+        for start in range(
+            0, 0 if shape.recurrent else samples, shape.minibatch
+        ):  # those that remember know already
             stop = min(start + shape.minibatch, samples)
             into = chunk if self._rest is None or stop - start == shape.minibatch else self._rest
             values[:, start:stop] = self._value_of(store[:, start:stop], into)
@@ -182,12 +203,16 @@ class Rollout:
         carry = torch.where(done, 0.0, gamma * gae_lambda)
         advantages = self._advantages
         for step in range(steps - 1, -1, -1):
-            torch.addcmul(errors[:, step], carry[:, step], advantages[:, step + 1], out=advantages[:, step])
+            torch.addcmul(
+                errors[:, step], carry[:, step], advantages[:, step + 1], out=advantages[:, step]
+            )
 
         flat = advantages.view(slots, -1)[:, :samples]
         returns = flat + values[:, :samples]
         side = self._taken().side
-        side[..., -2] = (flat - flat.mean(1, keepdim=True)) / (flat.std(1, keepdim=True) + self._least_deviation())
+        side[..., -2] = (flat - flat.mean(1, keepdim=True)) / (
+            flat.std(1, keepdim=True) + self._least_deviation()
+        )
         side[..., -1] = returns
         return 1.0 - flat.var(1) / (returns.var(1) + 1e-12)
 
@@ -208,15 +233,25 @@ class Rollout:
         reward = torch.zeros_like(value)  # since the agent's last action
         for step in range(self.shape.horizon - 1, -1, -1):
             here, end, final = self._present[:, step], done[:, step], self._final_values[:, step]
-            value, ahead, known = torch.where(end, final, value), torch.where(end, 0.0, ahead), end | known
+            value, ahead, known = (
+                torch.where(end, final, value),
+                torch.where(end, 0.0, ahead),
+                end | known,
+            )
             reward = torch.where(end, 0.0, reward) + self.rewards[:, step]
             error = reward + gamma[:, 0] * value - self._values[:, step]
             advantage = torch.where(known, error + gamma[:, 0] * gae_lambda[:, 0] * ahead, 0.0)
             learned[:, step] = here & known
             self._advantages[:, step] = torch.where(here, advantage, 0.0)
-            value, ahead = torch.where(here, self._values[:, step], value), torch.where(here, advantage, ahead)
+            value, ahead = (
+                torch.where(here, self._values[:, step], value),
+                torch.where(here, advantage, ahead),
+            )
             reward, known = torch.where(here, 0.0, reward), here | known
-        flat, values = self._advantages.view(slots, -1)[:, :samples], self._values.view(slots, -1)[:, :samples]
+        flat, values = (
+            self._advantages.view(slots, -1)[:, :samples],
+            self._values.view(slots, -1)[:, :samples],
+        )
         returns = torch.where(counts, flat + values, 0.0)
         variance = _variance(flat, counts)
         centred = (flat - _mean(flat, counts)) / (variance.sqrt() + self._least_deviation())
@@ -256,7 +291,11 @@ class Rollout:
         used = shape.samples // shape.minibatch * shape.minibatch
         if shape.recurrent:
             order = order[:, :, : used // shape.bptt]
-            first = order // shape.num_envs * (shape.bptt * shape.num_envs) + order % shape.num_envs + self._first_row
+            first = (
+                order // shape.num_envs * (shape.bptt * shape.num_envs)
+                + order % shape.num_envs
+                + self._first_row
+            )
             steps = torch.arange(shape.bptt, device=order.device).unsqueeze(1) * shape.num_envs
             sequences = first.reshape(shape.slots, -1, 1, shape.minibatch // shape.bptt)
             return (sequences + steps).transpose(0, 1).reshape(-1, shape.slots * shape.minibatch)
@@ -266,16 +305,26 @@ class Rollout:
     def gather(self, rows: Tensor, batch: Transitions) -> None:
         """Copy transitions into `batch`, of (G, minibatch)."""
         every, shape = self._all, self.shape
-        for source, into in ((every.obs, batch.obs), (every.side, batch.side), (every.flags, batch.flags)):
+        for source, into in (
+            (every.obs, batch.obs),
+            (every.side, batch.side),
+            (every.flags, batch.flags),
+        ):
             if source.shape[-1]:
-                torch.index_select(source.view(-1, source.shape[-1]), 0, rows, out=into.view(-1, into.shape[-1]))
+                torch.index_select(
+                    source.view(-1, source.shape[-1]), 0, rows, out=into.view(-1, into.shape[-1])
+                )
         if shape.recurrent:
             first = rows.view(shape.slots, shape.bptt, -1)[:, 0] - self._first_row[:, 0]
-            sequence = first // (shape.num_envs * shape.bptt) * shape.num_envs + first % shape.num_envs
+            sequence = (
+                first // (shape.num_envs * shape.bptt) * shape.num_envs + first % shape.num_envs
+            )
             remembered, sequences = every.memory.shape[-1], every.memory.shape[1]
             network = torch.arange(2 * shape.slots, device=rows.device).unsqueeze(1)
             index = (sequence.repeat(2, 1) + network * sequences).flatten()
-            torch.index_select(every.memory.view(-1, remembered), 0, index, out=batch.memory.view(-1, remembered))
+            torch.index_select(
+                every.memory.view(-1, remembered), 0, index, out=batch.memory.view(-1, remembered)
+            )
 
     def _taken(self) -> Transitions:
         """The rollout's transitions, (G, samples) of them, without the observation after the last."""
@@ -291,7 +340,9 @@ class Rollout:
             forward(self.population.weights, obs, acting, critic=False)
             return
         if step % shape.bptt == 0:
-            sequences = slice(step // shape.bptt * shape.num_envs, (step // shape.bptt + 1) * shape.num_envs)
+            sequences = slice(
+                step // shape.bptt * shape.num_envs, (step // shape.bptt + 1) * shape.num_envs
+            )
             self._all.memory[:, sequences] = self.memory
         cells.live = self._present[:, step : step + 1] if shape.crewed else None
         forward(self.population.weights, obs, acting)
@@ -326,7 +377,9 @@ class Rollout:
 
     def value(self, output: Tensor) -> Tensor:
         """(G, rows): the critics' outputs (G, rows, 1) in units of returns."""
-        return torch.addcmul(self.population.value_avg, output, self.population.value_std).squeeze(-1)
+        return torch.addcmul(self.population.value_avg, output, self.population.value_std).squeeze(
+            -1
+        )
 
     def _value_of(self, obs: Tensor, into: Activations) -> Tensor:
         forward(self.population.weights, self.population.inputs(obs), into, actor=False)
@@ -347,10 +400,14 @@ def _obs_dtype(shape: Shape) -> torch.dtype:
 
 def _mean(numbers: Tensor, counted: Tensor) -> Tensor:
     """(G, 1): the mean of those of (G, n) numbers that count; 0 where none does."""
-    return torch.where(counted, numbers, 0.0).sum(1, keepdim=True) / counted.sum(1, keepdim=True).clamp_min_(1)
+    return torch.where(counted, numbers, 0.0).sum(1, keepdim=True) / counted.sum(
+        1, keepdim=True
+    ).clamp_min_(1)
 
 
 def _variance(numbers: Tensor, counted: Tensor) -> Tensor:
     """(G, 1): their unbiased variance; 0 where fewer than two count."""
     squares = (numbers - _mean(numbers, counted)).square()
-    return torch.where(counted, squares, 0.0).sum(1, keepdim=True) / (counted.sum(1, keepdim=True) - 1).clamp_min_(1)
+    return torch.where(counted, squares, 0.0).sum(1, keepdim=True) / (
+        counted.sum(1, keepdim=True) - 1
+    ).clamp_min_(1)

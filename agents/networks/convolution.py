@@ -17,11 +17,7 @@ from envs.support.errors import InputError
 ImageShape = tuple[int, int, int]
 
 # (channels, kernel, stride) of both layers, for images whose smaller side is at least this long.
-_SIZES = {
-    48: ((16, 8, 4), (32, 4, 2)),
-    24: ((16, 4, 2), (32, 3, 2)),
-    5: ((16, 3, 1), (32, 3, 2)),
-}
+_SIZES = {48: ((16, 8, 4), (32, 4, 2)), 24: ((16, 4, 2), (32, 3, 2)), 5: ((16, 3, 1), (32, 3, 2))}
 _PATCHES = 2**19  # numbers in the patches that are made together, per member
 
 
@@ -48,7 +44,9 @@ def layers(image_shape: ImageShape | None) -> list[Layer]:
     channels, height, width = image_shape
     sizes = next((sizes for least, sizes in _SIZES.items() if min(height, width) >= least), None)
     if channels < 1 or sizes is None:
-        raise InputError(f"images must have a channel and be at least 5 x 5, and image_shape is {image_shape}.")
+        raise InputError(
+            f"images must have a channel and be at least 5 x 5, and image_shape is {image_shape}."
+        )
     made = []
     for channels_out, kernel, stride in sizes:
         height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
@@ -65,7 +63,9 @@ def features(image_shape: ImageShape) -> int:
 
 def pixels(obs: Tensor, avg: Tensor, std: Tensor) -> Tensor:
     """(G, rows, channels * height * width) uint8 images, as (rows, G, …) float32, normalised; avg, std: (G, 1, …)."""
-    out = avg.new_empty(obs.shape[1], obs.shape[0], obs.shape[2])  # laid out like that, too, for the convolutions
+    out = avg.new_empty(
+        obs.shape[1], obs.shape[0], obs.shape[2]
+    )  # laid out like that, too, for the convolutions
     return torch.sub(obs.transpose(0, 1), avg.transpose(0, 1), out=out).div_(std.transpose(0, 1))
 
 
@@ -94,7 +94,9 @@ class Convolutions:
             plane = images.new_empty(networks, rows, layer.height, layer.width, layer.channels)
             for part in self._parts(layer, rows):
                 patches = _patches(below[:, part], layer)
-                for kind in range(0, networks, len(below)):  # both kinds read the member's image in the first layer
+                for kind in range(
+                    0, networks, len(below)
+                ):  # both kinds read the member's image in the first layer
                     own = slice(kind, kind + len(below))
                     out = torch.baddbmm(bias[own], patches, last[own].mT)
                     plane[own, part] = out.view(len(below), -1, *plane.shape[2:])
@@ -106,23 +108,36 @@ class Convolutions:
         """d_features (K * G, rows, features) of what `forward` returned last; writes those of filters and biases."""
         networks, rows = d_features.shape[:2]
         last = self._layers[-1]
-        delta = d_features.view(networks, rows, last.channels, last.height, last.width).movedim(2, -1)
+        delta = d_features.view(networks, rows, last.channels, last.height, last.width).movedim(
+            2, -1
+        )
         for index in range(len(self._layers) - 1, -1, -1):
             layer, below, weight = self._layers[index], self._planes[index], self._filters[index]
             above, d_weight = self._planes[index + 1], torch.zeros_like(weight)
             d_below = torch.zeros_like(below)
             d_biases[index].zero_()
             for part in self._parts(layer, rows):
-                d_out = torch.where(above[:, part] > 0, delta[:, part], 0.0).view(networks, -1, layer.channels)
-                patches, ones = _patches(below[:, part], layer), d_out.new_ones(networks, 1, d_out.shape[1])
+                d_out = torch.where(above[:, part] > 0, delta[:, part], 0.0).view(
+                    networks, -1, layer.channels
+                )
+                patches, ones = (
+                    _patches(below[:, part], layer),
+                    d_out.new_ones(networks, 1, d_out.shape[1]),
+                )
                 d_biases[index].baddbmm_(ones, d_out)
                 for kind in range(0, networks, len(below)):
                     own = slice(kind, kind + len(below))
                     d_weight[own].baddbmm_(d_out[own].mT, patches)
                 if index:
                     _add_patches(torch.bmm(d_out, weight), d_below[:, part], layer)
-            into = d_filters[index].view(networks, layer.channels, layer.channels_in, layer.kernel, layer.kernel)
-            into.copy_(d_weight.view(networks, layer.channels, layer.kernel, layer.kernel, -1).movedim(-1, 2))
+            into = d_filters[index].view(
+                networks, layer.channels, layer.channels_in, layer.kernel, layer.kernel
+            )
+            into.copy_(
+                d_weight.view(networks, layer.channels, layer.kernel, layer.kernel, -1).movedim(
+                    -1, 2
+                )
+            )
             delta = d_below
 
     def _parts(self, layer: Layer, rows: int) -> Iterator[slice]:
@@ -141,7 +156,13 @@ def _patches(planes: Tensor, layer: Layer) -> Tensor:
     """What each place of a layer's output reads: (N, rows * places, filter size) of (N, rows, height, width, …)."""
     network, row, line, place, _ = planes.stride()
     windows = planes.as_strided(
-        (*planes.shape[:2], layer.height, layer.width, layer.kernel, layer.kernel * layer.channels_in),
+        (
+            *planes.shape[:2],
+            layer.height,
+            layer.width,
+            layer.kernel,
+            layer.kernel * layer.channels_in,
+        ),
         (network, row, layer.stride * line, layer.stride * place, line, 1),
         planes.storage_offset(),
     )
@@ -150,7 +171,14 @@ def _patches(planes: Tensor, layer: Layer) -> Tensor:
 
 def _add_patches(d_patches: Tensor, planes: Tensor, layer: Layer) -> None:
     """Add gradients of patches to those of the places that they were read from."""
-    size = *planes.shape[:2], layer.height, layer.width, layer.kernel, layer.kernel, layer.channels_in
+    size = (
+        *planes.shape[:2],
+        layer.height,
+        layer.width,
+        layer.kernel,
+        layer.kernel,
+        layer.channels_in,
+    )
     parts, step = d_patches.view(size), layer.stride
     for down in range(layer.kernel):
         lines = slice(down, down + step * (layer.height - 1) + 1, step)

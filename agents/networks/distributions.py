@@ -39,7 +39,9 @@ class Distribution(ABC):
     masks: (G, rows, action_dim) bool, what was legal when the actions that `log_prob` is asked for were chosen.
     """
 
-    def __init__(self, shape: Shape, outputs: Tensor, weights: Leaves, masks: Tensor | None = None) -> None:
+    def __init__(
+        self, shape: Shape, outputs: Tensor, weights: Leaves, masks: Tensor | None = None
+    ) -> None:
         self.shape, self.outputs, self.weights, self.masks = shape, outputs, weights, masks
 
     @staticmethod
@@ -90,7 +92,9 @@ class Gaussian(Distribution):
     for all rows. Kept is the action before tanh, and it is that one whose log-probability counts.
     """
 
-    def __init__(self, shape: Shape, outputs: Tensor, weights: Leaves, masks: Tensor | None = None) -> None:
+    def __init__(
+        self, shape: Shape, outputs: Tensor, weights: Leaves, masks: Tensor | None = None
+    ) -> None:
         super().__init__(shape, outputs, weights, masks)
         self.log_std = weights.log_std
 
@@ -126,7 +130,11 @@ class Gaussian(Distribution):
         # With u = (action - mean) / std, the log-probability's derivative is u / std for the mean and u * u - 1 for
         # log std; the entropy's for log std is 1, in every row.
         torch.bmm(d_log_prob.unsqueeze(1), self._u2, out=into.log_std)
-        entropies = d_entropy * d_log_prob.shape[1] if d_entropy.shape[1] == 1 else d_entropy.sum(-1, keepdim=True)
+        entropies = (
+            d_entropy * d_log_prob.shape[1]
+            if d_entropy.shape[1] == 1
+            else d_entropy.sum(-1, keepdim=True)
+        )
         into.log_std.add_((entropies - d_log_prob.sum(-1, keepdim=True)).unsqueeze(-1))
         return self._u.mul_(self._inverse_std).mul_(d_log_prob.unsqueeze(-1))
 
@@ -171,7 +179,9 @@ class Categorical(Distribution):
         # the others; the entropy's is -p * (log p + H).
         probs = self._log_probs.exp()
         entropy = torch.mul(probs, self._log_probs).sum(-1, keepdim=True).neg_()
-        pull = torch.addcmul(d_log_prob.unsqueeze(-1), self._log_probs + entropy, d_entropy.unsqueeze(-1))
+        pull = torch.addcmul(
+            d_log_prob.unsqueeze(-1), self._log_probs + entropy, d_entropy.unsqueeze(-1)
+        )
         d_outputs = probs.mul_(pull).neg_()
         return d_outputs.scatter_add_(-1, self._action, d_log_prob.unsqueeze(-1))
 
@@ -194,7 +204,9 @@ class Choices(Distribution):
     def sample(self, noise: Tensor, out: Tensor, legal: Legal | None = None) -> None:
         def draw(logits: Tensor, index: int) -> Tensor:
             place = out[..., index : index + 1]
-            Categorical(self.shape, logits, self.weights).sample(noise[..., index : index + 1], place)
+            Categorical(self.shape, logits, self.weights).sample(
+                noise[..., index : index + 1], place
+            )
             return place
 
         self._one_by_one(draw, legal)
@@ -214,7 +226,9 @@ class Choices(Distribution):
         shape = self.shape
         indices = kept.unsqueeze(2).unbind(-1)
         earlier = self._earlier(indices) if shape.autoregressive else None
-        masks = [None] * len(shape.choices) if self.masks is None else _cut(self.masks, shape.choices)
+        masks = (
+            [None] * len(shape.choices) if self.masks is None else _cut(self.masks, shape.choices)
+        )
         self._given = earlier
         self._choices = []
         for index, (logits, mask) in enumerate(zip(self._segments(), masks, strict=True)):
@@ -234,7 +248,9 @@ class Choices(Distribution):
                 torch.bmm(self._given[..., : d_chain.shape[1]].mT, d_later, out=d_chain)
         return torch.cat(d_logits, -1)
 
-    def _one_by_one(self, choose: Callable[[Tensor, int], Tensor], legal: Legal | None) -> list[Tensor]:
+    def _one_by_one(
+        self, choose: Callable[[Tensor, int], Tensor], legal: Legal | None
+    ) -> list[Tensor]:
         """(G, rows, 1) of each choice: what `choose` makes of its logits and index."""
         slots, rows = self.outputs.shape[:2]
         made: list[Tensor] = []
@@ -244,11 +260,15 @@ class Choices(Distribution):
                 logits = self._chained(logits, index, self._earlier(made))
             if self.shape.masked:
                 if legal is None:
-                    raise ValueError("where choices may be illegal, acting needs to be told which are")
+                    raise ValueError(
+                        "where choices may be illegal, acting needs to be told which are"
+                    )
                 none = torch.empty(slots, rows, 0, device=logits.device)
                 chosen = torch.cat((none, *made), -1).to(torch.int64).view(slots * rows, index)
                 mask = legal(chosen).view(logits.shape)
-                logits = torch.where(mask, logits.nan_to_num(nan=0.0).clamp_(-_BOUND, _BOUND), _ILLEGAL)
+                logits = torch.where(
+                    mask, logits.nan_to_num(nan=0.0).clamp_(-_BOUND, _BOUND), _ILLEGAL
+                )
             made.append(choose(logits, index))
         return made
 

@@ -23,7 +23,16 @@ from agents.networks.convolution import Convolutions, layers
 from agents.networks.recurrence import GATES, Cells
 from agents.networks.shape import Shape
 
-__all__ = ["Activations", "Backward", "Leaves", "Shape", "flat_size", "forward", "leaf_views", "new_gradients"]
+__all__ = [
+    "Activations",
+    "Backward",
+    "Leaves",
+    "Shape",
+    "flat_size",
+    "forward",
+    "leaf_views",
+    "new_gradients",
+]
 
 _ALIGN = 16  # floats: every view starts on a cache line
 
@@ -73,7 +82,9 @@ class Leaves:
         return [*self.shared(), *self.actor(), *self.critic()]
 
 
-def _sizes(shape: Shape) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]:
+def _sizes(
+    shape: Shape,
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]:
     """(rows, columns) of the leaves of `Leaves.shared`, `.actor`, `.critic`, in that order."""
     width, depth = shape.net_width, shape.net_depth
     deviations = 0 if shape.discrete else shape.action_dim
@@ -98,7 +109,9 @@ def _aligned(count: int) -> int:
 
 def flat_size(shape: Shape) -> int:
     """P: floats per network in the flat tensor, padding (always zero) included."""
-    shared, actor, critic = (sum(_aligned(rows * cols) for rows, cols in sizes) for sizes in _sizes(shape))
+    shared, actor, critic = (
+        sum(_aligned(rows * cols) for rows, cols in sizes) for sizes in _sizes(shape)
+    )
     return shared + max(actor, critic)
 
 
@@ -127,11 +140,19 @@ def new_gradients(shape: Shape, device: torch.device) -> Leaves:
         return [torch.zeros(slots, rows, cols, device=device) for rows, cols in sizes]
 
     shared, actor, critic = _sizes(shape)
-    return _collect(shape, make(shared, 2 * shape.slots), make(actor, shape.slots), make(critic, shape.slots))
+    return _collect(
+        shape, make(shared, 2 * shape.slots), make(actor, shape.slots), make(critic, shape.slots)
+    )
 
 
-def _collect(shape: Shape, shared: list[Tensor], actor: list[Tensor], critic: list[Tensor]) -> Leaves:
-    between, depth, convolutions = shape.net_depth - 1, shape.net_depth, len(layers(shape.image_shape))
+def _collect(
+    shape: Shape, shared: list[Tensor], actor: list[Tensor], critic: list[Tensor]
+) -> Leaves:
+    between, depth, convolutions = (
+        shape.net_depth - 1,
+        shape.net_depth,
+        len(layers(shape.image_shape)),
+    )
     after = between + depth  # the place after the biases
     return Leaves(
         actor_in=actor[0],
@@ -157,10 +178,14 @@ class Activations:
 
     def __init__(self, shape: Shape, rows: int, device: torch.device, steps: int = 1) -> None:
         slots, width = shape.slots, shape.net_width
-        self.hidden = [torch.empty(2 * slots, rows, width, device=device) for _ in range(shape.net_depth)]
+        self.hidden = [
+            torch.empty(2 * slots, rows, width, device=device) for _ in range(shape.net_depth)
+        ]
         self.output = torch.empty(slots, rows, shape.action_dim, device=device)
         self.value = torch.empty(slots, rows, 1, device=device)
-        self.cells = Cells(shape.recurrent, slots, width, rows, steps, device) if shape.recurrent else None
+        self.cells = (
+            Cells(shape.recurrent, slots, width, rows, steps, device) if shape.recurrent else None
+        )
         self.images = None if shape.image_shape is None else Images(shape, rows, device)
 
 
@@ -173,7 +198,9 @@ class Images:
         self.features = torch.empty(2 * shape.slots, rows, shape.inputs[0], device=device)
 
 
-def forward(weights: Leaves, obs: Tensor, into: Activations, *, actor: bool = True, critic: bool = True) -> None:
+def forward(
+    weights: Leaves, obs: Tensor, into: Activations, *, actor: bool = True, critic: bool = True
+) -> None:
     """Run the actors, the critics or both on (G, rows, obs_dim) normalised observations, or on images as
     `agents.networks.convolution.pixels` gives them.
 
@@ -183,7 +210,10 @@ def forward(weights: Leaves, obs: Tensor, into: Activations, *, actor: bool = Tr
     slots = weights.actor_in.shape[0]
     first, last = 0 if actor else slots, 2 * slots if critic else slots
     if into.images is not None:
-        own = [[leaf[first:last] for leaf in leaves] for leaves in (weights.filters, weights.filter_bias)]
+        own = [
+            [leaf[first:last] for leaf in leaves]
+            for leaves in (weights.filters, weights.filter_bias)
+        ]
         into.images.features[first:last] = into.images.layers.forward(own[0], own[1], obs)
     state, everything = _read(weights, obs, into)
     below = into.hidden[0]
@@ -193,7 +223,9 @@ def forward(weights: Leaves, obs: Tensor, into: Activations, *, actor: bool = Tr
         torch.baddbmm(weights.bias[0][slots:], everything, weights.critic_in, out=below[slots:])
     below[first:last].relu_()
     for weight, bias, hidden in zip(weights.hidden, weights.bias[1:], into.hidden[1:], strict=True):
-        torch.baddbmm(bias[first:last], below[first:last], weight[first:last], out=hidden[first:last])
+        torch.baddbmm(
+            bias[first:last], below[first:last], weight[first:last], out=hidden[first:last]
+        )
         hidden[first:last].relu_()
         below = hidden
     if into.cells is not None:
@@ -219,7 +251,13 @@ class Backward:
         self._ones = torch.ones(2 * slots, 1, rows, device=device)
 
     def __call__(
-        self, weights: Leaves, obs: Tensor, acts: Activations, d_output: Tensor, d_value: Tensor, into: Leaves
+        self,
+        weights: Leaves,
+        obs: Tensor,
+        acts: Activations,
+        d_output: Tensor,
+        d_value: Tensor,
+        into: Leaves,
     ) -> None:
         """obs as in `forward`, which must have filled `acts`; d_output (G, rows, action_dim), d_value (G, rows, 1);
         writes `into`.
@@ -236,7 +274,9 @@ class Backward:
         if acts.cells is not None:
             delta.copy_(acts.cells.backward(weights.cell, acts.hidden[-1], delta, into.cell))
         for layer in range(len(acts.hidden) - 1, -1, -1):
-            torch.ops.aten.threshold_backward.grad_input(delta, acts.hidden[layer], 0, grad_input=delta)
+            torch.ops.aten.threshold_backward.grad_input(
+                delta, acts.hidden[layer], 0, grad_input=delta
+            )
             torch.bmm(ones, delta, out=into.bias[layer])
             if layer:
                 torch.bmm(acts.hidden[layer - 1].mT, delta, out=into.hidden[layer - 1])

@@ -29,10 +29,18 @@ class FlatAdam:
         self._skip = torch.ones(slots, dtype=torch.float32, device=flat.device)
         # What the kernel takes of every network, as lists: weights, gradient, moments, step; and whether to skip it.
         self._networks = [
-            (slot, [flat[kind, slot]], [self.grad[kind, slot]], [self.m[kind, slot]], [self.v[kind, slot]],
-             [self.step[slot]], self._skip[slot])
-            for kind in range(kinds) for slot in range(slots)
-        ]  # fmt: skip
+            (
+                slot,
+                [flat[kind, slot]],
+                [self.grad[kind, slot]],
+                [self.m[kind, slot]],
+                [self.v[kind, slot]],
+                [self.step[slot]],
+                self._skip[slot],
+            )
+            for kind in range(kinds)
+            for slot in range(slots)
+        ]
 
     def apply(self, norms: Tensor, max_norm: Tensor, active: Tensor) -> None:
         """One update of the members in `active` (G,) bool with the gradients in `grad`, scaled so that no network's
@@ -40,14 +48,28 @@ class FlatAdam:
         whatever their gradients.
         """
         clip = (max_norm / (norms + 1e-6)).clamp_(max=1.0)
-        self.grad.mul_(torch.where(active, clip, 0.0).unsqueeze(-1))  # not NaN, which would stay in the padding
+        self.grad.mul_(
+            torch.where(active, clip, 0.0).unsqueeze(-1)
+        )  # not NaN, which would stay in the padding
         self.step += active
         self._skip.copy_(~active)
         for slot, weights, grad, m, v, step, skip in self._networks:
             torch._fused_adamw_(
-                weights, grad, m, v, [], step, lr=self.lr[slot], beta1=BETA1, beta2=BETA2, eps=self.eps[slot],
-                weight_decay=self.weight_decay[slot], amsgrad=False, maximize=False, found_inf=skip,
-            )  # fmt: skip
+                weights,
+                grad,
+                m,
+                v,
+                [],
+                step,
+                lr=self.lr[slot],
+                beta1=BETA1,
+                beta2=BETA2,
+                eps=self.eps[slot],
+                weight_decay=self.weight_decay[slot],
+                amsgrad=False,
+                maximize=False,
+                found_inf=skip,
+            )
 
     def reset(self, slot: int) -> None:
         """Forget a slot's moments and step."""

@@ -26,18 +26,31 @@ def set_precision(name: str, device: torch.device) -> None:
     Raises InputError where the device can't: another precision in its place would be another study's numbers.
     """
     if name not in PRECISIONS:
-        raise InputError(f"--precision {name!r} is not known; choose one of {', '.join(PRECISIONS)}")
+        raise InputError(
+            f"--precision {name!r} is not known; choose one of {', '.join(PRECISIONS)}"
+        )
     if name == "tf32" and not _has_tf32(device):
-        raise InputError(f"--precision tf32: {device} has no TF32 (it is in NVIDIA cards since 2020); use fp32")
-    if name == "bf16" and not (device.type == "cpu" and torch.cpu.get_capabilities().get("amx_bf16", False)):
-        raise InputError(f"--precision bf16: {device} is not a processor with AMX; use fp32, or tf32 on an NVIDIA card")
+        raise InputError(
+            f"--precision tf32: {device} has no TF32 (it is in NVIDIA cards since 2020); use fp32"
+        )
+    if name == "bf16" and not (
+        device.type == "cpu" and torch.cpu.get_capabilities().get("amx_bf16", False)
+    ):
+        raise InputError(
+            f"--precision bf16: {device} is not a processor with AMX; use fp32, or tf32 on an NVIDIA card"
+        )
     torch.set_float32_matmul_precision(PRECISIONS[name])
     cudnn: Any = torch.backends.cudnn
     onednn: Any = torch.backends.mkldnn
     own = "tf32" if name == "tf32" else "ieee"
     # The older flag says the same as the newer settings: torch refuses to read it where they disagree.
     cudnn.allow_tf32 = own == "tf32"
-    for part, precision in ((cudnn.conv, own), (cudnn.rnn, own), (onednn.conv, "ieee"), (onednn.rnn, "ieee")):
+    for part, precision in (
+        (cudnn.conv, own),
+        (cudnn.rnn, own),
+        (onednn.conv, "ieee"),
+        (onednn.rnn, "ieee"),
+    ):
         part.fp32_precision = precision
     cudnn.deterministic, cudnn.benchmark = True, False
 

@@ -32,8 +32,15 @@ class Cells:
     be remembered; None: everywhere.
     """
 
-    def __init__(self, kind: str, slots: int, width: int, rows: int, steps: int, device: torch.device) -> None:
-        self._kind, self._slots, self._width, self._size = kind, slots, width, (steps, rows // steps)
+    def __init__(
+        self, kind: str, slots: int, width: int, rows: int, steps: int, device: torch.device
+    ) -> None:
+        self._kind, self._slots, self._width, self._size = (
+            kind,
+            slots,
+            width,
+            (steps, rows // steps),
+        )
         self.state = torch.zeros(2 * slots, rows // steps, width * REMEMBERED[kind], device=device)
         self.starts: Tensor | None = None
         self.live: Tensor | None = None
@@ -45,7 +52,9 @@ class Cells:
         """From inputs (2G, rows, width) to `output`, of some networks; leaves: weights and biases as `Leaves.cell`."""
         (steps, sequences), width = self._size, self._width
         w_in, w_state, b_in, b_state = (leaf[networks] for leaf in leaves)
-        from_input = torch.baddbmm(b_in, inputs[networks], w_in).view(-1, steps, sequences, w_in.shape[-1])
+        from_input = torch.baddbmm(b_in, inputs[networks], w_in).view(
+            -1, steps, sequences, w_in.shape[-1]
+        )
         output = self.output[networks].view(-1, steps, sequences, width)
         state = self.state[networks].clone()
         self._moments.clear()
@@ -58,7 +67,9 @@ class Cells:
             output[:, step] = state[..., :width]
         self.state[networks] = state
 
-    def backward(self, leaves: list[Tensor], inputs: Tensor, d_output: Tensor, into: list[Tensor]) -> Tensor:
+    def backward(
+        self, leaves: list[Tensor], inputs: Tensor, d_output: Tensor, into: list[Tensor]
+    ) -> Tensor:
         """The gradient for inputs, from d_output (2G, rows, width) of what `forward` returned last for all networks;
         writes those of the leaves.
         """
@@ -66,13 +77,18 @@ class Cells:
         w_in, w_state = leaves[:2]
         d_outputs = d_output.view(-1, steps, sequences, width)
         size = (len(d_output), steps, sequences, w_in.shape[-1])
-        d_inputs, d_states = d_output.new_empty(size), d_output.new_empty(size)  # of the sums that go into the gates
+        d_inputs, d_states = (
+            d_output.new_empty(size),
+            d_output.new_empty(size),
+        )  # of the sums that go into the gates
         d_state = torch.zeros_like(self.state)
         for step in range(steps - 1, -1, -1):
             d_state[..., :width] += d_outputs[:, step]
             d_after = self._where_live(step, d_state, torch.zeros_like(d_state))
             d_passed = self._where_live(step, torch.zeros_like(d_state), d_state)
-            d_before = self._before(self._moments[step], d_after, d_inputs[:, step], d_states[:, step])
+            d_before = self._before(
+                self._moments[step], d_after, d_inputs[:, step], d_states[:, step]
+            )
             d_before[..., :width] += torch.bmm(d_states[:, step], w_state.mT)
             d_state = self._cleared(d_before if self.live is None else d_before + d_passed, step)
         before = torch.stack([moment.before[..., :width] for moment in self._moments], 1)
@@ -83,7 +99,9 @@ class Cells:
         torch.bmm(self._ones, d_states, out=into[3])
         return torch.bmm(d_inputs, w_in.mT)
 
-    def _after(self, state: Tensor, from_input: Tensor, from_state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _after(
+        self, state: Tensor, from_input: Tensor, from_state: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The state after a step, and what its gradient needs."""
         if self._kind == "gru":
             in_reset, in_update, in_new = from_input.chunk(3, -1)
@@ -123,7 +141,11 @@ class Cells:
         return torch.cat((torch.zeros_like(d_shown), d_cell * forget), -1)
 
     def _cleared(self, state: Tensor, step: int) -> Tensor:
-        return state if self.starts is None else torch.where(self._of(self.starts, step, state), 0.0, state)
+        return (
+            state
+            if self.starts is None
+            else torch.where(self._of(self.starts, step, state), 0.0, state)
+        )
 
     def _where_live(self, step: int, yes: Tensor, no: Tensor) -> Tensor:
         return yes if self.live is None else torch.where(self._of(self.live, step, yes), yes, no)

@@ -14,7 +14,11 @@ from envs.support.errors import InputError
 # In searches. torch and MKL split the sums and products of a single slot between threads, so that its last bits depend
 # on their number; those of two slots or more they don't split (torch 2.13; tests/agents/engine/test_digests.py).
 FEWEST_SLOTS = 2
-ON_POLICY = ("ppo", "elegantrl:ppo", "elegantrl:a2c")  # the algorithms that learn from the last rollout alone
+ON_POLICY = (
+    "ppo",
+    "elegantrl:ppo",
+    "elegantrl:a2c",
+)  # the algorithms that learn from the last rollout alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +67,9 @@ class Shape:
             value = getattr(self, field.name)
             least = 0 if field.name == "privileged_dim" else 1
             if field.type == "int" and (not isinstance(value, int) or value < least):
-                raise InputError(f"{field.name} must be a whole number of at least {least}, not {value!r}.")
+                raise InputError(
+                    f"{field.name} must be a whole number of at least {least}, not {value!r}."
+                )
             if field.type == "bool" and not isinstance(value, bool):
                 raise InputError(f"{field.name} must be true or false, not {value!r}.")
         if self.action_dims and not (self.discrete and sum(self.action_dims) == self.action_dim):
@@ -72,16 +78,25 @@ class Shape:
                 f"{self.action_dims}."
             )
         if self.masked and not self.discrete:
-            raise InputError("masked must be false where actions are numbers: only choices can be illegal.")
-        if self.image_shape is not None and (math.prod(self.image_shape), 0) != (self.state_dim, self.privileged_dim):
+            raise InputError(
+                "masked must be false where actions are numbers: only choices can be illegal."
+            )
+        if self.image_shape is not None and (math.prod(self.image_shape), 0) != (
+            self.state_dim,
+            self.privileged_dim,
+        ):
             raise InputError(
                 f"image_shape {self.image_shape} needs as large a state_dim and no privileged_dim; they are "
                 f"{self.state_dim} and {self.privileged_dim}."
             )
         if self.autoregressive and len(self.action_dims) < 2:
-            raise InputError(f"autoregressive needs actions of several choices; action_dims is {self.action_dims}.")
+            raise InputError(
+                f"autoregressive needs actions of several choices; action_dims is {self.action_dims}."
+            )
         if self.recurrent not in {"", *GATES}:
-            raise InputError(f"recurrent must be one of {', '.join(GATES)} or '', not {self.recurrent!r}.")
+            raise InputError(
+                f"recurrent must be one of {', '.join(GATES)} or '', not {self.recurrent!r}."
+            )
         if self.recurrent and (self.horizon % self.bptt or self.minibatch % self.bptt):
             raise InputError(
                 f"bptt {self.bptt} must divide horizon {self.horizon} and minibatch {self.minibatch}: a rollout is "

@@ -29,8 +29,14 @@ class Stack:
     `value_avg` and `value_std`, frozen. optimizer: of a network that learns.
     """
 
-    def __init__(self, module: nn.Module, slots: int, device: torch.device, *, learns: bool = True) -> None:
-        sizes = [(name, part.weight.mT.shape) for name, part in module.named_modules() if isinstance(part, nn.Linear)]
+    def __init__(
+        self, module: nn.Module, slots: int, device: torch.device, *, learns: bool = True
+    ) -> None:
+        sizes = [
+            (name, part.weight.mT.shape)
+            for name, part in module.named_modules()
+            if isinstance(part, nn.Linear)
+        ]
         total = sum(_aligned(size.numel()) + _aligned(size[1]) for _, size in sizes)
         self.slots, self.device = slots, device
         self.flat = torch.zeros(1, slots, total, device=device)
@@ -44,7 +50,9 @@ class Stack:
         if learns:
             self.optimizer = FlatAdam(self.flat)
             self._leaves = [leaf.requires_grad_() for pair in self.layers.values() for leaf in pair]
-            self._grads = [leaf for pair in _cut(self.optimizer.grad, sizes).values() for leaf in pair]
+            self._grads = [
+                leaf for pair in _cut(self.optimizer.grad, sizes).values() for leaf in pair
+            ]
 
     def taken(self, slots: Sequence[int]) -> Stack:
         """The networks of some slots as they are now, copied; they don't learn."""
@@ -52,7 +60,9 @@ class Stack:
         other.slots, other.device, other._sizes = len(slots), self.device, self._sizes
         other.flat = self.flat[:, list(slots)].clone()
         other.layers = _cut(other.flat, self._sizes)
-        other.normalisers = {name: part[list(slots)].clone() for name, part in self.normalisers.items()}
+        other.normalisers = {
+            name: part[list(slots)].clone() for name, part in self.normalisers.items()
+        }
         return other
 
     def linear(self, name: str, x: Tensor) -> Tensor:
@@ -106,30 +116,45 @@ class Stack:
         """
         parts = self._named(slot)
         if set(given) != set(parts):
-            raise InputError(f"The network's tensors should be {sorted(parts)}, and are {sorted(given)}.")
+            raise InputError(
+                f"The network's tensors should be {sorted(parts)}, and are {sorted(given)}."
+            )
         for name, part in parts.items():
             if given[name].shape != part.shape:
-                raise InputError(f"The network's {name} is {tuple(given[name].shape)}, not {tuple(part.shape)}.")
+                raise InputError(
+                    f"The network's {name} is {tuple(given[name].shape)}, not {tuple(part.shape)}."
+                )
         self.clear(slot)
         for name, part in parts.items():
             part.copy_(given[name])
 
     def export_member(self, slot: int) -> StateDict:
         """CPU copies that the module loads as its `state_dict`."""
-        return {name: part.to("cpu", copy=True).contiguous() for name, part in self._named(slot).items()}
+        return {
+            name: part.to("cpu", copy=True).contiguous() for name, part in self._named(slot).items()
+        }
 
     def tensors(self, slot: int) -> StateDict:
         """What is a member's, as views: weights, normalisers, and the optimizer's moments and step where it learns."""
-        own = {"weights": self.flat[0, slot]} | {name: part[slot] for name, part in self.normalisers.items()}
+        own = {"weights": self.flat[0, slot]} | {
+            name: part[slot] for name, part in self.normalisers.items()
+        }
         if hasattr(self, "optimizer"):
             adam = self.optimizer
-            own |= {"adam_m": adam.m[0, slot], "adam_v": adam.v[0, slot], "adam_step": adam.step[slot]}
+            own |= {
+                "adam_m": adam.m[0, slot],
+                "adam_v": adam.v[0, slot],
+                "adam_step": adam.step[slot],
+            }
         return own
 
     def _named(self, slot: int) -> StateDict:
         named = {name: part[slot, 0] for name, part in self.normalisers.items()}
         for name, (weight, bias) in self.layers.items():
-            named[f"{name}.weight"], named[f"{name}.bias"] = weight.detach()[slot].mT, bias.detach()[slot, 0]
+            named[f"{name}.weight"], named[f"{name}.bias"] = (
+                weight.detach()[slot].mT,
+                bias.detach()[slot, 0],
+            )
         return named
 
 

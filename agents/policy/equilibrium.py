@@ -47,7 +47,9 @@ def equilibrium(payoffs: Floats, time_limit: float | None = None) -> Mixture:
     payoffs = np.asarray(payoffs, dtype=np.float64)
     count = len(payoffs)
     if payoffs.shape != (count, count) or not count or not np.isfinite(payoffs).all():
-        raise InputError(f"payoffs must be a square matrix of finite numbers, and have the shape {payoffs.shape}")
+        raise InputError(
+            f"payoffs must be a square matrix of finite numbers, and have the shape {payoffs.shape}"
+        )
     unit = float(np.ptp(payoffs)) or 1.0
     scaled = (payoffs - payoffs.min()) / unit  # from 0 to 1, and so are regrets
     if np.ptp(scaled + scaled.T) < 1e-9:
@@ -59,7 +61,11 @@ def equilibrium(payoffs: Floats, time_limit: float | None = None) -> Mixture:
     weights = weights / weights.sum()
     payoff = float(weights @ payoffs @ weights)
     solved = found.status == 0 or found.mip_dual_bound is None
-    return Mixture(weights, payoff, payoff if solved else max(payoff, payoffs.min() - unit * found.mip_dual_bound))
+    return Mixture(
+        weights,
+        payoff,
+        payoff if solved else max(payoff, payoffs.min() - unit * found.mip_dual_bound),
+    )
 
 
 def _maximin(payoffs: Floats) -> Floats:
@@ -91,7 +97,9 @@ def _best_paid(payoffs: Floats, time_limit: float) -> Any:
     constraints = [
         LinearConstraint(np.hstack([column.T, np.zeros((1, count + 1))]), 1.0, 1.0),
         LinearConstraint(regret, 0.0, np.inf),
-        LinearConstraint(regret + np.hstack([none, one, 0.0 * column]), -np.inf, 1.0),  # none where it is played
+        LinearConstraint(
+            regret + np.hstack([none, one, 0.0 * column]), -np.inf, 1.0
+        ),  # none where it is played
         LinearConstraint(np.hstack([one, -one, 0.0 * column]), -np.inf, 0.0),
     ]
     found = milp(
@@ -102,6 +110,10 @@ def _best_paid(payoffs: Floats, time_limit: float) -> Any:
         options={"time_limit": time_limit},
     )
     if found.x is None:
-        limit = f" within {time_limit:g} s among {count} players" if found.status == 1 else f": {found.message}"
+        limit = (
+            f" within {time_limit:g} s among {count} players"
+            if found.status == 1
+            else f": {found.message}"
+        )
         raise RunError(f"no equilibrium was found{limit}")
     return found

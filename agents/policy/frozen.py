@@ -64,12 +64,16 @@ class FrozenPolicy:
         self.state_dim, self.action_dim = check_members(members)
         self.discrete, self.sizes = kind_of(members[0]).discrete, sizes_of(members[0])
         self.size = len(members)
-        self._avg, self._std = ([_float64(member[name]) for member in members] for name in ("state_avg", "state_std"))
+        self._avg, self._std = (
+            [_float64(member[name]) for member in members] for name in ("state_avg", "state_std")
+        )
         self._layers = [
-            [(_float64(member[f"{name}.weight"]), _float64(member[f"{name}.bias"]), relu)
-             for name, relu in layers_of(member)]
+            [
+                (_float64(member[f"{name}.weight"]), _float64(member[f"{name}.bias"]), relu)
+                for name, relu in layers_of(member)
+            ]
             for member in members
-        ]  # fmt: skip
+        ]
         self._batched = [_Batched(member) for member in members]
         self.remembers = any(remembered_by(member) for member in members)
 
@@ -87,10 +91,14 @@ class FrozenPolicy:
         """
         row = np.asarray(obs, dtype=np.float32)
         if row.shape != (self.state_dim,):
-            raise RunError(f"The policy reads observations of shape ({self.state_dim},), and was given {row.shape}.")
+            raise RunError(
+                f"The policy reads observations of shape ({self.state_dim},), and was given {row.shape}."
+            )
         if not np.isfinite(row).all():
             column = int(np.flatnonzero(~np.isfinite(row))[0])
-            raise RunError(f"The observation's column {column} is {row[column]}, which is not finite.")
+            raise RunError(
+                f"The observation's column {column} is {row[column]}, which is not finite."
+            )
         if self.discrete or self.remembers or self._batched[0].image:
             return self.act_batch(row[None], legal=legal).reshape(-1).astype(np.float64)
         state = row.astype(np.float64)
@@ -102,14 +110,19 @@ class FrozenPolicy:
                 if relu:
                     hidden = np.maximum(hidden, 0.0)
             total += np.tanh(hidden[: self.action_dim])
-        mean: NDArray[np.float64] = np.round(total / self.size, DECIMALS) + 0.0  # + 0.0: a negative zero is a zero
+        mean: NDArray[np.float64] = (
+            np.round(total / self.size, DECIMALS) + 0.0
+        )  # + 0.0: a negative zero is a zero
         return mean
 
     @torch.no_grad()
     def act_batch(
-        self, states: Rows, deterministic: bool = True, generator: torch.Generator | None = None,
+        self,
+        states: Rows,
+        deterministic: bool = True,
+        generator: torch.Generator | None = None,
         legal: Legal | None = None,
-    ) -> Rows:  # fmt: skip
+    ) -> Rows:
         """Actions for (rows, state_dim) observations: (rows, action_dim) float64; (rows,) int64 of one choice, (rows,
         choices) int64 of several. An array for an array, a tensor for a tensor, on its device.
 
@@ -122,15 +135,22 @@ class FrozenPolicy:
         """
         given = torch.as_tensor(states)
         if given.dim() != 2 or given.shape[1] != self.state_dim:
-            raise RunError(f"The policy reads states of shape (rows, {self.state_dim}), and got {tuple(given.shape)}.")
+            raise RunError(
+                f"The policy reads states of shape (rows, {self.state_dim}), and got {tuple(given.shape)}."
+            )
         outputs = [member.outputs(given) for member in self._batched]
         if self.discrete:
             actions = self._choose(outputs, deterministic, generator, legal)
         else:
-            noise = torch.zeros(given.shape[0], self.action_dim, dtype=torch.float64, device=given.device)
+            noise = torch.zeros(
+                given.shape[0], self.action_dim, dtype=torch.float64, device=given.device
+            )
             if not deterministic:
                 noise.normal_(generator=generator)
-            every = [member.numbers(output, noise) for member, output in zip(self._batched, outputs, strict=True)]
+            every = [
+                member.numbers(output, noise)
+                for member, output in zip(self._batched, outputs, strict=True)
+            ]
             actions = torch.round(torch.stack(every).sum(0) / self.size, decimals=DECIMALS) + 0.0
         return actions.cpu().numpy() if isinstance(states, np.ndarray) else actions
 
@@ -148,7 +168,11 @@ class FrozenPolicy:
                 memory.masked_fill_(over.to(memory.device).unsqueeze(1), 0.0)
 
     def _choose(
-        self, outputs: Sequence[Tensor], deterministic: bool, generator: torch.Generator | None, legal: Legal | None
+        self,
+        outputs: Sequence[Tensor],
+        deterministic: bool,
+        generator: torch.Generator | None,
+        legal: Legal | None,
     ) -> Tensor:
         """One choice after the other: (rows,) int64, or (rows, choices) where there are several."""
         chosen = torch.zeros(outputs[0].shape[0], 0, dtype=torch.int64, device=outputs[0].device)
@@ -172,7 +196,11 @@ class _Batched:
     """One member on rows of states, float64, on whichever device they are."""
 
     def __init__(self, member: Member) -> None:
-        self.gives, self.sizes, self.several = kind_of(member).gives, sizes_of(member), "action_dims" in member
+        self.gives, self.sizes, self.several = (
+            kind_of(member).gives,
+            sizes_of(member),
+            "action_dims" in member,
+        )
         self.image = tuple(member["image_shape"].tolist()) if "image_shape" in member else ()
         self._convolutions, self._plan = convolutions_of(member), layers_of(member)
         self._remembered = remembered_by(member)
@@ -194,7 +222,9 @@ class _Batched:
         if self.image:
             hidden = hidden.view(-1, *self.image)
             for name, stride in self._convolutions:
-                hidden = torch.conv2d(hidden, own[f"{name}.weight"], own[f"{name}.bias"], stride).relu_()
+                hidden = torch.conv2d(
+                    hidden, own[f"{name}.weight"], own[f"{name}.bias"], stride
+                ).relu_()
             hidden = hidden.flatten(1)
         for name, relu in self._plan:
             if self._remembered and name == self._plan[-1][0]:
@@ -231,12 +261,16 @@ class _Batched:
         chain = self.on(output.device).get(f"chain.{choice}.weight")
         if chain is not None:
             sizes = self.sizes[:choice]
-            starts = torch.tensor([sum(sizes[:index]) for index in range(choice)], device=output.device)
+            starts = torch.tensor(
+                [sum(sizes[:index]) for index in range(choice)], device=output.device
+            )
             logits = logits + chain.mT[chosen + starts].sum(1)
         logits = logits.nan_to_num(nan=0.0)
         if self.gives == "values":
             deviation = logits.std(-1, keepdim=True, correction=0)
-            logits = (logits - logits.mean(-1, keepdim=True)) / torch.where(deviation > 0, deviation, 1.0)
+            logits = (logits - logits.mean(-1, keepdim=True)) / torch.where(
+                deviation > 0, deviation, 1.0
+            )
         return torch.softmax(logits if mask is None else logits.masked_fill(~mask, -torch.inf), -1)
 
 
@@ -274,7 +308,9 @@ def load_members(path: Path) -> list[dict[str, Tensor]]:
     for key, tensor in named.items():
         match = _KEY.fullmatch(key)
         if match is None:
-            raise InputError(f"{path}: {key!r} is no member's tensor; names look like 'm000.net.0.weight'.")
+            raise InputError(
+                f"{path}: {key!r} is no member's tensor; names look like 'm000.net.0.weight'."
+            )
         members.setdefault(int(match[1]), {})[match[2]] = tensor
     if sorted(members) != list(range(len(members))):
         raise InputError(

@@ -47,7 +47,9 @@ def frozen_players(names: Sequence[str], members: Sequence[Member]) -> Players:
 
     def act(obs: Tensor) -> Tensor:
         parts = obs.chunk(len(policies))
-        return torch.cat([policy.act_batch(part) for policy, part in zip(policies, parts, strict=True)])
+        return torch.cat(
+            [policy.act_batch(part) for policy, part in zip(policies, parts, strict=True)]
+        )
 
     return Players(tuple(names), act)
 
@@ -74,7 +76,9 @@ class Matches:
         return np.asarray(self.own.mean(-1))
 
 
-def play_matches(game: Game, params: Any, players: Sequence[Players], games: int, seed: int) -> Matches:
+def play_matches(
+    game: Game, params: Any, players: Sequence[Players], games: int, seed: int
+) -> Matches:
     """Every player at one seat of `games` games beside every player at all others; baseline players of the game come
     last.
 
@@ -83,7 +87,9 @@ def play_matches(game: Game, params: Any, players: Sequence[Players], games: int
     """
     seats = game.seats(params)
     if seats < 2 or games < 1 or games % seats:
-        raise InputError(f"{game.name} has {seats} seats: a league needs several, and games in multiples of them")
+        raise InputError(
+            f"{game.name} has {seats} seats: a league needs several, and games in multiples of them"
+        )
     groups = [*players]
     # Baseline players go by what an environment shows; any of these parameters shows it alike.
     baselines = game.players(params, derive_seed(seed, "players"))
@@ -117,7 +123,11 @@ def _seating(players: int, games: int, seats: int) -> NDArray[np.int64]:
 
 def interval(scores: Floats) -> tuple[Floats, Floats]:
     """Mean over the last axis, and how far its confidence interval reaches to either side (normal approximation)."""
-    reach = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * scores.std(-1, ddof=1) / np.sqrt(scores.shape[-1])
+    reach = (
+        NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+        * scores.std(-1, ddof=1)
+        / np.sqrt(scores.shape[-1])
+    )
     return scores.mean(-1), reach
 
 
@@ -159,12 +169,19 @@ def report(matches: Matches, members: int) -> dict[str, Any]:
     An equilibrium that was not found in time is {"unsolved": reason}.
     """
     described: dict[str, Any] = {
-        "players": list(matches.names), "members": members, "seats": matches.seats,
-        "games": matches.own.shape[-1], "confidence": CONFIDENCE,
-    }  # fmt: skip
+        "players": list(matches.names),
+        "members": members,
+        "seats": matches.seats,
+        "games": matches.own.shape[-1],
+        "confidence": CONFIDENCE,
+    }
     for name, scores in (("own", matches.own), ("team", matches.team)):
         mean, reach = interval(scores)
-        described[name] = {"mean": mean.tolist(), "low": (mean - reach).tolist(), "high": (mean + reach).tolist()}
+        described[name] = {
+            "mean": mean.tolist(),
+            "low": (mean - reach).tolist(),
+            "high": (mean + reach).tolist(),
+        }
     among = {"all": len(matches.names)}
     if 0 < members < len(matches.names):
         among = {"members": members, **among}
@@ -178,7 +195,11 @@ def _described(matches: Matches, among: int) -> dict[str, Any]:
     except RunError as error:
         return {"unsolved": str(error)}
     return {
-        "weights": {name: round(float(w), 6) for name, w in zip(matches.names, found.weights, strict=True) if w},
+        "weights": {
+            name: round(float(w), 6)
+            for name, w in zip(matches.names, found.weights, strict=True)
+            if w
+        },
         "payoff": found.payoff,
         "payoff_bound": found.bound,
         "exploitability": _told(exploitation(matches.own, found.weights), matches.names),

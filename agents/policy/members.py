@@ -55,7 +55,9 @@ class Kind:
 
 _KINDS = {  # by a name, or the beginning of one, that no kind below it has
     "net_s.": Kind(("net_s", "net_a"), gives="means and deviations"),
-    "net_adv1.": Kind(("net_state", "net_val1"), ("net_adv1", "net_val2", "net_adv2"), _STATE | _VALUE, "values"),
+    "net_adv1.": Kind(
+        ("net_state", "net_val1"), ("net_adv1", "net_val2", "net_adv2"), _STATE | _VALUE, "values"
+    ),
     "net_val1.": Kind(("net_state", "net_val1"), ("net_val2",), _STATE | _VALUE, "values"),
     "net_adv.": Kind(("net_state", "net_val"), ("net_adv",), _STATE | _VALUE, "values"),
     "value_avg": Kind(("net",), extras=_STATE | _VALUE, gives="values"),
@@ -119,7 +121,9 @@ def check_members(members: Sequence[Member], source: str = "the policy") -> tupl
         own = (member["state_avg"].numel(), _outputs(member))
         if dims is not None and own != dims:
             first = f"member 0 maps {dims[0]} to {dims[1]}"
-            raise InputError(f"{source}: member {index} maps {own[0]} inputs to {own[1]} actions, but {first}.")
+            raise InputError(
+                f"{source}: member {index} maps {own[0]} inputs to {own[1]} actions, but {first}."
+            )
         if sizes_of(member) != sizes_of(members[0]):
             sizes = f"{sizes_of(member)}, but member 0 of {sizes_of(members[0])}"
             raise InputError(f"{source}: member {index} makes choices of {sizes}.")
@@ -145,14 +149,24 @@ def _fault(member: Member) -> str | None:
     kind = kind_of(member)
     layers = [name for prefix in kind.acts for name in _layers(member, prefix)]
     heads = [f"{prefix}.0" for prefix in (*kind.acts[1:], *kind.others)]
-    wanted = {f"{layer}.{part}" for layer in {*layers, *heads} for part in ("weight", "bias")} | kind.extras
+    wanted = {
+        f"{layer}.{part}" for layer in {*layers, *heads} for part in ("weight", "bias")
+    } | kind.extras
     if IMAGE_SHAPE in member:
         count = sum(name.startswith("conv.") and name.endswith(".weight") for name in member)
         wanted |= {IMAGE_SHAPE, STRIDES}
         wanted |= {f"conv.{index}.{part}" for index in range(count) for part in ("weight", "bias")}
-    if kind.acts == ("net",) and len(layers) > 1 and any(name.startswith("rnn.") for name in member):
+    if (
+        kind.acts == ("net",)
+        and len(layers) > 1
+        and any(name.startswith("rnn.") for name in member)
+    ):
         wanted |= set(CELL)
-    chains = sorted(name for name in member if name.startswith("chain.")) if ACTION_DIMS in member else []
+    chains = (
+        sorted(name for name in member if name.startswith("chain."))
+        if ACTION_DIMS in member
+        else []
+    )
     if chains:
         wanted |= {f"chain.{choice}.weight" for choice in range(1, member[ACTION_DIMS].numel())}
     if not _layers(member, kind.acts[0]) or set(member) != wanted:
@@ -213,11 +227,18 @@ def _shapes(member: Member, kind: Kind, layers: Sequence[str]) -> dict[str, tupl
 
 def _images_fault(member: Member) -> str | None:
     sizes, strides = member[IMAGE_SHAPE], member[STRIDES]
-    weights = [member[f"conv.{index}.weight"] for index in range(strides.numel()) if f"conv.{index}.weight" in member]
-    if sizes.shape != (3,) or strides.dim() != 1 or not len(weights) or int(min(sizes.min(), strides.min())) < 1:
-        return (
-            f"has image_shape {sizes.tolist()} and conv_strides {strides.tolist()}, of which no convolutions are made"
-        )
+    weights = [
+        member[f"conv.{index}.weight"]
+        for index in range(strides.numel())
+        if f"conv.{index}.weight" in member
+    ]
+    if (
+        sizes.shape != (3,)
+        or strides.dim() != 1
+        or not len(weights)
+        or int(min(sizes.min(), strides.min())) < 1
+    ):
+        return f"has image_shape {sizes.tolist()} and conv_strides {strides.tolist()}, of which no convolutions are made"
     if f"conv.{strides.numel()}.weight" in member or len(weights) < strides.numel():
         return f"has conv_strides {strides.tolist()}, which are not one for each convolution"
     if any(weight.dim() != 4 or weight.shape[2] != weight.shape[3] for weight in weights):

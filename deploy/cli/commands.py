@@ -11,7 +11,12 @@ import typer
 from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
-from deploy.cli.games_commands import play_command, promote_game, promote_game_after_study, refuse_market_flags
+from deploy.cli.games_commands import (
+    play_command,
+    promote_game,
+    promote_game_after_study,
+    refuse_market_flags,
+)
 from deploy.cli.next_commands import next_commands, print_next
 from deploy.cli.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl, chosen_registry
 from deploy.cli.registry_commands import registry_app, rollback_command
@@ -46,7 +51,8 @@ def deploy_commands(app: typer.Typer) -> None:
 
 def promote_command(
     study_name: Annotated[
-        str | None, typer.Option("--study-name", help="The study; default: the only one in the storage.")
+        str | None,
+        typer.Option("--study-name", help="The study; default: the only one in the storage."),
     ] = None,
     storage: Annotated[
         str | None,
@@ -60,7 +66,8 @@ def promote_command(
     runs_dir: Annotated[
         Path | None,
         typer.Option(
-            "--runs-dir", help="The folder that holds the study's folder. Default: found from the study's database."
+            "--runs-dir",
+            help="The folder that holds the study's folder. Default: found from the study's database.",
         ),
     ] = None,
     slot: Annotated[
@@ -71,10 +78,16 @@ def promote_command(
         ),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Where the study's bars lie now; default: where they were.")
+        Path | None,
+        typer.Option(
+            "--data-dir", help="Where the study's bars lie now; default: where they were."
+        ),
     ] = None,
     trial: Annotated[
-        int | None, typer.Option("--trial", help="Consider this trial only, instead of all in order of objective.")
+        int | None,
+        typer.Option(
+            "--trial", help="Consider this trial only, instead of all in order of objective."
+        ),
     ] = None,
     looks: Annotated[
         int,
@@ -95,18 +108,26 @@ def promote_command(
     weights: Annotated[
         Weights,
         typer.Option(
-            "--weights", help="Shares of an ensemble's capital: equal, or by the trials' shrunken fold scores."
+            "--weights",
+            help="Shares of an ensemble's capital: equal, or by the trials' shrunken fold scores.",
         ),
     ] = "equal",
     limit: Annotated[
-        list[str] | None, typer.Option("--limit", help="Change a rule's limit: NAME=NUMBER. May be repeated.")
+        list[str] | None,
+        typer.Option("--limit", help="Change a rule's limit: NAME=NUMBER. May be repeated."),
     ] = None,
     first_stage: Annotated[
         bool,
-        typer.Option("--first-stage", help="Only the rules that need no look at the hold-out, for the best trial."),
+        typer.Option(
+            "--first-stage",
+            help="Only the rules that need no look at the hold-out, for the best trial.",
+        ),
     ] = False,
     games: Annotated[
-        int | None, typer.Option("--games", min=2, help="Of games: how many everybody plays in the panel (100).")
+        int | None,
+        typer.Option(
+            "--games", min=2, help="Of games: how many everybody plays in the panel (100)."
+        ),
     ] = None,
     dry_run: Annotated[
         bool,
@@ -130,7 +151,9 @@ def promote_command(
     found = find_study(study_name, storage_url(storage), runs_dir)
     opened = Registry(deployments, registry)
     if found.environment != MARKET:
-        refuse_market_flags(found, data_dir=data_dir, ensemble=ensemble, weights=weights, first_stage=first_stage)
+        refuse_market_flags(
+            found, data_dir=data_dir, ensemble=ensemble, weights=weights, first_stage=first_stage
+        )
         promote_game(
             found,
             opened,
@@ -144,7 +167,9 @@ def promote_command(
         )
         return
     if games is not None:
-        raise InputError(f"--games is for games, and study {found.name!r} is of {found.environment}; leave it out")
+        raise InputError(
+            f"--games is for games, and study {found.name!r} is of {found.environment}; leave it out"
+        )
     study = market_study(found)
     promoter = Promoter(
         study,
@@ -166,7 +191,12 @@ def promote_command(
     if not (first_stage or dry_run):
         _report(console, study, promotion, promoter)
     if promotion.outcome in ("promoted", "champion already"):
-        print_next(console, next_commands(promotion, study, opened, [("trade --replay", "replay the champion")])[:1])
+        print_next(
+            console,
+            next_commands(promotion, study, opened, [("trade --replay", "replay the champion")])[
+                :1
+            ],
+        )
 
 
 def after_study_command(
@@ -179,7 +209,10 @@ def after_study_command(
     """What a worker starts, in a process of its own, when its study has ended: see `promote_after_study`, and for games
     `deploy.cli.games_commands.promote_game_after_study`.
     """
-    found, opened = find_study(study_name, storage_url(storage), runs_dir), Registry(deployments, registry)
+    found, opened = (
+        find_study(study_name, storage_url(storage), runs_dir),
+        Registry(deployments, registry),
+    )
     if found.environment != MARKET:
         promote_game_after_study(found, opened, console=Terminal())
     else:
@@ -187,7 +220,11 @@ def after_study_command(
 
 
 def count_looks(
-    tickers: Sequence[str], first: int, last: int, *, registry: tuple[Path, str | None] | None = None
+    tickers: Sequence[str],
+    first: int,
+    last: int,
+    *,
+    registry: tuple[Path, str | None] | None = None,
 ) -> int:
     """Looks counted so far at hold-out bars of these assets between the opens `first` and `last`.
 
@@ -198,7 +235,12 @@ def count_looks(
 
 
 def promote_after_study(
-    study: FinishedStudy, registry: Registry, *, console: Console, data_dir: Path | None = None, slot: str | None = None
+    study: FinishedStudy,
+    registry: Registry,
+    *,
+    console: Console,
+    data_dir: Path | None = None,
+    slot: str | None = None,
 ) -> Promotion:
     """What a worker does when its study has ended: promote the best trial if it deserves it, replay the champion over
     the hold-out through the paper trader, and say how it ended and what to do next.
@@ -216,12 +258,17 @@ def promote_after_study(
     print_promotion(console, promotion)
     _report(console, study, promotion, promoter)
     if promotion.champion is None:
-        console.print(f"Nothing to replay: slot {promotion.slot} has no champion yet.", highlight=False)
+        console.print(
+            f"Nothing to replay: slot {promotion.slot} has no champion yet.", highlight=False
+        )
     else:
         try:
             _replay_champion(console, registry, promotion, data_dir or Path(study.spec.data.dir))
         except (InputError, RunError, OSError) as error:
-            console.print(f"The champion {short(promotion.champion)} could not be replayed: {error}", style="yellow")
+            console.print(
+                f"The champion {short(promotion.champion)} could not be replayed: {error}",
+                style="yellow",
+            )
     champion = [("trade --replay", "replay the champion")]
     if not promotion.slot.startswith("demo-"):  # no venue sells what the demo market trades
         champion.append(("trade", "trade it live, on paper"))
@@ -229,7 +276,9 @@ def promote_after_study(
     return promotion
 
 
-def _report(console: Console, study: FinishedStudy, promotion: Promotion, promoter: Promoter) -> None:
+def _report(
+    console: Console, study: FinishedStudy, promotion: Promotion, promoter: Promoter
+) -> None:
     """Write the report with pictures and attach it to the study. Errors are printed and do not change the decision."""
     from deploy.market.gate_report import write_report
 
@@ -237,13 +286,22 @@ def _report(console: Console, study: FinishedStudy, promotion: Promotion, promot
         paths = write_report(study, promotion, promoter.registry, promoter.data_dir)
         attach(study, paths)
     except (OSError, RunError, SQLAlchemyError) as error:
-        console.print(f"The report could not be written: {error}", style="yellow", highlight=False, soft_wrap=True)
+        console.print(
+            f"The report could not be written: {error}",
+            style="yellow",
+            highlight=False,
+            soft_wrap=True,
+        )
         return
     if paths:
-        console.print("report: " + ", ".join(str(path) for path in paths), highlight=False, soft_wrap=True)
+        console.print(
+            "report: " + ", ".join(str(path) for path in paths), highlight=False, soft_wrap=True
+        )
 
 
-def _replay_champion(console: Console, registry: Registry, promotion: Promotion, data_dir: Path) -> None:
+def _replay_champion(
+    console: Console, registry: Registry, promotion: Promotion, data_dir: Path
+) -> None:
     """Replay the slot's champion over the bars that its training never saw, and write the result."""
     assert promotion.champion is not None
     bundle = registry.bundle(promotion.champion)

@@ -24,7 +24,10 @@ from deploy.registry.registry import Registry
 from envs.support.errors import InputError, RunError
 from envs.support.terminal import Terminal
 
-CHAMPION_COMMANDS = (("play", "watch the champion"), ("registry show", "show its origin and its gate report"))
+CHAMPION_COMMANDS = (
+    ("play", "watch the champion"),
+    ("registry show", "show its origin and its gate report"),
+)
 MARKET_FLAGS = {"data_dir": None, "ensemble": 1, "weights": "equal", "first_stage": False}
 
 
@@ -61,7 +64,9 @@ def promote_game(
         looks=looks,
         games=GAMES if games is None else games,
         rules=with_limits(DEFAULT_RULES, parse_limits(limit or [], "beats-champion=5")),
-        progress=(lambda _text: None) if as_json else lambda text: console.print(text, style="dim", highlight=False),
+        progress=(lambda _text: None)
+        if as_json
+        else lambda text: console.print(text, style="dim", highlight=False),
     )
     promotion = promoter.run(trial)
     if as_json:
@@ -91,7 +96,9 @@ def promote_game_after_study(
 
 def _publish(console: Console, study: GameStudy, promotion: Promotion) -> None:
     """Write report and replay and attach them to the study. Errors are printed and do not change the decision."""
-    from deploy.games.replay import publish_replay  # here, so that other commands need not wait for matplotlib
+    from deploy.games.replay import (
+        publish_replay,
+    )  # here, so that other commands need not wait for matplotlib
     from deploy.games.report import write_report
 
     paths: list[Path] = []
@@ -105,7 +112,9 @@ def _publish(console: Console, study: GameStudy, promotion: Promotion) -> None:
         missing = "no replay" if paths else "the report could not be written"
         console.print(f"{missing}: {error}", style="yellow", highlight=False)
     if paths:
-        console.print("report: " + ", ".join(str(path) for path in paths), highlight=False, soft_wrap=True)
+        console.print(
+            "report: " + ", ".join(str(path) for path in paths), highlight=False, soft_wrap=True
+        )
 
 
 def play_command(
@@ -118,12 +127,16 @@ def play_command(
         ),
     ] = None,
     episodes: Annotated[int, typer.Option("--episodes", min=1, help="Games to play.")] = 1,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the games: the same seed, the same games.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Of the games: the same seed, the same games.")
+    ] = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write an animation: FILE.gif, or FILE.mp4 (extra [video]).")
+        Path | None,
+        typer.Option("--out", help="Write an animation: FILE.gif, or FILE.mp4 (extra [video])."),
     ] = None,
     terminal: Annotated[
-        bool, typer.Option("--terminal", help="Show it in the terminal; so it does without --out, too.")
+        bool,
+        typer.Option("--terminal", help="Show it in the terminal; so it does without --out, too."),
     ] = False,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,

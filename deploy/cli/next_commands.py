@@ -25,7 +25,10 @@ class NextCommand(NamedTuple):
 
 
 def next_commands(
-    promotion: AnyPromotion[Judged], study: FoundStudy, registry: Registry, champion: Sequence[tuple[str, str]]
+    promotion: AnyPromotion[Judged],
+    study: FoundStudy,
+    registry: Registry,
+    champion: Sequence[tuple[str, str]],
 ) -> list[NextCommand]:
     """What a user may want to do after a promotion.
 
@@ -35,7 +38,11 @@ def next_commands(
         registry: the registry that the promotion used.
         champion: (command that takes a slot, what it does), returned where the slot has a champion.
     """
-    slot, where, of_study = shlex.quote(promotion.slot), registry_flags(registry), study_flags(study)
+    slot, where, of_study = (
+        shlex.quote(promotion.slot),
+        registry_flags(registry),
+        study_flags(study),
+    )
     commands = []
     if promotion.champion is not None:
         commands += [(f"{command} {slot}{where}", what) for command, what in champion]
@@ -79,5 +86,7 @@ def print_next(console: Console, commands: Sequence[NextCommand]) -> None:
     """
     console.rule("Next", align="left")
     for command in commands:
-        console.print(f"{command.what}:", style="dim", highlight=False, markup=False, soft_wrap=True)
+        console.print(
+            f"{command.what}:", style="dim", highlight=False, markup=False, soft_wrap=True
+        )
         console.print(command.line, highlight=False, markup=False, soft_wrap=True)

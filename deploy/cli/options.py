@@ -17,7 +17,11 @@ DEPLOYMENTS_VARIABLE, REGISTRY_VARIABLE = "SWEEPD_DEPLOYMENTS", "SWEEPD_REGISTRY
 
 Deployments = Annotated[
     Path,
-    typer.Option("--deployments", envvar=DEPLOYMENTS_VARIABLE, help="Folder of bundles, registry and replays."),
+    typer.Option(
+        "--deployments",
+        envvar=DEPLOYMENTS_VARIABLE,
+        help="Folder of bundles, registry and replays.",
+    ),
 ]
 RegistryUrl = Annotated[
     str | None,
@@ -33,4 +37,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tabl
 
 def chosen_registry() -> tuple[Path, str | None]:
     """Deployments folder and registry URL of commands that have no options for them: as the environment says."""
-    return Path(os.environ.get(DEPLOYMENTS_VARIABLE) or DEPLOYMENTS), os.environ.get(REGISTRY_VARIABLE) or None
+    return Path(os.environ.get(DEPLOYMENTS_VARIABLE) or DEPLOYMENTS), os.environ.get(
+        REGISTRY_VARIABLE
+    ) or None

@@ -47,7 +47,9 @@ registry_app = typer.Typer(
 
 @registry_app.command("list")
 def list_command(
-    slot: Annotated[str | None, typer.Argument(help="Show this slot's bundles and everything that happened.")] = None,
+    slot: Annotated[
+        str | None, typer.Argument(help="Show this slot's bundles and everything that happened.")
+    ] = None,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
@@ -90,7 +92,9 @@ def _slot_facts(registry: Registry, slot: Slot) -> dict[str, Any]:
 
 @registry_app.command("show")
 def show_command(
-    bundle: Annotated[str | None, typer.Argument(help=f"{REFERENCE}; default: the only champion.")] = None,
+    bundle: Annotated[
+        str | None, typer.Argument(help=f"{REFERENCE}; default: the only champion.")
+    ] = None,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
@@ -101,7 +105,9 @@ def show_command(
     if isinstance(loaded, GameBundle):
         game = loaded.manifest.game
         looks = opened.panel_looks(game_key(game.name, game.params))
-        facts = game_facts(loaded, places_of(opened, loaded.hash), str(opened.path(loaded.hash)), looks)
+        facts = game_facts(
+            loaded, places_of(opened, loaded.hash), str(opened.path(loaded.hash)), looks
+        )
         view = game_view(facts, gate_table(facts["findings"]) if facts["findings"] else None)
     else:
         facts = bundle_facts(opened, trader(loaded))
@@ -115,7 +121,9 @@ def show_command(
 @registry_app.command("diff")
 def diff_command(
     one: Annotated[str, typer.Argument(help=f"{REFERENCE}.")],
-    other: Annotated[str | None, typer.Argument(help="The other; default: the first one's previous champion.")] = None,
+    other: Annotated[
+        str | None, typer.Argument(help="The other; default: the first one's previous champion.")
+    ] = None,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
@@ -128,14 +136,20 @@ def diff_command(
         one, other = f"{one}@previous", one
     left, right = load_reference(opened, one), load_reference(opened, other)
     if as_json:
-        _print_json({"one": left.hash, "other": right.hash, "differences": differences(left, right)})
+        _print_json(
+            {"one": left.hash, "other": right.hash, "differences": differences(left, right)}
+        )
     else:
         Terminal().print(diff_view(left, right), highlight=False)
 
 
 def rollback_command(
-    slot: Annotated[str | None, typer.Argument(help="The slot; default: the only one with a champion.")] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the slot's history.")] = "asked for by hand",
+    slot: Annotated[
+        str | None, typer.Argument(help="The slot; default: the only one with a champion.")
+    ] = None,
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why; kept in the slot's history.")
+    ] = "asked for by hand",
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
@@ -155,9 +169,12 @@ registry_app.command("rollback")(rollback_command)
 def withdraw_command(
     slot: Annotated[str, typer.Argument(help="The slot that the challenger asks for.")],
     bundle: Annotated[
-        str | None, typer.Argument(help="slot@3 or a hash's beginning; default: its only challenger.")
+        str | None,
+        typer.Argument(help="slot@3 or a hash's beginning; default: its only challenger."),
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the slot's history.")] = "asked for by hand",
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why; kept in the slot's history.")
+    ] = "asked for by hand",
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
@@ -174,9 +191,12 @@ def withdraw_command(
 
 @registry_app.command("verify")
 def verify_command(
-    bundle: Annotated[str | None, typer.Argument(help=f"{REFERENCE}; default: the only champion.")] = None,
+    bundle: Annotated[
+        str | None, typer.Argument(help=f"{REFERENCE}; default: the only champion.")
+    ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Folder of bars; default: where the bundle was scored.")
+        Path | None,
+        typer.Option("--data-dir", help="Folder of bars; default: where the bundle was scored."),
     ] = None,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
@@ -192,13 +212,17 @@ def verify_command(
     anything = load_reference(opened, bundle)
     if isinstance(anything, GameBundle):
         if data_dir is not None:
-            raise InputError(f"--data-dir is not for players: {anything.name} plays {anything.manifest.game.name}")
+            raise InputError(
+                f"--data-dir is not for players: {anything.name} plays {anything.manifest.game.name}"
+            )
         _verify_game(anything, as_json)
         return
     loaded = trader(anything)
     folder = data_dir or opened.data_dir(loaded.hash)
     if folder is None:
-        raise InputError(f"--data-dir is needed: the registry does not know where the bars of {loaded.name} lie")
+        raise InputError(
+            f"--data-dir is needed: the registry does not know where the bars of {loaded.name} lie"
+        )
     manifest = loaded.manifest
     result = verify_bundle(loaded, load_bars(folder, manifest.timeframe, manifest.tickers))
     if as_json:
@@ -222,7 +246,9 @@ def verify_command(
 
 @registry_app.command("gc")
 def gc_command(
-    delete: Annotated[bool, typer.Option("--delete", help="Remove them; without it they are only listed.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Remove them; without it they are only listed.")
+    ] = False,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
@@ -246,8 +272,13 @@ def gc_command(
     if not found:
         typer.echo(f"{opened.bundles}: every bundle is needed")
         return
-    Terminal().print(garbage_view(found, "Removed" if delete else "Needed by no slot"), highlight=False)
-    typer.echo(f"{len(found)} folder(s), {size / 1e6:.2f} MB" + (" removed" if delete else "; --delete removes them"))
+    Terminal().print(
+        garbage_view(found, "Removed" if delete else "Needed by no slot"), highlight=False
+    )
+    typer.echo(
+        f"{len(found)} folder(s), {size / 1e6:.2f} MB"
+        + (" removed" if delete else "; --delete removes them")
+    )
 
 
 def _verify_game(bundle: GameBundle, as_json: bool) -> None:
@@ -275,7 +306,9 @@ def load_reference(registry: Registry, reference: str | None) -> StoredBundle[An
         champion = registry.require(None).champion
         assert champion is not None
         return registry.any_bundle(champion)
-    if Path(reference).is_dir() or ("/" in reference and not registry.has_slot(reference.partition("@")[0])):
+    if Path(reference).is_dir() or (
+        "/" in reference and not registry.has_slot(reference.partition("@")[0])
+    ):
         return load_any(Path(reference))
     return registry.any_bundle(registry.find(reference))
 

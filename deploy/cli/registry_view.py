@@ -48,7 +48,9 @@ def slots_view(registry: Registry) -> RenderableType:
     table = Table(title=f"Slots of {registry.folder}", title_justify="left")
     for name in ("slot", "champion", "since", "previous", "challengers", "moves"):
         table.add_column(
-            name, justify="right" if name == "moves" else "left", no_wrap=name not in ("previous", "challengers")
+            name,
+            justify="right" if name == "moves" else "left",
+            no_wrap=name not in ("previous", "challengers"),
         )
     table.add_column("why")
     for slot in registry.slots():
@@ -85,10 +87,16 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
     history.add_column("why")
     for event in events[-SHOWN_EVENTS:]:
         history.add_row(
-            minute(event.at), event.kind, short(event.bundle), short(event.previous), _one_line(event.reason)
+            minute(event.at),
+            event.kind,
+            short(event.bundle),
+            short(event.previous),
+            _one_line(event.reason),
         )
     if len(events) > SHOWN_EVENTS:
-        history.caption = f"{len(events) - SHOWN_EVENTS} earlier ones, and every reason in full, with --json"
+        history.caption = (
+            f"{len(events) - SHOWN_EVENTS} earlier ones, and every reason in full, with --json"
+        )
     return Group(bundles, history)
 
 
@@ -147,7 +155,8 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
             f"study {origin['study']}, trial {origin['trial']} ({objective}), seed {origin['seed']}",
         )
         identity.add_row(
-            "policy" if whole else "", f"{policy['algorithm']}, mean of {policy['members']} members, layers {hidden}"
+            "policy" if whole else "",
+            f"{policy['algorithm']}, mean of {policy['members']} members, layers {hidden}",
         )
     identity.add_row("trades", f"{' '.join(facts['tickers'])} on {facts['timeframe']} bars")
     identity.add_row(
@@ -157,7 +166,8 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
     )
     if facts["look"] is not None:
         identity.add_row(
-            "looks", f"judged by look {facts['look']} at its hold-out; {facts['looks_now']} taken there by now"
+            "looks",
+            f"judged by look {facts['look']} at its hold-out; {facts['looks_now']} taken there by now",
         )
     parts: list[RenderableType] = [identity]
     if facts["findings"]:
@@ -195,7 +205,9 @@ def differences(one: StoredBundle[Any], other: StoredBundle[Any]) -> dict[str, t
     """What differs: dotted name of the manifest's value to the two values, what the gate measured among them."""
     left, right = _flat(one), _flat(other)
     return {
-        name: (left.get(name), right.get(name)) for name in sorted({*left, *right}) if left.get(name) != right.get(name)
+        name: (left.get(name), right.get(name))
+        for name in sorted({*left, *right})
+        if left.get(name) != right.get(name)
     }
 
 
@@ -215,7 +227,10 @@ def diff_view(one: StoredBundle[Any], other: StoredBundle[Any]) -> RenderableTyp
 
 def verification_view(result: Verification) -> RenderableType:
     """Every number of the hold-out as stored and as recomputed."""
-    table = Table(title=f"Hold-out {result.first} to {result.last}, {result.bars:,} bars", title_justify="left")
+    table = Table(
+        title=f"Hold-out {result.first} to {result.last}, {result.bars:,} bars",
+        title_justify="left",
+    )
     for name in ("metric", "stored", "recomputed", "difference"):
         table.add_column(name, justify="left" if name == "metric" else "right")
     for one in result.compared:
@@ -256,7 +271,9 @@ def gate_table(findings: Sequence[Mapping[str, Any]]) -> Table:
     """What every rule said when the bundle was promoted, a line each."""
     table = Table(box=None, padding=(0, 1))
     for name in ("gate", "value", "limit", "verdict"):
-        table.add_column(name, justify="right" if name in ("value", "limit") else "left", no_wrap=True)
+        table.add_column(
+            name, justify="right" if name in ("value", "limit") else "left", no_wrap=True
+        )
     table.add_column("explanation")
     table.caption, table.caption_justify = gate_words(findings), "left"
     for finding in findings:
@@ -276,7 +293,9 @@ def gate_words(findings: Sequence[Mapping[str, Any]]) -> Text | None:
     """Whether a user had loosened limits; None for bundles made before that was recorded."""
     if not all("loosened" in finding for finding in findings):
         return None
-    met = "met every rule" + (" that could be asked" if any(one["verdict"] == "defer" for one in findings) else "")
+    met = "met every rule" + (
+        " that could be asked" if any(one["verdict"] == "defer" for one in findings) else ""
+    )
     words = loosened(findings)
     if words:
         return Text(met + words, style="bold yellow")
@@ -292,7 +311,9 @@ def _flat(bundle: StoredBundle[Any]) -> dict[str, Any]:
     """The manifest's values by dotted name."""
     content = bundle.manifest.model_dump(mode="json")
     panel = {
-        name: value for name, value in (bundle.manifest.gate.get("panel") or {}).items() if name not in SINGLE_GAMES
+        name: value
+        for name, value in (bundle.manifest.gate.get("panel") or {}).items()
+        if name not in SINGLE_GAMES
     }
     scored = {"holdout": bundle.manifest.gate.get("holdout") or {}, "panel": panel}
     kept = {name: value for name, value in content.items() if name not in NOT_COMPARED}

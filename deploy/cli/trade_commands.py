@@ -52,47 +52,82 @@ def trade_command(
         ),
     ] = "sim",
     url: Annotated[
-        str | None, typer.Option("--url", help="Another address of Alpaca's paper API: this machine only, for trying.")
+        str | None,
+        typer.Option(
+            "--url", help="Another address of Alpaca's paper API: this machine only, for trying."
+        ),
     ] = None,
     speed: Annotated[
-        float, typer.Option("--speed", min=0.0, help="With --feed recorded: how fast; 0 is as fast as possible.")
+        float,
+        typer.Option(
+            "--speed", min=0.0, help="With --feed recorded: how fast; 0 is as fast as possible."
+        ),
     ] = 0.0,
     arena: Annotated[
-        int, typer.Option("--arena", min=0, help="So many challengers trade beside it with virtual money.")
+        int,
+        typer.Option(
+            "--arena", min=0, help="So many challengers trade beside it with virtual money."
+        ),
     ] = 0,
     on_alert: Annotated[
         OnAlert,
-        typer.Option("--on-alert", help="What the live monitor does when it trades worse than scored."),
+        typer.Option(
+            "--on-alert", help="What the live monitor does when it trades worse than scored."
+        ),
     ] = "alert",
     risk: Annotated[
         list[str] | None,
-        typer.Option("--risk", help="A risk rule: drawdown=0.2, cooldown=24h, daily-loss=0.05, …; may be repeated."),
+        typer.Option(
+            "--risk",
+            help="A risk rule: drawdown=0.2, cooldown=24h, daily-loss=0.05, …; may be repeated.",
+        ),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="With halt: keep the positions; order nothing.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="With halt: keep the positions; order nothing.")
+    ] = False,
     replay_bars: Annotated[
         bool,
-        typer.Option("--replay", help="Trade recorded bars at once, with virtual money, and write a report."),
+        typer.Option(
+            "--replay", help="Trade recorded bars at once, with virtual money, and write a report."
+        ),
     ] = False,
     bundle: Annotated[
-        Path | None, typer.Option("--bundle", help="With --replay: this bundle's folder instead of a slot's champion.")
+        Path | None,
+        typer.Option(
+            "--bundle", help="With --replay: this bundle's folder instead of a slot's champion."
+        ),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Folder of bars; default: where the champion was scored.")
+        Path | None,
+        typer.Option("--data-dir", help="Folder of bars; default: where the champion was scored."),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--from", help="UTC time of the first decision; default: the last bar that its training saw."),
+        typer.Option(
+            "--from",
+            help="UTC time of the first decision; default: the last bar that its training saw.",
+        ),
     ] = None,
-    until: Annotated[str | None, typer.Option("--to", help="UTC time of the last bar; default: the newest.")] = None,
+    until: Annotated[
+        str | None, typer.Option("--to", help="UTC time of the last bar; default: the newest.")
+    ] = None,
     cash: Annotated[
         float | None,
-        typer.Option("--cash", min=0.01, help="Virtual money, in quote units; default: the bundle's initial cash."),
+        typer.Option(
+            "--cash",
+            min=0.01,
+            help="Virtual money, in quote units; default: the bundle's initial cash.",
+        ),
     ] = None,
     any_account: Annotated[
-        bool, typer.Option("--any-account", help="Trade an account outside half to three times of that.")
+        bool,
+        typer.Option("--any-account", help="Trade an account outside half to three times of that."),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="With --replay: folder for ledger, orders, summary and picture.")
+        Path | None,
+        typer.Option(
+            "--out", help="With --replay: folder for ledger, orders, summary and picture."
+        ),
     ] = None,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
@@ -108,17 +143,43 @@ def trade_command(
     if slot in SWITCHES:
         raise InputError(f"sweepd trade {slot}: name the slot, like sweepd trade {slot} crypto-1h")
     if switched is not None:
-        raise InputError(f"sweepd trade {slot} {switched}: name one slot, or halt SLOT or resume SLOT")
+        raise InputError(
+            f"sweepd trade {slot} {switched}: name one slot, or halt SLOT or resume SLOT"
+        )
     limits = parse_limits(risk or [])
     if replay_bars:
-        _replay(slot, bundle, data_dir, since, until, cash, out, limits, deployments, registry, any_account, as_json)
+        _replay(
+            slot,
+            bundle,
+            data_dir,
+            since,
+            until,
+            cash,
+            out,
+            limits,
+            deployments,
+            registry,
+            any_account,
+            as_json,
+        )
         return
     if bundle is not None:
-        raise InputError("--bundle is for --replay: a live trader trades a slot, whose champion may change")
+        raise InputError(
+            "--bundle is for --replay: a live trader trades a slot, whose champion may change"
+        )
     flags = LiveFlags(
-        feed=feed, broker=broker, url=url, speed=speed, arena=arena, on_alert=on_alert, limits=limits,
-        data_dir=data_dir, since=since, cash=cash, any_account=any_account,
-    )  # fmt: skip
+        feed=feed,
+        broker=broker,
+        url=url,
+        speed=speed,
+        arena=arena,
+        on_alert=on_alert,
+        limits=limits,
+        data_dir=data_dir,
+        since=since,
+        cash=cash,
+        any_account=any_account,
+    )
     console = Terminal()
     console.print(DISCLAIMER, style="dim", highlight=False)
     trade_live(slot, Registry(deployments, registry, create=False), flags, console)
@@ -171,7 +232,14 @@ def _replay(
     if not as_json:
         console.print(DISCLAIMER, style="dim", highlight=False)
     result = run_replay(
-        loaded, bars, window, console=console, slot=name, cash=cash, any_account=any_account, limits=limits
+        loaded,
+        bars,
+        window,
+        console=console,
+        slot=name,
+        cash=cash,
+        any_account=any_account,
+        limits=limits,
     )
     target = out or replay_folder(deployments, name, result)
     try:
@@ -180,7 +248,10 @@ def _replay(
         raise InputError(f"--out {target} cannot be written: {error.strerror or error}") from error
     if as_json:
         typer.echo(
-            json.dumps({"bundle": loaded.hash, "folder": str(target), "metrics": result.metrics.to_dict()}, indent=1)
+            json.dumps(
+                {"bundle": loaded.hash, "folder": str(target), "metrics": result.metrics.to_dict()},
+                indent=1,
+            )
         )
         return
     print_replay(console, result, paths)

@@ -32,21 +32,33 @@ def dashboard_command(app: typer.Typer, open_search: OpenSearch) -> None:
 
     @app.command()
     def dashboard(
-        slot: Annotated[str | None, typer.Argument(help="The slot to show. Default: all, in the browser.")] = None,
+        slot: Annotated[
+            str | None, typer.Argument(help="The slot to show. Default: all, in the browser.")
+        ] = None,
         training: Annotated[
-            bool, typer.Option("--training", help="Show how a study goes instead: trials per hour, ETA, best, GPU.")
+            bool,
+            typer.Option(
+                "--training", help="Show how a study goes instead: trials per hour, ETA, best, GPU."
+            ),
         ] = False,
         terminal: Annotated[
-            bool, typer.Option("--terminal", help="Here on the terminal, renewed every 2 seconds, until Ctrl-C.")
+            bool,
+            typer.Option(
+                "--terminal", help="Here on the terminal, renewed every 2 seconds, until Ctrl-C."
+            ),
         ] = False,
         once: Annotated[bool, typer.Option("--once", help="Print it once, for scripts.")] = False,
         as_json: AsJson = False,
-        port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free one.")] = 8080,
+        port: Annotated[
+            int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free one.")
+        ] = 8080,
         study_name: Annotated[
-            str | None, typer.Option(help="The study of --training, which it implies. Default: the newest.")
+            str | None,
+            typer.Option(help="The study of --training, which it implies. Default: the newest."),
         ] = None,
         storage: Annotated[
-            str | None, typer.Option(envvar=STORAGE_VARIABLE, callback=warn_of_password, help="As for train.")
+            str | None,
+            typer.Option(envvar=STORAGE_VARIABLE, callback=warn_of_password, help="As for train."),
         ] = None,
         runs_dir: Annotated[Path | None, typer.Option(help="As for train.")] = None,
         deployments: Deployments = DEPLOYMENTS,
@@ -92,7 +104,9 @@ class _Paper:
         if self.slot is None:
             return names
         if self.slot not in names and self.source.plays(self.slot):
-            raise InputError(f"slot {self.slot!r} holds a player of a game: sweepd play {self.slot} shows it")
+            raise InputError(
+                f"slot {self.slot!r} holds a player of a game: sweepd play {self.slot} shows it"
+            )
         if self.slot not in names:
             raise InputError(f"there is no slot {self.slot!r}; slots: {', '.join(names)}")
         return [self.slot]

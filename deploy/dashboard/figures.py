@@ -10,7 +10,10 @@ from deploy.dashboard.view import EQUAL_WEIGHT, SlotView
 from deploy.promotion.findings import short
 
 Figure = dict[str, Any]
-RIVALS, HELD = 4, 4  # tones of challengers and of held tickers; the fifth looks like the first, dashed otherwise
+RIVALS, HELD = (
+    4,
+    4,
+)  # tones of challengers and of held tickers; the fifth looks like the first, dashed otherwise
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 
@@ -24,7 +27,10 @@ def lane_tones(lanes: Sequence[tuple[str, str]]) -> dict[str, tuple[str, str]]:
             found[name] = (f"rival{rivals % RIVALS}", DASHES[rivals // RIVALS % len(DASHES)])
             rivals += 1
         elif name in (EQUAL_WEIGHT, "cash"):
-            found[name] = ("equal" if name == EQUAL_WEIGHT else "cash", "solid" if name == EQUAL_WEIGHT else "dash")
+            found[name] = (
+                "equal" if name == EQUAL_WEIGHT else "cash",
+                "solid" if name == EQUAL_WEIGHT else "dash",
+            )
         else:
             found[name] = (f"held{held % HELD}", "dot" if held < HELD else "dashdot")
             held += 1
@@ -45,7 +51,10 @@ def equity_figure(view: SlotView) -> Figure:
         data.append(look | {"x": times, "y": returns, "hovertemplate": "%{y:+.2%}"})
         if curve.lane != "cash":
             below = [-value for value in curve.drawdown]
-            data.append(look | {"x": times, "y": below, "yaxis": "y2", "showlegend": False, "hoverinfo": "skip"})
+            data.append(
+                look
+                | {"x": times, "y": below, "yaxis": "y2", "showlegend": False, "hoverinfo": "skip"}
+            )
     begin = min((curve.time[0] for curve in view.curves), default=0)
     marks = [(moment, hash_) for moment, hash_ in view.marks if moment > begin]
     layout: Figure = {
@@ -54,15 +63,30 @@ def equity_figure(view: SlotView) -> Figure:
         "yaxis2": {"domain": [0.0, 0.28], "tickformat": ".1~%", "title": {"text": "below peak"}},
         "hovermode": "x unified",
         "shapes": [
-            {"type": "line", "yref": "paper", "y0": 0.34, "y1": 1, "x0": 1000 * at, "x1": 1000 * at, "tone": "mark"}
+            {
+                "type": "line",
+                "yref": "paper",
+                "y0": 0.34,
+                "y1": 1,
+                "x0": 1000 * at,
+                "x1": 1000 * at,
+                "tone": "mark",
+            }
             for at, _ in marks
         ],
         "annotations": [
-            {"x": 1000 * at, "y": 1, "yref": "paper", "xanchor": "left", "yanchor": "top", "showarrow": False,
-             "text": f" champion {short(hash_)[:8]}"}
+            {
+                "x": 1000 * at,
+                "y": 1,
+                "yref": "paper",
+                "xanchor": "left",
+                "yanchor": "top",
+                "showarrow": False,
+                "text": f" champion {short(hash_)[:8]}",
+            }
             for at, hash_ in marks
         ],
-    }  # fmt: skip
+    }
     return {"data": data, "layout": layout}
 
 
@@ -70,13 +94,21 @@ def rate_figure(history: Mapping[str, Any]) -> Figure:
     """Trials per hour over the time of a study."""
     parts = history["rates"]
     bars = {
-        "type": "bar", "tone": "account", "name": "trials/hour", "offset": 0, "showlegend": False,
-        "x": [1000 * part["at"] for part in parts], "width": [1000 * part["seconds"] for part in parts],
+        "type": "bar",
+        "tone": "account",
+        "name": "trials/hour",
+        "offset": 0,
+        "showlegend": False,
+        "x": [1000 * part["at"] for part in parts],
+        "width": [1000 * part["seconds"] for part in parts],
         "y": [round(part["per_hour"], 3) for part in parts],
         "customdata": [part["finished"] for part in parts],
         "hovertemplate": "%{y:.1f} trials/hour, %{customdata} finished<extra></extra>",
-    }  # fmt: skip
-    layout = {"xaxis": {"type": "date"}, "yaxis": {"title": {"text": "trials per hour"}, "rangemode": "tozero"}}
+    }
+    layout = {
+        "xaxis": {"type": "date"},
+        "yaxis": {"title": {"text": "trials per hour"}, "rangemode": "tozero"},
+    }
     return {"data": [bars], "layout": layout}
 
 
@@ -85,24 +117,44 @@ def best_figure(history: Mapping[str, Any], objective: str) -> Figure:
     values = history["values"]
     times = [1000 * one["at"] for one in values]
     dots = {
-        "type": "scatter", "mode": "markers", "tone": "cash", "name": "a trial", "x": times,
-        "y": [one["value"] for one in values], "text": [f"trial {one['trial']}" for one in values],
-        "hovertemplate": "%{text}: %{y:+.4f}<extra></extra>", "marker": {"size": 6},
-    }  # fmt: skip
+        "type": "scatter",
+        "mode": "markers",
+        "tone": "cash",
+        "name": "a trial",
+        "x": times,
+        "y": [one["value"] for one in values],
+        "text": [f"trial {one['trial']}" for one in values],
+        "hovertemplate": "%{text}: %{y:+.4f}<extra></extra>",
+        "marker": {"size": 6},
+    }
     line = {
-        "type": "scatter", "mode": "lines", "tone": "account", "name": "best so far", "x": times,
-        "y": [one["best"] for one in values], "line": {"shape": "hv", "width": 2.5},
+        "type": "scatter",
+        "mode": "lines",
+        "tone": "account",
+        "name": "best so far",
+        "x": times,
+        "y": [one["best"] for one in values],
+        "line": {"shape": "hv", "width": 2.5},
         "hovertemplate": "best so far %{y:+.4f}<extra></extra>",
-    }  # fmt: skip
+    }
     return {
         "data": [dots, line],
-        "layout": {"xaxis": {"type": "date"}, "yaxis": {"title": {"text": objective}}, "hovermode": "closest"},
+        "layout": {
+            "xaxis": {"type": "date"},
+            "yaxis": {"title": {"text": objective}},
+            "hovermode": "closest",
+        },
     }
 
 
 def _look(curve: Curve, tone: tuple[str, str], visible: bool | str) -> Figure:
     colour, dash = tone
     return {
-        "type": "scatter", "mode": "lines", "name": curve.lane, "legendgroup": curve.lane, "tone": colour,
-        "visible": visible, "line": {"dash": dash, "width": 2.6 if curve.kind == "account" else 1.5},
-    }  # fmt: skip
+        "type": "scatter",
+        "mode": "lines",
+        "name": curve.lane,
+        "legendgroup": curve.lane,
+        "tone": colour,
+        "visible": visible,
+        "line": {"dash": dash, "width": 2.6 if curve.kind == "account" else 1.5},
+    }

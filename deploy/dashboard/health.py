@@ -40,34 +40,68 @@ class Health:
 def health(trader: Trader | None, now: float, *, slot: str, synthetic: bool = False) -> Health:
     """now: seconds since the epoch. synthetic: the champion was trained on a made-up market."""
     found = _health(trader, now, slot)
-    return dataclasses.replace(found, sentences=[SYNTHETIC, *found.sentences], synthetic=True) if synthetic else found
+    return (
+        dataclasses.replace(found, sentences=[SYNTHETIC, *found.sentences], synthetic=True)
+        if synthetic
+        else found
+    )
 
 
 def _health(trader: Trader | None, now: float, slot: str) -> Health:
     if trader is None:
-        return Health("never traded", "none", [f"Slot {slot} was never traded: sweepd trade {slot} starts it."])
+        return Health(
+            "never traded",
+            "none",
+            [f"Slot {slot} was never traded: sweepd trade {slot} starts it."],
+        )
     age = max(0.0, now - seconds_of(trader.beat))
-    behind = None if is_replay(trader) or trader.last_bar is None else _behind(trader.last_bar, trader.timeframe, now)
+    behind = (
+        None
+        if is_replay(trader) or trader.last_bar is None
+        else _behind(trader.last_bar, trader.timeframe, now)
+    )
     found: list[tuple[str, Level, str]] = []
     if trader.status.startswith("stopped"):
-        found.append(("stopped", "warning", f"The trader was stopped {span(age)} ago; no process trades this slot."))
+        found.append(
+            (
+                "stopped",
+                "warning",
+                f"The trader was stopped {span(age)} ago; no process trades this slot.",
+            )
+        )
     elif age > QUIET_SECONDS and is_gone(trader):
         found.append(
-            ("not running", "bad", f"The trader does not run: its process {trader.pid} ended, {span(age)} ago at most.")
+            (
+                "not running",
+                "bad",
+                f"The trader does not run: its process {trader.pid} ended, {span(age)} ago at most.",
+            )
         )
     elif age > SILENT_SECONDS:
         found.append(
-            ("silent", "bad", f"No sign of life for {span(age)} from process {trader.pid} on {trader.host}; what is "
-             "shown is old.")
-        )  # fmt: skip
+            (
+                "silent",
+                "bad",
+                f"No sign of life for {span(age)} from process {trader.pid} on {trader.host}; what is "
+                "shown is old.",
+            )
+        )
     if trader.halt is not None:
         sold = " It sells everything first." if trader.halt_sells else ""
-        found.append(("halted", "warning", f"Halted: {trader.halt}.{sold} sweepd trade resume {slot} ends that."))
+        found.append(
+            (
+                "halted",
+                "warning",
+                f"Halted: {trader.halt}.{sold} sweepd trade resume {slot} ends that.",
+            )
+        )
     if behind is not None and behind >= LATE_BARS and not found:
         text = f"{behind} bars of {trader.timeframe} have closed since the last one acted on."
         found.append(("late", "warning", text))
     if not found:
-        return Health("trading", "good", [f"Last sign of life {span(age)} ago: {trader.status}."], age, behind)
+        return Health(
+            "trading", "good", [f"Last sign of life {span(age)} ago: {trader.status}."], age, behind
+        )
     level = max((level for _, level, _ in found), key=_rank)
     return Health(found[0][0], level, [text for *_, text in found], age, behind)
 

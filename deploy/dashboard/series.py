@@ -51,7 +51,11 @@ class Series:
     def sharpe(self, timeframe: str) -> float | None:
         """Annualised; None for too few bars to say."""
         returns = self.returns
-        return metrics.sharpe(returns, bars_per_year(timeframe)) if returns.size >= FEWEST_RETURNS else None
+        return (
+            metrics.sharpe(returns, bars_per_year(timeframe))
+            if returns.size >= FEWEST_RETURNS
+            else None
+        )
 
     def since(self, moment: int) -> float | None:
         """Total return since the close of the last bar that opened at `moment` or before; None where there is none."""
@@ -64,9 +68,14 @@ class Series:
     def cut(self, first: int, last: int) -> Series | None:
         """The part from the line of bar `first` to that of bar `last` (opens); None unless it has both."""
         start, end = np.searchsorted(self.lines.time, (first, last)).tolist()
-        if end >= len(self.lines.time) or (self.lines.time[start], self.lines.time[end]) != (first, last):
+        if end >= len(self.lines.time) or (self.lines.time[start], self.lines.time[end]) != (
+            first,
+            last,
+        ):
             return None
-        return Series(self.lane, LaneColumns(*(column[start : end + 1] for column in _columns(self.lines))))
+        return Series(
+            self.lane, LaneColumns(*(column[start : end + 1] for column in _columns(self.lines)))
+        )
 
     def changes(self) -> list[tuple[int, str]]:
         """Bars (opens) from which another bundle traded than before, and its hash."""
@@ -76,7 +85,9 @@ class Series:
 
     def sketch(self, points: int = 16) -> list[float]:
         """Some of its growth at equal distances, the last included, for a curve of a line's height."""
-        places = np.linspace(0, len(self.lines.time) - 1, min(points, len(self.lines.time))).astype(np.int64)
+        places = np.linspace(0, len(self.lines.time) - 1, min(points, len(self.lines.time))).astype(
+            np.int64
+        )
         return [round(float(value), 6) for value in self.growth[places]]
 
 
@@ -123,7 +134,11 @@ def curves(every: Sequence[Series], *, since: int | None, most: int) -> list[Cur
     reference: tuple[Index, Array] | None = None
     for series in every:
         start = 0 if since is None else int(np.searchsorted(series.lines.time, since))
-        time, growth, drawdown = series.lines.time[start:], series.growth[start:], series.drawdown[start:]
+        time, growth, drawdown = (
+            series.lines.time[start:],
+            series.growth[start:],
+            series.drawdown[start:],
+        )
         if not time.size or growth[0] <= 0.0:
             continue
         value = growth / growth[0]
@@ -135,10 +150,13 @@ def curves(every: Sequence[Series], *, since: int | None, most: int) -> list[Cur
         kept = np.union1d(thin(value, most // 2), thin(drawdown, most // 2))
         found.append(
             Curve(
-                series.lane.name, series.lane.kind, time[kept].tolist(), np.round(value[kept], 6).tolist(),
+                series.lane.name,
+                series.lane.kind,
+                time[kept].tolist(),
+                np.round(value[kept], 6).tolist(),
                 np.round(drawdown[kept], 6).tolist(),
             )
-        )  # fmt: skip
+        )
     return found
 
 

@@ -36,11 +36,18 @@ def serve(paper: PaperSource, search: Search, port: int, path: str) -> None:
     try:
         listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:
-        raise RunError(f"--port {port} on 127.0.0.1 cannot be used ({error.strerror}); choose another") from None
+        raise RunError(
+            f"--port {port} on 127.0.0.1 cannot be used ({error.strerror}); choose another"
+        ) from None
     with listener:
         bound = listener.getsockname()[1]
         server = make_server(
-            "127.0.0.1", bound, Dashboard(paper, search), threaded=True, request_handler=Quiet, fd=listener.fileno()
+            "127.0.0.1",
+            bound,
+            Dashboard(paper, search),
+            threaded=True,
+            request_handler=Quiet,
+            fd=listener.fileno(),
         )
         for ending in (signal.SIGINT, signal.SIGTERM):
             signal.signal(ending, signal.default_int_handler)

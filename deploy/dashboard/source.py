@@ -65,10 +65,14 @@ class PaperSource:
                 "one, and dashboard --training how a study goes"
             )
         if not names:
-            raise InputError(f"no slot of {self._folder} has a champion yet: sweepd promote asks for one")
+            raise InputError(
+                f"no slot of {self._folder} has a champion yet: sweepd promote asks for one"
+            )
         champions = {slot.name: slot.champion for slot in registry.slots()}
         return {
-            name: health(traders.get(name), now, slot=name, synthetic=registry.synthetic(champions.get(name)))
+            name: health(
+                traders.get(name), now, slot=name, synthetic=registry.synthetic(champions.get(name))
+            )
             for name in names
         }
 

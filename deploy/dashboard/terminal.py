@@ -10,7 +10,19 @@ from rich.text import Text
 
 from deploy.dashboard.health import Health
 from deploy.dashboard.view import Holdings, LaneView, OrderView, SlotView, Verdict
-from deploy.dashboard.words import counted, figure, minute, moment, money, percent, price, ratio, share, span, units
+from deploy.dashboard.words import (
+    counted,
+    figure,
+    minute,
+    moment,
+    money,
+    percent,
+    price,
+    ratio,
+    share,
+    span,
+    units,
+)
 from deploy.promotion.findings import short
 from envs.support.sparkline import sparkline
 
@@ -25,7 +37,11 @@ def slots_table(slots: Mapping[str, Health]) -> RenderableType:
         table.add_column(name, no_wrap=True)
     table.add_column("")
     for name, found in slots.items():
-        table.add_row(Text(name), Text(found.state, style=STYLES[found.level]), Text(" ".join(found.sentences)))
+        table.add_row(
+            Text(name),
+            Text(found.state, style=STYLES[found.level]),
+            Text(" ".join(found.sentences)),
+        )
     return table
 
 
@@ -58,7 +74,13 @@ def _head(view: SlotView) -> RenderableType:
     if view.trader is not None:
         trader = view.trader
         behind = view.health.bars_behind
-        late = "" if behind is None else f", {counted(behind, 'bar')} behind" if behind else ", the newest closed one"
+        late = (
+            ""
+            if behind is None
+            else f", {counted(behind, 'bar')} behind"
+            if behind
+            else ", the newest closed one"
+        )
         grid.add_row(
             "trader",
             Text(
@@ -71,14 +93,19 @@ def _head(view: SlotView) -> RenderableType:
     if view.summary:
         grid.add_row("account", Text(view.summary))
     title = Text.assemble(
-        (f"slot {view.slot}", "bold cyan"), "  ", (view.health.state, STYLES[view.health.level]),
-        ("  SYNTHETIC MARKET" if view.health.synthetic else "", "yellow"), "  ",
+        (f"slot {view.slot}", "bold cyan"),
+        "  ",
+        (view.health.state, STYLES[view.health.level]),
+        ("  SYNTHETIC MARKET" if view.health.synthetic else "", "yellow"),
+        "  ",
         " ".join(view.health.sentences),
-    )  # fmt: skip
+    )
     return Group(title, grid, "")
 
 
-def _table(title: str, left: Iterable[str], right: Iterable[str], last: Iterable[str] = ()) -> Table:
+def _table(
+    title: str, left: Iterable[str], right: Iterable[str], last: Iterable[str] = ()
+) -> Table:
     table = Table(title=title, title_justify="left")
     for name in left:
         table.add_column(name, no_wrap=True)
@@ -116,29 +143,56 @@ class _Lanes:
                 ratio(lane.sharpe),
                 share(lane.drawdown),
                 share(lane.max_drawdown),
-                *((share(lane.exposure) if own else "", str(lane.trades) if own else "") if wide else ()),
+                *(
+                    (share(lane.exposure) if own else "", str(lane.trades) if own else "")
+                    if wide
+                    else ()
+                ),
             )
         yield table
 
 
 def _holdings(found: Holdings) -> Table:
-    table = _table(f"Positions at the close of {moment(found.time)} UTC", ("",), ("units", "price", "value", "weight"))
+    table = _table(
+        f"Positions at the close of {moment(found.time)} UTC",
+        ("",),
+        ("units", "price", "value", "weight"),
+    )
     for one in found.positions:
         if one.units:
-            table.add_row(Text(one.ticker), units(one.units), price(one.price), money(one.value), share(one.weight))
-    table.add_row("cash", "", "", money(found.cash), share(found.cash / found.value if found.value > 0.0 else None))
+            table.add_row(
+                Text(one.ticker),
+                units(one.units),
+                price(one.price),
+                money(one.value),
+                share(one.weight),
+            )
+    table.add_row(
+        "cash",
+        "",
+        "",
+        money(found.cash),
+        share(found.cash / found.value if found.value > 0.0 else None),
+    )
     return table
 
 
 def _orders(orders: Iterable[OrderView]) -> Table:
-    table = _table("Newest orders", ("decided (UTC)", "order"), ("asked", "units", "price", "fee"), ("result",))
+    table = _table(
+        "Newest orders", ("decided (UTC)", "order"), ("asked", "units", "price", "fee"), ("result",)
+    )
     for order in orders:
         result = order.status if not order.reason else f"{order.status}: {order.reason}"
         asked = money(order.asked) if order.side == "buy" else units(order.asked)
         table.add_row(
-            moment(order.decided), Text(f"{order.side} {order.ticker}"), asked, units(order.units or None),
-            price(order.price), money(order.fee or None), Text(result),
-        )  # fmt: skip
+            moment(order.decided),
+            Text(f"{order.side} {order.ticker}"),
+            asked,
+            units(order.units or None),
+            price(order.price),
+            money(order.fee or None),
+            Text(result),
+        )
     return table
 
 
@@ -151,16 +205,24 @@ def _arena(view: SlotView) -> Table:
     )
     for one in view.rivals:
         table.add_row(
-            Text(short(one.bundle)), percent(one.total_return), percent(one.champion_return), percent(one.ahead),
-            ratio(one.sharpe), ratio(one.champion_sharpe), share(one.max_drawdown),
-            "–" if one.trades is None else str(one.trades), "–" if one.days is None else f"{one.days:.1f}",
+            Text(short(one.bundle)),
+            percent(one.total_return),
+            percent(one.champion_return),
+            percent(one.ahead),
+            ratio(one.sharpe),
+            ratio(one.champion_sharpe),
+            share(one.max_drawdown),
+            "–" if one.trades is None else str(one.trades),
+            "–" if one.days is None else f"{one.days:.1f}",
             Text(one.state),
-        )  # fmt: skip
+        )
     return table
 
 
 def _monitor(found: Verdict) -> RenderableType:
-    title = Text.assemble(("Live monitor: ", "italic"), (found.verdict, STYLES[found.level]), "  ", found.text)
+    title = Text.assemble(
+        ("Live monitor: ", "italic"), (found.verdict, STYLES[found.level]), "  ", found.text
+    )
     if not found.statistics:
         return title
     table = _table("", ("",), ("live", "scored", "90 % lie in", "p"))

@@ -211,11 +211,15 @@ def slot_names(registry: Registry, store: TraderStore) -> list[str]:
     return sorted(names - registry.game_slots())
 
 
-def slot_view(registry: Registry, cache: SeriesCache, slot: str, now: float, *, days: float | None = None) -> SlotView:
+def slot_view(
+    registry: Registry, cache: SeriesCache, slot: str, now: float, *, days: float | None = None
+) -> SlotView:
     """A slot as it is. now: seconds since the epoch. days: how far back the curves go; None: to the beginning."""
     store, place = cache.store, registry.slot(slot)
     trader = store.trader(slot)
-    every = [series for lane in store.lanes(slot) if (series := cache.read(slot, lane)).lines.time.size]
+    every = [
+        series for lane in store.lanes(slot) if (series := cache.read(slot, lane)).lines.time.size
+    ]
     every.sort(key=lambda series: (ORDER_OF_KINDS.index(series.lane.kind), series.lane.since))
     timeframe = trader.timeframe if trader else "1h"
     last = max((int(series.lines.time[-1]) for series in every), default=None)
@@ -238,13 +242,19 @@ def slot_view(registry: Registry, cache: SeriesCache, slot: str, now: float, *, 
         rivals=_rivals(every, place.challengers, timeframe),
         monitor=verdict(trader.session.get("monitor")) if trader else None,
         risk=_texts(trader.session.get("risk")) if trader else [],
-        versions=[_version(registry, version, state_of(place, version.bundle)) for version in registry.versions(slot)][
-            ::-1
-        ],
+        versions=[
+            _version(registry, version, state_of(place, version.bundle))
+            for version in registry.versions(slot)
+        ][::-1],
         moves=[_move(event) for event in moves][::-1],
         events=store.events(slot, newest=NEWEST)[::-1],
         curves=curves(every, since=since, most=MOST_POINTS),
-        marks=[change for series in every if series.lane.kind == "account" for change in series.changes()],
+        marks=[
+            change
+            for series in every
+            if series.lane.kind == "account"
+            for change in series.changes()
+        ],
         summary=_summary(lanes),
     )
 
@@ -252,19 +262,38 @@ def slot_view(registry: Registry, cache: SeriesCache, slot: str, now: float, *, 
 def lane_view(series: Series, timeframe: str) -> LaneView:
     """The numbers of a lane that has lines."""
     lines, lane = series.lines, series.lane
-    drawdown, value, last = series.drawdown, float(series.lines.value[-1]), int(series.lines.time[-1])
+    drawdown, value, last = (
+        series.drawdown,
+        float(series.lines.value[-1]),
+        int(series.lines.time[-1]),
+    )
 
     def over(days: int) -> float | None:
         return series.since(last - days * DAY)
 
     return LaneView(
-        name=lane.name, kind=lane.kind, bundle=lane.bundle, since=lane.since, retired=lane.retired,
-        bars=len(lines.time), days=(last - int(lines.time[0])) / DAY, value=value, cash=float(lines.cash[-1]),
-        total_return=float(series.growth[-1] - 1.0), day=over(1), week=over(7), month=over(30),
-        sharpe=series.sharpe(timeframe), drawdown=float(drawdown[-1]), max_drawdown=float(drawdown.max()),
-        exposure=1.0 - float(lines.cash[-1]) / value if value > 0.0 else 0.0, trades=int(lines.trades.sum()),
-        fees=float(lines.fees.sum()), flow=float(lines.flow.sum()), growth=series.sketch(),
-    )  # fmt: skip
+        name=lane.name,
+        kind=lane.kind,
+        bundle=lane.bundle,
+        since=lane.since,
+        retired=lane.retired,
+        bars=len(lines.time),
+        days=(last - int(lines.time[0])) / DAY,
+        value=value,
+        cash=float(lines.cash[-1]),
+        total_return=float(series.growth[-1] - 1.0),
+        day=over(1),
+        week=over(7),
+        month=over(30),
+        sharpe=series.sharpe(timeframe),
+        drawdown=float(drawdown[-1]),
+        max_drawdown=float(drawdown.max()),
+        exposure=1.0 - float(lines.cash[-1]) / value if value > 0.0 else 0.0,
+        trades=int(lines.trades.sum()),
+        fees=float(lines.fees.sum()),
+        flow=float(lines.flow.sum()),
+        growth=series.sketch(),
+    )
 
 
 def verdict(found: object) -> Verdict | None:
@@ -273,11 +302,15 @@ def verdict(found: object) -> Verdict | None:
         return None
     said = str(found.get("verdict", "unknown"))
     statistics = [
-        Statistic(label, *(_number(part.get(key)) for key in ("live", "scored", "low", "high", "p")))
+        Statistic(
+            label, *(_number(part.get(key)) for key in ("live", "scored", "low", "high", "p"))
+        )
         for key, label in STATISTICS.items()
         if isinstance(part := found.get(key), Mapping)
     ]
-    facts = {label: f"{found[key]:,}" for key, label in COUNTS.items() if isinstance(found.get(key), int)}
+    facts = {
+        label: f"{found[key]:,}" for key, label in COUNTS.items() if isinstance(found.get(key), int)
+    }
     if isinstance(tracking := found.get("tracking"), Mapping):
         facts |= {label: figure(_number(tracking.get(key))) for key, label in TRACKING.items()}
     return Verdict(said, LEVELS.get(said, "none"), str(found.get("text", "")), statistics, facts)
@@ -302,7 +335,18 @@ def _texts(found: object) -> list[str]:
 
 
 def _facts(trader: Trader) -> dict[str, Any]:
-    names = ("broker", "feed", "timeframe", "pid", "host", "started", "beat", "status", "last_bar", "halt")
+    names = (
+        "broker",
+        "feed",
+        "timeframe",
+        "pid",
+        "host",
+        "started",
+        "beat",
+        "status",
+        "last_bar",
+        "halt",
+    )
     return {name: getattr(trader, name) for name in names}
 
 
@@ -312,7 +356,9 @@ def _origin(registry: Registry, bundle: str | None) -> str:
 
 
 def _version(registry: Registry, version: Version, state: str) -> VersionView:
-    return VersionView(version.number, version.bundle, version.at, state, _origin(registry, version.bundle))
+    return VersionView(
+        version.number, version.bundle, version.at, state, _origin(registry, version.bundle)
+    )
 
 
 def _move(event: Event) -> Move:
@@ -345,28 +391,47 @@ def _holdings(store: TraderStore, trader: Trader) -> Holdings | None:
         return None
     (line,) = lines
     noted = trader.session.get("prices")
-    prices: dict[str, float] = {k: float(v) for k, v in noted.items()} if isinstance(noted, Mapping) else {}
+    prices: dict[str, float] = (
+        {k: float(v) for k, v in noted.items()} if isinstance(noted, Mapping) else {}
+    )
     held = {ticker: units for ticker, units in line.units.items() if units}
     if len(held) == 1:
         ((ticker, units),) = held.items()
         prices.setdefault(ticker, (line.value - line.cash) / units)
-    return Holdings(line.time, line.value, line.cash, [_position(line, ticker, prices) for ticker in line.units])
+    return Holdings(
+        line.time, line.value, line.cash, [_position(line, ticker, prices) for ticker in line.units]
+    )
 
 
 def _position(line: LaneBar, ticker: str, prices: Mapping[str, float]) -> Position:
     units, price = line.units[ticker], prices.get(ticker)
     value = 0.0 if units == 0.0 else None if price is None else units * price
     weight = None if value is None or line.value <= 0.0 else value / line.value
-    return Position(ticker, units, price, value, weight, None if line.action is None else line.action.get(ticker))
+    return Position(
+        ticker,
+        units,
+        price,
+        value,
+        weight,
+        None if line.action is None else line.action.get(ticker),
+    )
 
 
 def _rivals(every: Sequence[Series], waiting: Sequence[str], timeframe: str) -> list[Rival]:
     """Challengers, those that trade first, best return over the champion's first; then retired and waiting ones."""
-    champion = next((one for kind in ("shadow", "account") for one in every if one.lane.kind == kind), None)
+    champion = next(
+        (one for kind in ("shadow", "account") for one in every if one.lane.kind == kind), None
+    )
     rivals = [_rival(one, champion, timeframe) for one in every if one.lane.kind == "challenger"]
     trading = {one.lane.bundle for one in every if one.lane.kind == "challenger"}
-    rivals += [Rival(bundle, "waits for a place in the arena") for bundle in waiting if bundle not in trading]
-    return sorted(rivals, key=lambda one: (one.state != "trading", one.days is None, -(one.ahead or 0.0)))
+    rivals += [
+        Rival(bundle, "waits for a place in the arena")
+        for bundle in waiting
+        if bundle not in trading
+    ]
+    return sorted(
+        rivals, key=lambda one: (one.state != "trading", one.days is None, -(one.ahead or 0.0))
+    )
 
 
 def _rival(series: Series, champion: Series | None, timeframe: str) -> Rival:

@@ -56,8 +56,18 @@ ASSETS = {
     "icon.svg": "image/svg+xml",
 }
 FILTERS = (
-    "percent", "figure", "counted", "share", "ratio", "money", "price", "units", "moment", "minute", "span",
-)  # fmt: skip
+    "percent",
+    "figure",
+    "counted",
+    "share",
+    "ratio",
+    "money",
+    "price",
+    "units",
+    "moment",
+    "minute",
+    "span",
+)
 FOR_A_YEAR = "public, max-age=31536000, immutable"
 
 
@@ -69,22 +79,30 @@ class Dashboard:
         self._optuna: WSGIApplication | None = None
         self._lock = threading.Lock()
         self._templates = Environment(
-            loader=PackageLoader("deploy.dashboard"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+            loader=PackageLoader("deploy.dashboard"),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
             undefined=StrictUndefined,
-        )  # fmt: skip
+        )
         for name in FILTERS:
             self._templates.filters[name] = getattr(words, name)
         self._templates.filters["short"] = short
         # Assets are kept by browsers for good; with another version their address is another one.
         self._templates.globals["assets"] = f"/assets/{version('sweepd')}-{version('plotly')}"
-        self._pages: Mapping[str, Callable[[Request], Response]] = {"/": self._slots, "/training": self._training}
+        self._pages: Mapping[str, Callable[[Request], Response]] = {
+            "/": self._slots,
+            "/training": self._training,
+        }
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = Request(environ)
         try:
             answer = self._answer(request)
         except HTTPException as problem:
-            answer = Response(f"{problem.description}\n", problem.code, headers=SECURITY, mimetype="text/plain")
+            answer = Response(
+                f"{problem.description}\n", problem.code, headers=SECURITY, mimetype="text/plain"
+            )
         return answer(environ, start_response)
 
     def _answer(self, request: Request) -> WSGIApplication:
@@ -102,7 +120,9 @@ class Dashboard:
     def _slots(self, request: Request) -> Response:
         days = request.args.get("days", "")
         if days not in RANGES:
-            raise BadRequest(f"days={days}: choose one of {', '.join(filter(None, RANGES))}, or leave it out.")
+            raise BadRequest(
+                f"days={days}: choose one of {', '.join(filter(None, RANGES))}, or leave it out."
+            )
         try:
             slots = self._paper.slots()
             name = request.args.get("slot", next(iter(slots)))
@@ -112,10 +132,16 @@ class Dashboard:
         except (InputError, RunError) as problem:
             return self._page("paper.html", problem, here="/", slots={}, view=None)
         return self._page(
-            "paper.html", None, here="/", slots=slots, view=view, days=days, ranges=RANGES,
+            "paper.html",
+            None,
+            here="/",
+            slots=slots,
+            view=view,
+            days=days,
+            ranges=RANGES,
             tones=lane_tones([(lane.name, lane.kind) for lane in view.lanes]),
             figures={"equity": equity_figure(view)} if view.curves else {},
-        )  # fmt: skip
+        )
 
     def _training(self, request: Request) -> Response:
         try:
@@ -134,14 +160,18 @@ class Dashboard:
             figures["rates"] = rate_figure(past)
         if past["values"]:
             figures["best"] = best_figure(past, found["objective"])
-        return self._page("training.html", None, here="/training", studies=studies, found=found, figures=figures)
+        return self._page(
+            "training.html", None, here="/training", studies=studies, found=found, figures=figures
+        )
 
     def _page(self, template: str, problem: Exception | None, **content: Any) -> Response:
         text = self._templates.get_template(template).render(
             {"problem": problem, "now": time.time(), "every": self._every, "figures": {}} | content
         )
         status = HTTPStatus.SERVICE_UNAVAILABLE if isinstance(problem, RunError) else HTTPStatus.OK
-        return Response(text, status, headers=SECURITY | {"Cache-Control": "no-store"}, mimetype="text/html")
+        return Response(
+            text, status, headers=SECURITY | {"Cache-Control": "no-store"}, mimetype="text/html"
+        )
 
     def _asset(self, request: Request) -> Response:
         name = request.path.rpartition("/")[2]
@@ -175,7 +205,9 @@ def _with_headers(application: WSGIApplication, headers: Mapping[str, str]) -> W
     replaced = {name.lower() for name in headers} | {"access-control-allow-origin"}
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        def start(status: str, given: list[tuple[str, str]], *more: Any) -> Callable[[bytes], object]:
+        def start(
+            status: str, given: list[tuple[str, str]], *more: Any
+        ) -> Callable[[bytes], object]:
             kept = [(name, value) for name, value in given if name.lower() not in replaced]
             return start_response(status, [*kept, *headers.items()], *more)
 

@@ -52,7 +52,11 @@ def units(value: float | None) -> str:
 
 def moment(seconds: float | None) -> str:
     """Seconds since the epoch as 2026-01-02 03:04 (UTC)."""
-    return NOTHING if seconds is None else f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%d %H:%M}"
+    return (
+        NOTHING
+        if seconds is None
+        else f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%d %H:%M}"
+    )
 
 
 def minute(text: str | None) -> str:

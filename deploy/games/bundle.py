@@ -14,7 +14,13 @@ from typing import Any
 
 from deploy.games.manifest import FORMAT, GameManifest, GameOriginPart
 from deploy.games.player import Player, read_player
-from deploy.registry.bundle_files import MEMBERS_FILE, Registered, StoredBundle, check_file, new_bundle
+from deploy.registry.bundle_files import (
+    MEMBERS_FILE,
+    Registered,
+    StoredBundle,
+    check_file,
+    new_bundle,
+)
 from envs.games.registry import Game, get_game
 from envs.support.errors import InputError
 
@@ -61,7 +67,11 @@ class GameBundle(StoredBundle[GameManifest]):
         """Raises InputError for weights that do not fit the manifest, and for a game that is not known here."""
         check_file(MEMBERS_FILE, self.files[MEMBERS_FILE], self.manifest.files[MEMBERS_FILE])
         own, player, game = self.player, self.manifest.player, self.manifest.game
-        if (own.state_dim, own.action_dim, own.choices) != (player.state_dim, player.action_dim, player.choices):
+        if (own.state_dim, own.action_dim, own.choices) != (
+            player.state_dim,
+            player.action_dim,
+            player.choices,
+        ):
             raise InputError(
                 f"the member maps {own.state_dim} numbers to {own.action_dim} actions in choices of "
                 f"{list(own.choices)}, not {player.state_dim} to {player.action_dim} in choices of "
@@ -70,7 +80,9 @@ class GameBundle(StoredBundle[GameManifest]):
         try:
             seats = self.game.seats(self.params)
         except (TypeError, ValueError) as error:
-            raise InputError(f"{game.name} takes no parameters like {game.params} ({error})") from error
+            raise InputError(
+                f"{game.name} takes no parameters like {game.params} ({error})"
+            ) from error
         if seats != game.seats:
             raise InputError(f"{game.name} with {game.params} has {seats} seats, not {game.seats}")
 

@@ -38,7 +38,9 @@ class Evidence:
 
 def words(found: Interval) -> str:
     """Mean and interval: `+12.3 (95 %: +10.1 to +14.2)`."""
-    return f"{found.mean:+.4g} ({100 * found.confidence:.4g} %: {found.low:+.4g} to {found.high:+.4g})"
+    return (
+        f"{found.mean:+.4g} ({100 * found.confidence:.4g} %: {found.low:+.4g} to {found.high:+.4g})"
+    )
 
 
 def ahead_in(other: Opponent) -> str:
@@ -59,14 +61,19 @@ def shown(panel: Panel, solved: float | None) -> str:
         verdict = "it is" if panel.own.mean >= solved else "it is not"
         text += f" The game counts as solved from {solved:g} on: {verdict}."
     if [other.name for other in others] == ["random"]:
-        text += " The only other player was random play: to beat it shows learning, not a good player."
+        text += (
+            " The only other player was random play: to beat it shows learning, not a good player."
+        )
     return text
 
 
 def _faults(evidence: Evidence) -> Measured:
     count = len(evidence.faults)
     return Measured(
-        count, evidence.faults[0] if count else "training stayed finite, and the weights are those that were scored"
+        count,
+        evidence.faults[0]
+        if count
+        else "training stayed finite, and the weights are those that were scored",
     )
 
 
@@ -99,7 +106,9 @@ def _hardest(compare: Compare) -> Callable[[Evidence], Measured | None]:
         panel = evidence.panel
         if panel is None or not panel.baselines:
             return None
-        found = [compare(panel, other, f"the baseline player {other.name}") for other in panel.baselines]
+        found = [
+            compare(panel, other, f"the baseline player {other.name}") for other in panel.baselines
+        ]
         hardest = min(found, key=lambda measured: measured.value or 0.0)
         count = len(found)
         more = f"; it is the hardest of {count} to beat" if count > 1 else ""
@@ -128,15 +137,37 @@ def _champion(compare: Compare) -> Callable[[Evidence], Measured | None]:
 
 DEFAULT_RULES: tuple[Rule[Evidence], ...] = (
     Rule("training-faults", SEARCH, "<=", 0.0, "nothing went wrong in training", _faults),
-    Rule("beats-baselines", PANEL, ">", 0.0, "a higher mean return than every baseline player", _hardest(_mean)),
     Rule(
-        "ahead-of-baselines", PANEL, ">", MAJORITY, "a higher return than every baseline player in most games",
+        "beats-baselines",
+        PANEL,
+        ">",
+        0.0,
+        "a higher mean return than every baseline player",
+        _hardest(_mean),
+    ),
+    Rule(
+        "ahead-of-baselines",
+        PANEL,
+        ">",
+        MAJORITY,
+        "a higher return than every baseline player in most games",
         _hardest(_share),
     ),
     Rule("solved", PANEL, ">=", 0.0, "as good as people ask of this game", _solved, decides=False),
-    Rule("beats-champion", PANEL, ">", 0.0, "a higher mean return than the present champion", _champion(_mean)),
     Rule(
-        "ahead-of-champion", PANEL, ">", MAJORITY, "a higher return than the present champion in most games",
+        "beats-champion",
+        PANEL,
+        ">",
+        0.0,
+        "a higher mean return than the present champion",
+        _champion(_mean),
+    ),
+    Rule(
+        "ahead-of-champion",
+        PANEL,
+        ">",
+        MAJORITY,
+        "a higher return than the present champion in most games",
         _champion(_share),
     ),
-)  # fmt: skip
+)

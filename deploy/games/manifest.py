@@ -34,7 +34,9 @@ class PlayerPart(Part):
     @model_validator(mode="after")
     def _consistent(self) -> PlayerPart:
         if self.choices and sum(self.choices) != self.action_dim:
-            raise ValueError(f"choices of {self.choices} options are not the {self.action_dim} of action_dim")
+            raise ValueError(
+                f"choices of {self.choices} options are not the {self.action_dim} of action_dim"
+            )
         return self
 
 
@@ -62,7 +64,9 @@ class GameOriginPart(Part):
     @model_validator(mode="after")
     def _consistent(self) -> GameOriginPart:
         if self.member >= self.members:
-            raise ValueError(f"member {self.member} is none of {self.members} members, which count from 0")
+            raise ValueError(
+                f"member {self.member} is none of {self.members} members, which count from 0"
+            )
         return self
 
 

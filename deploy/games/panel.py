@@ -90,7 +90,9 @@ class Rules:
             env.reset_member(0, self.seed)
             act = make(env)
             ended = getattr(act, "ended", lambda _: None)
-            return play_episodes(env, act, self.game.seats(self.params), ended=ended, episodes=self.games)
+            return play_episodes(
+                env, act, self.game.seats(self.params), ended=ended, episodes=self.games
+            )
 
     def play_player(self, player: Player) -> Episodes:
         """The same of a bundle's player at every seat. Raises InputError where it does not fit the game."""
@@ -186,5 +188,7 @@ def judge_panel(rules: Rules, look: int, player: Player) -> Panel:
         look=look,
         episodes=own,
         own=interval(own.returns[0], 0.95, rules.seed),
-        baselines=tuple(compare(name, own, other, look, rules.seed) for name, other in others.items()),
+        baselines=tuple(
+            compare(name, own, other, look, rules.seed) for name, other in others.items()
+        ),
     )

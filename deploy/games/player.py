@@ -44,7 +44,11 @@ class Network:
     def seated(self, env: GameEnv, seed: int) -> Act:  # noqa: ARG002
         """See `Player.seated`."""
         choices = tuple(env.action_dims) or ((env.action_dim,) if env.if_discrete else ())
-        if (self.state_dim, self.action_dim, self.choices) != (env.state_dim, env.action_dim, choices):
+        if (self.state_dim, self.action_dim, self.choices) != (
+            env.state_dim,
+            env.action_dim,
+            choices,
+        ):
             raise InputError(
                 f"the player maps {self.state_dim} numbers to {self.action_dim} actions in choices of "
                 f"{list(self.choices)}, and {env.env_name} shows {env.state_dim} and takes {env.action_dim} in choices "
@@ -91,8 +95,12 @@ def read_player(content: bytes) -> Player:
     (own,) = split_members(content, 1)
     if set(own) == {"theta"}:
         numbers = own["theta"].tolist()
-        if len(numbers) != len(Theta._fields) or not all(0.0 <= number <= 1.0 for number in numbers):
-            raise InputError(f"{MEMBERS_FILE} holds {numbers}, which are no four probabilities of a heuristic player")
+        if len(numbers) != len(Theta._fields) or not all(
+            0.0 <= number <= 1.0 for number in numbers
+        ):
+            raise InputError(
+                f"{MEMBERS_FILE} holds {numbers}, which are no four probabilities of a heuristic player"
+            )
         return HeuristicPlayer(Theta(*numbers))
     return Network(FrozenPolicy(read_members(content)))
 
@@ -102,13 +110,17 @@ def split_members(content: bytes, members: int) -> list[dict[str, Tensor]]:
     try:
         named = load_tensors(content)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{MEMBERS_FILE} is no safetensors file, or is damaged: {error}") from error
+        raise InputError(
+            f"{MEMBERS_FILE} is no safetensors file, or is damaged: {error}"
+        ) from error
     found: dict[str, dict[str, Tensor]] = {}
     for key, tensor in named.items():
         member, _, name = key.partition(".")
         found.setdefault(member, {})[name] = tensor
     if sorted(found) != [f"m{index:03d}" for index in range(members)]:
-        raise InputError(f"{MEMBERS_FILE} holds the members {', '.join(sorted(found))}, where {members} were expected")
+        raise InputError(
+            f"{MEMBERS_FILE} holds the members {', '.join(sorted(found))}, where {members} were expected"
+        )
     return [found[f"m{index:03d}"] for index in range(members)]
 
 

@@ -74,7 +74,9 @@ def described(panel: Panel) -> dict[str, Any]:
         "lengths": panel.episodes.lengths[0].tolist(),
         "own": dataclasses.asdict(panel.own),
         "baselines": {other.name: _opponent(other) for other in panel.baselines},
-        "champion": None if panel.champion is None else {"name": panel.champion.name} | _opponent(panel.champion),
+        "champion": None
+        if panel.champion is None
+        else {"name": panel.champion.name} | _opponent(panel.champion),
     }
 
 
@@ -137,10 +139,14 @@ class GamePromoter:
     def _consider(self, trial: FrozenTrial) -> Settled[Judged]:
         """What is free to ask, and then the panel."""
         candidate = read_candidate(trial, self.study)
-        findings = tuple(judge(self.rules, Evidence(candidate.faults, solved=self.study.game.solved), SEARCH))
+        findings = tuple(
+            judge(self.rules, Evidence(candidate.faults, solved=self.study.game.solved), SEARCH)
+        )
         if passed(findings):
             return self._challenge(candidate, findings)
-        return Settled(_judged(candidate, (*findings, *not_asked(self.rules, PANEL, NO_LOOK_SPENT))))
+        return Settled(
+            _judged(candidate, (*findings, *not_asked(self.rules, PANEL, NO_LOOK_SPENT)))
+        )
 
     def _challenge(self, candidate: Candidate, findings: tuple[Finding, ...]) -> Settled[Judged]:
         """The panel, and the promotion if every rule is met."""
@@ -158,16 +164,22 @@ class GamePromoter:
             trial=candidate.trial.number,
         )
         self.progress(f"{candidate.name}: look {look.number} at the panel, {self.games:,} games")
-        rules = Rules(self.study.game, draft.params, self.games, panel_seed(self.study.spec.seed, look.number))
+        rules = Rules(
+            self.study.game, draft.params, self.games, panel_seed(self.study.spec.seed, look.number)
+        )
         panel = judge_panel(rules, look.number, draft.player)
 
         def compare(hash_: str | None) -> Settled[Judged]:
             champion, played = self._load(hash_), panel
             if champion is not None and champion.members_sha256 == draft.members_sha256:
-                return self.place.champion_already(dataclasses.replace(known, look=look, panel=panel))
+                return self.place.champion_already(
+                    dataclasses.replace(known, look=look, panel=panel)
+                )
             if champion is not None:
                 theirs = rules.play_player(champion.player)
-                duel = compare_players(champion.name, panel.episodes, theirs, look.number, rules.seed)
+                duel = compare_players(
+                    champion.name, panel.episodes, theirs, look.number, rules.seed
+                )
                 played = dataclasses.replace(panel, champion=duel)
             evidence = Evidence(candidate.faults, played, self.study.game.solved)
             asked = (*findings, *judge(self.rules, evidence, PANEL))
@@ -179,7 +191,11 @@ class GamePromoter:
             }
             bundle = build_bundle(candidate, self.study, gate=finite(gate))
             judged = dataclasses.replace(
-                _judged(candidate, asked), look=look, panel=played, bundle=bundle, solved=self.study.game.solved
+                _judged(candidate, asked),
+                look=look,
+                panel=played,
+                bundle=bundle,
+                solved=self.study.game.solved,
             )
             return self.place.settle(judged, hash_)
 
@@ -239,7 +255,9 @@ def _why_none(count: int, chosen: Judged) -> str:
     """Which rule stood in the way of the one that came closest, and what helps."""
     failed = [finding for finding in chosen.findings if finding.verdict == "fail"]
     said = "; ".join(f"{finding.name}: {finding.explanation}" for finding in failed)
-    advice = next((ADVICE[finding.name] for finding in failed if finding.name in ADVICE), "")  # what is to be met first
+    advice = next(
+        (ADVICE[finding.name] for finding in failed if finding.name in ADVICE), ""
+    )  # what is to be met first
     others = "" if count == 1 else f", the closest of {count},"
     helps = f". What helps: {advice}" if advice else ""
     return f"{chosen.name}{others} does not meet {said}{helps}"

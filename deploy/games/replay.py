@@ -92,7 +92,11 @@ def show_in_terminal(show: Show, episodes: int, console: Console) -> list[float]
     returns: list[float] = []
     watched = console.is_terminal
     try:
-        with Live(console=console, auto_refresh=False) if watched else contextlib.nullcontext() as live:
+        with (
+            Live(console=console, auto_refresh=False)
+            if watched
+            else contextlib.nullcontext() as live
+        ):
             for shot in show.shots(episodes):
                 text = show.renderer.text(shot.caption, final=shot.final)
                 if live is None:
@@ -129,7 +133,9 @@ def write_animation(show: Show, episodes: int, path: Path) -> list[float]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write = writers[path.suffix.lower()]
-        write_atomic(path, lambda target: write(target, pictures(show.renderer), show.renderer.fps / stride))
+        write_atomic(
+            path, lambda target: write(target, pictures(show.renderer), show.renderer.fps / stride)
+        )
     except OSError as error:
         raise InputError(f"--out {path} cannot be written: {error.strerror or error}") from error
     return returns
@@ -138,7 +144,14 @@ def write_animation(show: Show, episodes: int, path: Path) -> list[float]:
 def _write_gif(path: Path, pictures: Iterator[Image.Image], fps: float) -> None:
     reduced = (picture.quantize(COLOURS, dither=Image.Dither.NONE) for picture in pictures)
     first = next(reduced)
-    first.save(path, format="GIF", save_all=True, append_images=reduced, duration=round(1000.0 / fps), loop=0)
+    first.save(
+        path,
+        format="GIF",
+        save_all=True,
+        append_images=reduced,
+        duration=round(1000.0 / fps),
+        loop=0,
+    )
 
 
 def _write_mp4(path: Path, pictures: Iterator[Image.Image], fps: float) -> None:
@@ -146,10 +159,17 @@ def _write_mp4(path: Path, pictures: Iterator[Image.Image], fps: float) -> None:
         import imageio.v2 as imageio
         import imageio_ffmpeg  # noqa: F401 - imageio says less clearly that it lacks it
     except ModuleNotFoundError as error:
-        raise InputError(f"--out: MP4 needs packages that are missing here: {install_extra('video')}") from error
+        raise InputError(
+            f"--out: MP4 needs packages that are missing here: {install_extra('video')}"
+        ) from error
     import numpy as np
 
-    options: dict[str, Any] = {"format": "FFMPEG", "fps": fps, "macro_block_size": 2, "output_params": ["-f", "mp4"]}
+    options: dict[str, Any] = {
+        "format": "FFMPEG",
+        "fps": fps,
+        "macro_block_size": 2,
+        "output_params": ["-f", "mp4"],
+    }
     with contextlib.closing(cast(Any, imageio.get_writer(path, **options))) as writer:
         for picture in pictures:
             writer.append_data(np.asarray(picture))

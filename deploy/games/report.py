@@ -96,19 +96,25 @@ def draw_panel(panel: Panel, name: str) -> bytes:
     shift = np.random.default_rng(0).uniform(-0.2, 0.2, returns.size)
     rows = [(name, panel.own, OWN)]
     rows += [
-        (f"champion {other.name}", other.own, CHAMPION) if other is panel.champion else (other.name, other.own, OTHER)
+        (f"champion {other.name}", other.own, CHAMPION)
+        if other is panel.champion
+        else (other.name, other.own, OTHER)
         for other in others
     ]
     left.scatter(returns, shift, s=6, alpha=0.35, color=OWN, linewidths=0)
     for row, (_, found, colour) in enumerate(rows):
-        left.plot([found.low, found.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt")
+        left.plot(
+            [found.low, found.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt"
+        )
         left.plot([found.mean], [row], "o", color=colour, markersize=6)
     left.set_yticks(range(len(rows)), [label for label, _, _ in rows], fontsize=8)
     left.set_xlabel("return of a game", fontsize=8)
     for row, other in enumerate(others, start=1):
         gap = other.difference
         colour = "#2a9d5c" if gap.low > 0.0 and other.share.low > MAJORITY else "#c0392b"
-        right.plot([gap.low, gap.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt")
+        right.plot(
+            [gap.low, gap.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt"
+        )
         right.plot([gap.mean], [row], "o", color=colour, markersize=6)
     right.axvline(0.0, color="black", linewidth=1)
     right.set_yticks(range(1, len(rows)), [label for label, _, _ in rows[1:]], fontsize=8)

@@ -76,8 +76,12 @@ def read_candidate(trial: FrozenTrial, study: GameStudy) -> Candidate:
     faults: list[str] = []
     attributes = trial.user_attrs
     if not get_algorithm(study.spec.algorithm).deployed:
-        faults.append(f"{study.spec.algorithm} has a network of its own, which can be searched but not deployed")
-    faults += [f"the trial did not record {name}" for name in _wanted(study) if name not in attributes]
+        faults.append(
+            f"{study.spec.algorithm} has a network of its own, which can be searched but not deployed"
+        )
+    faults += [
+        f"the trial did not record {name}" for name in _wanted(study) if name not in attributes
+    ]
     scores = [float(score) for score in attributes.get("sweepd:seed_scores", ())]
     if not scores or not all(map(math.isfinite, scores)):
         faults.append("the trial did not record a finite score of every seed")
@@ -96,7 +100,11 @@ def build_bundle(candidate: Candidate, study: GameStudy, gate: dict[str, Any]) -
     player = read_player(candidate.weights)
     spec, attributes = study.spec, candidate.trial.user_attrs
     manifest = GameManifest(
-        game=GamePart(name=spec.environment, params=spec.env, seats=study.game.seats(study.game.params(**spec.env))),
+        game=GamePart(
+            name=spec.environment,
+            params=spec.env,
+            seats=study.game.seats(study.game.params(**spec.env)),
+        ),
         player=PlayerPart(
             algorithm=spec.algorithm,
             state_dim=player.state_dim,

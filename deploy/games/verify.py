@@ -46,20 +46,29 @@ def verify_game_bundle(bundle: GameBundle) -> Replayed:
     """
     stored = bundle.manifest.gate.get("panel")
     if not isinstance(stored, dict):
-        raise InputError(f"bundle {bundle.name} never played a panel, so there is nothing to verify")
+        raise InputError(
+            f"bundle {bundle.name} never played a panel, so there is nothing to verify"
+        )
     rules = Rules(bundle.game, bundle.params, int(stored["games"]), int(stored["seed"]))
     own = rules.play_player(bundle.player)
     differing = [
         f"game {game + 1}: {was!r} then, {now!r} now"
-        for key, values in (("returns", own.returns[0].tolist()), ("lengths", own.lengths[0].tolist()))
+        for key, values in (
+            ("returns", own.returns[0].tolist()),
+            ("lengths", own.lengths[0].tolist()),
+        )
         for game, (was, now) in enumerate(zip(stored[key], values, strict=True))
         if was != now
     ]
-    means = {name: float(episodes.returns[0].mean()) for name, episodes in rules.play_baselines().items()}
+    means = {
+        name: float(episodes.returns[0].mean()) for name, episodes in rules.play_baselines().items()
+    }
     was = {name: found["own"]["mean"] for name, found in stored["baselines"].items()}
     differing += [
         f"mean of {name}: {was.get(name)!r} then, {means.get(name)!r} now"
         for name in sorted({*means, *was})
         if was.get(name) != means.get(name)
     ]
-    return Replayed(bundle.hash, rules.games, tuple(means), float(own.returns[0].mean()), tuple(differing))
+    return Replayed(
+        bundle.hash, rules.games, tuple(means), float(own.returns[0].mean()), tuple(differing)
+    )

@@ -40,7 +40,10 @@ def _title(judged: Judged) -> str:
 
 def candidates_table(promotion: Promotion) -> Table:
     """The best candidates, and how far each came."""
-    table = Table(title=f"Candidates of study {promotion.study} for slot {promotion.slot}", title_justify="left")
+    table = Table(
+        title=f"Candidates of study {promotion.study} for slot {promotion.slot}",
+        title_justify="left",
+    )
     for name in ("trial", "objective", "best seed", "its mean"):
         table.add_column(name, justify="right")
     for name in (SEARCH, PANEL):
@@ -62,7 +65,9 @@ def candidates_table(promotion: Promotion) -> Table:
 
 def panel_table(panel: Mapping[str, Any], who: str) -> Table:
     """Everybody's mean return of a game, and how far `who` was ahead of the others. panel: as `described`."""
-    table = Table(title=f"Panel: {panel['games']:,} games that the search never saw, the same for all")
+    table = Table(
+        title=f"Panel: {panel['games']:,} games that the search never saw, the same for all"
+    )
     table.title_justify = "left"
     others = list(panel["baselines"].items())
     if panel["champion"] is not None:
@@ -91,7 +96,9 @@ def _mean(found: Mapping[str, float]) -> tuple[str, str]:
     return f"{found['mean']:.4g}", f"{found['low']:.4g} to {found['high']:.4g}"
 
 
-def game_facts(bundle: GameBundle, places: Sequence[Mapping[str, Any]], folder: str, looks: int) -> dict[str, Any]:
+def game_facts(
+    bundle: GameBundle, places: Sequence[Mapping[str, Any]], folder: str, looks: int
+) -> dict[str, Any]:
     """What `registry show` prints of a player, as plain values. places: in which slots it is, or was."""
     manifest = bundle.manifest
     gate = dict(manifest.gate)
@@ -126,13 +133,20 @@ def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> Renderab
         f"study {origin['study']}, trial {origin['trial']} ({origin['objective']} {origin['objective_value']:.5g}), "
         f"seed {origin['member']} of {origin['members']} (mean {origin['score']:.5g} when the trial was judged)",
     )
-    actions = f"choices of {player['choices']}" if player["choices"] else f"{player['action_dim']} numbers"
+    actions = (
+        f"choices of {player['choices']}"
+        if player["choices"]
+        else f"{player['action_dim']} numbers"
+    )
     shape = "".join(f", {name} {value}" for name, value in player["shape"].items())
     reads = f", {player['state_dim']} inputs, {actions}" if player["state_dim"] else ""
     identity.add_row("policy", f"{player['algorithm']}{reads}{shape}")
     identity.add_row("made with", f"sweepd {facts['code_version']}")
     if facts["look"] is not None:
-        identity.add_row("looks", f"judged by look {facts['look']} at its panel; {facts['looks_now']} taken by now")
+        identity.add_row(
+            "looks",
+            f"judged by look {facts['look']} at its panel; {facts['looks_now']} taken by now",
+        )
     parts: list[RenderableType] = [identity]
     if gate is not None:
         parts.append(gate)

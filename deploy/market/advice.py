@@ -31,7 +31,11 @@ ALIKE = (
 def why_none(*, judged_count: int, name: str, findings: Sequence[Finding], search: Search) -> str:
     """One paragraph: which candidate came closest, which rules it failed and by how much, and what helps."""
     lacking = [finding for finding in findings if finding.verdict in ("fail", "defer")]
-    where = "hold-out" if any(finding.stage == "hold-out" for finding in lacking) else "cross-validation"
+    where = (
+        "hold-out"
+        if any(finding.stage == "hold-out" for finding in lacking)
+        else "cross-validation"
+    )
     lacks = [
         f"{finding.name} is {'not measurable' if finding.value is None else format(finding.value, '.4g')} "
         f"where {finding.comparison} {finding.limit:g} is needed ({finding.explanation})"
@@ -39,8 +43,12 @@ def why_none(*, judged_count: int, name: str, findings: Sequence[Finding], searc
     ]
     found = search.overfitting
     alike = {"pbo": ALIKE} if found is not None and found.loss <= 0.05 else {}
-    advice = [f"{one.name}: {alike.get(one.name, NEXT[one.name])}" for one in lacking if one.name in NEXT]
-    looked = "the hold-out was looked at" if where == "hold-out" else "no look at the hold-out was spent"
+    advice = [
+        f"{one.name}: {alike.get(one.name, NEXT[one.name])}" for one in lacking if one.name in NEXT
+    ]
+    looked = (
+        "the hold-out was looked at" if where == "hold-out" else "no look at the hold-out was spent"
+    )
     return (
         f"{judged_count} candidate(s) judged, {looked}; {name} came closest but failed in {where}: "
         + "; ".join(lacks)

@@ -99,7 +99,10 @@ class Search:
     def _cscv(self, chosen: int) -> Overfitting | None:
         if len(self.backtests) < max(2, chosen) or self.bars < 2 * BLOCKS:
             return None
-        return cscv(np.stack([backtest.excess for backtest in self.backtests.values()], axis=1), chosen=chosen)
+        return cscv(
+            np.stack([backtest.excess for backtest in self.backtests.values()], axis=1),
+            chosen=chosen,
+        )
 
     def deflation(self, number: int) -> Deflation | None:
         """The deflated Sharpe ratio of a trial; None where its paths could not be read."""
@@ -113,7 +116,10 @@ class Search:
         return self.returns.deflate(backtest.moments, self.trials, diversification)
 
     def describe(
-        self, trials: Sequence[int] = (), deflation: Deflation | None = None, overfitting: Overfitting | None = None
+        self,
+        trials: Sequence[int] = (),
+        deflation: Deflation | None = None,
+        overfitting: Overfitting | None = None,
     ) -> dict[str, Any]:
         """The figures for JSON. trials: those that they are to be about, and what is known of them."""
         found = overfitting or self.overfitting
@@ -156,7 +162,9 @@ def read_paths(path: Path) -> tuple[PathTrades, NDArray[np.int64]]:
     return PathTrades(**columns), time
 
 
-def read_search(complete: Sequence[FrozenTrial], finished: int, run_dir: Path, timeframe: str) -> Search:
+def read_search(
+    complete: Sequence[FrozenTrial], finished: int, run_dir: Path, timeframe: str
+) -> Search:
     """Read the paths of all COMPLETE trials. finished: trials that ended in any way. run_dir: the study's."""
     backtests: dict[int, Backtest] = {}
     unreadable: dict[int, str] = {}
@@ -170,11 +178,15 @@ def read_search(complete: Sequence[FrozenTrial], finished: int, run_dir: Path, t
         except (OSError, ValueError, KeyError) as error:
             unreadable[trial.number] = f"its back-test paths cannot be read: {error}"
             continue
-        backtests[trial.number] = Backtest(metrics, returns.moments[trial.number], np.mean(excess, axis=0))
+        backtests[trial.number] = Backtest(
+            metrics, returns.moments[trial.number], np.mean(excess, axis=0)
+        )
     return Search(finished, backtests, unreadable, returns, timeframe)
 
 
-def combine(trials: Sequence[FrozenTrial], shares: Sequence[float], run_dir: Path, timeframe: str) -> Combination:
+def combine(
+    trials: Sequence[FrozenTrial], shares: Sequence[float], run_dir: Path, timeframe: str
+) -> Combination:
     """Trials that share the capital, as one back-test. Raises ValueError or OSError where their paths cannot be read or
     do not fit together.
     """
@@ -184,7 +196,9 @@ def combine(trials: Sequence[FrozenTrial], shares: Sequence[float], run_dir: Pat
     paths = [one for one, _ in found]
 
     def weighted(name: str) -> Array:
-        return np.asarray(sum(share * getattr(one, name) for share, one in zip(shares, paths, strict=True)))
+        return np.asarray(
+            sum(share * getattr(one, name) for share, one in zip(shares, paths, strict=True))
+        )
 
     trades = np.stack([one.trades for one in paths])  # (n, φ, T)
     quietest = trades.sum(axis=2).argmin(axis=0)
@@ -198,7 +212,8 @@ def combine(trials: Sequence[FrozenTrial], shares: Sequence[float], run_dir: Pat
     )
     excess = whole.returns - whole.equal_weight
     apart = sum(
-        share * np.std(one.returns - one.equal_weight, axis=1) for share, one in zip(shares, paths, strict=True)
+        share * np.std(one.returns - one.equal_weight, axis=1)
+        for share, one in zip(shares, paths, strict=True)
     )
     together = np.std(excess, axis=1)
     ratio = np.where(together > 0.0, apart / np.where(together > 0.0, together, 1.0), 1.0)

@@ -96,7 +96,9 @@ class Bundle(StoredBundle[Manifest | EnsembleManifest]):
     @property
     def instruments(self) -> Instruments:
         """Minimum order and quantity increment per ticker."""
-        return Instruments(minimum_order=self.manifest.minimum_order, increment=self.manifest.increment)
+        return Instruments(
+            minimum_order=self.manifest.minimum_order, increment=self.manifest.increment
+        )
 
     @property
     def last_seen(self) -> int:
@@ -106,7 +108,9 @@ class Bundle(StoredBundle[Manifest | EnsembleManifest]):
     @property
     def members_sha256(self) -> str:
         """What identifies the weights, and the shares of several trials, whatever else the bundle says about them."""
-        parts = [(self.manifest.files[trial.file].sha256, trial.share) for trial in self.manifest.trials]
+        parts = [
+            (self.manifest.files[trial.file].sha256, trial.share) for trial in self.manifest.trials
+        ]
         return parts[0][0] if len(parts) == 1 else sha256(json.dumps(parts).encode())
 
     @property
@@ -146,7 +150,9 @@ def parse_moment(text: str, flag: str) -> int:
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError as error:
-        raise InputError(f"{flag} {text!r} is not a time like 2024-08-01 or 2024-08-01T13:00") from error
+        raise InputError(
+            f"{flag} {text!r} is not a time like 2024-08-01 or 2024-08-01T13:00"
+        ) from error
     moment = moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment
     return int(moment.timestamp())
 
@@ -221,7 +227,9 @@ def _check_weights(trial: TrialPart, members: bytes, part: FilePart) -> None:
     if found.size != policy.members:
         raise InputError(f"{name} holds {found.size} members, not {policy.members}")
     if hidden != policy.hidden:
-        raise InputError(f"the members' hidden layers are {list(hidden)}, not {list(policy.hidden)}")
+        raise InputError(
+            f"the members' hidden layers are {list(hidden)}, not {list(policy.hidden)}"
+        )
     if (found.state_dim, found.action_dim) != (policy.state_dim, policy.action_dim):
         raise InputError(
             f"the members map {found.state_dim} numbers to {found.action_dim} actions, not {policy.state_dim} to "
@@ -240,7 +248,9 @@ def _check_meaning(bundle: Bundle) -> None:
         try:
             moment = parse_time(text)
         except ValueError as error:
-            raise InputError(f"{field} is {text!r}, not a time like 2024-08-01T13:00:00Z") from error
+            raise InputError(
+                f"{field} is {text!r}, not a time like 2024-08-01T13:00:00Z"
+            ) from error
         if moment % seconds:
             raise InputError(f"{field} {text} is not the open of a bar of {manifest.timeframe}")
     fields = {field.name for field in dataclasses.fields(EnvParams)}
@@ -252,7 +262,9 @@ def _check_meaning(bundle: Bundle) -> None:
     trials, _ = bundle.trials, bundle.instruments  # each checks its own ranges
     for params in (trial.params for trial in trials):
         if params.lookback > bundle.max_lookback:
-            raise InputError(f"lookback {params.lookback} is more than the policy's maximum {bundle.max_lookback}")
+            raise InputError(
+                f"lookback {params.lookback} is more than the policy's maximum {bundle.max_lookback}"
+            )
     recipe = get_recipe(manifest.recipe.name)
     if recipe_part(recipe) != manifest.recipe:
         raise InputError(

@@ -16,7 +16,14 @@ from optuna.trial import FrozenTrial
 from pydantic import AfterValidator
 
 from deploy.market.backtests import Search, combine, read_search
-from deploy.market.bundle import Bundle, default_symbols, format_time, make_bundle, read_policy, recipe_part
+from deploy.market.bundle import (
+    Bundle,
+    default_symbols,
+    format_time,
+    make_bundle,
+    read_policy,
+    recipe_part,
+)
 from deploy.market.gate import Evidence, Selection
 from deploy.market.shares import choose_shares
 from deploy.promotion.studies import Described, FoundStudy, find_study, scored_weights
@@ -140,8 +147,13 @@ def study_bars(spec: StudySpec, data_dir: Path | None = None) -> Bars:
     """The very bars of the study: cut to its range, checked by fingerprint. data_dir: where they lie now."""
     folder = data_dir or Path(spec.data.dir)
     bars = load_bars(folder, spec.data.timeframe, spec.data.tickers)
-    first, last = (int(pd.Timestamp(text).timestamp()) for text in (spec.data.first, spec.data.last))
-    start, stop = int(np.searchsorted(bars.time, first)), int(np.searchsorted(bars.time, last, side="right"))
+    first, last = (
+        int(pd.Timestamp(text).timestamp()) for text in (spec.data.first, spec.data.last)
+    )
+    start, stop = (
+        int(np.searchsorted(bars.time, first)),
+        int(np.searchsorted(bars.time, last, side="right")),
+    )
     bars = bars.slice(start, stop)
     if bars.fingerprint != spec.data.fingerprint:
         raise InputError(
@@ -179,15 +191,22 @@ def read_candidate(
     faults: list[str] = []
     shares, lacking = choose_shares(trials, weights)
     faults += lacking
-    entrants = tuple(_entrant(trial, share, study, faults) for trial, share in zip(trials, shares, strict=True))
-    faults += [search.unreadable[trial.number] for trial in trials if trial.number in search.unreadable]
+    entrants = tuple(
+        _entrant(trial, share, study, faults) for trial, share in zip(trials, shares, strict=True)
+    )
+    faults += [
+        search.unreadable[trial.number] for trial in trials if trial.number in search.unreadable
+    ]
     backtest, deflation = search.backtests.get(trials[0].number), search.deflation(trials[0].number)
     if len(trials) > 1:
         backtest = deflation = None
         faults += _different_accounts(entrants)
         try:
             together = combine(trials, shares, study.run_dir, study.spec.data.timeframe)
-            backtest, deflation = together.backtest, search.deflate(together.backtest, together.diversification)
+            backtest, deflation = (
+                together.backtest,
+                search.deflate(together.backtest, together.diversification),
+            )
         except (OSError, ValueError, KeyError) as error:
             faults.append(f"the trials' back-test paths cannot be put together: {error}")
     selection = Selection(
@@ -199,13 +218,17 @@ def read_candidate(
         bars=search.bars,
         chosen=len(trials),
     )
-    return Candidate(entrants, backtest.metrics if backtest else (), tuple(faults), selection, weights)
+    return Candidate(
+        entrants, backtest.metrics if backtest else (), tuple(faults), selection, weights
+    )
 
 
 def _entrant(trial: FrozenTrial, share: float, study: FinishedStudy, faults: list[str]) -> Entrant:
     attributes = trial.user_attrs
     faults += [
-        f"the trial did not record {name}" for name in ("sweepd:seed", "sweepd:ppo_params") if name not in attributes
+        f"the trial did not record {name}"
+        for name in ("sweepd:seed", "sweepd:ppo_params")
+        if name not in attributes
     ]
     members = scored_weights(attributes, study.run_dir, faults)
     params = None
@@ -230,7 +253,12 @@ def _different_accounts(entrants: Sequence[Entrant]) -> list[str]:
 
 
 def build_bundle(
-    candidate: Candidate, study: FinishedStudy, bars: Bars, holdout: tuple[int, int], *, gate: dict[str, Any]
+    candidate: Candidate,
+    study: FinishedStudy,
+    bars: Bars,
+    holdout: tuple[int, int],
+    *,
+    gate: dict[str, Any],
 ) -> Bundle:
     """The bundle of a candidate without faults.
 
@@ -244,7 +272,9 @@ def build_bundle(
     for number, entrant in enumerate(candidate.entrants):
         name = trial_file(number) if several else MEMBERS_FILE
         if entrant.params is None or entrant.members is None:
-            raise ValueError(f"trial {entrant.trial.number} cannot be deployed: {candidate.faults[0]}")
+            raise ValueError(
+                f"trial {entrant.trial.number} cannot be deployed: {candidate.faults[0]}"
+            )
         files[name] = entrant.members
         parts.append(_trial_part(entrant, study, name))
     common: dict[str, Any] = {
@@ -273,9 +303,14 @@ def build_bundle(
         "files": describe_files(files),
     }
     if several:
-        return make_bundle(EnsembleManifest(weights=candidate.weights, trials=tuple(parts), **common), files)
+        return make_bundle(
+            EnsembleManifest(weights=candidate.weights, trials=tuple(parts), **common), files
+        )
     (part,) = parts
-    return make_bundle(Manifest(env_params=part.env_params, policy=part.policy, origin=part.origin, **common), files)
+    return make_bundle(
+        Manifest(env_params=part.env_params, policy=part.policy, origin=part.origin, **common),
+        files,
+    )
 
 
 def _trial_part(entrant: Entrant, study: FinishedStudy, file: str) -> TrialPart:

@@ -31,7 +31,9 @@ def constant_returns(bundle: Bundle, bars: Bars, window: Window) -> dict[str, Ar
     if len(bundle.trials) > 1:
         return _by_sub_accounts(bundle, part, window)
     market = make_market(part, bundle.manifest.recipe.name, bundle.instruments)
-    env = CryptoEnv.for_windows(market, [bundle.account] * 3, [[window]] * 3, max_lookback=bundle.max_lookback)
+    env = CryptoEnv.for_windows(
+        market, [bundle.account] * 3, [[window]] * 3, max_lookback=bundle.max_lookback
+    )
     generator = torch.Generator().manual_seed(RANDOM_SEED)
 
     def act(_obs: Tensor) -> Tensor:
@@ -42,7 +44,12 @@ def constant_returns(bundle: Bundle, bars: Bars, window: Window) -> dict[str, Ar
 
     trades = trade_windows(env, act)
     always_buy, cash, at_random = trades.returns[:, : window[1] - window[0]]
-    return {"always-buy": always_buy, "cash": cash, "random": at_random, "equal weight": trades.equal_weight[0]}
+    return {
+        "always-buy": always_buy,
+        "cash": cash,
+        "random": at_random,
+        "equal weight": trades.equal_weight[0],
+    }
 
 
 def _by_sub_accounts(bundle: Bundle, bars: Bars, window: Window) -> dict[str, Array]:
@@ -76,6 +83,9 @@ def nearest_constant(bundle: Bundle, bars: Bars, before: int) -> Twin:
     """
     window = (max(first_decision(bundle), before - 1 - MOST_BARS), before - 1)
     own = score_bundle(bundle, bars, window)
-    found = {name: correlation(own.returns, other) for name, other in constant_returns(bundle, bars, window).items()}
+    found = {
+        name: correlation(own.returns, other)
+        for name, other in constant_returns(bundle, bars, window).items()
+    }
     name = max(found, key=lambda key: found[key])
     return Twin(name, found[name], len(own.returns))

@@ -120,8 +120,12 @@ def _deflated_sharpe(evidence: Evidence) -> Measured | None:
     found = selection.deflation
     if found is None:
         return Measured(None, "the trial stored no back-test path")
-    own, luck, needed = (selection.annual * ratio for ratio in (found.moments.sharpe, found.luck, found.needed))
-    path = "its path" if len(found.by_path) == 1 else f"the median of its {len(found.by_path)} paths"
+    own, luck, needed = (
+        selection.annual * ratio for ratio in (found.moments.sharpe, found.luck, found.needed)
+    )
+    path = (
+        "its path" if len(found.by_path) == 1 else f"the median of its {len(found.by_path)} paths"
+    )
     lucky = f"the best of {found.trials} trials ({found.effective:.1f} independent ones) would show {luck:+.2f} by luck"
     if selection.chosen > 1:
         lucky = (
@@ -129,7 +133,11 @@ def _deflated_sharpe(evidence: Evidence) -> Measured | None:
             f"independent ones), would show {luck:+.2f} together, {found.diversification:.2f} times what one would"
         )
     explanation = f"on {path} its members have an annual information ratio over equal weight of {own:+.2f}; {lucky}, "
-    explanation += f"and {needed:+.2f} is needed" if math.isfinite(needed) else "and there are too few bars for any"
+    explanation += (
+        f"and {needed:+.2f} is needed"
+        if math.isfinite(needed)
+        else "and there are too few bars for any"
+    )
     if math.isfinite(found.record) and found.record > selection.bars:
         explanation += f", or {found.record / selection.bars:,.1f} times as much data at this ratio"
     return Measured(found.probability, explanation)
@@ -146,8 +154,14 @@ def _overfitting(evidence: Evidence) -> Measured | None:
             f"{selection.reached} of {selection.finished} trials reached the final rung: at least 2 (and 32 bars) are "
             "needed to see whether the best one stays ahead",
         )
-    best = "the trial that was best on one half was" if found.chosen == 1 else "the trials chosen on one half were"
-    lost = "it lost to equal weight" if found.chosen == 1 else "they lost to equal weight on average"
+    best = (
+        "the trial that was best on one half was"
+        if found.chosen == 1
+        else "the trials chosen on one half were"
+    )
+    lost = (
+        "it lost to equal weight" if found.chosen == 1 else "they lost to equal weight on average"
+    )
     return Measured(
         found.pbo,
         f"in {found.pbo:.0%} of {len(found.logits):,} ways to halve the bars, {best} no better than the median of "
@@ -232,14 +246,49 @@ def _need(metrics: Metrics | None) -> Metrics:
 
 
 DEFAULT_RULES: tuple[Rule[Evidence], ...] = (
-    Rule("training-faults", "cross-validation", "<=", 0.0, "nothing went wrong in training", _training_faults),
-    Rule("path-trades", "cross-validation", ">=", 30.0, "enough trades to judge it by", _path_trades),
-    Rule("deflated-sharpe", "cross-validation", ">=", 0.95, "better than luck among so many trials", _deflated_sharpe),
-    Rule("pbo", "cross-validation", "<=", 0.2, "the best trial stays ahead on other bars", _overfitting),
     Rule(
-        "constant-policy", "cross-validation", "<", 0.99, "more than buying and holding in disguise", _constant_policy
+        "training-faults",
+        "cross-validation",
+        "<=",
+        0.0,
+        "nothing went wrong in training",
+        _training_faults,
     ),
-    Rule("holdout-excess", "hold-out", "<=", ALPHA, "beats equal weight on unseen bars", _holdout_excess),
+    Rule(
+        "path-trades", "cross-validation", ">=", 30.0, "enough trades to judge it by", _path_trades
+    ),
+    Rule(
+        "deflated-sharpe",
+        "cross-validation",
+        ">=",
+        0.95,
+        "better than luck among so many trials",
+        _deflated_sharpe,
+    ),
+    Rule(
+        "pbo",
+        "cross-validation",
+        "<=",
+        0.2,
+        "the best trial stays ahead on other bars",
+        _overfitting,
+    ),
+    Rule(
+        "constant-policy",
+        "cross-validation",
+        "<",
+        0.99,
+        "more than buying and holding in disguise",
+        _constant_policy,
+    ),
+    Rule(
+        "holdout-excess",
+        "hold-out",
+        "<=",
+        ALPHA,
+        "beats equal weight on unseen bars",
+        _holdout_excess,
+    ),
     Rule("max-drawdown", "hold-out", "<=", 0.35, "bearable losses on the way", _holdout_drawdown),
     Rule("beats-champion", "hold-out", "<=", ALPHA, "beats the present champion", _beats_champion),
 )

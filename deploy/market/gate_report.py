@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from deploy.market.backtests import combine
 from deploy.market.candidates import FinishedStudy, study_bars, study_splits
-from deploy.market.pictures import CHAMPION, EQUAL, OWN, Curve, draw_equity, draw_folds, draw_logits, draw_sharpes
+from deploy.market.pictures import (
+    CHAMPION,
+    EQUAL,
+    OWN,
+    Curve,
+    draw_equity,
+    draw_folds,
+    draw_logits,
+    draw_sharpes,
+)
 from deploy.market.promote import Judged, Promotion
 from deploy.market.scoring import score_bundle
 from deploy.promotion.findings import COLOURS, SYNTHETIC, findings_page, limit, number
@@ -91,7 +100,9 @@ class Material:
     folds: Sequence[tuple[int, Sequence[float]]]
 
 
-def write_report(study: FinishedStudy, promotion: Promotion, registry: Registry, data_dir: Path) -> list[Path]:
+def write_report(
+    study: FinishedStudy, promotion: Promotion, registry: Registry, data_dir: Path
+) -> list[Path]:
     """Write `gate.html` and `gate.pdf` into the study's run directory, each whole; returns their paths. None are
     written where no candidate was judged.
     """
@@ -105,7 +116,9 @@ def write_report(study: FinishedStudy, promotion: Promotion, registry: Registry,
     return paths
 
 
-def collect(study: FinishedStudy, promotion: Promotion, registry: Registry, data_dir: Path) -> Material:
+def collect(
+    study: FinishedStudy, promotion: Promotion, registry: Registry, data_dir: Path
+) -> Material:
     """Read what the pictures need; whatever cannot be read is left out of them."""
     chosen = promotion.chosen
     assert chosen is not None
@@ -118,14 +131,22 @@ def collect(study: FinishedStudy, promotion: Promotion, registry: Registry, data
     except (OSError, ValueError, KeyError):
         time = None
     before = promotion.champion_before
-    if chosen.score is not None and before is not None and (chosen.bundle is None or before != chosen.bundle.hash):
+    if (
+        chosen.score is not None
+        and before is not None
+        and (chosen.bundle is None or before != chosen.bundle.hash)
+    ):
         try:
             bars = study_bars(study.spec, data_dir)
             holdout = study_splits(study.spec, bars).holdout
-            champion = score_bundle(registry.bundle(before), bars, (holdout[0] - 1, holdout[1] - 1)).returns
+            champion = score_bundle(
+                registry.bundle(before), bars, (holdout[0] - 1, holdout[1] - 1)
+            ).returns
         except InputError:  # other assets, or another length of bars
             champion = None
-    folds = [(one.number, list(one.user_attrs.get("sweepd:fold_scores", []))) for one in study.trials]
+    folds = [
+        (one.number, list(one.user_attrs.get("sweepd:fold_scores", []))) for one in study.trials
+    ]
     return Material(time, returns, equal, champion, folds)
 
 
@@ -157,18 +178,32 @@ def summary(promotion: Promotion) -> list[str]:
     return lines
 
 
-def pictures(promotion: Promotion, chosen: Judged, material: Material, size: tuple[float, float]) -> Figure:
+def pictures(
+    promotion: Promotion, chosen: Judged, material: Material, size: tuple[float, float]
+) -> Figure:
     """All pictures on one page."""
     search = promotion.search
     assert search is not None
     figure = Figure(figsize=size)
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(
-        3, 2, height_ratios=[3.0, 2.0, 2.0], left=0.09, right=0.97, top=0.96, bottom=0.06, hspace=0.33, wspace=0.28
+        3,
+        2,
+        height_ratios=[3.0, 2.0, 2.0],
+        left=0.09,
+        right=0.97,
+        top=0.96,
+        bottom=0.06,
+        hspace=0.33,
+        wspace=0.28,
     )
     score = chosen.score
     equities: list[tuple[NDArray[np.int64], list[Curve], str]] = []
-    if material.time is not None and material.returns is not None and material.equal_weight is not None:
+    if (
+        material.time is not None
+        and material.returns is not None
+        and material.equal_weight is not None
+    ):
         curves = [Curve("equal weight", material.equal_weight[0], EQUAL)]
         curves += [
             Curve(f"{chosen.name}, one line per path" if row == 0 else None, returns, OWN, 0.9, 0.7)
@@ -176,7 +211,10 @@ def pictures(promotion: Promotion, chosen: Judged, material: Material, size: tup
         ]
         equities.append((material.time, curves, "Cross-validation: bars unseen in training"))
     if score is not None:
-        curves = [Curve("equal weight", score.equal_weight, EQUAL), Curve(chosen.name, score.returns, OWN)]
+        curves = [
+            Curve("equal weight", score.equal_weight, EQUAL),
+            Curve(chosen.name, score.returns, OWN),
+        ]
         if material.champion is not None and len(material.champion) == len(score.returns):
             curves.append(Curve("present champion", material.champion, CHAMPION))
         equities.append((score.time, curves, "Hold-out: bars that no trial saw"))
@@ -213,7 +251,9 @@ def to_html(promotion: Promotion, chosen: Judged, material: Material) -> str:
 
 def write_pdf(path: Path, promotion: Promotion, chosen: Judged, material: Material) -> None:
     """The report as two A4 pages: words and rules, then pictures."""
-    with PdfPages(path, metadata={"Title": f"sweepd gate: {promotion.study}", "CreationDate": None}) as pages:
+    with PdfPages(
+        path, metadata={"Title": f"sweepd gate: {promotion.study}", "CreationDate": None}
+    ) as pages:
         pages.savefig(_words(promotion, chosen))
         pages.savefig(pictures(promotion, chosen, material, (8.27, 11.69)))
 
@@ -224,7 +264,15 @@ def _words(promotion: Promotion, chosen: Judged) -> Figure:
     FigureCanvasAgg(figure)
     at = 0.955
 
-    def put(text: str, size: float, *, x: float = 0.07, columns: int = 112, gap: float = 0.006, **style: str) -> None:
+    def put(
+        text: str,
+        size: float,
+        *,
+        x: float = 0.07,
+        columns: int = 112,
+        gap: float = 0.006,
+        **style: str,
+    ) -> None:
         nonlocal at
         for line in textwrap.wrap(text, columns):
             figure.text(x, at, line, fontsize=size, va="top", **style)  # type: ignore[arg-type]

@@ -18,7 +18,14 @@ from envs.crypto.metrics import equity
 from envs.crypto.selection import Deflation
 
 Array = NDArray[np.float64]
-OWN, EQUAL, CHAMPION, LUCK, GOOD, BAD = "#1f5fa8", "#8a8a8a", "#2a9d5c", "#c0392b", "#2a9d5c", "#c0392b"
+OWN, EQUAL, CHAMPION, LUCK, GOOD, BAD = (
+    "#1f5fa8",
+    "#8a8a8a",
+    "#2a9d5c",
+    "#c0392b",
+    "#2a9d5c",
+    "#c0392b",
+)
 MOST_POINTS, MOST_TRIALS = 1500, 80
 
 
@@ -33,7 +40,9 @@ class Curve:
     alpha: float = 1.0
 
 
-def draw_equity(top: Axes, bottom: Axes, time: NDArray[np.int64], curves: Sequence[Curve], title: str) -> None:
+def draw_equity(
+    top: Axes, bottom: Axes, time: NDArray[np.int64], curves: Sequence[Curve], title: str
+) -> None:
     """Value of one unit over time, on a logarithmic scale, and below it how far each curve is under its peak.
 
     time: (L,) opens of the bars, seconds.
@@ -66,15 +75,26 @@ def draw_logits(axes: Axes, found: Overfitting | None) -> None:
         _say(axes, "needs at least two trials\nthat reached the final rung")
         return
     edges = np.histogram_bin_edges(found.logits, bins=min(30, max(6, len(np.unique(found.logits)))))
-    edges = np.unique(np.concatenate([edges[edges < 0], [np.nextafter(0.0, 1.0)], edges[edges > 0]]))
+    edges = np.unique(
+        np.concatenate([edges[edges < 0], [np.nextafter(0.0, 1.0)], edges[edges > 0]])
+    )
     counts, _ = np.histogram(found.logits, edges)
     colours = [BAD if edge <= 0 else GOOD for edge in edges[:-1]]
-    axes.bar(edges[:-1], 100.0 * counts / len(found.logits), np.diff(edges), align="edge", color=colours, alpha=0.8)
+    axes.bar(
+        edges[:-1],
+        100.0 * counts / len(found.logits),
+        np.diff(edges),
+        align="edge",
+        color=colours,
+        alpha=0.8,
+    )
     axes.axvline(0.0, color="black", linewidth=1)
     axes.set_xlabel("rank on the other half (logit): left of 0 worse than the median trial")
     axes.set_ylabel("% of the ways to halve")
     share = f"PBO {found.pbo:.0%}"
-    axes.text(0.98, 0.97, share, transform=axes.transAxes, ha="right", va="top", fontsize=9, weight="bold")
+    axes.text(
+        0.98, 0.97, share, transform=axes.transAxes, ha="right", va="top", fontsize=9, weight="bold"
+    )
     _grid(axes)
 
 
@@ -85,7 +105,13 @@ def draw_sharpes(axes: Axes, search: Search, name: str, deflation: Deflation | N
         _say(axes, "the trial stored no back-test path")
         return
     values = search.annual * search.sharpes[:, deflation.path]
-    axes.hist(values, bins=min(30, max(8, len(values) // 3)), color=EQUAL, alpha=0.6, label=f"{len(values)} trials")
+    axes.hist(
+        values,
+        bins=min(30, max(8, len(values) // 3)),
+        color=EQUAL,
+        alpha=0.6,
+        label=f"{len(values)} trials",
+    )
     by_luck = f"best of {deflation.trials} by luck"
     if deflation.diversification > 1.0:
         by_luck += f" × {deflation.diversification:.2f} for several"
@@ -95,7 +121,9 @@ def draw_sharpes(axes: Axes, search: Search, name: str, deflation: Deflation | N
         (search.annual * deflation.needed, GOOD, "needed"),
     ):
         style = "--" if label == "needed" else "-"
-        axes.axvline(value, color=colour, linewidth=1.8, linestyle=style, label=f"{label}: {value:+.2f}")
+        axes.axvline(
+            value, color=colour, linewidth=1.8, linestyle=style, label=f"{label}: {value:+.2f}"
+        )
     axes.set_xlabel("annual information ratio over equal weight")
     axes.set_ylabel("trials")
     axes.set_ylim(0, 1.45 * axes.get_ylim()[1])  # room for the legend
@@ -103,7 +131,9 @@ def draw_sharpes(axes: Axes, search: Search, name: str, deflation: Deflation | N
     _grid(axes)
 
 
-def draw_folds(axes: Axes, scores: Sequence[tuple[int, Sequence[float]]], framed: Sequence[int]) -> None:
+def draw_folds(
+    axes: Axes, scores: Sequence[tuple[int, Sequence[float]]], framed: Sequence[int]
+) -> None:
     """Scores of every fold (row) of every trial (column, best objective first). scores: (trial, one per fold).
 
     framed: the candidate's trials.
@@ -115,17 +145,25 @@ def draw_folds(axes: Axes, scores: Sequence[tuple[int, Sequence[float]]], framed
         return
     grid = np.array([folds for _, folds in shown], dtype=np.float64).T
     most = max(float(np.quantile(np.abs(grid), 0.95)), 1e-9)
-    picture = axes.imshow(grid, aspect="auto", cmap="RdBu", vmin=-most, vmax=most, interpolation="nearest")
+    picture = axes.imshow(
+        grid, aspect="auto", cmap="RdBu", vmin=-most, vmax=most, interpolation="nearest"
+    )
     figure = axes.get_figure()
     assert figure is not None
     figure.colorbar(picture, ax=axes, label="objective", pad=0.02)
     every = max(1, len(shown) // 12)
-    axes.set_xticks(range(0, len(shown), every), [str(trial) for trial, _ in shown[::every]], fontsize=6)
+    axes.set_xticks(
+        range(0, len(shown), every), [str(trial) for trial, _ in shown[::every]], fontsize=6
+    )
     axes.set_yticks(range(grid.shape[0]))
     axes.set_xlabel("trial, best first")
     axes.set_ylabel("fold")
     for column in (index for index, (trial, _) in enumerate(shown) if trial in framed):
-        axes.add_patch(Rectangle((column - 0.5, -0.5), 1, grid.shape[0], fill=False, edgecolor="black", linewidth=1.5))
+        axes.add_patch(
+            Rectangle(
+                (column - 0.5, -0.5), 1, grid.shape[0], fill=False, edgecolor="black", linewidth=1.5
+            )
+        )
 
 
 def _say(axes: Axes, text: str) -> None:

@@ -92,7 +92,9 @@ def name_trials(trials: Sequence[int]) -> str:
 
 def describe(search: Search, judged: Judged | None) -> dict[str, Any]:
     """The figures of the search for JSON, with those of a candidate."""
-    return search.describe() if judged is None else _described(search, judged.trials, judged.selection)
+    return (
+        search.describe() if judged is None else _described(search, judged.trials, judged.selection)
+    )
 
 
 def _described(search: Search, trials: Sequence[int], selection: Selection) -> dict[str, Any]:
@@ -141,7 +143,9 @@ class Promoter:
         self.weights: Weights = weights
         self.rules = tuple(rules)
         self.progress = progress
-        self.place = Place(registry, self.slot, study.name, dry_run or looks == 0, str(self.data_dir))
+        self.place = Place(
+            registry, self.slot, study.name, dry_run or looks == 0, str(self.data_dir)
+        )
         self.before = self.place.champion
         self.search: Search | None = None
         self.holdout_bars: tuple[int, int] | None = None
@@ -153,7 +157,9 @@ class Promoter:
         the registry.
         """
         if trial is not None and self.ensemble > 1:
-            raise InputError(f"--trial {trial} and --ensemble {self.ensemble} do not go together: give one of them")
+            raise InputError(
+                f"--trial {trial} and --ensemble {self.ensemble} do not go together: give one of them"
+            )
         trials = self.study.asked(trial)
         if not trials:
             return self._outcome(Settled(None, "no candidate", self.study.why_none_complete))
@@ -174,26 +180,43 @@ class Promoter:
         if self.looks == 0:
             return self._without_a_look(asking[0], bars, holdout)
         judged, settled = ask_in_turn(
-            asking, lambda items, first: self._consider(items, bars, holdout, first=first), self.looks
+            asking,
+            lambda items, first: self._consider(items, bars, holdout, first=first),
+            self.looks,
         )
         if settled is None:
-            chosen = next((one for one in judged if one.score is not None), None) or _closest(judged)
-            reason = why_none(judged_count=len(judged), name=chosen.name, findings=chosen.findings, search=self.search)
+            chosen = next((one for one in judged if one.score is not None), None) or _closest(
+                judged
+            )
+            reason = why_none(
+                judged_count=len(judged),
+                name=chosen.name,
+                findings=chosen.findings,
+                search=self.search,
+            )
             settled = Settled(chosen, "none passes", reason)
         promotion = self._outcome(settled, judged)
         self.place.record_refusal(promotion)
         return promotion
 
-    def _without_a_look(self, trials: Sequence[FrozenTrial], bars: Bars, holdout: tuple[int, int]) -> Promotion:
+    def _without_a_look(
+        self, trials: Sequence[FrozenTrial], bars: Bars, holdout: tuple[int, int]
+    ) -> Promotion:
         """The first stage alone, of one candidate. Nothing is written to the registry."""
         assert self.search is not None
         candidate = read_candidate(trials, self.study, self.search, self.weights)
         findings = self._first_stage(candidate, bars, holdout, thorough=True)
         failed = [finding.name for finding in findings if finding.verdict != "pass"]
-        said = f"does not meet {', '.join(failed)}" if failed else "meets every rule that needs no look at the hold-out"
+        said = (
+            f"does not meet {', '.join(failed)}"
+            if failed
+            else "meets every rule that needs no look at the hold-out"
+        )
         why = not_asked(self.rules, "hold-out", "only the first stage was asked for")
         judged = _judged(candidate, (*findings, *why))
-        return self._outcome(Settled(judged, "first stage", f"{judged.name} {said}{judged.loosened}"), [judged])
+        return self._outcome(
+            Settled(judged, "first stage", f"{judged.name} {said}{judged.loosened}"), [judged]
+        )
 
     def _consider(
         self, trials: Sequence[FrozenTrial], bars: Bars, holdout: tuple[int, int], *, first: bool
@@ -204,7 +227,9 @@ class Promoter:
         findings = self._first_stage(candidate, bars, holdout, thorough=first)
         if passed(findings):
             return self._challenge(candidate, findings, bars, holdout)
-        return Settled(_judged(candidate, (*findings, *not_asked(self.rules, "hold-out", NO_LOOK_SPENT))))
+        return Settled(
+            _judged(candidate, (*findings, *not_asked(self.rules, "hold-out", NO_LOOK_SPENT)))
+        )
 
     def _first_stage(
         self, candidate: Candidate, bars: Bars, holdout: tuple[int, int], *, thorough: bool
@@ -221,12 +246,18 @@ class Promoter:
         return tuple(judge(self.rules, evidence, "cross-validation"))
 
     def _challenge(
-        self, candidate: Candidate, findings: tuple[Finding, ...], bars: Bars, holdout: tuple[int, int]
+        self,
+        candidate: Candidate,
+        findings: tuple[Finding, ...],
+        bars: Bars,
+        holdout: tuple[int, int],
     ) -> Settled[Judged]:
         """Second stage: a look at the hold-out, and the promotion if every rule is met."""
         name = name_trials(candidate.trials)
         draft = build_bundle(candidate, self.study, bars, holdout, gate={})
-        known = _judged(candidate, (*findings, *not_asked(self.rules, "hold-out", CHAMPION_ALREADY)))
+        known = _judged(
+            candidate, (*findings, *not_asked(self.rules, "hold-out", CHAMPION_ALREADY))
+        )
         if self._is_champion(draft, self.place.champion):
             return self.place.champion_already(known)
         look = self.registry.take_look(
@@ -239,19 +270,25 @@ class Promoter:
             study_uid=self.study.uid,
             trial=candidate.trials[0],
         )
-        self.progress(f"{name}: look {look.number} at the hold-out, {holdout[1] - holdout[0]:,} bars")
+        self.progress(
+            f"{name}: look {look.number} at the hold-out, {holdout[1] - holdout[0]:,} bars"
+        )
         result = score_bundle(draft, bars, (holdout[0] - 1, holdout[1] - 1))
         excess = mean_above_zero(result.returns - result.equal_weight, seed=bootstrap_seed(draft))
 
         def compare(champion: str | None) -> Settled[Judged]:
             if self._is_champion(draft, champion):
-                return self.place.champion_already(dataclasses.replace(known, look=look, score=result))
+                return self.place.champion_already(
+                    dataclasses.replace(known, look=look, score=result)
+                )
             evidence = dataclasses.replace(
                 candidate.evidence(),
                 look=look.number,
                 holdout=result.metrics,
                 excess=excess,
-                duel=duel(draft, self.registry.bundle(champion), self._load) if champion is not None else None,
+                duel=duel(draft, self.registry.bundle(champion), self._load)
+                if champion is not None
+                else None,
             )
             asked = (*findings, *judge(self.rules, evidence, "hold-out"))
             assert self.search is not None
@@ -267,7 +304,9 @@ class Promoter:
                 "findings": [finding.to_dict() for finding in asked],
             }
             bundle = build_bundle(candidate, self.study, bars, holdout, gate=finite(gate))
-            judged = dataclasses.replace(_judged(candidate, asked), look=look, score=result, bundle=bundle)
+            judged = dataclasses.replace(
+                _judged(candidate, asked), look=look, score=result, bundle=bundle
+            )
             return self.place.settle(judged, champion)
 
         return self.place.race(name, compare)
@@ -295,7 +334,9 @@ class Promoter:
             synthetic=self.study.spec.data.synthetic,
             complete=len(self.study.trials),
             search=self.search,
-            looks=self.registry.looks(self.study.spec.data.tickers, *self.holdout_bars) if self.holdout_bars else 0,
+            looks=self.registry.looks(self.study.spec.data.tickers, *self.holdout_bars)
+            if self.holdout_bars
+            else 0,
         )
 
 
@@ -329,4 +370,6 @@ def _closest(judged: Sequence[Judged]) -> Judged:
         return {finding.name for finding in one.findings if finding.verdict != "not asked"}
 
     common = set.intersection(*(asked(one) for one in judged))
-    return min(judged, key=lambda one: sum(f.verdict == "fail" for f in one.findings if f.name in common))
+    return min(
+        judged, key=lambda one: sum(f.verdict == "fail" for f in one.findings if f.name in common)
+    )

@@ -47,7 +47,10 @@ def promotion_view(promotion: Promotion) -> RenderableType:
 
 def candidates_table(promotion: Promotion) -> Table:
     """The best candidates, and how far each came."""
-    table = Table(title=f"Candidates of study {promotion.study} for slot {promotion.slot}", title_justify="left")
+    table = Table(
+        title=f"Candidates of study {promotion.study} for slot {promotion.slot}",
+        title_justify="left",
+    )
     table.add_column("trial", justify="right")
     table.add_column("objective", justify="right")
     table.add_column("cross-validation")
@@ -60,7 +63,9 @@ def candidates_table(promotion: Promotion) -> Table:
             stage_text(judged.findings, "hold-out"),
         )
     asked = {number for judged in promotion.candidates for number in judged.trials}
-    shown = {number for judged in promotion.candidates[:SHOWN_CANDIDATES] for number in judged.trials}
+    shown = {
+        number for judged in promotion.candidates[:SHOWN_CANDIDATES] for number in judged.trials
+    }
     left = promotion.complete - len(shown)
     if left > 0:
         unasked = promotion.complete - len(asked)
@@ -79,9 +84,15 @@ def metrics_table(metrics: Metrics, title: str) -> Table:
     table.add_column(f"{metrics.bars:,} bars")
     table.add_column("policy", justify="right")
     table.add_column("equal weight", justify="right")
-    table.add_row("return after fees", percent(metrics.total_return), percent(metrics.equal_weight_return))
-    table.add_row("Sharpe ratio (annual)", f"{metrics.sharpe:+.2f}", f"{metrics.equal_weight_sharpe:+.2f}")
-    table.add_row("largest drawdown", f"{metrics.max_drawdown:.1%}", f"{metrics.equal_weight_drawdown:.1%}")
+    table.add_row(
+        "return after fees", percent(metrics.total_return), percent(metrics.equal_weight_return)
+    )
+    table.add_row(
+        "Sharpe ratio (annual)", f"{metrics.sharpe:+.2f}", f"{metrics.equal_weight_sharpe:+.2f}"
+    )
+    table.add_row(
+        "largest drawdown", f"{metrics.max_drawdown:.1%}", f"{metrics.equal_weight_drawdown:.1%}"
+    )
     table.add_row("Sortino ratio (annual)", f"{metrics.sortino:+.2f}", "")
     table.add_row("information ratio (annual)", f"{metrics.information_ratio:+.2f}", "")
     table.add_row("trades", f"{metrics.trades:,}", "")
@@ -113,7 +124,11 @@ def draw_replay(
     dates = pd.to_datetime(time, unit="s", utc=True).to_numpy()
     own, equal = equity(returns), equity(equal_weight)
     top.plot(
-        dates, equal[1:], color="tab:gray", linewidth=1.4, label=f"equal weight  {percent(float(equal[-1]) - 1.0)}"
+        dates,
+        equal[1:],
+        color="tab:gray",
+        linewidth=1.4,
+        label=f"equal weight  {percent(float(equal[-1]) - 1.0)}",
     )
     top.plot(
         dates,
@@ -131,7 +146,12 @@ def draw_replay(
         f"{bundle.manifest.timeframe}{synthetic}"
     )
     for value, colour in ((equal, "tab:gray"), (own, "tab:blue")):
-        middle.plot(dates, -100.0 * (1.0 - value / np.maximum.accumulate(value))[1:], color=colour, linewidth=1.0)
+        middle.plot(
+            dates,
+            -100.0 * (1.0 - value / np.maximum.accumulate(value))[1:],
+            color=colour,
+            linewidth=1.0,
+        )
     middle.set_ylabel("drawdown, %")
     bottom.fill_between(dates, 0.0, 100.0 * exposure, color="tab:blue", alpha=0.35, linewidth=0.0)
     bottom.set_ylabel("invested, %")

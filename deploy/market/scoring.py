@@ -55,7 +55,9 @@ class Score:
     metrics: Metrics
 
 
-def score(policy: FrozenPolicy, market: Market, params: EnvParams, window: Window, *, max_lookback: int) -> Score:
+def score(
+    policy: FrozenPolicy, market: Market, params: EnvParams, window: Window, *, max_lookback: int
+) -> Score:
     """Trade `window` of `market` with the policy, flat at the start.
 
     max_lookback: lags that the policy's observation is padded to.
@@ -68,16 +70,23 @@ def score(policy: FrozenPolicy, market: Market, params: EnvParams, window: Windo
     return score_actions(env, act, market, window)
 
 
-def score_actions(env: CryptoEnv, act: Callable[[Tensor], Tensor], market: Market, window: Window) -> Score:
+def score_actions(
+    env: CryptoEnv, act: Callable[[Tensor], Tensor], market: Market, window: Window
+) -> Score:
     """As `score`, with any way to act on an evaluation env of one row."""
     trades = trade_windows(env, act)
     length = window[1] - window[0]
-    columns = {name: np.asarray(getattr(trades, name)[0, :length], dtype=np.float64) for name in COLUMNS}
+    columns = {
+        name: np.asarray(getattr(trades, name)[0, :length], dtype=np.float64) for name in COLUMNS
+    }
     return _scored(market.bars, window, np.zeros(length), columns)
 
 
 def score_trials(
-    bundle: Bundle, bars: Bars, window: Window, act: Callable[[int, NDArray[np.float32]], Array] | None = None
+    bundle: Bundle,
+    bars: Bars,
+    window: Window,
+    act: Callable[[int, NDArray[np.float32]], Array] | None = None,
 ) -> Score:
     """Trade `window` of `bars` with a bundle's trials as sub-accounts of one account, each flat at the start with its
     share of the capital.
@@ -85,9 +94,13 @@ def score_trials(
     act: what a trial (by its place) does with its observation, by default what its policy says.
     """
     trials, hole = bundle.trials, bars.hole
-    market = make_market(bars, bundle.manifest.recipe.name, Instruments.unrestricted(len(bars.tickers)))
+    market = make_market(
+        bars, bundle.manifest.recipe.name, Instruments.unrestricted(len(bars.tickers))
+    )
     params = [sub_account(trial.params, trial.share) for trial in trials]
-    env = CryptoEnv.for_windows(market, params, [[window]] * len(trials), max_lookback=bundle.max_lookback)
+    env = CryptoEnv.for_windows(
+        market, params, [[window]] * len(trials), max_lookback=bundle.max_lookback
+    )
     env.venue = Venue(bundle.account, bundle.instruments)
     act = act or (lambda place, obs: trials[place].policy.act(obs))
     length = window[1] - window[0]
@@ -130,7 +143,12 @@ def _scored(bars: Bars, window: Window, crossed: Array, columns: dict[str, Array
         notional=columns["notional"],
         exposure=columns["exposure"],
     )
-    return Score(time=bars.time[window[0] + 1 : window[1] + 1].copy(), metrics=metrics, crossed=crossed, **columns)
+    return Score(
+        time=bars.time[window[0] + 1 : window[1] + 1].copy(),
+        metrics=metrics,
+        crossed=crossed,
+        **columns,
+    )
 
 
 def score_bundle(bundle: Bundle, bars: Bars, window: Window) -> Score:
@@ -140,7 +158,9 @@ def score_bundle(bundle: Bundle, bars: Bars, window: Window) -> Score:
     """
     earliest = first_decision(bundle)
     if window[0] < earliest:
-        raise InputError(f"bundle {bundle.name} needs {earliest} bars before its first decision; there are {window[0]}")
+        raise InputError(
+            f"bundle {bundle.name} needs {earliest} bars before its first decision; there are {window[0]}"
+        )
     # Features look back on a fixed number of bars, so what lies before and behind makes no difference to them.
     part = in_order(bars.slice(window[0] - earliest, window[1] + 1), bundle)
     span = (earliest, len(part.time) - 1)
@@ -155,7 +175,9 @@ def in_order(bars: Bars, bundle: Bundle) -> Bars:
     """The bars with the bundle's tickers in the bundle's order, found by name; other tickers are left out."""
     manifest = bundle.manifest
     if bars.timeframe != manifest.timeframe:
-        raise InputError(f"bundle {bundle.name} trades bars of {manifest.timeframe}; the data has {bars.timeframe}")
+        raise InputError(
+            f"bundle {bundle.name} trades bars of {manifest.timeframe}; the data has {bars.timeframe}"
+        )
     missing = [ticker for ticker in manifest.tickers if ticker not in bars.tickers]
     if missing:
         raise InputError(
@@ -218,14 +240,22 @@ def duel(candidate: Bundle, champion: Bundle, load: Callable[[tuple[str, ...]], 
     since = max(candidate.last_seen, champion.last_seen)
     sides = [(candidate, _until(own, until)), (champion, _until(other, until))]
     windows = [unseen_window(bars, since, first_decision(bundle)) for bundle, bars in sides]
-    starts = [int(bars.time[window[0]]) for (_, bars), window in zip(sides, windows, strict=True) if window is not None]
+    starts = [
+        int(bars.time[window[0]])
+        for (_, bars), window in zip(sides, windows, strict=True)
+        if window is not None
+    ]
     if len(starts) < 2:
         return Duel(champion.name, 0, None, None)
-    spans = [(int(np.searchsorted(bars.time, max(starts))), len(bars.time) - 1) for _, bars in sides]
+    spans = [
+        (int(np.searchsorted(bars.time, max(starts))), len(bars.time) - 1) for _, bars in sides
+    ]
     count = spans[0][1] - spans[0][0]
     if count < DUEL_DAYS * bars_per_day(own.timeframe):
         return Duel(champion.name, max(0, count), None, None)
-    ours, theirs = (score_bundle(bundle, bars, span) for (bundle, bars), span in zip(sides, spans, strict=True))
+    ours, theirs = (
+        score_bundle(bundle, bars, span) for (bundle, bars), span in zip(sides, spans, strict=True)
+    )
     difference = mean_above_zero(ours.returns - theirs.returns, seed=bootstrap_seed(candidate))
     return Duel(champion.name, count, ours.metrics, theirs.metrics, difference)
 

@@ -14,12 +14,17 @@ Array = NDArray[np.float64]
 FOLD_SCORES = "sweepd:fold_scores"
 
 
-def choose_shares(trials: Sequence[FrozenTrial], weights: Weights) -> tuple[tuple[float, ...], list[str]]:
+def choose_shares(
+    trials: Sequence[FrozenTrial], weights: Weights
+) -> tuple[tuple[float, ...], list[str]]:
     """(share of each trial, what is missing to choose them so). Equal ones where something is missing."""
     equal = (1.0 / len(trials),) * len(trials)
     if weights == "equal" or len(trials) == 1:
         return equal, []
-    scores = [np.asarray(trial.user_attrs.get(FOLD_SCORES) or [np.nan], dtype=np.float64) for trial in trials]
+    scores = [
+        np.asarray(trial.user_attrs.get(FOLD_SCORES) or [np.nan], dtype=np.float64)
+        for trial in trials
+    ]
     lacking = [
         f"trial {trial.number} did not record the scores of its folds"
         for trial, own in zip(trials, scores, strict=True)

@@ -62,7 +62,9 @@ class Verification:
                 "tolerance": TOLERANCE,
                 "largest_difference": self.worst.difference,
                 "holdout": {"first": self.first, "last": self.last, "bars": self.bars},
-                "metrics": {one.name: {"stored": one.stored, "now": one.now} for one in self.compared},
+                "metrics": {
+                    one.name: {"stored": one.stored, "now": one.now} for one in self.compared
+                },
             }
         )
         return content
@@ -77,9 +79,13 @@ def verify_bundle(bundle: Bundle, bars: Bars) -> Verification:
     """
     stored = bundle.manifest.gate.get("holdout")
     if not isinstance(stored, dict) or "first" not in stored or "last" not in stored:
-        raise InputError(f"bundle {bundle.name} was never scored on a hold-out, so there is nothing to verify")
+        raise InputError(
+            f"bundle {bundle.name} was never scored on a hold-out, so there is nothing to verify"
+        )
     bars = _own_bars(bundle, bars)
-    first, last = (int(np.searchsorted(bars.time, parse_time(str(stored[name])))) for name in ("first", "last"))
+    first, last = (
+        int(np.searchsorted(bars.time, parse_time(str(stored[name])))) for name in ("first", "last")
+    )
     score = score_bundle(bundle, bars, (first - 1, last))
     span = tuple(format_time(int(moment)) for moment in (score.time[0], score.time[-1]))
     assert span == (stored["first"], stored["last"])
@@ -105,7 +111,9 @@ def _own_bars(bundle: Bundle, bars: Bars) -> Bars:
     """The very bars that the bundle was made with, checked by fingerprint."""
     data = bundle.manifest.data
     first, last = parse_time(data.first), parse_time(data.last)
-    own = bars.slice(int(np.searchsorted(bars.time, first)), int(np.searchsorted(bars.time, last, side="right")))
+    own = bars.slice(
+        int(np.searchsorted(bars.time, first)), int(np.searchsorted(bars.time, last, side="right"))
+    )
     if own.fingerprint != data.fingerprint:
         raise InputError(
             f"the bars are not those that bundle {bundle.name} was scored on (fingerprint {own.fingerprint[:12]}…, not "

@@ -12,10 +12,24 @@ from rich.text import Text
 from deploy.promotion.rules import Finding
 from deploy.registry.bundle_files import NAME_DIGITS
 
-SYNTHETIC = "The market is synthetic: this shows that the program works, and nothing about real markets."
-VERDICT_STYLE = {"pass": "green", "fail": "red", "defer": "yellow", "not asked": "dim", "told": "dim"}
+SYNTHETIC = (
+    "The market is synthetic: this shows that the program works, and nothing about real markets."
+)
+VERDICT_STYLE = {
+    "pass": "green",
+    "fail": "red",
+    "defer": "yellow",
+    "not asked": "dim",
+    "told": "dim",
+}
 # On white, each with a contrast of 4.5 at least.
-COLOURS = {"pass": "#1e7a45", "fail": "#b03024", "defer": "#8f5a06", "not asked": "#666666", "told": "#666666"}
+COLOURS = {
+    "pass": "#1e7a45",
+    "fail": "#b03024",
+    "defer": "#8f5a06",
+    "not asked": "#666666",
+    "told": "#666666",
+}
 
 
 def short(hash_: str | None) -> str:
@@ -30,7 +44,8 @@ def stage_text(findings: Sequence[Finding], stage: str) -> Text:
         named = [finding.name for finding in findings if finding.verdict == verdict]
         if named:
             return Text(
-                verdict if verdict == "not asked" else f"{verdict}: {', '.join(named)}", style=VERDICT_STYLE[verdict]
+                verdict if verdict == "not asked" else f"{verdict}: {', '.join(named)}",
+                style=VERDICT_STYLE[verdict],
             )
     return Text("pass", style="green") if findings else Text("-", style="dim")
 
@@ -60,14 +75,20 @@ def findings_table(title: str, findings: Sequence[Finding]) -> Table:
     if silent:
         table.add_section()
         why = f"{', '.join(finding.name for finding in silent)}: {silent[0].explanation}"
-        table.add_row(f"{len(silent)} of the {silent[0].stage}", "-", "", Text("not asked", style="dim"), why)
+        table.add_row(
+            f"{len(silent)} of the {silent[0].stage}", "-", "", Text("not asked", style="dim"), why
+        )
     return table
 
 
 def limit(finding: Finding, between: str = " ") -> str:
     """A finding's limit, with the default one where a user set another."""
     text = f"{finding.comparison} {finding.limit:g}"
-    return text if finding.default in (None, finding.limit) else f"{text}{between}(default {finding.default:g})"
+    return (
+        text
+        if finding.default in (None, finding.limit)
+        else f"{text}{between}(default {finding.default:g})"
+    )
 
 
 def verdict(said: str, is_loosened: bool) -> Text:
@@ -100,7 +121,9 @@ def findings_page(
     described: the picture, for those who cannot see it. reading: terms and what they mean.
     """
     rows = "".join(_row(finding) for finding in findings)
-    words = "".join(f"<dt>{html.escape(term)}</dt><dd>{html.escape(text)}</dd>" for term, text in reading)
+    words = "".join(
+        f"<dt>{html.escape(term)}</dt><dd>{html.escape(text)}</dd>" for term, text in reading
+    )
     sentences = "".join(f"<p>{html.escape(line)}</p>" for line in opening)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

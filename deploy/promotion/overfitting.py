@@ -55,10 +55,16 @@ def cscv(returns: Array, blocks: int = BLOCKS, chosen: int = 1) -> Overfitting:
             f"CSCV needs an even number of blocks, 2 trials and 2 bars a block, not {blocks}, {trials}, {count}, and "
             f"as many trials as are chosen ({chosen})"
         )
-    edges = np.concatenate([[0], np.cumsum(np.full(blocks, count // blocks) + (np.arange(blocks) < count % blocks))])
+    edges = np.concatenate(
+        [[0], np.cumsum(np.full(blocks, count // blocks) + (np.arange(blocks) < count % blocks))]
+    )
     centred = returns - np.mean(returns, axis=0)  # sums of squares lose no digits to the mean
     starts = edges[:-1]
-    length, total, square = np.diff(edges), np.add.reduceat(centred, starts), np.add.reduceat(centred**2, starts)
+    length, total, square = (
+        np.diff(edges),
+        np.add.reduceat(centred, starts),
+        np.add.reduceat(centred**2, starts),
+    )
     offset = np.mean(returns, axis=0)
     halves = list(itertools.combinations(range(blocks), blocks // 2))
     taken = np.zeros((len(halves), blocks))
@@ -84,4 +90,6 @@ def cscv(returns: Array, blocks: int = BLOCKS, chosen: int = 1) -> Overfitting:
     x, y = (np.take_along_axis(sharpes, best, axis=1).mean(axis=1) for sharpes in (inside, outside))
     spread = float(np.var(x))
     slope = float(np.mean((x - x.mean()) * (y - y.mean()))) / spread if spread > 0.0 else 0.0
-    return Overfitting(float(np.mean(logits <= 0.0)), slope, float(np.mean(y < 0.0)), logits, x, y, chosen)
+    return Overfitting(
+        float(np.mean(logits <= 0.0)), slope, float(np.mean(y < 0.0)), logits, x, y, chosen
+    )

@@ -117,7 +117,11 @@ class AnyPromotion(Generic[Judged]):
         """What a dry run wrote to the registry, in a sentence or two; empty where it was no dry run."""
         if not self.dry_run:
             return ""
-        new = [str(one.look.number) for one in self.candidates if one.look is not None and not one.look.repeated]
+        new = [
+            str(one.look.number)
+            for one in self.candidates
+            if one.look is not None and not one.look.repeated
+        ]
         if not new:
             return "--dry-run: nothing was written"
         looks = f"look {new[0]} was" if len(new) == 1 else f"looks {', '.join(new)} were"
@@ -126,11 +130,22 @@ class AnyPromotion(Generic[Judged]):
 
     def headline(self, headlines: Mapping[str, str]) -> str:
         """A page's headline. headlines: by outcome."""
-        return headlines.get(self.outcome, self.outcome) + (" (limits loosened)" if self.loosened else "")
+        return headlines.get(self.outcome, self.outcome) + (
+            " (limits loosened)" if self.loosened else ""
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: plain numbers and text."""
-        names = ("outcome", "slot", "study", "reason", "champion_before", "champion", "version", "dry_run")
+        names = (
+            "outcome",
+            "slot",
+            "study",
+            "reason",
+            "champion_before",
+            "champion",
+            "version",
+            "dry_run",
+        )
         content: dict[str, Any] = finite(
             {name: getattr(self, name) for name in (*names, "complete", "looks")}
             | {
@@ -193,7 +208,9 @@ class Place:
         assert judged.bundle is not None
         reason = f"{judged.name} of {self.study} met every rule{judged.loosened}"
         if challenges:
-            open_question = next(finding.explanation for finding in judged.findings if finding.verdict == "defer")
+            open_question = next(
+                finding.explanation for finding in judged.findings if finding.verdict == "defer"
+            )
             reason = f"{judged.name} met every rule that could be asked{judged.loosened}, but {open_question}"
         if self.dry_run:
             outcome: Outcome = "challenger" if challenges else "would promote"
@@ -208,7 +225,9 @@ class Place:
 
     def champion_already(self, judged: Judged) -> Settled[Judged]:
         """For a candidate that would act as the champion does."""
-        return Settled(judged, "champion already", f"{judged.name} is the champion of {self.slot} already")
+        return Settled(
+            judged, "champion already", f"{judged.name} is the champion of {self.slot} already"
+        )
 
     def record_refusal(self, promotion: AnyPromotion[Any]) -> None:
         """Append to the slot's history that no candidate passed, if so it ended."""

@@ -62,7 +62,11 @@ class Rule(Generic[Evidence]):
         """Whether a user's limit lets candidates pass that the default one refuses."""
         if self.default is None or not self.decides:
             return False
-        return self.limit > self.default if self.comparison.startswith("<") else self.limit < self.default
+        return (
+            self.limit > self.default
+            if self.comparison.startswith("<")
+            else self.limit < self.default
+        )
 
     @property
     def flag(self) -> str:
@@ -110,11 +114,15 @@ def judge(rules: Sequence[Rule[Evidence]], evidence: Evidence, stage: str) -> li
         else:
             met = COMPARISONS[rule.comparison](measured.value, limit)
             verdict = "pass" if met else "fail" if rule.decides else "told"
-        findings.append(_finding(rule, measured.value, measured.scale, verdict, measured.explanation))
+        findings.append(
+            _finding(rule, measured.value, measured.scale, verdict, measured.explanation)
+        )
     return findings
 
 
-def _finding(rule: Rule[Any], value: float | None, scale: float, verdict: Verdict, explanation: str) -> Finding:
+def _finding(
+    rule: Rule[Any], value: float | None, scale: float, verdict: Verdict, explanation: str
+) -> Finding:
     return Finding(
         name=rule.name,
         stage=rule.stage,
@@ -156,19 +164,29 @@ def passed(findings: Sequence[Finding]) -> bool:
 
 def deferred(findings: Sequence[Finding]) -> bool:
     """Whether nothing failed but something could not be measured yet."""
-    return not passed(findings) and all(finding.verdict in ("pass", "told", "defer") for finding in findings)
+    return not passed(findings) and all(
+        finding.verdict in ("pass", "told", "defer") for finding in findings
+    )
 
 
-def with_limits(rules: Sequence[Rule[Evidence]], limits: Mapping[str, float]) -> tuple[Rule[Evidence], ...]:
+def with_limits(
+    rules: Sequence[Rule[Evidence]], limits: Mapping[str, float]
+) -> tuple[Rule[Evidence], ...]:
     """The rules with other limits, by name. Raises InputError for an unknown name or a limit that is no number."""
     known = [rule.name for rule in rules]
     for name, limit in limits.items():
         if name not in known:
-            raise InputError(f"--limit {name}: there is no such rule; the rules are {', '.join(known)}")
+            raise InputError(
+                f"--limit {name}: there is no such rule; the rules are {', '.join(known)}"
+            )
         if not math.isfinite(limit):
             raise InputError(f"--limit {name}={limit}: the limit must be a finite number")
     return tuple(
-        dataclasses.replace(rule, limit=limits[rule.name], default=rule.limit if rule.default is None else rule.default)
+        dataclasses.replace(
+            rule,
+            limit=limits[rule.name],
+            default=rule.limit if rule.default is None else rule.default,
+        )
         if rule.name in limits
         else rule
         for rule in rules
@@ -183,7 +201,9 @@ def parse_limits(texts: Sequence[str], example: str) -> dict[str, float]:
         try:
             limits[name.strip()] = float(number)
         except ValueError as error:
-            raise InputError(f"--limit {text!r} is not of the form NAME=NUMBER, like {example}") from error
+            raise InputError(
+                f"--limit {text!r} is not of the form NAME=NUMBER, like {example}"
+            ) from error
         if not separator:
             raise InputError(f"--limit {text!r} is not of the form NAME=NUMBER, like {example}")
     return limits

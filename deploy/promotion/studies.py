@@ -100,12 +100,16 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
     try:
         url = make_url(storage)
     except (ArgumentError, ValueError) as error:  # ValueError: the port is not a number
-        raise InputError(f"--storage {shown} is not a database URL like sqlite:///runs/sweepd.db") from error
+        raise InputError(
+            f"--storage {shown} is not a database URL like sqlite:///runs/sweepd.db"
+        ) from error
     if url.get_backend_name() == "sqlite" and (not url.database or not Path(url.database).exists()):
         raise InputError(
             f"--storage {shown} does not exist; name the database of a study, or start one with sweepd train"
         )
-    engine: dict[str, Any] = {"connect_args": {"timeout": 60.0}} if url.get_backend_name() == "sqlite" else {}
+    engine: dict[str, Any] = (
+        {"connect_args": {"timeout": 60.0}} if url.get_backend_name() == "sqlite" else {}
+    )
     try:
         # RDBStorage makes its tables where they are missing; a database that is not Optuna's is not to be touched.
         if not inspect(create_engine(url)).has_table("studies"):
@@ -120,8 +124,15 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
         study = optuna.load_study(study_name=name, storage=database)
         attributes = study.user_attrs
         trials = study.get_trials(deepcopy=False)
-    except (SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError, ImportError) as error:
-        raise InputError(f"--storage {shown} cannot be used ({str(error).splitlines()[0]})") from error
+    except (
+        SQLAlchemyError,
+        optuna.exceptions.StorageInternalError,
+        RuntimeError,
+        ImportError,
+    ) as error:
+        raise InputError(
+            f"--storage {shown} cannot be used ({str(error).splitlines()[0]})"
+        ) from error
     if "sweepd:spec" not in attributes:
         raise InputError(f"study {name!r} was not made by sweepd train: it has no frozen spec")
     described = attributes["sweepd:spec"]
@@ -132,7 +143,9 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
     complete = [
         trial
         for trial in trials
-        if trial.state == TrialState.COMPLETE and trial.value is not None and np.isfinite(trial.value)
+        if trial.state == TrialState.COMPLETE
+        and trial.value is not None
+        and np.isfinite(trial.value)
     ]
     best_first = sorted(complete, key=lambda trial: (-float(trial.value or 0.0), trial.number))
     folder = study_folder(storage, attributes, runs_dir)
@@ -171,7 +184,9 @@ def scored_weights(attributes: Mapping[str, Any], run_dir: Path, faults: list[st
         faults.append(f"its weights {path} cannot be read: {error.strerror or error}")
         return None
     if sha256(content) != recorded["sha256"]:
-        faults.append(f"its weights {path} are not the bytes that were scored (their sha256 has changed)")
+        faults.append(
+            f"its weights {path} are not the bytes that were scored (their sha256 has changed)"
+        )
         return None
     return content
 

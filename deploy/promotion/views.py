@@ -55,19 +55,28 @@ def identity_table(facts: Mapping[str, Any]) -> Table:
     identity.add_row("weights (sha256)", facts["weights_sha256"])
     for place in facts["slots"]:
         since = f" since {minute(place['since'])}: {place['why']}" if place["since"] else ""
-        identity.add_row(f"slot {place['slot']}", f"version {place['version']}, {place['is'] or 'no part'}{since}")
+        identity.add_row(
+            f"slot {place['slot']}",
+            f"version {place['version']}, {place['is'] or 'no part'}{since}",
+        )
     return identity
 
 
-def bundle_panel(facts: Mapping[str, Any], parts: Sequence[RenderableType], parameters: RenderableType) -> Panel:
+def bundle_panel(
+    facts: Mapping[str, Any], parts: Sequence[RenderableType], parameters: RenderableType
+) -> Panel:
     """One bundle on one screen: parts below each other, and the parameters last."""
     last = (Text("parameters", style="bold"), Padding(parameters, (0, 0, 0, 1)))
-    return Panel(Group(*parts, *last), title=f"bundle {facts['bundle'][:NAME_DIGITS]}", title_align="left")
+    return Panel(
+        Group(*parts, *last), title=f"bundle {facts['bundle'][:NAME_DIGITS]}", title_align="left"
+    )
 
 
 def columns(values: Mapping[str, Any]) -> Columns:
     """Names and values, side by side."""
-    parts = [Text.assemble((name, "dim"), " ", plain_value(value)) for name, value in values.items()]
+    parts = [
+        Text.assemble((name, "dim"), " ", plain_value(value)) for name, value in values.items()
+    ]
     return Columns(parts, padding=(0, 3))
 
 

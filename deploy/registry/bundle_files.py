@@ -135,7 +135,9 @@ def canonical_json(content: Mapping[str, Any]) -> str:
 
 def describe_files(files: Mapping[str, bytes]) -> dict[str, FilePart]:
     """The manifest's `files` for these weights."""
-    return {name: FilePart(sha256=sha256(content), size=len(content)) for name, content in files.items()}
+    return {
+        name: FilePart(sha256=sha256(content), size=len(content)) for name, content in files.items()
+    }
 
 
 def new_bundle(kind: type[Kind], manifest: AnyManifest, files: Mapping[str, bytes]) -> Kind:
@@ -145,7 +147,9 @@ def new_bundle(kind: type[Kind], manifest: AnyManifest, files: Mapping[str, byte
     two don't fit.
     """
     content = manifest.model_dump(mode="json")
-    bundle = kind(hash=sha256(canonical_json(content).encode()), manifest=manifest, files=dict(files))
+    bundle = kind(
+        hash=sha256(canonical_json(content).encode()), manifest=manifest, files=dict(files)
+    )
     _check(bundle, "bundle")
     return bundle
 
@@ -198,7 +202,9 @@ def read_bundle(path: Path, kinds: Sequence[type[Kind]], *, expected: str | None
     understood.
     """
     if not path.is_dir():
-        raise InputError(f"bundle {path} is not there (a folder with {MANIFEST_FILE} and {MEMBERS_FILE} is expected)")
+        raise InputError(
+            f"bundle {path} is not there (a folder with {MANIFEST_FILE} and {MEMBERS_FILE} is expected)"
+        )
     present = {item.name for item in path.iterdir()}
     _require(path, present, (MANIFEST_FILE,))
     manifest_path = path / MANIFEST_FILE
@@ -230,12 +236,16 @@ def read_bundle(path: Path, kinds: Sequence[type[Kind]], *, expected: str | None
     extra = sorted(present - {MANIFEST_FILE, *names})
     if extra:
         raise InputError(f"bundle {path} holds a file that is no part of it: {extra[0]}")
-    bundle = kind(hash=claimed, manifest=manifest, files={name: _read(path, name) for name in names})
+    bundle = kind(
+        hash=claimed, manifest=manifest, files={name: _read(path, name) for name in names}
+    )
     _check(bundle, f"bundle {path}")
     return bundle
 
 
-def _model(content: Mapping[str, Any], kinds: Sequence[type[Kind]], path: Path) -> tuple[type[Kind], type[AnyManifest]]:
+def _model(
+    content: Mapping[str, Any], kinds: Sequence[type[Kind]], path: Path
+) -> tuple[type[Kind], type[AnyManifest]]:
     form, version = content.get("format"), content.get("format_version")
     for kind in kinds:
         if form == kind.format and type(version) is int and version in kind.versions:
@@ -245,7 +255,9 @@ def _model(content: Mapping[str, Any], kinds: Sequence[type[Kind]], path: Path) 
         + " and ".join(str(number) for number in kind.versions)
         for kind in kinds
     )
-    raise InputError(f"{path} is of format {form!r} version {version!r}; this program reads {known}")
+    raise InputError(
+        f"{path} is of format {form!r} version {version!r}; this program reads {known}"
+    )
 
 
 def read_members(content: bytes, name: str = MEMBERS_FILE) -> list[dict[str, Tensor]]:
@@ -265,7 +277,9 @@ def read_members(content: bytes, name: str = MEMBERS_FILE) -> list[dict[str, Ten
 def check_file(name: str, content: bytes, part: FilePart) -> None:
     """Raise InputError where a file of weights is not the one that was scored."""
     if len(content) != part.size or sha256(content) != part.sha256:
-        raise InputError(f"{name} has been changed since it was scored: its sha256 is not {part.sha256[:NAME_DIGITS]}…")
+        raise InputError(
+            f"{name} has been changed since it was scored: its sha256 is not {part.sha256[:NAME_DIGITS]}…"
+        )
 
 
 def _require(path: Path, present: set[str], names: Sequence[str]) -> None:
@@ -300,7 +314,9 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
     except (UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{path} is not JSON as written by this program ({error})") from error
     except RecursionError:
-        raise InputError(f"{path} is not JSON as written by this program (it is nested too deep)") from None
+        raise InputError(
+            f"{path} is not JSON as written by this program (it is nested too deep)"
+        ) from None
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a JSON object")
     return content

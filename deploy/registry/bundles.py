@@ -30,5 +30,7 @@ def trader(bundle: StoredBundle[Any]) -> Bundle:
 def player(bundle: StoredBundle[Any]) -> GameBundle:
     """The bundle, if it is one that plays a game. Raises InputError for another."""
     if not isinstance(bundle, GameBundle):
-        raise InputError(f"bundle {bundle.name} trades, and plays no game: sweepd trade --replay shows it")
+        raise InputError(
+            f"bundle {bundle.name} trades, and plays no game: sweepd trade --replay shows it"
+        )
     return bundle

@@ -27,7 +27,9 @@ from envs.support.errors import InputError, RunError
 from envs.support.invocation import install_extra
 
 HEAD = "0004"  # the newest of the migrations: what the models say
-_ADVISORY_LOCK = 0x73776565  # any number that other programs on the same PostgreSQL are unlikely to use
+_ADVISORY_LOCK = (
+    0x73776565  # any number that other programs on the same PostgreSQL are unlikely to use
+)
 _BUSY_TIMEOUT = 60.0
 _BEFORE_MIGRATIONS = "schema_version"  # a table of registries that are older than the migrations
 
@@ -56,7 +58,9 @@ class RegistryDatabase:
             )
         self.engine = self._make_engine()
         self._readers = (
-            self.engine if self._sqlite else self.engine.execution_options(isolation_level="REPEATABLE READ")
+            self.engine
+            if self._sqlite
+            else self.engine.execution_options(isolation_level="REPEATABLE READ")
         )
         self._current = False  # whether the tables are known to be the newest
         try:
@@ -118,7 +122,10 @@ class RegistryDatabase:
         """A session on a copy of the SQLite file in memory."""
         assert self._path is not None
         engine = create_engine("sqlite://")
-        with closing(connect_read_only(self._path, _BUSY_TIMEOUT)) as file, engine.connect() as connection:
+        with (
+            closing(connect_read_only(self._path, _BUSY_TIMEOUT)) as file,
+            engine.connect() as connection,
+        ):
             memory = connection.connection.driver_connection
             assert isinstance(memory, sqlite3.Connection)
             file.backup(memory)
@@ -146,7 +153,9 @@ class RegistryDatabase:
             try:
                 return create_engine(self.url, pool_pre_ping=True)
             except ModuleNotFoundError as error:
-                raise InputError(f"the registry needs {error.name}: {install_extra('postgres')}") from error
+                raise InputError(
+                    f"the registry needs {error.name}: {install_extra('postgres')}"
+                ) from error
         path = Path(self.url.database or "")
         if path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
             engine = create_engine(self.url, creator=partial(connect_read_only, path))
@@ -156,7 +165,9 @@ class RegistryDatabase:
         @event.listens_for(engine, "connect")
         def _connect(connection: Any, _record: Any) -> None:
             connection.isolation_level = None  # transactions are begun below, not by the driver
-            connection.execute("PRAGMA synchronous=FULL")  # a promotion that was reported survives a power loss
+            connection.execute(
+                "PRAGMA synchronous=FULL"
+            )  # a promotion that was reported survives a power loss
             connection.execute("PRAGMA foreign_keys=ON")
 
         @event.listens_for(engine, "begin")
@@ -195,7 +206,11 @@ class RegistryDatabase:
 
     def _bring_up_to_date(self) -> None:
         """Create or upgrade the tables, unless another process was faster."""
-        prepared = nullcontext() if self._path is None else preparing_sqlite(self._path, "the registry", _BUSY_TIMEOUT)
+        prepared = (
+            nullcontext()
+            if self._path is None
+            else preparing_sqlite(self._path, "the registry", _BUSY_TIMEOUT)
+        )
         with prepared, self._reported(), self._writer() as session:
             connection = session.connection()
             state = self._state_of(connection)
@@ -209,7 +224,9 @@ class RegistryDatabase:
         self._current = True
 
     def _migrate(self, connection: Connection) -> None:
-        from alembic import command  # takes a second to import, and is needed once in a registry's life
+        from alembic import (
+            command,
+        )  # takes a second to import, and is needed once in a registry's life
         from alembic.config import Config
         from alembic.script import ScriptDirectory
 
@@ -248,7 +265,9 @@ def _parse_url(url: str) -> URL:
             parsed = parsed.set(drivername="postgresql+psycopg")
         parsed.get_dialect()
     except (ArgumentError, NoSuchModuleError) as error:
-        raise InputError(f"--registry {url!r} is not a database URL like sqlite:///deployments/registry.db") from error
+        raise InputError(
+            f"--registry {url!r} is not a database URL like sqlite:///deployments/registry.db"
+        ) from error
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise InputError(
             f"--registry {parsed.render_as_string(hide_password=True)}: a registry is kept in SQLite "

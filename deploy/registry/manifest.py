@@ -13,7 +13,12 @@ from deploy.registry.bundle_files import MEMBERS_FILE, AnyManifest, Part
 
 FORMAT: Final = "sweepd-bundle"
 Weights = Literal["equal", "fold-score"]  # how the shares of several trials are chosen
-VENUE_PARAMS = ("fee", "slippage", "minimum_order", "initial_cash")  # of the account, whichever trial trades
+VENUE_PARAMS = (
+    "fee",
+    "slippage",
+    "minimum_order",
+    "initial_cash",
+)  # of the account, whichever trial trades
 
 
 class RecipePart(Part):
@@ -97,11 +102,15 @@ class _Common(AnyManifest):
         if len(set(self.tickers)) != count:
             raise ValueError("tickers are listed twice")
         if len(self.minimum_order) != count or len(self.increment) != count:
-            raise ValueError(f"minimum_order and increment must have one number for each of the {count} tickers")
+            raise ValueError(
+                f"minimum_order and increment must have one number for each of the {count} tickers"
+            )
         market = count * len(self.recipe.asset_features) + len(self.recipe.shared_features)
         for policy in (trial.policy for trial in trials):
             if policy.action_dim != count:
-                raise ValueError(f"the policy acts on {policy.action_dim} assets but {count} tickers are listed")
+                raise ValueError(
+                    f"the policy acts on {policy.action_dim} assets but {count} tickers are listed"
+                )
             expected = 1 + 3 * count + policy.max_lookback * market
             if policy.state_dim != expected:
                 raise ValueError(
@@ -111,7 +120,9 @@ class _Common(AnyManifest):
             if set(names) != set(self.tickers):
                 raise ValueError(f"symbols of {venue} must name exactly the tickers")
         if set(self.files) != {trial.file for trial in trials}:
-            raise ValueError(f"files must list {', '.join(trial.file for trial in trials)} and nothing else")
+            raise ValueError(
+                f"files must list {', '.join(trial.file for trial in trials)} and nothing else"
+            )
 
 
 class Manifest(_Common):
@@ -126,7 +137,13 @@ class Manifest(_Common):
     def trials(self) -> tuple[TrialPart, ...]:
         """Its one trial, with all of the capital."""
         return (
-            TrialPart(share=1.0, env_params=self.env_params, policy=self.policy, origin=self.origin, file=MEMBERS_FILE),
+            TrialPart(
+                share=1.0,
+                env_params=self.env_params,
+                policy=self.policy,
+                origin=self.origin,
+                file=MEMBERS_FILE,
+            ),
         )
 
     @model_validator(mode="after")
@@ -155,7 +172,9 @@ class EnsembleManifest(_Common):
             raise ValueError("the trials must be of one study, with one max_lookback")
         for name in VENUE_PARAMS:
             if len({trial.env_params.get(name) for trial in self.trials}) != 1:
-                raise ValueError(f"the trials differ in {name}, but the account that they share has only one")
+                raise ValueError(
+                    f"the trials differ in {name}, but the account that they share has only one"
+                )
         self.check_consistent(self.trials)
         return self
 

@@ -103,7 +103,9 @@ class Registry:
         self.folder = folder
         self.bundles = folder / "bundles"
         self._synthetic: dict[str, bool] = {}  # by hash: a bundle never changes
-        self.database = RegistryDatabase(url or f"sqlite:///{folder / 'registry.db'}", create=create)
+        self.database = RegistryDatabase(
+            url or f"sqlite:///{folder / 'registry.db'}", create=create
+        )
 
     # -- reading
     # ---------------------------------------------------------------------------------------------------------
@@ -111,7 +113,10 @@ class Registry:
     def slots(self) -> list[Slot]:
         """All slots by name: those with a champion, or challengers at least."""
         with self.database.reading() as session:
-            names = {*session.scalars(select(SlotRow.name)), *session.scalars(select(ChallengerRow.slot))}
+            names = {
+                *session.scalars(select(SlotRow.name)),
+                *session.scalars(select(ChallengerRow.slot)),
+            }
             return [_slot(session, name) for name in sorted(names)]
 
     def game_slots(self) -> set[str]:
@@ -128,7 +133,10 @@ class Registry:
     def has_slot(self, name: str) -> bool:
         """Whether anything ever happened in a slot of that name."""
         with self.database.reading() as session:
-            return session.scalar(select(EventRow.id).where(EventRow.slot == name).limit(1)) is not None
+            return (
+                session.scalar(select(EventRow.id).where(EventRow.slot == name).limit(1))
+                is not None
+            )
 
     def check_slot(self, name: str) -> None:
         """Raises InputError where the registry has no slot of that name and no new one may have it.
@@ -177,7 +185,9 @@ class Registry:
         `crypto-1h` is that slot's champion, `crypto-1h@previous` the one before it, `crypto-1h@3` the slot's third
         bundle; anything else is the beginning of a hash, of at least four digits.
         """
-        name, at, which = (reference, "", "") if self.has_slot(reference) else reference.partition("@")
+        name, at, which = (
+            (reference, "", "") if self.has_slot(reference) else reference.partition("@")
+        )
         slot = self.slot(name)
         versions = {str(version.number): version.bundle for version in self.versions(name)}
         if at or versions:
@@ -193,7 +203,9 @@ class Registry:
                 )
             return found
         with self.database.reading() as session:
-            hashes = [hash_ for hash_ in session.scalars(select(BundleRow.hash)) if hash_.startswith(name)]
+            hashes = [
+                hash_ for hash_ in session.scalars(select(BundleRow.hash)) if hash_.startswith(name)
+            ]
         if len(name) < 4 or len(hashes) != 1:
             raise InputError(
                 f"{reference!r} is neither a slot nor the beginning of exactly one bundle's hash (four digits or "
@@ -231,7 +243,9 @@ class Registry:
         if slot is not None:
             query = query.where(VersionRow.slot == slot)
         with self.database.reading() as session:
-            return [Version(row.slot, row.number, row.bundle, row.at) for row in session.scalars(query)]
+            return [
+                Version(row.slot, row.number, row.bundle, row.at) for row in session.scalars(query)
+            ]
 
     def events(
         self,
@@ -310,9 +324,15 @@ class Registry:
                 session.add(row)
             row.previous, row.champion, row.revision = present, bundle.hash, row.revision + 1
             session.execute(
-                delete(ChallengerRow).where(ChallengerRow.slot == slot, ChallengerRow.bundle == bundle.hash)
+                delete(ChallengerRow).where(
+                    ChallengerRow.slot == slot, ChallengerRow.bundle == bundle.hash
+                )
             )
-            session.add(_event(slot, "promoted", reason, bundle=bundle.hash, previous=present, report=report))
+            session.add(
+                _event(
+                    slot, "promoted", reason, bundle=bundle.hash, previous=present, report=report
+                )
+            )
         return number
 
     def rollback(self, slot: str, reason: str) -> tuple[str, str]:
@@ -326,7 +346,9 @@ class Registry:
         with self.database.writing() as session:
             row = session.get_one(SlotRow, slot)
             if row.previous != now.previous or row.champion is None:
-                raise InputError(f"slot {slot!r} changed while it was being rolled back; look at it and try again")
+                raise InputError(
+                    f"slot {slot!r} changed while it was being rolled back; look at it and try again"
+                )
             load_any(self.path(now.previous), expected=now.previous)
             left, back = row.champion, row.previous
             row.champion, row.previous, row.revision = back, left, row.revision + 1
@@ -360,8 +382,13 @@ class Registry:
         with self.database.writing() as session:
             row = session.get(ChallengerRow, (slot, hash_))
             if row is None:
-                others = " ".join(one[:NAME_DIGITS] for one in _slot(session, slot).challengers) or "none"
-                raise InputError(f"{hash_[:NAME_DIGITS]} is no challenger of slot {slot!r}; its challengers: {others}")
+                others = (
+                    " ".join(one[:NAME_DIGITS] for one in _slot(session, slot).challengers)
+                    or "none"
+                )
+                raise InputError(
+                    f"{hash_[:NAME_DIGITS]} is no challenger of slot {slot!r}; its challengers: {others}"
+                )
             session.delete(row)
             session.add(_event(slot, "withdrawn", reason, bundle=hash_))
 
@@ -400,7 +427,9 @@ class Registry:
         timeframes, quote currencies and fingerprints: a study that adds or drops a ticker sees the others' bars again.
         The same weights on the same bars are the same look.
         """
-        return self._look(asset_set(tickers), timeframe, (first, last), members_sha256, study, study_uid, trial)
+        return self._look(
+            asset_set(tickers), timeframe, (first, last), members_sha256, study, study_uid, trial
+        )
 
     def take_panel_look(
         self, panel: str, games: int, *, members_sha256: str, study: str, study_uid: str, trial: int
@@ -410,7 +439,9 @@ class Registry:
         panel: the game, with its parameters. All looks at it share one count; the same weights over as many games are
         the same look.
         """
-        return self._look(f"{PANEL}{panel}", "", (0, games), members_sha256, study, study_uid, trial)
+        return self._look(
+            f"{PANEL}{panel}", "", (0, games), members_sha256, study, study_uid, trial
+        )
 
     def panel_looks(self, panel: str) -> int:
         """How many looks were taken at the game's panel."""
@@ -474,10 +505,16 @@ class Registry:
                     if item.path.name.startswith("."):
                         shutil.rmtree(item.path)
                     else:
-                        remains.append(item.path.rename(item.path.with_name(f".{item.path.name}.removed.tmp")))
+                        remains.append(
+                            item.path.rename(item.path.with_name(f".{item.path.name}.removed.tmp"))
+                        )
                 except OSError as error:
-                    raise RunError(f"bundle {item.path} cannot be removed: {error.strerror or error}") from error
-                for slot in session.scalars(select(VersionRow.slot).where(VersionRow.bundle == item.hash)):
+                    raise RunError(
+                        f"bundle {item.path} cannot be removed: {error.strerror or error}"
+                    ) from error
+                for slot in session.scalars(
+                    select(VersionRow.slot).where(VersionRow.bundle == item.hash)
+                ):
                     session.add(_event(slot, "removed", item.why, bundle=item.hash))
         for path in remains:
             shutil.rmtree(path, ignore_errors=True)
@@ -485,9 +522,15 @@ class Registry:
 
     def _garbage(self, session: Session) -> list[Garbage]:
         needed = (select(SlotRow.champion), select(SlotRow.previous), select(ChallengerRow.bundle))
-        kept = {hash_[:NAME_DIGITS] for query in needed for hash_ in session.scalars(query) if hash_}
+        kept = {
+            hash_[:NAME_DIGITS] for query in needed for hash_ in session.scalars(query) if hash_
+        }
         known = {hash_[:NAME_DIGITS]: hash_ for hash_ in session.scalars(select(BundleRow.hash))}
-        folders = sorted(path for path in self.bundles.glob("*") if path.is_dir()) if self.bundles.is_dir() else []
+        folders = (
+            sorted(path for path in self.bundles.glob("*") if path.is_dir())
+            if self.bundles.is_dir()
+            else []
+        )
         bundles = [path for path in folders if not path.name.startswith(".")]
         if bundles and not any(path.name in known for path in bundles):
             raise InputError(
@@ -505,7 +548,9 @@ class Registry:
                 why = "what is left of an interrupted write or removal"
             else:
                 why = "not in the registry: a promotion was interrupted before it counted"
-            found.append(Garbage(path, hash_, why, sum(item.stat().st_size for item in path.iterdir())))
+            found.append(
+                Garbage(path, hash_, why, sum(item.stat().st_size for item in path.iterdir()))
+            )
         return found
 
 
@@ -517,7 +562,9 @@ def asset_set(tickers: Sequence[str]) -> str:
 def _slot(session: Session, name: str) -> Slot:
     row = session.get(SlotRow, name)
     challengers = session.scalars(
-        select(ChallengerRow.bundle).where(ChallengerRow.slot == name).order_by(ChallengerRow.at, ChallengerRow.bundle)
+        select(ChallengerRow.bundle)
+        .where(ChallengerRow.slot == name)
+        .order_by(ChallengerRow.at, ChallengerRow.bundle)
     )
     if row is None:
         return Slot(name, None, None, 0, tuple(challengers))
@@ -533,7 +580,15 @@ def _event(
     previous: str | None = None,
     report: dict[str, Any] | None = None,
 ) -> EventRow:
-    return EventRow(slot=slot, kind=kind, at=utc_now(), bundle=bundle, previous=previous, reason=reason, report=report)
+    return EventRow(
+        slot=slot,
+        kind=kind,
+        at=utc_now(),
+        bundle=bundle,
+        previous=previous,
+        reason=reason,
+        report=report,
+    )
 
 
 def _count_looks(session: Session, assets: str, first: int, last: int) -> int:
@@ -570,10 +625,14 @@ def _add_version(session: Session, slot: str, bundle: StoredBundle[Any], data_di
             )
         )
         session.flush()
-    known = session.scalar(select(VersionRow.number).where(VersionRow.slot == slot, VersionRow.bundle == bundle.hash))
+    known = session.scalar(
+        select(VersionRow.number).where(VersionRow.slot == slot, VersionRow.bundle == bundle.hash)
+    )
     if known is not None:
         return known
-    number = (session.scalar(select(func.max(VersionRow.number)).where(VersionRow.slot == slot)) or 0) + 1
+    number = (
+        session.scalar(select(func.max(VersionRow.number)).where(VersionRow.slot == slot)) or 0
+    ) + 1
     session.add(VersionRow(slot=slot, number=number, bundle=bundle.hash, at=utc_now()))
     session.flush()
     return number

@@ -40,6 +40,8 @@ def slot_name(text: str) -> str:
     if is_slot_name(text):
         return text
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
-    readable = "".join("-" if sign in _FORBIDDEN else sign for sign in text if sign.isprintable()).lstrip(".- ")
+    readable = "".join(
+        "-" if sign in _FORBIDDEN else sign for sign in text if sign.isprintable()
+    ).lstrip(".- ")
     start = readable.encode()[: LONGEST_SLOT - _DIGITS - 1].decode(errors="ignore").rstrip(" -")
     return f"{start}-{digest}" if start else digest

@@ -49,7 +49,9 @@ class Book:
 
     def state(self) -> dict[str, Any]:
         """What `restored` needs, as JSON has it."""
-        return {"cash": float(self.cash)} | {name: getattr(self, name).tolist() for name in POSITION}
+        return {"cash": float(self.cash)} | {
+            name: getattr(self, name).tolist() for name in POSITION
+        }
 
     def adopt(self, close: Array) -> None:
         """Take positions that the account holds already as bought now, at `close`."""
@@ -72,7 +74,9 @@ class Book:
                 bought[asset] += fill.units
         return max(0.0, cash), left, left + bought
 
-    def settle(self, fills: Sequence[Fill], account: AccountState, restart: Mask, hole: Mask, close: Array) -> None:
+    def settle(
+        self, fills: Sequence[Fill], account: AccountState, restart: Mask, hole: Mask, close: Array
+    ) -> None:
         """A bar has filled orders, and clocks run on by one bar.
 
         account: the broker's, after those fills. restart: clocks that the holding rule restarts where the bar is no
@@ -89,10 +93,14 @@ class Book:
         for fill in fills:
             if fill.status == "filled" and fill.order.side == "buy":
                 self.basis[self.tickers.index(fill.order.ticker)] += fill.notional
-        self.basis *= np.divide(np.minimum(units, expected), expected, out=np.ones_like(left), where=expected > 0.0)
+        self.basis *= np.divide(
+            np.minimum(units, expected), expected, out=np.ones_like(left), where=expected > 0.0
+        )
         self.basis += np.maximum(units - expected, 0.0) * close
         # Whatever the reason why the cost of a position is unknown: without one its return would be infinite.
-        self.basis = np.where(units > 0.0, np.where(self.basis > 0.0, self.basis, units * close), 0.0)
+        self.basis = np.where(
+            units > 0.0, np.where(self.basis > 0.0, self.basis, units * close), 0.0
+        )
         self.cash, self.units = account.cash, units
 
     def mark(self, close: Array) -> None:
@@ -114,7 +122,9 @@ class Book:
         return Portfolio(torch.tensor([self.cash], dtype=torch.float64), *columns)
 
     def _units_of(self, account: AccountState) -> Array:
-        return np.array([account.units.get(ticker, 0.0) for ticker in self.tickers], dtype=np.float64)
+        return np.array(
+            [account.units.get(ticker, 0.0) for ticker in self.tickers], dtype=np.float64
+        )
 
 
 class EqualWeight:
@@ -141,7 +151,12 @@ class EqualWeight:
     def state(self) -> dict[str, Any]:
         """What `restored` needs, as JSON has it."""
         units, waiting = self._units.tolist(), self._waiting.tolist()
-        return {"part": float(self._part), "rate": float(self._rate), "units": units, "waiting": waiting}
+        return {
+            "part": float(self._part),
+            "rate": float(self._rate),
+            "units": units,
+            "waiting": waiting,
+        }
 
     def reordered(self, order: Sequence[int]) -> EqualWeight:
         """The same with the assets in another order: `order` (N,) says where each is now."""

@@ -31,7 +31,13 @@ Fetch = Callable[[str, int, int], Array]
 SETTLE_SECONDS = 2.0  # after a bar's end, before anybody is asked for it: servers need a moment, and clocks differ
 GRACE_SECONDS = 30.0
 GONE_BARS = 10  # so many holes in a row, and a ticker's next bar is no longer waited for
-EMPTY_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)  # seconds before a history that came back empty is asked for again
+EMPTY_PAUSES = (
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+    15.0,
+)  # seconds before a history that came back empty is asked for again
 SPARE_BARS = 64  # of history beyond what is needed: tickers rarely begin and end together
 
 
@@ -42,7 +48,11 @@ class Feed(Protocol):
     timeframe: str
 
     def start(
-        self, count: int, now: float, last: int | None = None, prices: Mapping[str, float] | None = None
+        self,
+        count: int,
+        now: float,
+        last: int | None = None,
+        prices: Mapping[str, float] | None = None,
     ) -> Bars:
         """At least `count` closed bars, up to the newest that all tickers have, or up to the one that opened at `last`;
         `poll` gives what follows. Raises InputError where there are not as many, or too many holes in them; RunError
@@ -87,14 +97,23 @@ class LiveFeed:
         self._closes = np.zeros(len(self.tickers))
         self._strict = True  # until trading has begun
         self._refused: set[str] = set()
-        self._missed = np.zeros(len(self.tickers), dtype=np.int64)  # holes of each ticker up to the last bar given
+        self._missed = np.zeros(
+            len(self.tickers), dtype=np.int64
+        )  # holes of each ticker up to the last bar given
 
     @classmethod
     def of_source(
-        cls, source: Source, tickers: Sequence[str], timeframe: str, *, symbols: Mapping[str, str] | None = None,
-        grace: float = GRACE_SECONDS, say: Callable[[str], None] = lambda _: None,
-        sleep: Callable[[float], None] = clock.sleep, begun: bool = False,
-    ) -> LiveFeed:  # fmt: skip
+        cls,
+        source: Source,
+        tickers: Sequence[str],
+        timeframe: str,
+        *,
+        symbols: Mapping[str, str] | None = None,
+        grace: float = GRACE_SECONDS,
+        say: Callable[[str], None] = lambda _: None,
+        sleep: Callable[[float], None] = clock.sleep,
+        begun: bool = False,
+    ) -> LiveFeed:
         """Bars of an exchange (ccxt) or Alpaca. symbols: what tickers are called there, where they have other names.
 
         begun: trading has begun earlier, and a ticker that the exchange no longer has must not end it.
@@ -115,9 +134,15 @@ class LiveFeed:
 
     @classmethod
     def of_folder(
-        cls, data_dir: Path, tickers: Sequence[str], timeframe: str, *, grace: float = GRACE_SECONDS,
-        say: Callable[[str], None] = lambda _: None, sleep: Callable[[float], None] = clock.sleep,
-    ) -> LiveFeed:  # fmt: skip
+        cls,
+        data_dir: Path,
+        tickers: Sequence[str],
+        timeframe: str,
+        *,
+        grace: float = GRACE_SECONDS,
+        say: Callable[[str], None] = lambda _: None,
+        sleep: Callable[[float], None] = clock.sleep,
+    ) -> LiveFeed:
         """The files of a folder, read again each time. Raises InputError for tickers that have no file."""
         files = files_of(data_dir, timeframe)
         missing = [ticker for ticker in tickers if ticker not in files]
@@ -136,7 +161,11 @@ class LiveFeed:
         return cls(fetch, tickers, timeframe, name=str(data_dir), grace=grace, say=say, sleep=sleep)
 
     def start(
-        self, count: int, now: float, last: int | None = None, prices: Mapping[str, float] | None = None
+        self,
+        count: int,
+        now: float,
+        last: int | None = None,
+        prices: Mapping[str, float] | None = None,
     ) -> Bars:
         """See `Feed.start`."""
         self._strict = last is None
@@ -146,20 +175,30 @@ class LiveFeed:
         series = []
         for asset, (ticker, rows) in enumerate(found.items()):
             if not len(rows):
-                rows = self._standing_still(ticker, start, None if prices is None else prices.get(ticker))
-            self._missed[asset] = 0 if last is None else max(0, last - int(rows[-1, 0])) // self._seconds
+                rows = self._standing_still(
+                    ticker, start, None if prices is None else prices.get(ticker)
+                )
+            self._missed[asset] = (
+                0 if last is None else max(0, last - int(rows[-1, 0])) // self._seconds
+            )
             if last is not None and rows[-1, 0] < last:  # a hole there: what came before it holds
                 rows = np.vstack([rows, [last, *[rows[-1, 4]] * 4, 0.0]])
             none = np.zeros(0, dtype=np.int64)
             path = Path(f"{self.name} {ticker}")
-            series.append(TickerBars(path, ticker, self.timeframe, rows[:, 0].astype(np.int64), rows[:, 1:], none))
+            series.append(
+                TickerBars(
+                    path, ticker, self.timeframe, rows[:, 0].astype(np.int64), rows[:, 1:], none
+                )
+            )
         for problem in hole_problems(series, MAX_HOLE_SHARE):
             if last is None:
                 raise InputError(problem)
             self._say(problem)
         bars = align(series)
         if len(bars) < count:
-            raise InputError(f"{self.name} has {len(bars)} bars that all tickers have; {count} are needed to start")
+            raise InputError(
+                f"{self.name} has {len(bars)} bars that all tickers have; {count} are needed to start"
+            )
         self._last, self._closes, self._strict = int(bars.time[-1]), bars.close[-1].copy(), False
         return bars
 
@@ -169,12 +208,20 @@ class LiveFeed:
         """
         found = {ticker: self._rows(ticker, start, end) for ticker in self.tickers}
         for pause in () if self._strict else EMPTY_PAUSES:
-            empty = [ticker for ticker, rows in found.items() if not len(rows) and ticker not in self._refused]
+            empty = [
+                ticker
+                for ticker, rows in found.items()
+                if not len(rows) and ticker not in self._refused
+            ]
             if not empty:
                 break
             self._sleep(pause)
             found |= {ticker: self._rows(ticker, start, end) for ticker in empty}
-        if not self._strict and not any(map(len, found.values())) and len(self._refused) < len(found):
+        if (
+            not self._strict
+            and not any(map(len, found.values()))
+            and len(self._refused) < len(found)
+        ):
             raise TryAgainLater(f"{self.name} has no bars of any ticker since {stamp(start)} UTC")
         return found
 
@@ -202,7 +249,10 @@ class LiveFeed:
         given = []
         newest = max((max(rows) for rows in found if rows), default=0)
         for time in range(first, min(end, newest + 1), self._seconds):
-            late = [time not in rows and missed < GONE_BARS for rows, missed in zip(found, self._missed, strict=True)]
+            late = [
+                time not in rows and missed < GONE_BARS
+                for rows, missed in zip(found, self._missed, strict=True)
+            ]
             if any(late) and now < time + self._seconds + self._grace:
                 break  # it may come yet
             given.append(self._bar(time, [rows.get(time) for rows in found]))
@@ -245,7 +295,9 @@ class LiveFeed:
             good &= (rows[:, 2] >= rows[:, 3]) & np.isfinite(volume) & (volume >= 0)
         if not good.all():
             first = rows[~good][0]
-            self._say(f"{self.name}: {ticker} has an impossible bar at {stamp(int(first[0]))} UTC, which is left out")
+            self._say(
+                f"{self.name}: {ticker} has an impossible bar at {stamp(int(first[0]))} UTC, which is left out"
+            )
         rows = rows[good]
         _, index = np.unique(rows[::-1, 0], return_index=True)
         return rows[::-1][index]
@@ -260,11 +312,19 @@ class RecordedFeed:
         self._ends = bars.time + bar_seconds(bars.timeframe)
 
     def start(
-        self, count: int, now: float, last: int | None = None, prices: Mapping[str, float] | None = None
+        self,
+        count: int,
+        now: float,
+        last: int | None = None,
+        prices: Mapping[str, float] | None = None,
     ) -> Bars:
         """See `Feed.start`."""
         del prices
-        end = self._closed(now) if last is None else int(np.searchsorted(self._bars.time, last, side="right"))
+        end = (
+            self._closed(now)
+            if last is None
+            else int(np.searchsorted(self._bars.time, last, side="right"))
+        )
         if end < count:
             raise InputError(f"{end} bars lie before the replay; {count} are needed to start")
         self._next = end

@@ -45,7 +45,9 @@ class Flow:
 
     def __add__(self, other: Flow) -> Flow:
         tickers = dict.fromkeys((*self.units, *other.units))
-        units = {ticker: self.units.get(ticker, 0.0) + other.units.get(ticker, 0.0) for ticker in tickers}
+        units = {
+            ticker: self.units.get(ticker, 0.0) + other.units.get(ticker, 0.0) for ticker in tickers
+        }
         return Flow(self.cash + other.cash, units, self.cost + other.cost)
 
     def value(self, tickers: Sequence[str], close: Array) -> float:
@@ -55,7 +57,9 @@ class Flow:
 
     def text(self, tickers: Sequence[str], close: Array) -> str:
         """What was transferred and what counts as a cost, for a log."""
-        cost = f"{self.cost:,.2f} left the account without an order; this counts as a cost of trading"
+        cost = (
+            f"{self.cost:,.2f} left the account without an order; this counts as a cost of trading"
+        )
         if not self:
             return cost
         prices = dict(zip(tickers, close.tolist(), strict=True))
@@ -74,7 +78,11 @@ class Flow:
     @classmethod
     def restored(cls, state: Mapping[str, Any] | None) -> Flow:
         """The inverse of `state`; nothing for None."""
-        return cls() if state is None else cls(state["cash"], dict(state["units"]), state.get("cost", 0.0))
+        return (
+            cls()
+            if state is None
+            else cls(state["cash"], dict(state["units"]), state.get("cost", 0.0))
+        )
 
 
 class CostAllowance:
@@ -94,7 +102,9 @@ class CostAllowance:
 
     def spend(self, time: int, amount: float) -> float:
         """The part of `amount` (quote units) that counts as a cost at `time`; the oldest allowance is used first."""
-        self._left = {hour: left for hour, left in self._left.items() if hour > time // HOUR - ALLOWANCE_HOURS}
+        self._left = {
+            hour: left for hour, left in self._left.items() if hour > time // HOUR - ALLOWANCE_HOURS
+        }
         rest = amount
         for hour in sorted(self._left):
             used = min(rest, self._left[hour])
@@ -108,7 +118,11 @@ class CostAllowance:
 
 
 def unexplained(
-    before: AccountState, fills: Sequence[Fill], after: AccountState, tickers: Sequence[str], close: Array
+    before: AccountState,
+    fills: Sequence[Fill],
+    after: AccountState,
+    tickers: Sequence[str],
+    close: Array,
 ) -> Flow:
     """The difference between the account and what `fills` make of it, without rounding.
 
@@ -132,12 +146,18 @@ def unexplained(
         return worth < -least or worth > max(least, FEE_MARGIN * notional)
 
     moved = {ticker: after.units.get(ticker, 0.0) - units[ticker] for ticker in tickers}
-    kept = {ticker: amount for ticker, amount in moved.items() if counts(amount * prices[ticker], traded[ticker])}
+    kept = {
+        ticker: amount
+        for ticker, amount in moved.items()
+        if counts(amount * prices[ticker], traded[ticker])
+    }
     came = after.cash - cash
     return Flow(came if counts(came, sum(traded.values())) else 0.0, kept)
 
 
-def less_costs(flow: Flow, allowance: CostAllowance, time: int, tickers: Sequence[str], close: Array) -> Flow:
+def less_costs(
+    flow: Flow, allowance: CostAllowance, time: int, tickers: Sequence[str], close: Array
+) -> Flow:
     """`flow` without the part that counts as a cost of trading; it is spent from `allowance` and noted in `cost`.
 
     Only a net loss of value is such a cost: units bought by hand are paid for. All that left the account is reduced in
@@ -146,9 +166,13 @@ def less_costs(flow: Flow, allowance: CostAllowance, time: int, tickers: Sequenc
     cost = allowance.spend(time, max(0.0, -flow.value(tickers, close)))
     if cost == 0.0:
         return flow
-    went = Flow(min(0.0, flow.cash), {ticker: min(0.0, amount) for ticker, amount in flow.units.items()})
+    went = Flow(
+        min(0.0, flow.cash), {ticker: min(0.0, amount) for ticker, amount in flow.units.items()}
+    )
     kept = 1.0 + cost / went.value(tickers, close)
-    parts = {ticker: amount * kept if amount < 0.0 else amount for ticker, amount in flow.units.items()}
+    parts = {
+        ticker: amount * kept if amount < 0.0 else amount for ticker, amount in flow.units.items()
+    }
     cash = flow.cash * kept if flow.cash < 0.0 else flow.cash
     return Flow(cash, {ticker: amount for ticker, amount in parts.items() if amount}, cost)
 

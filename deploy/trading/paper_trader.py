@@ -55,14 +55,14 @@ class ClosedBar:
     @classmethod
     def of(cls, bars: Bars, bar: int) -> ClosedBar:
         """Bar number `bar` of `bars`."""
-        return cls(
-            int(bars.time[bar]),
-            *(getattr(bars, name)[bar] for name in BAR_COLUMNS),
-        )
+        return cls(int(bars.time[bar]), *(getattr(bars, name)[bar] for name in BAR_COLUMNS))
 
     def after(self, bars: Bars) -> Bars:
         """`bars` with this one at the end."""
-        rows = {name: np.concatenate([getattr(bars, name), getattr(self, name)[None]]) for name in BAR_COLUMNS}
+        rows = {
+            name: np.concatenate([getattr(bars, name), getattr(self, name)[None]])
+            for name in BAR_COLUMNS
+        }
         return Bars(
             tickers=bars.tickers,
             timeframe=bars.timeframe,
@@ -287,18 +287,27 @@ class PaperTrader:
             accounts.mark(bar.close)
         else:
             fee, slippage = self.bundle.account.fee, self.bundle.account.slippage
-            self._benchmark = EqualWeight(accounts.value(bar.close), len(self._tickers), fee=fee, slippage=slippage)
+            self._benchmark = EqualWeight(
+                accounts.value(bar.close), len(self._tickers), fee=fee, slippage=slippage
+            )
         self._append(bar)
         self._decided = _Decision(None, None)
         entry = self._entry(bar, (*counted, *fills))
-        flow, seen = entry.flow.value(self._tickers, bar.close), conditions or Conditions(expected + self._seconds)
-        self._verdict = self._risk.judge(Situation(bar.time, value=entry.value, flow=flow, **vars(seen)))
+        flow, seen = (
+            entry.flow.value(self._tickers, bar.close),
+            conditions or Conditions(expected + self._seconds),
+        )
+        self._verdict = self._risk.judge(
+            Situation(bar.time, value=entry.value, flow=flow, **vars(seen))
+        )
         return self.decide(bar, entry, conditions) if decide else entry
 
     def decide(self, bar: ClosedBar, entry: Entry, conditions: Conditions | None = None) -> Entry:
         """The bar's entry with what the policy does at its close, where `on_bar` left that open."""
         self._decided = decided = self._decision(bar)
-        self._risk.sent(bar.time + self._seconds if conditions is None else conditions.now, len(decided.orders))
+        self._risk.sent(
+            bar.time + self._seconds if conditions is None else conditions.now, len(decided.orders)
+        )
         assert self._accounts is not None
         return dataclasses.replace(
             entry,
@@ -367,7 +376,9 @@ class PaperTrader:
         if self._accounts is None:
             raise RunError("the trader was not started with a history")
         book, trial = self._accounts.books[place], self.bundle.trials[place]
-        portfolio = observe_portfolio(book.portfolio(), _rows(close, 1), self._held_scales[place])[0].numpy()
+        portfolio = observe_portfolio(book.portfolio(), _rows(close, 1), self._held_scales[place])[
+            0
+        ].numpy()
         obs = np.zeros(trial.policy.state_dim, dtype=np.float32)
         obs[: len(portfolio)] = portfolio
         newest_first = np.concatenate(list(reversed(self._lags))[: trial.params.lookback])
@@ -386,11 +397,17 @@ class PaperTrader:
         """What the trials do at the close of `bar`, and what they order together."""
         accounts = self._accounts
         assert accounts is not None
-        if accounts.value(bar.close) <= 0.0:  # all was withdrawn: there is no share of it to decide about
+        if (
+            accounts.value(bar.close) <= 0.0
+        ):  # all was withdrawn: there is no share of it to decide about
             return _Decision(None, None)
-        actions = np.stack([act(self.observation(bar.close, place)) for place, act in enumerate(self._acts)])
+        actions = np.stack(
+            [act(self.observation(bar.close, place)) for place, act in enumerate(self._acts)]
+        )
         if not np.isfinite(actions).all():
-            raise RunError(f"the policy of bundle {self.bundle.name} gives actions that are no numbers")
+            raise RunError(
+                f"the policy of bundle {self.bundle.name} gives actions that are no numbers"
+            )
         before, close = accounts.portfolio(), _rows(bar.close, len(actions))
         wish = torch.from_numpy(actions.astype(np.float64))
         if self._venue is None:
@@ -398,7 +415,10 @@ class PaperTrader:
             dropped, crossed = int(plan.dropped[0]), 0.0
         else:
             after, plan, netted = plan_netted(before, close, wish, self._rules, self._venue)
-            dropped, crossed = int(plan.dropped.sum() + netted.dropped.sum()), float(netted.crossed.sum())
+            dropped, crossed = (
+                int(plan.dropped.sum() + netted.dropped.sum()),
+                float(netted.crossed.sum()),
+            )
             if crossed > 0.0:
                 accounts.cross(after)
         plan, held_back = apply(self._verdict, plan, after, close)
@@ -409,7 +429,9 @@ class PaperTrader:
             units = torch.where(plan.sell_units.sum(0) > 0, netted.sell_units, 0.0)
             notional = torch.where(plan.buy_notional.sum(0) > 0, netted.buy, 0.0)
             whole = netted.whole
-        if len(actions) > 1:  # the sum of the books may be a last bit more than what the account holds
+        if (
+            len(actions) > 1
+        ):  # the sum of the books may be a last bit more than what the account holds
             held = torch.from_numpy(accounts.held)
             units = torch.where(whole & (units > 0), held, torch.minimum(units, held))
         orders = []
@@ -428,7 +450,9 @@ class PaperTrader:
                         restart_clock=bool(plan.restart_clock[:, asset].any()),
                     )
                 )
-        action = actions[0] if len(actions) == 1 else np.average(actions, axis=0, weights=self._shares)
+        action = (
+            actions[0] if len(actions) == 1 else np.average(actions, axis=0, weights=self._shares)
+        )
         return _Decision(action, plan, tuple(orders), dropped + held_back, crossed)
 
 
@@ -451,7 +475,8 @@ def _plan_state(plan: Orders) -> dict[str, Any]:
 def _plan_of(state: Mapping[str, Any]) -> Orders:
     """The inverse of `_plan_state`."""
     number, flag = (
-        {name: torch.tensor(state[name], dtype=dtype) for name in PLAN_COLUMNS} for dtype in (torch.float64, torch.bool)
+        {name: torch.tensor(state[name], dtype=dtype) for name in PLAN_COLUMNS}
+        for dtype in (torch.float64, torch.bool)
     )
     return Orders(
         sell_units=number["sell_units"],

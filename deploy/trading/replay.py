@@ -90,7 +90,10 @@ def replay(
 
 
 def _summed_up(bundle: Bundle, limits: RiskLimits, entries: list[Entry]) -> Replay:
-    value, equal = np.array([entry.value for entry in entries]), np.array([entry.equal_weight for entry in entries])
+    value, equal = (
+        np.array([entry.value for entry in entries]),
+        np.array([entry.equal_weight for entry in entries]),
+    )
     after = entries[1:]
     columns = {
         "returns": value[1:] / value[:-1] - 1.0,
@@ -112,21 +115,31 @@ def _summed_up(bundle: Bundle, limits: RiskLimits, entries: list[Entry]) -> Repl
     time = np.array([entry.time for entry in after], dtype=np.int64)
     crossed = np.array([entry.crossed for entry in entries[:-1]]) / value[:-1]
     return Replay(
-        bundle=bundle, limits=limits, entries=tuple(entries), time=time, metrics=metrics, crossed=crossed, **columns
+        bundle=bundle,
+        limits=limits,
+        entries=tuple(entries),
+        time=time,
+        metrics=metrics,
+        crossed=crossed,
+        **columns,
     )
 
 
 def ledger_table(result: Replay) -> pd.DataFrame:
     """One row per bar: date (UTC, bar open), value, equal_weight, cash, …, and `units`, `action` per ticker."""
     entries = result.entries
-    columns: dict[str, Any] = {"date": pd.to_datetime([entry.time for entry in entries], unit="s", utc=True)}
+    columns: dict[str, Any] = {
+        "date": pd.to_datetime([entry.time for entry in entries], unit="s", utc=True)
+    }
     counted = ("fees", "notional", "trades", "unfilled", "dropped", "crossed")
     for name in ("value", "equal_weight", "cash", *counted, "exposure"):
         columns[name] = [getattr(entry, name) for entry in entries]
     nothing = np.full(len(result.bundle.manifest.tickers), np.nan)
     for asset, ticker in enumerate(result.bundle.manifest.tickers):
         columns[f"units {ticker}"] = [entry.units[asset] for entry in entries]
-        columns[f"action {ticker}"] = [(nothing if entry.action is None else entry.action)[asset] for entry in entries]
+        columns[f"action {ticker}"] = [
+            (nothing if entry.action is None else entry.action)[asset] for entry in entries
+        ]
     return pd.DataFrame(columns)
 
 
@@ -148,7 +161,18 @@ def orders_table(result: Replay) -> pd.DataFrame:
         for entry in result.entries
         for fill in entry.fills
     ]
-    names = ["client_id", "decided", "settled", "ticker", "side", "status", "units", "notional", "fee", "price"]
+    names = [
+        "client_id",
+        "decided",
+        "settled",
+        "ticker",
+        "side",
+        "status",
+        "units",
+        "notional",
+        "fee",
+        "price",
+    ]
     table = pd.DataFrame(rows, columns=names)
     for name in ("decided", "settled"):
         table[name] = pd.to_datetime(table[name], unit="s", utc=True)
@@ -168,9 +192,13 @@ def write_replay(result: Replay, folder: Path) -> list[Path]:
         "last": format_time(int(result.time[-1])),
         "metrics": finite(result.metrics.to_dict()),
     }
-    paths = [folder / name for name in ("ledger.parquet", "orders.parquet", "summary.json", "equity.png")]
+    paths = [
+        folder / name for name in ("ledger.parquet", "orders.parquet", "summary.json", "equity.png")
+    ]
     write_atomic(paths[0], lambda path: ledger.to_parquet(path, index=False))
     write_atomic(paths[1], lambda path: orders.to_parquet(path, index=False))
     write_atomic(paths[2], json.dumps(summary, indent=1))
-    draw_replay(paths[3], result.time, result.returns, result.equal_weight, result.exposure, result.bundle)
+    draw_replay(
+        paths[3], result.time, result.returns, result.equal_weight, result.exposure, result.bundle
+    )
     return paths

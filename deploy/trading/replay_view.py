@@ -74,7 +74,16 @@ def run_replay(
     first, last = (format_time(int(bars.time[bar])) for bar in (window[0] + 1, window[1]))
     title = f"paper trading {bundle.name}, bars {first} to {last}"
     with _progress(console, title, total) as step:
-        return replay(bundle, bars, window, slot=slot, cash=cash, any_account=any_account, limits=limits, progress=step)
+        return replay(
+            bundle,
+            bars,
+            window,
+            slot=slot,
+            cash=cash,
+            any_account=any_account,
+            limits=limits,
+            progress=step,
+        )
 
 
 def print_replay(console: Console, result: Replay, paths: list[Path]) -> None:
@@ -99,19 +108,27 @@ def print_replay(console: Console, result: Replay, paths: list[Path]) -> None:
         console.print(SYNTHETIC, style="yellow", highlight=False)
     if result.limits != RiskLimits():
         rules = RiskRules(result.limits).words
-        console.print("Not as it was scored, but with risk rules: " + "; ".join(rules or ["tighter limits"]) + ".")
+        console.print(
+            "Not as it was scored, but with risk rules: "
+            + "; ".join(rules or ["tighter limits"])
+            + "."
+        )
     agreement = _agreement(result)
     if agreement is not None:
         console.print(
-            f"Same bars as the gate's: returns agree with its canonical score to {agreement:.1e}.", highlight=False
+            f"Same bars as the gate's: returns agree with its canonical score to {agreement:.1e}.",
+            highlight=False,
         )
-    console.print("written: " + ", ".join(str(path) for path in paths), highlight=False, soft_wrap=True)
+    console.print(
+        "written: " + ", ".join(str(path) for path in paths), highlight=False, soft_wrap=True
+    )
 
 
 def replay_folder(deployments: Path, slot: str, result: Replay) -> Path:
     """Where a replay's files go unless told otherwise: named by slot, bundle and range."""
     first, last = (
-        format_time(int(moment)).replace(":", "").replace("-", "")[:13] for moment in (result.time[0], result.time[-1])
+        format_time(int(moment)).replace(":", "").replace("-", "")[:13]
+        for moment in (result.time[0], result.time[-1])
     )
     return deployments / "replays" / f"{slot_name(slot)}-{result.bundle.name}-{first}-{last}"
 
@@ -121,7 +138,10 @@ def _agreement(result: Replay) -> float | None:
     traded.
     """
     scored = result.bundle.manifest.gate.get("holdout")
-    same = result.entries[0].value == result.bundle.account.initial_cash and result.limits == RiskLimits()
+    same = (
+        result.entries[0].value == result.bundle.account.initial_cash
+        and result.limits == RiskLimits()
+    )
     if not isinstance(scored, dict) or not same:
         return None
     if (scored.get("first"), scored.get("last")) != (

@@ -31,11 +31,14 @@ class SubAccounts:
     of its books.
     """
 
-    def __init__(self, tickers: Sequence[str], shares: Sequence[float], account: AccountState) -> None:
+    def __init__(
+        self, tickers: Sequence[str], shares: Sequence[float], account: AccountState
+    ) -> None:
         self._tickers = tuple(tickers)
         self._shares = tuple(shares)
         self.books = tuple(
-            Book(tickers, AccountState(account.cash * share, _times(account.units, share))) for share in shares
+            Book(tickers, AccountState(account.cash * share, _times(account.units, share)))
+            for share in shares
         )
         self.held = self._units_of(account)
         self.flow = Flow()
@@ -43,7 +46,9 @@ class SubAccounts:
         self.correction = 0.0
 
     @classmethod
-    def restored(cls, tickers: Sequence[str], shares: Sequence[float], state: Mapping[str, Any]) -> SubAccounts:
+    def restored(
+        cls, tickers: Sequence[str], shares: Sequence[float], state: Mapping[str, Any]
+    ) -> SubAccounts:
         """As they were when `state` was taken."""
         accounts = cls(tickers, shares, AccountState(0.0, {}))
         accounts.books = tuple(Book.restored(tickers, book) for book in state["books"])
@@ -53,7 +58,9 @@ class SubAccounts:
         return accounts
 
     @classmethod
-    def split(cls, tickers: Sequence[str], shares: Sequence[float], other: SubAccounts) -> SubAccounts:
+    def split(
+        cls, tickers: Sequence[str], shares: Sequence[float], other: SubAccounts
+    ) -> SubAccounts:
         """Other trials' accounts as one, split by `shares`. tickers: the same ones, in whatever order.
 
         Of a position that several trials hold, the highest close and the longest time count.
@@ -113,10 +120,20 @@ class SubAccounts:
         units, cost, high, held = (column.numpy() for column in portfolio[1:])
         for row, book in enumerate(self.books):
             book.cash, book.units = float(portfolio.cash[row]), units[row].copy()
-            book.basis, book.high, book.held = cost[row] * units[row], high[row].copy(), held[row].copy()
+            book.basis, book.high, book.held = (
+                cost[row] * units[row],
+                high[row].copy(),
+                held[row].copy(),
+            )
 
     def settle(
-        self, time: int, fills: Sequence[Fill], account: AccountState, orders: Orders, hole: Mask, close: Array
+        self,
+        time: int,
+        fills: Sequence[Fill],
+        account: AccountState,
+        orders: Orders,
+        hole: Mask,
+        close: Array,
     ) -> None:
         """A bar has filled net orders, and clocks run on by one bar.
 
@@ -133,10 +150,15 @@ class SubAccounts:
         came = np.array([flow.units.get(ticker, 0.0) for ticker in self._tickers])
         units = self._scaled(np.array([state[2] for state in after]), came, self.held, shares)
         cash = self._scaled(
-            np.array([[state[0]] for state in after]), np.array([flow.cash]), np.array([account.cash]), shares
+            np.array([[state[0]] for state in after]),
+            np.array([flow.cash]),
+            np.array([account.cash]),
+            shares,
         )
         for row, book in enumerate(self.books):
-            own = AccountState(float(cash[row, 0]), dict(zip(self._tickers, units[row].tolist(), strict=True)))
+            own = AccountState(
+                float(cash[row, 0]), dict(zip(self._tickers, units[row].tolist(), strict=True))
+            )
             book.settle(parts[row], own, orders.restart_clock[row].numpy(), hole, close)
 
     def take_flow(self) -> Flow:
@@ -153,20 +175,30 @@ class SubAccounts:
         shares = self._value_shares(close)
         self.held = self._units_of(account)
         for book, share in zip(self.books, shares, strict=True):
-            cost = np.where(book.units > 0.0, book.basis / np.where(book.units > 0.0, book.units, 1.0), close)
+            cost = np.where(
+                book.units > 0.0, book.basis / np.where(book.units > 0.0, book.units, 1.0), close
+            )
             book.cash, book.units = account.cash * share, self.held * share
             book.basis = book.units * cost
-            book.held, book.high = (np.where(book.units > 0.0, column, 0.0) for column in (book.held, book.high))
+            book.held, book.high = (
+                np.where(book.units > 0.0, column, 0.0) for column in (book.held, book.high)
+            )
 
     def _units_of(self, account: AccountState) -> Array:
-        return np.array([account.units.get(ticker, 0.0) for ticker in self._tickers], dtype=np.float64)
+        return np.array(
+            [account.units.get(ticker, 0.0) for ticker in self._tickers], dtype=np.float64
+        )
 
     def _part(self, row: int, fills: Sequence[Fill], orders: Orders) -> list[Fill]:
         """A trial's part of the account's fills: in proportion to its part of the orders."""
         found = []
         for fill in fills:
             asset = self._tickers.index(fill.order.ticker)
-            wanted = orders.sell_units[:, asset] if fill.order.side == "sell" else orders.buy_notional[:, asset]
+            wanted = (
+                orders.sell_units[:, asset]
+                if fill.order.side == "sell"
+                else orders.buy_notional[:, asset]
+            )
             if not wanted[row] > 0.0:
                 continue
             share = float(wanted[row] / wanted.sum())
@@ -175,12 +207,18 @@ class SubAccounts:
             found.append(dataclasses.replace(fill, order=order, **amounts))
         return found
 
-    def _note_flow(self, time: int, fills: Sequence[Fill], account: AccountState, close: Array) -> Flow:
+    def _note_flow(
+        self, time: int, fills: Sequence[Fill], account: AccountState, close: Array
+    ) -> Flow:
         """The transfers since the books were settled: differences that neither `fills` nor costs explain."""
         before = AccountState(self.cash, dict(zip(self._tickers, self.units.tolist(), strict=True)))
         flow = unexplained(before, fills, account, self._tickers, close)
-        if account.late_fees:  # elsewhere all fees are in the fills, and whatever else leaves is a transfer
-            self._allowance.earn(time, sum(fill.notional for fill in fills if fill.status == "filled"))
+        if (
+            account.late_fees
+        ):  # elsewhere all fees are in the fills, and whatever else leaves is a transfer
+            self._allowance.earn(
+                time, sum(fill.notional for fill in fills if fill.status == "filled")
+            )
             flow = less_costs(flow, self._allowance, time, self._tickers, close)
         self.flow += flow
         return flow
@@ -199,9 +237,14 @@ class SubAccounts:
         gone = np.divide(np.minimum(came, 0.0), held, out=np.zeros_like(held), where=held > 0.0)
         parts = parts * np.maximum(1.0 + gone, 0.0)
         sums = parts.sum(axis=0)
-        worst = np.max(np.abs(sums - total) / np.maximum(np.maximum(np.abs(total), np.abs(sums)), 1e-9), initial=0.0)
+        worst = np.max(
+            np.abs(sums - total) / np.maximum(np.maximum(np.abs(total), np.abs(sums)), 1e-9),
+            initial=0.0,
+        )
         self.correction = max(self.correction, float(worst))
-        shares = np.where(sums > 0.0, parts / np.where(sums > 0.0, sums, 1.0), np.array(self._shares)[:, None])
+        shares = np.where(
+            sums > 0.0, parts / np.where(sums > 0.0, sums, 1.0), np.array(self._shares)[:, None]
+        )
         return shares * total
 
 

@@ -16,7 +16,9 @@ class FaultLatch:
     Where every step is checked (`debug`), both belong to the same step.
     """
 
-    def __init__(self, rows: int, rows_per_member: int, components: Sequence[str], device: torch.device) -> None:
+    def __init__(
+        self, rows: int, rows_per_member: int, components: Sequence[str], device: torch.device
+    ) -> None:
         self._rows_per_member = rows_per_member
         self._components = tuple(components)
         self._steps = 0.0  # the host's own count: it needs no device for that
@@ -56,7 +58,10 @@ class FaultLatch:
 
     def state(self, rows: slice) -> dict[str, Tensor]:
         """These rows' faults as a flat dict of tensors."""
-        return {"fault_age": self._steps - self._legal_steps[rows], "fault_largest": self._largest[:, rows].clone()}
+        return {
+            "fault_age": self._steps - self._legal_steps[rows],
+            "fault_largest": self._largest[:, rows].clone(),
+        }
 
     def set_state(self, rows: slice, state: dict[str, Tensor]) -> None:
         """Put back what `state` returned."""
@@ -73,7 +78,9 @@ class ChoiceLatch:
 
     _TOGETHER = 16
 
-    def __init__(self, rows: int, rows_per_member: int, choices: int | Sequence[int], device: torch.device) -> None:
+    def __init__(
+        self, rows: int, rows_per_member: int, choices: int | Sequence[int], device: torch.device
+    ) -> None:
         self._rows_per_member = rows_per_member
         self._several = not isinstance(choices, int)
         self._choices = (choices,) if isinstance(choices, int) else tuple(choices)
@@ -84,7 +91,12 @@ class ChoiceLatch:
         self._recent = torch.zeros(self._TOGETHER, *shape, dtype=kind, device=device)
         self._places = self._recent.unbind(0)
         # For every row, since comparing a few numbers at a time is slow.
-        self._most = (torch.tensor(self._choices, device=device) - 1).to(kind).expand(rows, -1).reshape(shape)
+        self._most = (
+            (torch.tensor(self._choices, device=device) - 1)
+            .to(kind)
+            .expand(rows, -1)
+            .reshape(shape)
+        )
         to_go = torch.arange(self._TOGETHER, 0, -1, dtype=torch.uint8, device=device)
         self._to_go = to_go.view(-1, *(1 for _ in shape))
         self._noted = 0  # of `recent`
@@ -132,7 +144,10 @@ class ChoiceLatch:
     def state(self, rows: slice) -> dict[str, Tensor]:
         """These rows' faults as a flat dict of tensors."""
         self._look()
-        return {"fault_age": self._steps - self._legal_steps[rows], "fault_action": self._illegal[rows].clone()}
+        return {
+            "fault_age": self._steps - self._legal_steps[rows],
+            "fault_action": self._illegal[rows].clone(),
+        }
 
     def set_state(self, rows: slice, state: dict[str, Tensor]) -> None:
         """Put back what `state` returned."""
@@ -150,12 +165,23 @@ class ChoiceLatch:
         recent = self._recent[: self._noted]
         if len(recent):
             # From the first illegal one on, how many there are; bytes are quickest to search.
-            outside = recent > self._most if self._several else recent.ne(recent.clamp(0, self._choices[0] - 1))
+            outside = (
+                recent > self._most
+                if self._several
+                else recent.ne(recent.clamp(0, self._choices[0] - 1))
+            )
             illegal = outside.view(torch.uint8)
             left = illegal.mul_(self._to_go[-self._noted :]).amax(0).to(torch.int64)
             found = (left > 0) & self._legal_steps.isinf()
             first = (self._noted - left).clamp_max_(self._noted - 1)
-            torch.where(found, recent.gather(0, first.unsqueeze(0))[0].double(), self._illegal, out=self._illegal)
-            torch.where(found, self._steps + first.double(), self._legal_steps, out=self._legal_steps)
+            torch.where(
+                found,
+                recent.gather(0, first.unsqueeze(0))[0].double(),
+                self._illegal,
+                out=self._illegal,
+            )
+            torch.where(
+                found, self._steps + first.double(), self._legal_steps, out=self._legal_steps
+            )
         self._steps += self._noted
         self._noted = 0

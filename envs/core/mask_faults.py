@@ -16,7 +16,9 @@ class MaskLatch:
     names: what the state's columns are called, "player" among them.
     """
 
-    def __init__(self, rows: int, rows_per_member: int, names: Sequence[str], device: torch.device) -> None:
+    def __init__(
+        self, rows: int, rows_per_member: int, names: Sequence[str], device: torch.device
+    ) -> None:
         self._rows_per_member, self._names = rows_per_member, tuple(names)
         self._steps = 0  # the host's own count of the steps before this one
         self._step = torch.full((rows,), torch.inf, dtype=torch.float64, device=device)
@@ -49,7 +51,8 @@ class MaskLatch:
             return
         at = int(row)
         state = ", ".join(
-            f"{name} {value:g}" for name, value in zip(self._names, self._state[at].tolist(), strict=True)
+            f"{name} {value:g}"
+            for name, value in zip(self._names, self._state[at].tolist(), strict=True)
         )
         raise RunError(
             f"row {at} (member {at // self._rows_per_member}) had no legal option for choice {int(self._choice[at])} "
@@ -58,7 +61,11 @@ class MaskLatch:
 
     def state(self, rows: slice) -> dict[str, Tensor]:
         """These rows' faults as a flat dict of tensors."""
-        kept = {"age": self._steps - self._step[rows], "choice": self._choice[rows], "state": self._state[rows]}
+        kept = {
+            "age": self._steps - self._step[rows],
+            "choice": self._choice[rows],
+            "state": self._state[rows],
+        }
         return {f"mask_fault_{name}": tensor.clone() for name, tensor in kept.items()}
 
     def set_state(self, rows: slice, state: dict[str, Tensor]) -> None:

@@ -73,7 +73,9 @@ def choose_num_envs(
     may not exceed. Raises InputError where `upper` is below 1 or not even the first size fits.
     """
     if upper < 1:
-        raise InputError(f"at most {upper} environments are allowed: none; raise the budget or lower the horizon")
+        raise InputError(
+            f"at most {upper} environments are allowed: none; raise the budget or lower the horizon"
+        )
     measured: list[tuple[int, Measurement]] = []
     number, fastest, flat = min(start, upper), 0.0, 0
     reason = ""
@@ -84,7 +86,9 @@ def choose_num_envs(
             if not out_of_memory(error):
                 raise
             if not measured:
-                raise InputError(f"{number} environments don't fit into memory; use a smaller network") from error
+                raise InputError(
+                    f"{number} environments don't fit into memory; use a smaller network"
+                ) from error
             reason = f"{number:,} envs ran out of memory"
             break
         measured.append((number, result))
@@ -99,7 +103,9 @@ def choose_num_envs(
         elif memory_limit is not None and expected > memory_limit:
             reason = f"{following:,} envs would need about {expected / 2**20:,.0f} of {memory_limit / 2**20:,.0f} MiB"
         number = following
-    chosen = next(size for size, result in measured if result.steps_per_second * _close(gain) >= fastest)
+    chosen = next(
+        size for size, result in measured if result.steps_per_second * _close(gain) >= fastest
+    )
     return SizingChoice(chosen, tuple(measured), upper, gain, reason)
 
 
@@ -120,7 +126,9 @@ def processor_name() -> str:
     """The processor's name as the system gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
 
@@ -133,7 +141,10 @@ def available_memory(device: torch.device | str) -> int:
     free = int(psutil.virtual_memory().available)
     limit, used = _read_number("memory.max"), _read_number("memory.current")
     if limit is None:
-        limit, used = _read_number("memory/memory.limit_in_bytes"), _read_number("memory/memory.usage_in_bytes")
+        limit, used = (
+            _read_number("memory/memory.limit_in_bytes"),
+            _read_number("memory/memory.usage_in_bytes"),
+        )
     return free if limit is None else max(0, min(free, int(limit - (used or 0))))
 
 
@@ -141,7 +152,9 @@ def total_memory() -> int:
     """Bytes that the processes here may use in all: the machine's memory, or less where a control group says so."""
     limits = [int(psutil.virtual_memory().total)]
     own = _read("/proc/self/cgroup") or ""
-    group = Path(next((line[len("0::/") :] for line in own.splitlines() if line.startswith("0::/")), ""))
+    group = Path(
+        next((line[len("0::/") :] for line in own.splitlines() if line.startswith("0::/")), "")
+    )
     for folder in (group, *group.parents):  # any of the groups around this process may set a limit
         limits.append(int(_read_number(f"{folder}/memory.max") or limits[0]))
     limits.append(int(_read_number("memory/memory.limit_in_bytes") or limits[0]))
@@ -150,7 +163,9 @@ def total_memory() -> int:
 
 def cpu_count() -> int:
     """Processors that this process may really use: its affinity, within the control group's quota, at least one."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     quota = _cpu_quota()
     return max(1, allowed if quota is None else min(allowed, int(quota + 0.5)))
 

@@ -22,7 +22,9 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(digest.digest()[:8], "big") >> 1
 
 
-def member_seeds(seed: int | Sequence[int | None] | None, members: int, *, seeded: bool) -> list[int | None]:
+def member_seeds(
+    seed: int | Sequence[int | None] | None, members: int, *, seeded: bool
+) -> list[int | None]:
     """One seed per member, as `VecEnv.reset` is given them: from one seed, or as they stand. None keeps a stream.
 
     seeded: whether any stream had a seed before. Where none was ever given at all, they come from the operating system.
@@ -60,7 +62,9 @@ class Streams:
         """Whether the member has a stream."""
         return self._generators[member] is not None
 
-    def member_uniform(self, member: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    def member_uniform(
+        self, member: int, *shape: int, dtype: torch.dtype = torch.float64
+    ) -> Tensor:
         """`shape` numbers in [0, 1) from that member's stream alone; zeros for an empty slot."""
         generator = self._generators[member]
         if generator is None:
@@ -69,12 +73,16 @@ class Streams:
 
     def uniform(self, horizon: int, n: int) -> Tensor:
         """(horizon, members * n) float32 in [0, 1), `n` columns per member, member after member."""
-        return self._side_by_side((horizon, n), lambda g: torch.rand((horizon, n), generator=g, device=self.device))
+        return self._side_by_side(
+            (horizon, n), lambda g: torch.rand((horizon, n), generator=g, device=self.device)
+        )
 
     def normal(self, horizon: int, n: int, d: int) -> Tensor:
         """(horizon, members * n, d) float32, standard normal, `n` rows per member, member after member."""
         shape = (horizon, n, d)
-        return self._side_by_side(shape, lambda g: torch.randn(shape, generator=g, device=self.device))
+        return self._side_by_side(
+            shape, lambda g: torch.randn(shape, generator=g, device=self.device)
+        )
 
     def permutations(self, k: int, size: int) -> Tensor:
         """(members, k, size) int64: `k` random orders of 0 … size-1 per member (all zeros in an empty slot)."""
@@ -88,7 +96,11 @@ class Streams:
     def state(self, member: int) -> Tensor:
         """The member's stream as bytes (uint8, CPU); no bytes for an empty slot."""
         generator = self._generators[member]
-        return torch.empty(0, dtype=torch.uint8) if generator is None else generator.get_state().clone()
+        return (
+            torch.empty(0, dtype=torch.uint8)
+            if generator is None
+            else generator.get_state().clone()
+        )
 
     def set_state(self, member: int, state: Tensor) -> None:
         """Go on where `state` was taken, whichever slot it came from."""
@@ -99,7 +111,9 @@ class Streams:
         generator.set_state(state.cpu().contiguous())
         self._generators[member] = generator
 
-    def _side_by_side(self, shape: tuple[int, ...], draw: Callable[[torch.Generator], Tensor]) -> Tensor:
+    def _side_by_side(
+        self, shape: tuple[int, ...], draw: Callable[[torch.Generator], Tensor]
+    ) -> Tensor:
         """Each member's draw of `shape`, put side by side along the second dimension."""
         # Drawn into a tensor of the member's own: the generator's path depends on the layout that it fills.
         parts = [

@@ -27,7 +27,9 @@ PRICES = ("open", "high", "low", "close")
 COLUMNS = ("date", *PRICES, "volume")
 _METADATA_PREFIX = "sweepd:"
 
-_NAME = re.compile(r"(?P<base>[A-Za-z0-9]+)_(?P<quote>[A-Za-z0-9]+)-(?P<timeframe>\d+[mhd])\.(feather|parquet|csv)")
+_NAME = re.compile(
+    r"(?P<base>[A-Za-z0-9]+)_(?P<quote>[A-Za-z0-9]+)-(?P<timeframe>\d+[mhd])\.(feather|parquet|csv)"
+)
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -77,12 +79,16 @@ def find_files(data_dir: Path) -> dict[str, dict[str, Path]]:
             f"--data-dir {data_dir}: no such folder; fill one with `sweepd data download` or `sweepd data demo`"
         )
     if not data_dir.is_dir():
-        raise InputError(f"--data-dir {data_dir}: this is a file; give the folder of files like BTC_USDT-1h.feather")
+        raise InputError(
+            f"--data-dir {data_dir}: this is a file; give the folder of files like BTC_USDT-1h.feather"
+        )
     found: dict[str, dict[str, Path]] = {}
     try:
         paths = sorted(data_dir.iterdir())
     except OSError as error:
-        raise InputError(f"--data-dir {data_dir}: {error.strerror}; give a folder that you may read") from None
+        raise InputError(
+            f"--data-dir {data_dir}: {error.strerror}; give a folder that you may read"
+        ) from None
     for path in paths:
         match = _NAME.fullmatch(path.name)
         if match is None or match["timeframe"] not in SECONDS or not path.is_file():
@@ -110,7 +116,9 @@ def files_of(data_dir: Path, timeframe: str) -> dict[str, Path]:
             f"{file_name('BTC/USDT', timeframe, 'feather')} (.feather, .parquet or .csv)"
         )
     if timeframe not in found:
-        raise InputError(f"--timeframe {timeframe}: {data_dir} has no such bars, only {', '.join(found)}")
+        raise InputError(
+            f"--timeframe {timeframe}: {data_dir} has no such bars, only {', '.join(found)}"
+        )
     return found[timeframe]
 
 
@@ -125,13 +133,21 @@ def resolve_tickers(asked: Sequence[str], available: Sequence[str], where: str) 
         matches = [ticker for ticker in available if name in (ticker, ticker.split("/")[0])]
         if not matches:
             bases = {ticker.split("/")[0]: ticker for ticker in available}
-            near = get_close_matches(name, available, 1) or get_close_matches(name.split("/")[0], bases, 1)
+            near = get_close_matches(name, available, 1) or get_close_matches(
+                name.split("/")[0], bases, 1
+            )
             hint = f"did you mean {bases.get(near[0], near[0])}? " if near else ""
-            raise InputError(f"--tickers {text!r}: not in {where}; {hint}there are {', '.join(available)}")
+            raise InputError(
+                f"--tickers {text!r}: not in {where}; {hint}there are {', '.join(available)}"
+            )
         if len(matches) > 1:
-            raise InputError(f"--tickers {text!r}: could be any of {', '.join(matches)}; write which one")
+            raise InputError(
+                f"--tickers {text!r}: could be any of {', '.join(matches)}; write which one"
+            )
         if matches[0] in resolved:
-            raise InputError(f"--tickers {text!r}: {matches[0]} is named twice; name each ticker once")
+            raise InputError(
+                f"--tickers {text!r}: {matches[0]} is named twice; name each ticker once"
+            )
         resolved.append(matches[0])
     if not resolved:
         raise InputError(f"--tickers is empty; name at least one of {', '.join(available)}")
@@ -145,7 +161,9 @@ def read_bars(path: Path) -> TickerBars:
     """
     match = _NAME.fullmatch(path.name)
     if match is None:
-        raise InputError(f"{path}: not the name of a bar file; expected one like BTC_USDT-1h.feather")
+        raise InputError(
+            f"{path}: not the name of a bar file; expected one like BTC_USDT-1h.feather"
+        )
     try:
         if path.suffix == ".feather":
             table = pyarrow.feather.read_table(path, use_threads=False)
@@ -156,7 +174,9 @@ def read_bars(path: Path) -> TickerBars:
         names = table.column_names
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise InputError(f"{path}: cannot be read as {path.suffix[1:]} ({reason}); download or copy it again") from None
+        raise InputError(
+            f"{path}: cannot be read as {path.suffix[1:]} ({reason}); download or copy it again"
+        ) from None
     missing = [name for name in COLUMNS if names.count(name) != 1]
     if missing:
         raise InputError(
@@ -179,9 +199,14 @@ def read_bars(path: Path) -> TickerBars:
 
 
 def _own_metadata(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
-    texts = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in metadata.items()}
+    texts = {
+        key.decode(errors="replace"): value.decode(errors="replace")
+        for key, value in metadata.items()
+    }
     return {
-        key.removeprefix(_METADATA_PREFIX): text for key, text in texts.items() if key.startswith(_METADATA_PREFIX)
+        key.removeprefix(_METADATA_PREFIX): text
+        for key, text in texts.items()
+        if key.startswith(_METADATA_PREFIX)
     }
 
 
@@ -196,14 +221,19 @@ def _seconds(path: Path, column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarra
         column = column.cast(pa.timestamp("s"))
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         row, value = _first_unparsed(column, pa.timestamp("ns", "UTC"))
-        raise InputError(f"{path}: row {row}: date is {value!r}; write dates like 2024-01-01 05:00:00+00:00")
+        raise InputError(
+            f"{path}: row {row}: date is {value!r}; write dates like 2024-01-01 05:00:00+00:00"
+        )
     if pa.types.is_timestamp(column.type):
         unit = _UNITS[column.type.unit]
         raw = column.cast(pa.int64()).to_numpy()
     elif pa.types.is_integer(column.type):
         raw = column.cast(pa.int64()).to_numpy()
         # ccxt and freqtrade's JSON count milliseconds; the size of today's epoch tells the four units apart.
-        unit = next((factor for factor in _UNITS.values() if abs(int(raw[0])) < 10**11 * factor), _UNITS["ns"])
+        unit = next(
+            (factor for factor in _UNITS.values() if abs(int(raw[0])) < 10**11 * factor),
+            _UNITS["ns"],
+        )
     else:
         raise InputError(f"{path}: the date column holds {column.type}; it must hold dates (UTC)")
     time, rest = np.divmod(raw, unit)
@@ -225,7 +255,10 @@ def _first_unparsed(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[int, ob
             pc.cast(value, kind)
         except pa.ArrowException:
             return row, value.as_py()
-    return 0, column[0].as_py()  # each parses by itself: the column mixes two ways of writing; the first row names one
+    return (
+        0,
+        column[0].as_py(),
+    )  # each parses by itself: the column mixes two ways of writing; the first row names one
 
 
 def problems(bars: TickerBars, now: float) -> Iterator[str]:
@@ -289,9 +322,16 @@ def problems(bars: TickerBars, now: float) -> Iterator[str]:
         )
 
 
-def write_file(path: Path, time: np.ndarray, values: np.ndarray, metadata: Mapping[str, str] | None = None) -> None:
+def write_file(
+    path: Path, time: np.ndarray, values: np.ndarray, metadata: Mapping[str, str] | None = None
+) -> None:
     """Write one ticker's bars as parquet, whole or not at all. time: (n,) int64 seconds UTC; values: (n, 5) float64."""
-    columns = [pa.array(time * 10**6, pa.timestamp("us", "UTC")), *(pa.array(values[:, i]) for i in range(5))]
+    columns = [
+        pa.array(time * 10**6, pa.timestamp("us", "UTC")),
+        *(pa.array(values[:, i]) for i in range(5)),
+    ]
     own = {_METADATA_PREFIX + key: text for key, text in (metadata or {}).items()}
     table = pa.table(columns, names=list(COLUMNS)).replace_schema_metadata(own or None)
-    write_atomic(path, lambda temporary: pyarrow.parquet.write_table(table, temporary, compression="zstd"))
+    write_atomic(
+        path, lambda temporary: pyarrow.parquet.write_table(table, temporary, compression="zstd")
+    )

@@ -57,14 +57,20 @@ class Bars:
         object.__setattr__(self, "time", np.ascontiguousarray(self.time, dtype=np.int64))
         shape = (len(self.time), len(self.tickers))
         for name in ("open", "high", "low", "close", "volume", "hole"):
-            array: np.ndarray = np.ascontiguousarray(getattr(self, name), dtype=bool if name == "hole" else float)
+            array: np.ndarray = np.ascontiguousarray(
+                getattr(self, name), dtype=bool if name == "hole" else float
+            )
             if array.shape != shape:
-                raise ValueError(f"Bars.{name} has shape {array.shape}; {shape} (bars, tickers) is right")
+                raise ValueError(
+                    f"Bars.{name} has shape {array.shape}; {shape} (bars, tickers) is right"
+                )
             object.__setattr__(self, name, array)
         if not self.tickers or len(set(self.tickers)) != len(self.tickers):
             raise ValueError(f"Bars.tickers {self.tickers} must be at least one name, each once")
         if np.any(self.time % step) or np.any(np.diff(self.time) != step):
-            raise ValueError(f"Bars.time must rise by {step} s from bar to bar, on the {self.timeframe} grid")
+            raise ValueError(
+                f"Bars.time must rise by {step} s from bar to bar, on the {self.timeframe} grid"
+            )
 
     def __len__(self) -> int:
         """T, the number of bars."""
@@ -75,7 +81,12 @@ class Bars:
         """Sha256 (hex) over tickers in order, timeframe, range, values and holes: the name of this set of data."""
         digest = hashlib.sha256()
         span = [int(self.time[0]), int(self.time[-1])] if len(self.time) else []
-        header = {"tickers": self.tickers, "timeframe": self.timeframe, "range": span, "bars": len(self.time)}
+        header = {
+            "tickers": self.tickers,
+            "timeframe": self.timeframe,
+            "range": span,
+            "bars": len(self.time),
+        }
         digest.update(json.dumps(header, sort_keys=True).encode())
         for values in (self.open, self.high, self.low, self.close, self.volume):
             digest.update(values.astype("<f8", copy=False).tobytes())
@@ -86,8 +97,16 @@ class Bars:
         """Bars start … stop−1 (views of the same arrays), with Python's rules for slices."""
         part = slice(start, stop)
         return Bars(
-            self.tickers, self.timeframe, self.time[part], self.open[part], self.high[part], self.low[part],
-            self.close[part], self.volume[part], self.hole[part], self.synthetic,
+            self.tickers,
+            self.timeframe,
+            self.time[part],
+            self.open[part],
+            self.high[part],
+            self.low[part],
+            self.close[part],
+            self.volume[part],
+            self.hole[part],
+            self.synthetic,
         )
 
     def time_of(self, bar: int) -> pd.Timestamp:
@@ -127,7 +146,9 @@ def load_bars(
     """
     data_dir = Path(data_dir)
     files = files_of(data_dir, timeframe)
-    names = tuple(files) if tickers is None else resolve_tickers(tickers, tuple(files), str(data_dir))
+    names = (
+        tuple(files) if tickers is None else resolve_tickers(tickers, tuple(files), str(data_dir))
+    )
     now = clock.time() if now is None else now
     series = []
     for name in names:
@@ -203,7 +224,9 @@ def hole_problems(series: Sequence[TickerBars], max_hole_share: float) -> Iterab
     start, last = _common_range(series)
     expected = (last - start) // step + 1
     for bars in series:
-        inside = bars.time[np.searchsorted(bars.time, start) : np.searchsorted(bars.time, last, side="right")]
+        inside = bars.time[
+            np.searchsorted(bars.time, start) : np.searchsorted(bars.time, last, side="right")
+        ]
         missing = expected - len(inside)
         if missing > max_hole_share * expected:
             edges = np.concatenate([[start - step], inside, [last + step]])

@@ -13,7 +13,14 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from envs.crypto.bar_files import file_name, find_files, read_bars, stamp
@@ -33,20 +40,27 @@ data_app = typer.Typer(
     help="Check, download or make up OHLCV bars: one file per ticker and timeframe, named like BTC_USDT-1h.parquet.",
 )
 
-DataDir = Annotated[Path, typer.Option("--data-dir", help="Folder of bar files (.parquet, .feather or .csv).")]
+DataDir = Annotated[
+    Path, typer.Option("--data-dir", help="Folder of bar files (.parquet, .feather or .csv).")
+]
 
 
 @data_app.command()
 def check(
     data_dir: DataDir = Path("data"),
     timeframe: Annotated[
-        str | None, typer.Option(help=f"One of {' '.join(SECONDS)}. Default: each timeframe in the folder.")
+        str | None,
+        typer.Option(help=f"One of {' '.join(SECONDS)}. Default: each timeframe in the folder."),
     ] = None,
     tickers: Annotated[
-        str | None, typer.Option(help="Comma-separated, e.g. BTC/USDT,ETH/USDT or BTC,ETH. Default: all.")
+        str | None,
+        typer.Option(help="Comma-separated, e.g. BTC/USDT,ETH/USDT or BTC,ETH. Default: all."),
     ] = None,
     max_hole_share: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Largest share of missing bars that a ticker may have.")
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="Largest share of missing bars that a ticker may have."
+        ),
     ] = MAX_HOLE_SHARE,
 ) -> None:
     """Report what a folder holds and everything that is wrong with it.
@@ -77,18 +91,27 @@ def download(
     data_dir: DataDir = Path("data"),
     timeframe: Annotated[str, typer.Option(help=f"One of {' '.join(SECONDS)}.")] = "1h",
     tickers: Annotated[
-        str, typer.Option(help="Comma-separated; a bare BTC means BTC/USD at Alpaca, BTC/USDT through ccxt.")
+        str,
+        typer.Option(
+            help="Comma-separated; a bare BTC means BTC/USD at Alpaca, BTC/USDT through ccxt."
+        ),
     ] = DEFAULT_BASES,
     source: Annotated[
         Literal["alpaca", "ccxt"],
-        typer.Option(help="alpaca: its public crypto history, no key needed. ccxt: an exchange, see --exchange."),
+        typer.Option(
+            help="alpaca: its public crypto history, no key needed. ccxt: an exchange, see --exchange."
+        ),
     ] = "alpaca",
-    exchange: Annotated[str, typer.Option(help="With --source ccxt: ccxt's name of the exchange.")] = "binance",
+    exchange: Annotated[
+        str, typer.Option(help="With --source ccxt: ccxt's name of the exchange.")
+    ] = "binance",
     start: Annotated[
-        str | None, typer.Option(help="First day or time, UTC, e.g. 2023-01-01. Default: two years ago.")
+        str | None,
+        typer.Option(help="First day or time, UTC, e.g. 2023-01-01. Default: two years ago."),
     ] = None,
     end: Annotated[
-        str | None, typer.Option(help="Day or time to stop before, UTC. Default: the last closed bar.")
+        str | None,
+        typer.Option(help="Day or time to stop before, UTC. Default: the last closed bar."),
     ] = None,
     url: Annotated[str, typer.Option(help="With --source alpaca: where to ask.")] = ALPACA_URL,
 ) -> None:
@@ -104,30 +127,57 @@ def download(
         console.print(f"[yellow]{escape(text)}[/yellow]", soft_wrap=True, highlight=False)
 
     if source == "ccxt" and url != ALPACA_URL:
-        raise InputError(f"--url {url}: belongs to --source alpaca; with ccxt the exchange's own address is used")
-    origin: Source = AlpacaSource(url, notice=notice) if source == "alpaca" else CcxtSource(exchange, notice=notice)
+        raise InputError(
+            f"--url {url}: belongs to --source alpaca; with ccxt the exchange's own address is used"
+        )
+    origin: Source = (
+        AlpacaSource(url, notice=notice)
+        if source == "alpaca"
+        else CcxtSource(exchange, notice=notice)
+    )
     two_years_ago = int(time.time()) // 86400 * 86400 - 730 * 86400
     first = two_years_ago if start is None else parse_time("--start", start)
     stop = None if end is None else parse_time("--end", end)
     with _progress(console) as on_progress:
-        results = fetch(origin, data_dir, timeframe, split_list(tickers) or [], first, stop, on_progress=on_progress)
+        results = fetch(
+            origin,
+            data_dir,
+            timeframe,
+            split_list(tickers) or [],
+            first,
+            stop,
+            on_progress=on_progress,
+        )
     for result in results:
-        odd = f"; [yellow]{result.left_out} impossible bars left out[/yellow]" if result.left_out else ""
+        odd = (
+            f"; [yellow]{result.left_out} impossible bars left out[/yellow]"
+            if result.left_out
+            else ""
+        )
         console.print(
             f"{result.ticker}: {result.new:,} new, {result.total:,} bars from {stamp(result.first)} to "
             f"{stamp(result.last)} UTC in {escape(str(result.path))}{odd}",
-            soft_wrap=True, highlight=False,
+            soft_wrap=True,
+            highlight=False,
         )
-    console.print(f"next: sweepd data check --data-dir {escape(str(data_dir))}", soft_wrap=True, highlight=False)
+    console.print(
+        f"next: sweepd data check --data-dir {escape(str(data_dir))}",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 @data_app.command()
 def demo(
     data_dir: DataDir = Path("data/demo"),
     timeframe: Annotated[str, typer.Option(help=f"One of {' '.join(SECONDS)}.")] = "1h",
-    seed: Annotated[int, typer.Option(min=0, help="The same seed makes the same market, to the last digit.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="The same seed makes the same market, to the last digit.")
+    ] = 0,
     assets: Annotated[int, typer.Option(min=1, max=50, help="How many assets.")] = 5,
-    bars: Annotated[int | None, typer.Option(min=1, help="How many bars. Default: its own usual length.")] = None,
+    bars: Annotated[
+        int | None, typer.Option(min=1, help="How many bars. Default: its own usual length.")
+    ] = None,
 ) -> None:
     """Write the demo market: SYNTHETIC bars with regimes, fat tails, volatility clustering and something to learn.
 
@@ -139,12 +189,15 @@ def demo(
     console = Console()
     length = {} if bars is None else {"bars": bars}
     market = make_demo_market(seed, assets=assets, timeframe=timeframe, **length)
-    _refuse_other_files(data_dir, {file_name(ticker, market.timeframe) for ticker in market.tickers})
+    _refuse_other_files(
+        data_dir, {file_name(ticker, market.timeframe) for ticker in market.tickers}
+    )
     write_bars(market, data_dir)
     console.print(
         f"[bold yellow]SYNTHETIC[/bold yellow] demo market: {len(market.tickers)} assets, {len(market):,} {timeframe} "
         f"bars from {stamp(market.time[0])} to {stamp(market.time[-1])} UTC in {escape(str(data_dir))}",
-        soft_wrap=True, highlight=False,
+        soft_wrap=True,
+        highlight=False,
     )
     console.print(f"fingerprint {market.fingerprint}", soft_wrap=True, highlight=False)
 
@@ -163,12 +216,20 @@ def parse_time(flag: str, text: str) -> int:
         moment = moment.tz_localize("UTC") if moment.tzinfo is None else moment.tz_convert("UTC")
         return int(moment.timestamp())
     except (ValueError, OverflowError):
-        raise InputError(f"{flag} {text!r}: not a date; write it like 2023-01-01 or 2023-01-01T05:00 (UTC)") from None
+        raise InputError(
+            f"{flag} {text!r}: not a date; write it like 2023-01-01 or 2023-01-01T05:00 (UTC)"
+        ) from None
 
 
 def _print_report(report: FolderReport, console: Console) -> None:
     title = f"{report.timeframe} bars, times in UTC"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     table.add_column("ticker", no_wrap=True)
     for name in ("first", "last"):
         table.add_column(name, min_width=10)  # on a narrow terminal the time goes below the day
@@ -182,21 +243,29 @@ def _print_report(report: FolderReport, console: Console) -> None:
             continue
         holes = ["–", "–"] if row.problems else [f"{row.holes:,}", f"{row.hole_share:.3%}"]
         table.add_row(
-            name, stamp(row.first), stamp(row.last), f"{row.bars:,}", *holes, f"{row.zero_volume:,}",
+            name,
+            stamp(row.first),
+            stamp(row.last),
+            f"{row.bars:,}",
+            *holes,
+            f"{row.zero_volume:,}",
             row.fingerprint[:8],
         )
     console.print(table)
     strays = {row.ticker: row.strays for row in report.tickers if row.strays}
     if strays:
         listed = ", ".join(f"{ticker} {count:,}" for ticker, count in strays.items())
-        console.print(f"note: open or close outside low … high in some bars: {listed}", soft_wrap=True)
+        console.print(
+            f"note: open or close outside low … high in some bars: {listed}", soft_wrap=True
+        )
     bars = report.bars
     if bars is None:
         return
     console.print(
         f"together: {len(bars):,} bars × {len(bars.tickers)} tickers from {stamp(bars.time[0])} to "
         f"{stamp(bars.time[-1])} UTC{', SYNTHETIC' if bars.synthetic else ''}",
-        soft_wrap=True, highlight=False,
+        soft_wrap=True,
+        highlight=False,
     )
     if report.outages:
         listed = ", ".join(f"{stamp(at)} ({count})" for at, count in report.outages[:8])
@@ -204,7 +273,8 @@ def _print_report(report: FolderReport, console: Console) -> None:
         lost = sum(count for _, count in report.outages)
         console.print(
             f"outages of all tickers: {len(report.outages)}, {lost} bars in all: {listed}{rest}",
-            soft_wrap=True, highlight=False,
+            soft_wrap=True,
+            highlight=False,
         )
     console.print(f"fingerprint: {bars.fingerprint}", soft_wrap=True, highlight=False)
 
@@ -225,7 +295,12 @@ def _refuse_other_files(data_dir: Path, own: set[str]) -> None:
 def _progress(console: Console) -> Iterator[Callable[[str, float], None]]:
     """A bar with share and time left for each ticker on a terminal; now and then a line where there is none."""
     if console.is_terminal:
-        columns = (TextColumn("{task.description:<12}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description:<12}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=console) as bars:
             tasks: dict[str, TaskID] = {}
 

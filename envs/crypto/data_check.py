@@ -10,7 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.crypto.bar_files import TickerBars, files_of, find_files, problems, read_bars, resolve_tickers
+from envs.crypto.bar_files import (
+    TickerBars,
+    files_of,
+    find_files,
+    problems,
+    read_bars,
+    resolve_tickers,
+)
 from envs.crypto.bars import MAX_HOLE_SHARE, Bars, align, hole_problems, problems_together
 from envs.crypto.timeframe import bar_seconds
 from envs.support.errors import InputError
@@ -27,7 +34,9 @@ class TickerReport:
     last: int = 0
     holes: int = 0
     zero_volume: int = 0
-    strays: int = 0  # bars whose open or close lies outside low … high: odd, and reported, but not refused
+    strays: int = (
+        0  # bars whose open or close lies outside low … high: odd, and reported, but not refused
+    )
     fingerprint: str = ""
     problems: tuple[str, ...] = ()
 
@@ -53,7 +62,10 @@ class FolderReport:
     @property
     def all_problems(self) -> tuple[str, ...]:
         """The files' problems, then those they have together."""
-        return tuple(sentence for report in self.tickers for sentence in report.problems) + self.problems
+        return (
+            tuple(sentence for report in self.tickers for sentence in report.problems)
+            + self.problems
+        )
 
 
 def check_dir(
@@ -76,12 +88,20 @@ def check_dir(
     reports = []
     for name in timeframes:
         files = files_of(data_dir, name)
-        chosen = tuple(files) if tickers is None else resolve_tickers(tickers, tuple(files), str(data_dir))
-        reports.append(_check_together(name, {ticker: files[ticker] for ticker in chosen}, max_hole_share, now))
+        chosen = (
+            tuple(files)
+            if tickers is None
+            else resolve_tickers(tickers, tuple(files), str(data_dir))
+        )
+        reports.append(
+            _check_together(name, {ticker: files[ticker] for ticker in chosen}, max_hole_share, now)
+        )
     return reports
 
 
-def _check_together(timeframe: str, files: dict[str, Path], max_hole_share: float, now: float) -> FolderReport:
+def _check_together(
+    timeframe: str, files: dict[str, Path], max_hole_share: float, now: float
+) -> FolderReport:
     reports, series = [], []
     for ticker, path in files.items():
         try:
@@ -103,7 +123,9 @@ def _check_together(timeframe: str, files: dict[str, Path], max_hole_share: floa
 def _report(bars: TickerBars, found: tuple[str, ...]) -> TickerReport:
     step = bar_seconds(bars.timeframe)
     open_, high, low, close, volume = bars.values.T
-    digest = hashlib.sha256(bars.time.astype("<i8").tobytes() + bars.values.astype("<f8").tobytes()).hexdigest()
+    digest = hashlib.sha256(
+        bars.time.astype("<i8").tobytes() + bars.values.astype("<f8").tobytes()
+    ).hexdigest()
     first, last = int(bars.time[0]), int(bars.time[-1])
     return TickerReport(
         ticker=bars.ticker,
@@ -114,7 +136,9 @@ def _report(bars: TickerBars, found: tuple[str, ...]) -> TickerReport:
         # Broken files have no meaningful number of holes; their problems are what matters.
         holes=0 if found else (last - first) // step + 1 - len(bars.time),
         zero_volume=int(np.count_nonzero(volume == 0)),
-        strays=int(np.count_nonzero((np.maximum(open_, close) > high) | (np.minimum(open_, close) < low))),
+        strays=int(
+            np.count_nonzero((np.maximum(open_, close) > high) | (np.minimum(open_, close) < low))
+        ),
         fingerprint=digest,
         problems=found,
     )

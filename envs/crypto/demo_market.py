@@ -44,7 +44,12 @@ TAIL = 5.0  # degrees of freedom of the Student-t innovations
 
 
 def make_demo_market(
-    seed: int = 0, *, assets: int = 5, bars: int = DEMO_BARS, timeframe: str = "1h", edge: float = 1.0
+    seed: int = 0,
+    *,
+    assets: int = 5,
+    bars: int = DEMO_BARS,
+    timeframe: str = "1h",
+    edge: float = 1.0,
 ) -> Bars:
     """The demo market described above: `bars` bars of DEMO1/USDT, DEMO2/USDT, …, marked synthetic.
 
@@ -63,8 +68,12 @@ def make_demo_market(
     shared = _student(rng, (bars, 1))
     own = _student(rng, (bars, assets))
     loading = rng.uniform(0.7, 1.3, assets)
-    walk = np.cumsum(REGIME_DRIFT[regime, None] + volatility * (0.006 * loading * shared + 0.0025 * own), axis=0)
-    deviation = _autoregression(volatility * _student(rng, (bars, assets)), DEMO_PHI, edge * DEMO_DEVIATION_SD)
+    walk = np.cumsum(
+        REGIME_DRIFT[regime, None] + volatility * (0.006 * loading * shared + 0.0025 * own), axis=0
+    )
+    deviation = _autoregression(
+        volatility * _student(rng, (bars, assets)), DEMO_PHI, edge * DEMO_DEVIATION_SD
+    )
     return _bars(rng, walk + deviation, volatility, timeframe)
 
 
@@ -85,7 +94,9 @@ def make_planted_market(
     """
     _check(seed, assets, bars, timeframe)
     if not 0.0 <= phi < 1.0 or not deviation_sd >= 0.0:
-        raise InputError(f"a planted market needs 0 ≤ phi < 1 and deviation_sd ≥ 0, not {phi} and {deviation_sd}")
+        raise InputError(
+            f"a planted market needs 0 ≤ phi < 1 and deviation_sd ≥ 0, not {phi} and {deviation_sd}"
+        )
     rng = np.random.default_rng([seed, 2])
     steps = 0.004 * rng.standard_normal((bars, 1)) + 0.003 * rng.standard_normal((bars, assets))
     deviation = _autoregression(rng.standard_normal((bars, assets)), phi, deviation_sd)
@@ -127,7 +138,9 @@ def _check(seed: int, assets: int, bars: int, timeframe: str) -> None:
     if seed < 0:
         raise InputError(f"a synthetic market needs a seed of 0 or more, not {seed}")
     if assets < 1 or bars < 1:
-        raise InputError(f"a synthetic market needs at least 1 asset and 1 bar, not {assets} and {bars}")
+        raise InputError(
+            f"a synthetic market needs at least 1 asset and 1 bar, not {assets} and {bars}"
+        )
 
 
 def _regimes(rng: np.random.Generator, bars: int) -> NDArray[np.int64]:
@@ -166,7 +179,9 @@ def _bars(rng: np.random.Generator, log_price: Array, volatility: Array, timefra
     time = START // step * step + step * np.arange(count, dtype=np.int64)
     level = np.log(10.0) * rng.uniform(0.0, 4.0, assets)
     closes = level + log_price
-    before = np.concatenate([closes[:1] - 0.005 * volatility[:1] * rng.standard_normal((1, assets)), closes[:-1]])
+    before = np.concatenate(
+        [closes[:1] - 0.005 * volatility[:1] * rng.standard_normal((1, assets)), closes[:-1]]
+    )
     opens = before + 0.0001 * volatility * rng.standard_normal((count, assets))
     wick = 0.004 * volatility
     highs = np.maximum(opens, closes) + wick * np.abs(rng.standard_normal((count, assets)))

@@ -9,12 +9,22 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.crypto.bar_files import TickerBars, file_name, find_files, problems, read_bars, stamp, write_file
+from envs.crypto.bar_files import (
+    TickerBars,
+    file_name,
+    find_files,
+    problems,
+    read_bars,
+    stamp,
+    write_file,
+)
 from envs.crypto.sources import Source
 from envs.crypto.timeframe import bar_seconds
 from envs.support.errors import InputError, RunError
 
-SETTLE_SECONDS = 30  # a bar counts as closed this long after its end: late trades, and clocks that differ
+SETTLE_SECONDS = (
+    30  # a bar counts as closed this long after its end: late trades, and clocks that differ
+)
 SAVE_EVERY = 100_000  # bars kept in memory at most before the file is written
 
 
@@ -82,20 +92,26 @@ def download(
     source.check(names, timeframe)
     try:
         return [
-            _Ticker(source, Path(data_dir), name, timeframe, stored[name]).fetch(start, stop, on_progress)
+            _Ticker(source, Path(data_dir), name, timeframe, stored[name]).fetch(
+                start, stop, on_progress
+            )
             for name in names
         ]
     except OSError as error:
         raise RunError(f"{data_dir}: cannot be written ({error.strerror or error})") from None
 
 
-def _stored(source: Source, data_dir: Path, ticker: str, timeframe: str, now: float) -> TickerBars | None:
+def _stored(
+    source: Source, data_dir: Path, ticker: str, timeframe: str, now: float
+) -> TickerBars | None:
     path = data_dir / file_name(ticker, timeframe)
     there = find_files(data_dir).get(timeframe, {}).get(ticker) if data_dir.exists() else None
     if there is None:
         return None
     if there != path:
-        raise InputError(f"{there}: {ticker} is already there in another format; give another --data-dir")
+        raise InputError(
+            f"{there}: {ticker} is already there in another format; give another --data-dir"
+        )
     bars = read_bars(path)
     for sentence in problems(bars, now):
         raise InputError(sentence)
@@ -120,7 +136,9 @@ class _Ticker:
         self.rows = np.empty((0, 6))
         self.asked_from: int | None = None
         if stored is not None:
-            self.rows = np.concatenate([stored.time[:, None].astype(np.float64), stored.values], axis=1)
+            self.rows = np.concatenate(
+                [stored.time[:, None].astype(np.float64), stored.values], axis=1
+            )
             self.asked_from = int(stored.metadata.get("asked_from", stored.time[0]))
         self.saved = (len(self.rows), self.asked_from)
         self.left_out = 0
@@ -130,7 +148,9 @@ class _Ticker:
         if self.asked_from is not None and start < self.asked_from:
             first = int(self.rows[0, 0])
             # All of it or nothing: half of it would leave a gap that no later run looks for.
-            head = [self._clean(page, start, first) for page in self._pages(start, first, on_progress)]
+            head = [
+                self._clean(page, start, first) for page in self._pages(start, first, on_progress)
+            ]
             self.rows = np.concatenate([*head, self.rows])
         self.asked_from = start if self.asked_from is None else min(start, self.asked_from)
         begin = int(self.rows[-1, 0]) + self.step if len(self.rows) else start
@@ -154,17 +174,28 @@ class _Ticker:
             )
         first, last = int(self.rows[0, 0]), int(self.rows[-1, 0])
         return Downloaded(
-            self.ticker, self.path, len(self.rows) - before, len(self.rows), first, last, self.left_out
+            self.ticker,
+            self.path,
+            len(self.rows) - before,
+            len(self.rows),
+            first,
+            last,
+            self.left_out,
         )
 
-    def _pages(self, start: int, stop: int, on_progress: Callable[[str, float], None]) -> Iterator[np.ndarray]:
+    def _pages(
+        self, start: int, stop: int, on_progress: Callable[[str, float], None]
+    ) -> Iterator[np.ndarray]:
         if start >= stop:
             return
         on_progress(self.ticker, 0.0)
         for page in self.source.pages(self.ticker, self.timeframe, start, stop):
             yield page
             if len(page):
-                on_progress(self.ticker, min(1.0, max(0.0, (float(page[-1, 0]) + self.step - start) / (stop - start))))
+                on_progress(
+                    self.ticker,
+                    min(1.0, max(0.0, (float(page[-1, 0]) + self.step - start) / (stop - start))),
+                )
 
     def _clean(self, page: np.ndarray, start: int, stop: int) -> np.ndarray:
         """Rows of this range, once each and in order; those no market can have had are left out and counted."""

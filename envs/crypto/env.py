@@ -90,8 +90,17 @@ class CryptoEnv(VecEnv):
         else:
             grounds = list(cast("Sequence[Sequence[Window]]", windows))
         self._set_up(
-            market, every, grounds, envs_per_member, max_lookback, torch.device(device),
-            fixed=False, privileged_age=privileged_age, stagger=stagger, accounts=accounts, debug=debug,
+            market,
+            every,
+            grounds,
+            envs_per_member,
+            max_lookback,
+            torch.device(device),
+            fixed=False,
+            privileged_age=privileged_age,
+            stagger=stagger,
+            accounts=accounts,
+            debug=debug,
         )
 
     @classmethod
@@ -114,10 +123,21 @@ class CryptoEnv(VecEnv):
         every = [params] * len(windows) if isinstance(params, EnvParams) else list(params)
         rows = len(windows[0]) if windows else 0
         if not rows or any(len(own) != rows for own in windows):
-            raise InputError("evaluation needs at least one window per member, and equally many for each")
+            raise InputError(
+                "evaluation needs at least one window per member, and equally many for each"
+            )
         env._set_up(
-            market, every, list(windows), rows, max_lookback, torch.device(device),
-            fixed=True, privileged_age=False, stagger=False, accounts=True, debug=debug,
+            market,
+            every,
+            list(windows),
+            rows,
+            max_lookback,
+            torch.device(device),
+            fixed=True,
+            privileged_age=False,
+            stagger=False,
+            accounts=True,
+            debug=debug,
         )
         return env
 
@@ -137,7 +157,9 @@ class CryptoEnv(VecEnv):
         debug: bool,
     ) -> None:
         if len(windows) != len(params) or not params:
-            raise InputError(f"parameters are given for {len(params)} members, but windows for {len(windows)}")
+            raise InputError(
+                f"parameters are given for {len(params)} members, but windows for {len(windows)}"
+            )
         if envs_per_member < 1:
             raise InputError(f"envs per member is {envs_per_member}; it must be at least 1")
         self.market = market
@@ -174,7 +196,9 @@ class CryptoEnv(VecEnv):
         # The place of the bar in which equal weight buys each asset; only markets with holes need it.
         self._buys_at = per_row(assets) if has_holes else None
         self._bought = per_row(assets)
-        self._waiting = per_row(assets)  # what equal weight has for assets that it hasn't bought yet
+        self._waiting = per_row(
+            assets
+        )  # what equal weight has for assets that it hasn't bought yet
         # Runs of rows with the same lookback: first row, how many, their places, their lagged features.
         self._lookbacks: list[tuple[int, int, Tensor, Tensor]] = []
         self._no_rows = per_row(dtype=torch.bool)
@@ -182,7 +206,9 @@ class CryptoEnv(VecEnv):
         self._rules = Rules(rows, market.instruments, device)
         self._reward = Reward(rows, device)
         self._faults = FaultLatch(rows, envs_per_member, market.tickers, device)
-        self._episodes = Episodes(self.num_members, envs_per_member, device, fixed=fixed, stagger=stagger)
+        self._episodes = Episodes(
+            self.num_members, envs_per_member, device, fixed=fixed, stagger=stagger
+        )
         self.record = per_row(8)
         self._recorded = False
         self.venue: Venue | None = None
@@ -230,7 +256,9 @@ class CryptoEnv(VecEnv):
         runs, first = [], 0
         for lookback, group in groupby(self._params, key=lambda params: params.lookback):
             rows = len(list(group)) * self.envs_per_member
-            runs.append((first, rows, self._place.narrow(0, first, rows), self._tables.lagged(lookback)))
+            runs.append(
+                (first, rows, self._place.narrow(0, first, rows), self._tables.lagged(lookback))
+            )
             first += rows
         return runs
 
@@ -274,8 +302,13 @@ class CryptoEnv(VecEnv):
         """See `VecEnv.step`. `terminated` is always false. Read both masks, don't write them."""
         if not self._episodes.started:
             raise RuntimeError("step was called before reset")
-        if action.shape != (self.num_envs, self.action_dim):  # torch would broadcast it, or complain in its own words
-            raise ValueError(f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, self.action_dim)}")
+        if action.shape != (
+            self.num_envs,
+            self.action_dim,
+        ):  # torch would broadcast it, or complain in its own words
+            raise ValueError(
+                f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, self.action_dim)}"
+            )
         reward = self._trade(action)
         truncated = self._no_rows
         if self._episodes.tick():  # known to the host, whatever is on the device
@@ -291,7 +324,9 @@ class CryptoEnv(VecEnv):
         bars.
         """
         tables, ledger, assets = self._tables, self._ledger, self.action_dim
-        torch.where(mask, self.market.length - 1 - self._episodes.next_bars(), self._place, out=self._place)
+        torch.where(
+            mask, self.market.length - 1 - self._episodes.next_bars(), self._place, out=self._place
+        )
         torch.where(mask, self._place, self._start, out=self._start)
         self._episodes.take_turn(mask)
         for money in (ledger.cash, self._total):
@@ -303,7 +338,9 @@ class CryptoEnv(VecEnv):
         # Equal weight is bought like any order, each asset at the open of its first bar from the next one on that is no
         # hole.
         fill = (self._place - 1).clamp_min(0).expand(assets, -1)
-        units = (self._initial_cash / assets * self._rules.buy_rate) / tables.next_open.gather(1, fill)
+        units = (self._initial_cash / assets * self._rules.buy_rate) / tables.next_open.gather(
+            1, fill
+        )
         torch.where(mask, units, ledger.equal_units, out=ledger.equal_units)
         if self._buys_at is not None and tables.next_fill is not None:
             torch.where(mask, tables.next_fill.gather(1, fill), self._buys_at, out=self._buys_at)
@@ -347,13 +384,22 @@ class CryptoEnv(VecEnv):
         spent, sold, equal_weight, value, cash, dropped, trades, unfilled = record.unbind(-2)
         orders = filled(spent, sold, trades, unfilled, self._rules)
         return Account(
-            value, equal_weight, orders.fees, orders.notional, trades, 1.0 - cash / value, dropped, unfilled
+            value,
+            equal_weight,
+            orders.fees,
+            orders.notional,
+            trades,
+            1.0 - cash / value,
+            dropped,
+            unfilled,
         )
 
     def observe(self, out: Tensor | None = None) -> Tensor:
         """(num_envs, state_dim + privileged_dim) float32: what every row sees now. Changes nothing."""
         obs = torch.empty_like(self._final) if out is None else out
-        obs.narrow(1, 0, self._portfolio_dim).copy_(self._ledger.observe(self._value, self._inverse_held_scale).t())
+        obs.narrow(1, 0, self._portfolio_dim).copy_(
+            self._ledger.observe(self._value, self._inverse_held_scale).t()
+        )
         for first, rows, places, lagged in self._lookbacks:
             own = obs if rows == self.num_envs else obs.narrow(0, first, rows)
             width = lagged.shape[1]
@@ -381,9 +427,18 @@ class CryptoEnv(VecEnv):
         ledger = self._ledger
         ledger, reward = self._ledger, self._reward
         state = {
-            "cash": ledger.cash, "holdings": ledger.holdings, "held": ledger.held, "high": ledger.high,
-            "worths": ledger.worths, "total": self._total, "prices": self._prices, "place": self._place,
-            "start": self._start, "peak": reward.peak, "drawdown": reward.drawdown, "final_obs": self._final.t(),
+            "cash": ledger.cash,
+            "holdings": ledger.holdings,
+            "held": ledger.held,
+            "high": ledger.high,
+            "worths": ledger.worths,
+            "total": self._total,
+            "prices": self._prices,
+            "place": self._place,
+            "start": self._start,
+            "peak": reward.peak,
+            "drawdown": reward.drawdown,
+            "final_obs": self._final.t(),
         }
         if self._buys_at is not None:
             state["buys_at"] = self._buys_at

@@ -25,7 +25,9 @@ class Episodes:
     stagger: shorten the first episodes of a member's rows by even steps, so that they don't all end at once.
     """
 
-    def __init__(self, members: int, per_member: int, device: torch.device, *, fixed: bool, stagger: bool) -> None:
+    def __init__(
+        self, members: int, per_member: int, device: torch.device, *, fixed: bool, stagger: bool
+    ) -> None:
         rows = members * per_member
         self.members, self.per_member = members, per_member
         self.fixed, self.stagger = fixed, stagger
@@ -37,7 +39,9 @@ class Episodes:
         self._starts = torch.zeros(1, rows, dtype=torch.int64, device=device)
         self._turn = torch.zeros(1, rows, dtype=torch.int64, device=device)
         self._starts_left = np.zeros(rows, dtype=np.int64)
-        self._steps_left = np.zeros(rows, dtype=np.int64)  # to each episode's end, `_uncounted` steps ago
+        self._steps_left = np.zeros(
+            rows, dtype=np.int64
+        )  # to each episode's end, `_uncounted` steps ago
         self._uncounted = 0
         self._next_end = 0
 
@@ -53,7 +57,9 @@ class Episodes:
     def configure(self, member: int, windows: Sequence[Window], length: int) -> None:
         """What holds from the member's next start: its windows, and its episodes' length where they aren't fixed."""
         self._windows[member] = np.array([(int(first), int(last)) for first, last in windows])
-        self.lengths[self.rows(member)] = [last - first for first, last in windows] if self.fixed else length
+        self.lengths[self.rows(member)] = (
+            [last - first for first, last in windows] if self.fixed else length
+        )
 
     def seed(self, member: int, seed: int) -> None:
         """Begin the member's stream anew."""
@@ -79,7 +85,9 @@ class Episodes:
         if self.fixed:
             return
         self._count()
-        ends = np.where(self._steps_left <= horizon, 1 + (horizon - self._steps_left) // self.lengths, 0)
+        ends = np.where(
+            self._steps_left <= horizon, 1 + (horizon - self._steps_left) // self.lengths, 0
+        )
         for member, rounds in enumerate(ends.reshape(self.members, -1).max(axis=1)):
             if rounds:
                 self._draw(member, int(rounds))
@@ -101,7 +109,9 @@ class Episodes:
         """The mask (rows,) of those whose episode has just ended, set to begin the next."""
         self._count()
         ended = self._steps_left == 0
-        for member in np.unique(np.flatnonzero(ended & (self._starts_left == 0)) // self.per_member):
+        for member in np.unique(
+            np.flatnonzero(ended & (self._starts_left == 0)) // self.per_member
+        ):
             self._draw(int(member), 1)
         self._steps_left[ended] = self.lengths[ended]
         return self._took(ended)
@@ -169,5 +179,7 @@ class Episodes:
     def _put(self, rows: slice, starts: Tensor) -> None:
         missing = starts.shape[0] - self._starts.shape[0]
         if missing > 0:
-            self._starts = torch.cat([self._starts, self._starts.new_zeros(missing, self._starts.shape[1])])
+            self._starts = torch.cat(
+                [self._starts, self._starts.new_zeros(missing, self._starts.shape[1])]
+            )
         self._starts[: starts.shape[0], rows] = starts.to(self.device)

@@ -39,7 +39,9 @@ class WindowTrades:
     actions: NDArray[np.float32] | None = None
 
 
-def trade_windows(env: CryptoEnv, act: Callable[[Tensor], Tensor], *, keep_actions: bool = False) -> WindowTrades:
+def trade_windows(
+    env: CryptoEnv, act: Callable[[Tensor], Tensor], *, keep_actions: bool = False
+) -> WindowTrades:
     """Trade every row of an environment made by `CryptoEnv.for_windows` to the end of its window, from flat cash.
 
     act: observations (R, state_dim) float32 to actions (R, N) in [-1, 1]. Raises RunError for an illegal action.
@@ -47,7 +49,9 @@ def trade_windows(env: CryptoEnv, act: Callable[[Tensor], Tensor], *, keep_actio
     lengths = env.row_lengths
     steps = int(lengths.max())
     records = torch.empty(steps, *env.record.shape, dtype=torch.float64, device=env.device)
-    actions = torch.empty(steps if keep_actions else 0, env.num_envs, env.action_dim, device=env.device)
+    actions = torch.empty(
+        steps if keep_actions else 0, env.num_envs, env.action_dim, device=env.device
+    )
     obs = env.reset()
     before = env.values().unsqueeze(0)
     for step in range(steps):
@@ -69,7 +73,9 @@ def trade_windows(env: CryptoEnv, act: Callable[[Tensor], Tensor], *, keep_actio
     own, equal = returns.permute(1, 2, 0).cpu().numpy()
     fees, notional, trades, exposure, dropped, unfilled = counts.permute(1, 2, 0).cpu().numpy()
     kept = np.ascontiguousarray(actions.transpose(0, 1).cpu().numpy()) if keep_actions else None
-    return WindowTrades(own, equal, trades, fees, notional, exposure, dropped, unfilled, lengths.copy(), kept)
+    return WindowTrades(
+        own, equal, trades, fees, notional, exposure, dropped, unfilled, lengths.copy(), kept
+    )
 
 
 def path_trades(

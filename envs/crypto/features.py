@@ -69,18 +69,24 @@ def compute_features(bars: Bars, recipe: Recipe) -> NDArray[np.float32]:
     """
     count = len(bars.time)
     if count < recipe.memory:
-        raise InputError(f"the feature recipe {recipe.name!r} needs at least {recipe.memory} bars; there are {count}")
+        raise InputError(
+            f"the feature recipe {recipe.name!r} needs at least {recipe.memory} bars; there are {count}"
+        )
     values = np.asarray(recipe.compute(bars))
     expected = (count, recipe.width(len(bars.tickers)))
     if values.shape != expected:
-        raise InputError(f"the feature recipe {recipe.name!r} returned shape {values.shape}; {expected} is right")
+        raise InputError(
+            f"the feature recipe {recipe.name!r} returned shape {values.shape}; {expected} is right"
+        )
     features = np.zeros(expected, dtype=np.float32)
     features[recipe.memory - 1 :] = values[recipe.memory - 1 :]
     finite = np.isfinite(features)
     if not finite.all():
         bar, column = np.argwhere(~finite)[0]
         name = recipe.columns(bars.tickers)[column]
-        raise InputError(f"the feature recipe {recipe.name!r} made {name} = {features[bar, column]} at bar {bar}")
+        raise InputError(
+            f"the feature recipe {recipe.name!r} made {name} = {features[bar, column]} at bar {bar}"
+        )
     return features
 
 
@@ -91,18 +97,24 @@ def register_recipe(recipe: Recipe) -> Recipe:
     """Make a recipe known by its name, and return it. Raises InputError for a name that another recipe has."""
     known = _RECIPES.setdefault(recipe.name, recipe)
     if known != recipe:
-        raise InputError(f"a feature recipe named {recipe.name!r} is registered already (version {known.version})")
+        raise InputError(
+            f"a feature recipe named {recipe.name!r} is registered already (version {known.version})"
+        )
     return recipe
 
 
 def get_recipe(name: str) -> Recipe:
     """The recipe of that name. Raises InputError for an unknown one."""
     if name not in _RECIPES:
-        raise InputError(f"feature recipe {name!r} is not known; choose one of {', '.join(sorted(_RECIPES))}")
+        raise InputError(
+            f"feature recipe {name!r} is not known; choose one of {', '.join(sorted(_RECIPES))}"
+        )
     return _RECIPES[name]
 
 
-def blockwise(bars: Bars, one_asset: Callable[[Array, Array, Array, Array], list[Array]], columns: int) -> Array:
+def blockwise(
+    bars: Bars, one_asset: Callable[[Array, Array, Array, Array], list[Array]], columns: int
+) -> Array:
     """Run `one_asset` once per asset and anchor, and keep the rows that belong to that anchor.
 
     one_asset: from high, low, close, volume of one run of bars, each (n,) float64 contiguous, prices as multiples of
@@ -115,7 +127,9 @@ def blockwise(bars: Bars, one_asset: Callable[[Array, Array, Array, Array], list
         return values
     number = int(bars.time[0]) // bar_seconds(bars.timeframe)
     # Columns in order of assets, time contiguous: TA-Lib reads one asset at a time.
-    high, low, close, volume = (np.ascontiguousarray(a.T) for a in (bars.high, bars.low, bars.close, bars.volume))
+    high, low, close, volume = (
+        np.ascontiguousarray(a.T) for a in (bars.high, bars.low, bars.close, bars.volume)
+    )
     for anchor in range(-number % BLOCK, count - BLOCK + 1, BLOCK):
         stop = min(anchor + 2 * BLOCK - 1, count)
         rows = slice(anchor + BLOCK - 1, stop)
@@ -135,7 +149,9 @@ def blockwise(bars: Bars, one_asset: Callable[[Array, Array, Array, Array], list
 
 def _ratio(numerator: Array, denominator: Array) -> Array:
     """numerator / denominator, and 0 where the denominator is (a market that did not move, a bar without volume)."""
-    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 1e-12)
+    return np.divide(
+        numerator, denominator, out=np.zeros_like(numerator), where=denominator > 1e-12
+    )
 
 
 def _lagged(values: Array, lag: int) -> Array:
@@ -150,11 +166,18 @@ def _default_asset(hours: float) -> Callable[[Array, Array, Array, Array], list[
         atr = talib.ATR(high, low, close, 14)
         log_close = np.log(close)
         # In units of one per cent per square root of an hour, about the volatility of a coin, on every timeframe.
-        returns = [100.0 * (log_close - _lagged(log_close, k)) / np.sqrt(k * hours) for k in RETURN_HORIZONS]
+        returns = [
+            100.0 * (log_close - _lagged(log_close, k)) / np.sqrt(k * hours)
+            for k in RETURN_HORIZONS
+        ]
         histogram = talib.MACD(close, 12, 26, 9)[2]
         rsi = np.where(atr > 1e-12, talib.RSI(close, 14), 50.0)
         average_atr = talib.SMA(atr, 50)
-        regime = np.log(np.maximum(_ratio(atr, average_atr), 1e-4), where=average_atr > 1e-12, out=np.zeros_like(atr))
+        regime = np.log(
+            np.maximum(_ratio(atr, average_atr), 1e-4),
+            where=average_atr > 1e-12,
+            out=np.zeros_like(atr),
+        )
         adx = talib.ADX(high, low, close, 14)
         recent = np.lib.stride_tricks.sliding_window_view(volume, RANGE_BARS).mean(axis=1)
         # A mean of the window itself rather than a running sum, whose rounding would leave a volume behind where
@@ -188,7 +211,9 @@ def _clock(bars: Bars) -> Array:
 
 
 def _default(bars: Bars) -> Array:
-    per_asset = blockwise(bars, _default_asset(bar_seconds(bars.timeframe) / 3600.0), len(DEFAULT_ASSET_FEATURES))
+    per_asset = blockwise(
+        bars, _default_asset(bar_seconds(bars.timeframe) / 3600.0), len(DEFAULT_ASSET_FEATURES)
+    )
     return np.concatenate([per_asset.reshape(len(bars.time), -1), _clock(bars)], axis=1)
 
 

@@ -32,7 +32,9 @@ class Rules:
     change a bit of any result, so it is skipped.
     """
 
-    def __init__(self, rows: int, instruments: Instruments, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, rows: int, instruments: Instruments, device: torch.device | str = "cpu"
+    ) -> None:
         def per_row(*shape: int) -> Tensor:
             return torch.zeros(*shape, rows, dtype=torch.float64, device=device)
 
@@ -41,7 +43,9 @@ class Rules:
 
         self.rows = rows
         self.assets = len(instruments.increment)
-        self.sizing = per_row(4)  # shares of V: an action's buy, its sell (negative), a position's limit, the reserve
+        self.sizing = per_row(
+            4
+        )  # shares of V: an action's buy, its sell (negative), a position's limit, the reserve
         self.fee = per_row()
         self.buy_rate = per_row()  # units per quote unit of notional, times the open
         self.sell_rate = per_row()  # quote units per unit sold, over the open
@@ -52,7 +56,9 @@ class Rules:
         self.stops = False
         self.holding_rule = False
         # (N, R), or (1, R) where the exchange sets none
-        self._ticker_minimum = per_ticker(instruments.minimum_order if any(instruments.minimum_order) else (0.0,))
+        self._ticker_minimum = per_ticker(
+            instruments.minimum_order if any(instruments.minimum_order) else (0.0,)
+        )
         self.minimum = per_row(self._ticker_minimum.shape[0])
         self.increment = per_ticker(instruments.increment) if any(instruments.increment) else None
         self._members: dict[tuple[int, int], EnvParams] = {}
@@ -77,7 +83,9 @@ class Rules:
         self.stop_level[at] = 1.0 - params.trailing_stop if params.trailing_stop else 0.0
         self.max_holding_bars[at] = params.max_holding_bars or torch.inf
         self.max_holding_fraction[at] = params.max_holding_fraction
-        self.minimum[:, at] = self._ticker_minimum.clamp_min(max(params.minimum_order, SMALLEST_ORDER))
+        self.minimum[:, at] = self._ticker_minimum.clamp_min(
+            max(params.minimum_order, SMALLEST_ORDER)
+        )
         self._members[first, stop] = params
         self.stops = any(p.trailing_stop > 0 for p in self._members.values())
         self.holding_rule = any(p.max_holding_bars > 0 for p in self._members.values())
@@ -167,7 +175,11 @@ class Ledger:
         self._totals, self._total = self._sums.total[2:], self._sums.total[3]
 
         self._sizes = zeros(4)
-        self._per_action, self._limit, self._reserve = self._sizes[:2].unsqueeze(1), self._sizes[2], self._sizes[3]
+        self._per_action, self._limit, self._reserve = (
+            self._sizes[:2].unsqueeze(1),
+            self._sizes[2],
+            self._sizes[3],
+        )
         self._money = zeros()
         # What is observed is written last, so that until then its place serves for what a step needs on the way: the
         # fewer bytes a step touches, the more of them are still in the processor's cache.
@@ -211,7 +223,9 @@ class Ledger:
         enough = torch.ge(orders, rules.minimum, out=self._enough)
         dropped = None
         if count:
-            torch.gt(orders, SMALLEST_ORDER, out=self._marks).addcmul_(self._marks, enough, value=-1.0)
+            torch.gt(orders, SMALLEST_ORDER, out=self._marks).addcmul_(
+                self._marks, enough, value=-1.0
+            )
             self._marked_sells.addcmul_(self._marked_sells, whole, value=-1.0)
             dropped = torch.sum(self._marks, (0, 1), out=self._dropped)
         orders.mul_(enough)
@@ -237,7 +251,12 @@ class Ledger:
             if stopped is not None:
                 restart.addcmul_(restart, stopped, value=-1.0)
             buy.addcmul_(buy, restart, value=-1.0)
-            torch.lerp(sell, torch.mul(worth, rules.max_holding_fraction, out=self._keep), restart, out=sell)
+            torch.lerp(
+                sell,
+                torch.mul(worth, rules.max_holding_fraction, out=self._keep),
+                restart,
+                out=sell,
+            )
         return restart
 
     def _round_down(self, increment: Tensor) -> None:
@@ -255,7 +274,15 @@ class Ledger:
         cents = torch.floor(self.buy * 100.0 + ROUNDING_NOISE) / 100.0
         torch.where(rounds, cents, self.buy, out=self.buy)
 
-    def fill(self, plan: Plan, open_: Tensor, tradable: Tensor | None, rules: Rules, *, count: bool = False) -> None:
+    def fill(
+        self,
+        plan: Plan,
+        open_: Tensor,
+        tradable: Tensor | None,
+        rules: Rules,
+        *,
+        count: bool = False,
+    ) -> None:
         """Fill the orders in `buy` and `sell` at the next bar's open, and let the clocks run on by that bar.
 
         open_: (N, R). tradable: (N, R) float64, 0.0 where the bar is a hole, else 1.0 (None: no holes). Orders that
@@ -300,7 +327,9 @@ class Ledger:
         """
         self._sums()  # of orders and worths in one go
         # Rounding could spend a last bit more than there is.
-        self.cash.sub_(self._spent).clamp_min_(0.0).add_(torch.mul(self._sold, rules.sell_rate, out=self._money))
+        self.cash.sub_(self._spent).clamp_min_(0.0).add_(
+            torch.mul(self._sold, rules.sell_rate, out=self._money)
+        )
         self._total.add_(self.cash)
         return self._totals
 

@@ -66,7 +66,9 @@ def probabilistic_sharpe(moments: Moments, benchmark: float = 0.0) -> float:
     """
     if moments.n < 2 or not moments.spread > 0.0:
         return 0.0
-    return NORMAL.cdf((moments.sharpe - benchmark) * math.sqrt(moments.n - 1) / math.sqrt(moments.spread))
+    return NORMAL.cdf(
+        (moments.sharpe - benchmark) * math.sqrt(moments.n - 1) / math.sqrt(moments.spread)
+    )
 
 
 def expected_maximum(trials: float) -> float:
@@ -75,7 +77,10 @@ def expected_maximum(trials: float) -> float:
     """
     if trials < 2.0:
         return 0.0
-    first, second = NORMAL.inv_cdf(1.0 - 1.0 / trials), NORMAL.inv_cdf(1.0 - 1.0 / (trials * math.e))
+    first, second = (
+        NORMAL.inv_cdf(1.0 - 1.0 / trials),
+        NORMAL.inv_cdf(1.0 - 1.0 / (trials * math.e)),
+    )
     return (1.0 - EULER_GAMMA) * first + EULER_GAMMA * second
 
 
@@ -100,7 +105,9 @@ def deflated_sharpe(moments: Moments, variance: float, trials: float) -> float:
     return probabilistic_sharpe(moments, luck_sharpe(variance, trials))
 
 
-def minimum_track_record(moments: Moments, benchmark: float = 0.0, confidence: float = CONFIDENCE) -> float:
+def minimum_track_record(
+    moments: Moments, benchmark: float = 0.0, confidence: float = CONFIDENCE
+) -> float:
     """MinTRL = 1 + (1 - g3·SR + (g4-1)/4·SR²)·(Φ⁻¹(confidence)/(SR - SR*))²: bars needed before PSR(SR*) reaches
     `confidence` at this Sharpe ratio; infinite where it is not above the benchmark.
     """

@@ -95,14 +95,21 @@ class Market:
         return self._tables[device]
 
 
-def make_market(bars: Bars, recipe: str = "default", instruments: Instruments | None = None) -> Market:
+def make_market(
+    bars: Bars, recipe: str = "default", instruments: Instruments | None = None
+) -> Market:
     """Compute the features of `bars` by the named recipe. Raises InputError where instruments don't fit the tickers."""
-    from envs.crypto.features import compute_features, get_recipe  # TA-Lib is loaded only where features are computed
+    from envs.crypto.features import (
+        compute_features,
+        get_recipe,
+    )  # TA-Lib is loaded only where features are computed
 
     assets = len(bars.tickers)
     instruments = instruments or Instruments.unrestricted(assets)
     if len(instruments.increment) != assets:
-        raise InputError(f"instruments are given for {len(instruments.increment)} tickers, but the bars have {assets}")
+        raise InputError(
+            f"instruments are given for {len(instruments.increment)} tickers, but the bars have {assets}"
+        )
     found = get_recipe(recipe)
     return Market(bars, recipe, compute_features(bars, found), instruments, found.memory)
 

@@ -305,8 +305,7 @@ def objective(
 
 
 def _deviation(values: Array) -> float:
-    """Sample standard deviation; exactly 0 where the values differ by rounding alone.
-    """
+    """Sample standard deviation; exactly 0 where the values differ by rounding alone."""
     if values.size < 2:
         return 0.0
     deviation = float(np.std(values, ddof=1))
@@ -322,6 +321,8 @@ def _columns(**named: Array) -> list[Array]:
             raise ValueError(f"{name} has shape {column.shape}; one number per bar is right")
         finite = np.isfinite(column)
         if not finite.all():
-            raise ValueError(f"{name} is {column[np.argmin(finite)]} at bar {np.argmin(finite)} of the path")
+            raise ValueError(
+                f"{name} is {column[np.argmin(finite)]} at bar {np.argmin(finite)} of the path"
+            )
         columns.append(column)
     return columns

@@ -45,7 +45,9 @@ class Venue:
     def __init__(self, params: EnvParams, instruments: Instruments) -> None:
         """params: of the account, whose minimum order counts where the ticker's is not larger."""
         at_least = max(params.minimum_order, SMALLEST_ORDER)
-        self._minimum = torch.tensor(instruments.minimum_order, dtype=torch.float64).clamp_min(at_least)
+        self._minimum = torch.tensor(instruments.minimum_order, dtype=torch.float64).clamp_min(
+            at_least
+        )
         self._increment = torch.tensor(instruments.increment, dtype=torch.float64)
 
     def net(self, ledger: Ledger, close: Tensor) -> Netted:
@@ -58,13 +60,20 @@ class Venue:
         buy, units = ledger.buy.sum(1), (ledger.sell * ledger.units).sum(1)
         whole = ((ledger.sell == 1.0) | (ledger.units <= 0.0)).all(1) & (units > 0)
         allowed_buy, allowed_units = self._allowed(buy, units, close[:, 0], whole)
-        for orders, wanted, allowed in ((ledger.buy, buy, allowed_buy), (ledger.sell, units, allowed_units)):
+        for orders, wanted, allowed in (
+            (ledger.buy, buy, allowed_buy),
+            (ledger.sell, units, allowed_units),
+        ):
             share = torch.where(allowed == wanted, 1.0, allowed / wanted.clamp_min(1e-200))
             orders.mul_(share.unsqueeze(1))
-        dropped = ((buy > SMALLEST_ORDER) & (allowed_buy == 0)) | ((units > 0) & (allowed_units == 0))
+        dropped = ((buy > SMALLEST_ORDER) & (allowed_buy == 0)) | (
+            (units > 0) & (allowed_units == 0)
+        )
         return Netted(allowed_buy, allowed_units, whole & (allowed_units > 0), crossed, dropped)
 
-    def _allowed(self, buy: Tensor, units: Tensor, close: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
+    def _allowed(
+        self, buy: Tensor, units: Tensor, close: Tensor, whole: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """(N,) each: net orders as the venue takes them. A whole position may always be sold, and is sold whole."""
         buy = torch.where(buy >= self._minimum, buy, 0.0)
         units = torch.where((units * close >= self._minimum) | whole, units, 0.0)
@@ -90,8 +99,12 @@ def _cross(ledger: Ledger, close: Tensor) -> Tensor:
     kept = torch.where(meet, torch.where(closed, 0.0, units - given / close).clamp_min(0.0), units)
     opened = (kept == 0) & (taken > 0)
     # What is still to be sold, as a share of what is kept; a whole position stays one.
-    rest = torch.where((sell == 1.0) | (kept == 0), sell, ((sold - given) / close / kept).clamp_max(1.0))
-    ledger.sell.copy_(torch.where(meet, torch.where((sold_all > crossed) & (sold > 0), rest, 0.0), sell))
+    rest = torch.where(
+        (sell == 1.0) | (kept == 0), sell, ((sold - given) / close / kept).clamp_max(1.0)
+    )
+    ledger.sell.copy_(
+        torch.where(meet, torch.where((sold_all > crossed) & (sold > 0), rest, 0.0), sell)
+    )
     ledger.buy.copy_(torch.where(meet, torch.where(bought_all > crossed, buy - taken, 0.0), buy))
     ledger.paid.copy_(torch.where(given > 0, ledger.paid * (kept / units), ledger.paid).add_(taken))
     ledger.units.copy_(torch.where(taken > 0, kept + taken / close, kept))
@@ -105,4 +118,6 @@ def sub_account(params: EnvParams, share: float) -> EnvParams:
     """The parameters of a part of an account. Cash and minimum order are of its size, so that by itself it would trade
     exactly as the whole account does, on a smaller scale.
     """
-    return replace(params, initial_cash=params.initial_cash * share, minimum_order=params.minimum_order * share)
+    return replace(
+        params, initial_cash=params.initial_cash * share, minimum_order=params.minimum_order * share
+    )

@@ -20,8 +20,12 @@ class EnvParams:
     action_scale: float = 0.2  # an action of 1 orders this share of V
     cash_reserve: float = 0.02  # buys leave at least this share of V in cash
     max_position: float = 1.0  # buys stop where a position is worth this share of V
-    trailing_stop: float = 0.0  # sell all when the close is this share below the highest since opening; 0 is off
-    max_holding_bars: int = 0  # a position this old sells `max_holding_fraction` of itself; 0 is off
+    trailing_stop: float = (
+        0.0  # sell all when the close is this share below the highest since opening; 0 is off
+    )
+    max_holding_bars: int = (
+        0  # a position this old sells `max_holding_fraction` of itself; 0 is off
+    )
     max_holding_fraction: float = 1.0
     alpha_weight: float = 0.5  # how much of the reward is measured against equal weight
     drawdown_penalty: float = 0.0
@@ -29,7 +33,9 @@ class EnvParams:
     concentration_penalty: float = 0.0
     concentration_limit: float = 0.4
     cash_penalty: float = 0.0
-    time_decay_floor: float = 1.0  # the reward's weight falls from 1 to this over an episode; 1 is off
+    time_decay_floor: float = (
+        1.0  # the reward's weight falls from 1 to this over an episode; 1 is off
+    )
     reward_scale: float = 100.0
     fee: float = 0.0025
     slippage: float = 0.0005
@@ -37,7 +43,9 @@ class EnvParams:
     lookback: int = 1  # bars of features in an observation
     episode_bars: int = 0  # 0: one week of bars, capped by the shortest training segment
     initial_cash: float = 10_000.0
-    held_scale: float = 0.0  # bars held are observed as min(1, bars / held_scale); 0: one week of bars
+    held_scale: float = (
+        0.0  # bars held are observed as min(1, bars / held_scale); 0: one week of bars
+    )
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -45,9 +53,16 @@ class EnvParams:
             whole = field.type == "int"
             wanted, test = _RANGES[field.name]
             right_type = isinstance(value, int) if whole else isinstance(value, int | float)
-            if isinstance(value, bool) or not right_type or not math.isfinite(value) or not test(value):
+            if (
+                isinstance(value, bool)
+                or not right_type
+                or not math.isfinite(value)
+                or not test(value)
+            ):
                 kind = "a whole number" if whole else "a number"
-                raise InputError(f"environment parameter {field.name} is {value!r}; it must be {kind} {wanted}")
+                raise InputError(
+                    f"environment parameter {field.name} is {value!r}; it must be {kind} {wanted}"
+                )
 
 
 _Range = tuple[str, Callable[[float], bool]]
@@ -102,7 +117,9 @@ class Instruments:
         for name, values in (("minimum order", self.minimum_order), ("increment", self.increment)):
             for value in values:
                 if not math.isfinite(value) or value < 0:
-                    raise InputError(f"an instrument's {name} is {value!r}; it must be a number of at least 0")
+                    raise InputError(
+                        f"an instrument's {name} is {value!r}; it must be a number of at least 0"
+                    )
 
     @classmethod
     def unrestricted(cls, assets: int) -> Instruments:
@@ -110,7 +127,9 @@ class Instruments:
         return cls((0.0,) * assets, (0.0,) * assets)
 
 
-def resolve_episode_bars(params: EnvParams, windows: Sequence[tuple[int, int]], bars_per_week: int) -> int:
+def resolve_episode_bars(
+    params: EnvParams, windows: Sequence[tuple[int, int]], bars_per_week: int
+) -> int:
     """The length of an episode in bars: `episode_bars`, or a week, but never longer than the shortest window."""
     shortest = min(last - first for first, last in windows)
     return min(params.episode_bars or bars_per_week, shortest)

@@ -62,7 +62,10 @@ class Orders:
 
 def open_portfolio(initial_cash: float | Sequence[float], assets: int) -> Portfolio:
     """Flat portfolios with that much cash, one row per number."""
-    cash = torch.tensor([initial_cash] if isinstance(initial_cash, int | float) else initial_cash, dtype=torch.float64)
+    cash = torch.tensor(
+        [initial_cash] if isinstance(initial_cash, int | float) else initial_cash,
+        dtype=torch.float64,
+    )
     return Portfolio(cash, *(torch.zeros(len(cash), assets, dtype=torch.float64) for _ in range(4)))
 
 
@@ -87,7 +90,9 @@ def plan_netted(
     return to_portfolio(ledger), _orders(ledger, plan), netted
 
 
-def _planned(portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rules) -> tuple[Ledger, Plan]:
+def _planned(
+    portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rules
+) -> tuple[Ledger, Plan]:
     ledger, total = _marked(portfolio, close)
     ledger.wish.copy_(action.t())
     return ledger, ledger.plan(total, close.t().contiguous(), rules, count=True)
@@ -95,7 +100,11 @@ def _planned(portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rules) 
 
 def _orders(ledger: Ledger, plan: Plan) -> Orders:
     assert plan.dropped is not None  # it was told to count
-    restart = torch.zeros_like(ledger.units, dtype=torch.bool) if plan.restart is None else plan.restart > 0
+    restart = (
+        torch.zeros_like(ledger.units, dtype=torch.bool)
+        if plan.restart is None
+        else plan.restart > 0
+    )
     return Orders(
         sell_units=_by_row(ledger.sell * ledger.units),
         buy_notional=_by_row(ledger.buy),
@@ -114,9 +123,13 @@ def fill_orders(
     """
     ledger = _ledger(portfolio)
     ledger.buy.copy_(orders.buy_notional.t())
-    ledger.sell.copy_(torch.where(orders.sell_units > 0, orders.sell_units / portfolio.units, 0.0).t())
+    ledger.sell.copy_(
+        torch.where(orders.sell_units > 0, orders.sell_units / portfolio.units, 0.0).t()
+    )
     tradable = None if hole is None else (~hole.t()).double()
-    ledger.fill(Plan(orders.restart_clock.t().double(), None), open_.t(), tradable, rules, count=True)
+    ledger.fill(
+        Plan(orders.restart_clock.t().double(), None), open_.t(), tradable, rules, count=True
+    )
     ledger.settle(rules)
     return to_portfolio(ledger), ledger.filled(rules)
 
@@ -140,7 +153,10 @@ def to_portfolio(ledger: Ledger) -> Portfolio:
     is_open = ledger.units > 0
     cost = torch.where(is_open, ledger.paid / ledger.units, 0.0)
     high = torch.where(is_open, ledger.high, 0.0)
-    return Portfolio(ledger.cash.clone(), *(_by_row(tensor) for tensor in (ledger.units, cost, high, ledger.held)))
+    return Portfolio(
+        ledger.cash.clone(),
+        *(_by_row(tensor) for tensor in (ledger.units, cost, high, ledger.held)),
+    )
 
 
 def _ledger(portfolio: Portfolio) -> Ledger:

@@ -48,7 +48,9 @@ class Reward:
         self._floor[at] = params.time_decay_floor
         self._inverse_length[at] = 1.0 / episode_bars
         for name in ("drawdown", "volatility", "concentration", "cash"):
-            getattr(self, f"_{name}_penalty")[at] = params.reward_scale * getattr(params, f"{name}_penalty")
+            getattr(self, f"_{name}_penalty")[at] = params.reward_scale * getattr(
+                params, f"{name}_penalty"
+            )
         self._concentration_limit[at] = params.concentration_limit
         self._cash_reserve[at] = params.cash_reserve
         self._members[first] = params
@@ -56,7 +58,8 @@ class Reward:
         self._decays = any(p.time_decay_floor < 1 for p in members)
         self._penalises_drawdown = any(p.drawdown_penalty > 0 for p in members)
         self._penalises_state = any(
-            p.volatility_penalty > 0 or p.concentration_penalty > 0 or p.cash_penalty > 0 for p in members
+            p.volatility_penalty > 0 or p.concentration_penalty > 0 or p.cash_penalty > 0
+            for p in members
         )
 
     def start(self, total: Tensor, rows: Tensor | slice) -> None:
@@ -68,7 +71,9 @@ class Reward:
             torch.where(rows, total, self.peak, out=self.peak)
             self.drawdown.masked_fill_(rows, 0.0)
 
-    def of(self, growth: Tensor, total: Tensor, worth: Tensor, cash: Tensor, age: Callable[[], Tensor]) -> Tensor:
+    def of(
+        self, growth: Tensor, total: Tensor, worth: Tensor, cash: Tensor, age: Callable[[], Tensor]
+    ) -> Tensor:
         """(R,) float32.
 
         growth: (2, R), b and x. total, cash: (R,) and worth (N, R) as the bar closes. age: makes (R,), the steps
@@ -86,6 +91,8 @@ class Reward:
         if self._penalises_state:
             reward -= self._volatility_penalty * growth[1].square()
             heaviest = worth.amax(0) / total
-            reward -= self._concentration_penalty * (heaviest - self._concentration_limit).clamp_min_(0.0)
+            reward -= self._concentration_penalty * (
+                heaviest - self._concentration_limit
+            ).clamp_min_(0.0)
             reward -= self._cash_penalty * (self._cash_reserve - cash / total).clamp_min_(0.0)
         return torch.empty(reward.shape, device=reward.device).copy_(reward)

@@ -96,9 +96,15 @@ class TrialReturns:
 
     def variance(self, path: int) -> float:
         """V: of the trials' Sharpe ratios on a path; with fewer than two of them 1/(T-1), as without any skill."""
-        return float(np.var(self.sharpes[:, path], ddof=1)) if len(self.moments) > 1 else 1.0 / (len(self.time) - 1)
+        return (
+            float(np.var(self.sharpes[:, path], ddof=1))
+            if len(self.moments) > 1
+            else 1.0 / (len(self.time) - 1)
+        )
 
-    def deflate(self, moments: Sequence[Moments], trials: int, diversification: Array | None = None) -> Deflation:
+    def deflate(
+        self, moments: Sequence[Moments], trials: int, diversification: Array | None = None
+    ) -> Deflation:
         """The deflated Sharpe ratio of a back-test that was chosen from `trials` trials, pruned and failed ones
         included. moments: one per path. diversification: (φ,), of several trials together.
         """
@@ -106,7 +112,9 @@ class TrialReturns:
         effective = [luck.effective_trials(trials, float(rho)) for rho in correlation]
         spread = np.ones(len(effective)) if diversification is None else diversification
         variances = [self.variance(path) for path in range(len(effective))]
-        enlarged = [variance * float(ratio) ** 2 for variance, ratio in zip(variances, spread, strict=True)]
+        enlarged = [
+            variance * float(ratio) ** 2 for variance, ratio in zip(variances, spread, strict=True)
+        ]
         by_path = tuple(
             luck.deflated_sharpe(one, variance, count)
             for one, variance, count in zip(moments, enlarged, effective, strict=True)
@@ -149,13 +157,21 @@ def read_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, Array], ND
     if count == 0 or len(table) % count:
         raise ValueError(f"{path} has no paths of one length")
     table = table.sort_values(["path", "date"], kind="stable")
-    time = table["date"].dt.tz_convert(None).to_numpy(dtype="datetime64[s]").astype(np.int64).reshape(count, -1)
+    time = (
+        table["date"]
+        .dt.tz_convert(None)
+        .to_numpy(dtype="datetime64[s]")
+        .astype(np.int64)
+        .reshape(count, -1)
+    )
     if (
         not (time == time[0]).all()
         or not (table["path"].to_numpy().reshape(count, -1) == np.arange(count)[:, None]).all()
     ):
         raise ValueError(f"the paths in {path} are not on one calendar")
-    return {name: table[name].to_numpy(dtype=np.float64).reshape(count, -1) for name in names}, time[0]
+    return {
+        name: table[name].to_numpy(dtype=np.float64).reshape(count, -1) for name in names
+    }, time[0]
 
 
 def read_excess(path: Path) -> tuple[Array, NDArray[np.int64]]:

@@ -91,7 +91,9 @@ class AlpacaSource:
         notice: Callable[[str], None] = _ignore,
     ) -> None:
         if not url.startswith(("https://", "http://")):
-            raise InputError(f"--url {url}: must begin with https:// (or http:// for a server of your own)")
+            raise InputError(
+                f"--url {url}: must begin with https:// (or http:// for a server of your own)"
+            )
         self.url = url.rstrip("/")
         self.name = "alpaca" if self.url == ALPACA_URL else f"alpaca:{self.url}"
         self.page_size = page_size
@@ -108,7 +110,9 @@ class AlpacaSource:
         """See `Source.pages`."""
         step = bar_seconds(timeframe)
         base = min(step, 3600)
-        pages = self._pages(ticker, f"{base // 60}Min" if base < 3600 else "1Hour", start, end - base)
+        pages = self._pages(
+            ticker, f"{base // 60}Min" if base < 3600 else "1Hour", start, end - base
+        )
         return pages if base == step else aggregate(pages, step)
 
     def _pages(self, ticker: str, timeframe: str, start: int, last: int) -> Iterator[np.ndarray]:
@@ -122,31 +126,48 @@ class AlpacaSource:
         }
         seen: set[str] = set()
         while True:
-            answer = retrying(lambda: self._get(ticker, asked), f"{self.url}: {ticker}", self.sleep, self.notice)
+            answer = retrying(
+                lambda: self._get(ticker, asked), f"{self.url}: {ticker}", self.sleep, self.notice
+            )
             try:
                 bars = (answer["bars"] or {}).get(ticker) or []
-                rows = [[_epoch(bar["t"]), bar["o"], bar["h"], bar["l"], bar["c"], bar["v"]] for bar in bars]
+                rows = [
+                    [_epoch(bar["t"]), bar["o"], bar["h"], bar["l"], bar["c"], bar["v"]]
+                    for bar in bars
+                ]
                 token = answer.get("next_page_token")
                 page = np.array(rows, dtype=np.float64).reshape(-1, 6)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise RunError(f"{self.url}: the answer for {ticker} is not laid out as Alpaca's ({error!r})") from None
+                raise RunError(
+                    f"{self.url}: the answer for {ticker} is not laid out as Alpaca's ({error!r})"
+                ) from None
             yield page
             if not token:
                 return
             if token in seen:
-                raise RunError(f"{self.url}: {ticker}: the same page was offered twice; try again later")
+                raise RunError(
+                    f"{self.url}: {ticker}: the same page was offered twice; try again later"
+                )
             seen.add(token)
             asked["page_token"] = token
 
     def _get(self, ticker: str, asked: Mapping[str, str]) -> dict[str, Any]:
         try:
-            response = self.session.get(f"{self.url}/v1beta3/crypto/us/bars", params=asked, timeout=(10, 60))
+            response = self.session.get(
+                f"{self.url}/v1beta3/crypto/us/bars", params=asked, timeout=(10, 60)
+            )
             code = response.status_code
             if code in _BUSY:
                 raise Busy(f"HTTP {code}", _retry_after(response.headers.get("Retry-After")))
-            answer: Any = response.json() if code == 200 or "json" in response.headers.get("Content-Type", "") else None
+            answer: Any = (
+                response.json()
+                if code == 200 or "json" in response.headers.get("Content-Type", "")
+                else None
+            )
         except requests.exceptions.InvalidURL:
-            raise InputError(f"--url {self.url}: not a web address; the default is {ALPACA_URL}") from None
+            raise InputError(
+                f"--url {self.url}: not a web address; the default is {ALPACA_URL}"
+            ) from None
         except requests.exceptions.SSLError as error:
             raise RunError(f"{self.url}: no trusted connection ({error})") from None
         except requests.exceptions.JSONDecodeError:
@@ -157,7 +178,9 @@ class AlpacaSource:
             return answer
         message = str(answer.get("message", "")) if isinstance(answer, dict) else ""
         if code in (400, 404, 422):
-            raise InputError(f"--tickers {ticker}: refused by {self.url} (HTTP {code} {message}); write BTC/USD")
+            raise InputError(
+                f"--tickers {ticker}: refused by {self.url} (HTTP {code} {message}); write BTC/USD"
+            )
         raise RunError(f"{self.url}: HTTP {code} {message} for {ticker}")
 
 
@@ -182,10 +205,16 @@ class CcxtSource:
             ) from None
         if exchange_id not in ccxt.exchanges:
             near = get_close_matches(exchange_id, ccxt.exchanges, 1)
-            hint = f"did you mean {near[0]}?" if near else "for instance binance, kraken, okx, coinbase"
+            hint = (
+                f"did you mean {near[0]}?"
+                if near
+                else "for instance binance, kraken, okx, coinbase"
+            )
             raise InputError(f"--exchange {exchange_id!r}: ccxt has no such exchange; {hint}")
         self.errors = ccxt
-        self.exchange = exchange or getattr(ccxt, exchange_id)({"enableRateLimit": True, "timeout": 30_000})
+        self.exchange = exchange or getattr(ccxt, exchange_id)(
+            {"enableRateLimit": True, "timeout": 30_000}
+        )
         self.name = f"ccxt:{exchange_id}"
         self.sleep = sleep
         self.notice = notice
@@ -194,17 +223,27 @@ class CcxtSource:
         """See `Source.check`; asks the exchange for its markets."""
         bar_seconds(timeframe)
         if not self.exchange.has.get("fetchOHLCV"):
-            raise InputError(f"--exchange {self.exchange.id}: it gives out no bars; another does, for instance binance")
+            raise InputError(
+                f"--exchange {self.exchange.id}: it gives out no bars; another does, for instance binance"
+            )
         offered = self.exchange.timeframes or {}
         if timeframe not in offered:
             known = [name for name in offered if self.exchange.parse_timeframe(name) >= 60]
-            raise InputError(f"--timeframe {timeframe}: {self.exchange.id} has only {', '.join(known)}")
+            raise InputError(
+                f"--timeframe {timeframe}: {self.exchange.id} has only {', '.join(known)}"
+            )
         markets = list(self._call(self.exchange.load_markets, "its markets"))
         for ticker in tickers:
             if ticker not in markets:
                 near = get_close_matches(ticker, markets, 3)
-                hint = f"did you mean {' or '.join(near)}?" if near else "look its symbols up on the exchange's site"
-                raise InputError(f"--tickers {ticker}: {self.exchange.id} has no such market; {hint}")
+                hint = (
+                    f"did you mean {' or '.join(near)}?"
+                    if near
+                    else "look its symbols up on the exchange's site"
+                )
+                raise InputError(
+                    f"--tickers {ticker}: {self.exchange.id} has no such market; {hint}"
+                )
 
     def pages(self, ticker: str, timeframe: str, start: int, end: int) -> Iterator[np.ndarray]:
         """See `Source.pages`."""
@@ -244,8 +283,12 @@ class CcxtSource:
                 json.loads(getattr(self.exchange, "last_http_response", None) or "null")
                 return result
             except self.errors.BadSymbol as error:
-                raise InputError(f"--tickers {what}: refused by {self.exchange.id} ({error})") from None
-            except self.errors.OperationFailed as error:  # network, time-out, rate limit, maintenance
+                raise InputError(
+                    f"--tickers {what}: refused by {self.exchange.id} ({error})"
+                ) from None
+            except (
+                self.errors.OperationFailed
+            ) as error:  # network, time-out, rate limit, maintenance
                 raise Busy(_first_line(error)) from None
             except self.errors.BaseError as error:
                 raise RunError(f"{self.exchange.id}: {what}: {_first_line(error)}") from None

@@ -49,7 +49,9 @@ class CrossValidation:
 
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
-            raise InputError(f"cross-validation {self.scheme!r} is not known; choose one of {', '.join(SCHEMES)}")
+            raise InputError(
+                f"cross-validation {self.scheme!r} is not known; choose one of {', '.join(SCHEMES)}"
+            )
         if self.groups < 2:
             raise InputError(f"cross-validation needs at least 2 groups, not {self.groups}")
         if self.scheme == "cpcv" and not 1 <= self.test_groups < self.groups:
@@ -58,7 +60,9 @@ class CrossValidation:
                 f"not {self.test_groups}"
             )
         if not 0.0 <= self.embargo_share < 1.0:
-            raise InputError(f"the embargo is a share of the bars from 0 to under 1, not {self.embargo_share}")
+            raise InputError(
+                f"the embargo is a share of the bars from 0 to under 1, not {self.embargo_share}"
+            )
 
     def tested(self) -> tuple[tuple[int, ...], ...]:
         """The groups tested by each fold, in fold order (lexicographic)."""
@@ -80,8 +84,7 @@ class CrossValidation:
 
 @dataclass(frozen=True)
 class Fold:
-    """One training set and the groups it is tested on. train: windows, in order, that touch no purged or embargoed bar.
-    """
+    """One training set and the groups it is tested on. train: windows, in order, that touch no purged or embargoed bar."""
 
     index: int
     train: tuple[Window, ...]
@@ -118,13 +121,17 @@ class Splits:
         """The window that trades the hold-out. Raises InputError where no hold-out was set aside."""
         a, b = self.holdout
         if a >= b:
-            raise InputError("this study has no hold-out (--holdout was 0); create one with --holdout 0.15 or so")
+            raise InputError(
+                "this study has no hold-out (--holdout was 0); create one with --holdout 0.15 or so"
+            )
         return a - 1, b - 1
 
     @property
     def path_bars(self) -> NDArray[np.int64]:
         """(T,) the bar to which each column of a joined path belongs."""
-        return np.concatenate([np.arange(*self.groups[group], dtype=np.int64) for group in self.path_groups])
+        return np.concatenate(
+            [np.arange(*self.groups[group], dtype=np.int64) for group in self.path_groups]
+        )
 
     def join(self, per_group: Mapping[tuple[int, int], NDArray[np.float64]]) -> NDArray[np.float64]:
         """Join per-bar values of separately traded groups to paths.
@@ -140,7 +147,9 @@ class Splits:
                 cell = np.asarray(per_group[fold, group], dtype=np.float64)
                 a, b = self.groups[group]
                 if cell.shape != (b - a,):
-                    raise ValueError(f"fold {fold}, group {group}: {cell.shape} values for a group of {b - a} bars")
+                    raise ValueError(
+                        f"fold {fold}, group {group}: {cell.shape} values for a group of {b - a} bars"
+                    )
                 cells.append(cell)
             rows.append(np.concatenate(cells))
         return np.stack(rows)
@@ -173,7 +182,9 @@ def make_splits(
     splits = _divide(bars_count, timeframe, cv, first_bar, holdout, lookback, memory)
     if splits is None:
         needed = _bars_needed(bars_count, timeframe, cv, first_bar, holdout, lookback, memory)
-        enough = f"at least {needed:,} are needed" if needed else "no number of bars would be enough"
+        enough = (
+            f"at least {needed:,} are needed" if needed else "no number of bars would be enough"
+        )
         raise InputError(
             f"{bars_count:,} bars of {timeframe} are too few for {cv.scheme} with {cv.groups} groups, "
             f"a purge of {_purge(memory, lookback)} bars, an embargo of {cv.embargo_share:.1%} "
@@ -188,7 +199,13 @@ def _purge(memory: int, lookback: int) -> int:
 
 
 def _divide(
-    bars_count: int, timeframe: str, cv: CrossValidation, first_bar: int, holdout: float, lookback: int, memory: int
+    bars_count: int,
+    timeframe: str,
+    cv: CrossValidation,
+    first_bar: int,
+    holdout: float,
+    lookback: int,
+    memory: int,
 ) -> Splits | None:
     """The splits, or None where a group would be empty or a fold have nothing to train on."""
     purge = _purge(memory, lookback)
@@ -219,7 +236,9 @@ def _divide(
         folds.append(Fold(index=index, train=train, test_groups=tested))
     path_groups = tuple(sorted({group for fold in folds for group in fold.test_groups}))
     # Path p takes group g from the p-th fold that tests g (López de Prado 2018, figure 12.2).
-    suppliers = [[fold.index for fold in folds if group in fold.test_groups] for group in path_groups]
+    suppliers = [
+        [fold.index for fold in folds if group in fold.test_groups] for group in path_groups
+    ]
     paths = np.array(suppliers, dtype=np.int64).T
     return Splits(groups, tuple(folds), paths, path_groups, (end, bars_count), purge, embargo)
 
@@ -231,7 +250,13 @@ def _runs(free: NDArray[np.bool_]) -> list[Window]:
 
 
 def _bars_needed(
-    bars_count: int, timeframe: str, cv: CrossValidation, first_bar: int, holdout: float, lookback: int, memory: int
+    bars_count: int,
+    timeframe: str,
+    cv: CrossValidation,
+    first_bar: int,
+    holdout: float,
+    lookback: int,
+    memory: int,
 ) -> int:
     """About the fewest bars that can be divided (to 1 %), or 0 where not even a hundred times as many can."""
     low, high = bars_count, max(bars_count, 2 * (first_bar + 1))

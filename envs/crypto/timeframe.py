@@ -5,8 +5,18 @@ from __future__ import annotations
 from envs.support.errors import InputError
 
 SECONDS: dict[str, int] = {
-    "1m": 60, "3m": 180, "5m": 300, "15m": 900, "30m": 1800,
-    "1h": 3600, "2h": 7200, "4h": 14400, "6h": 21600, "8h": 28800, "12h": 43200, "1d": 86400,
+    "1m": 60,
+    "3m": 180,
+    "5m": 300,
+    "15m": 900,
+    "30m": 1800,
+    "1h": 3600,
+    "2h": 7200,
+    "4h": 14400,
+    "6h": 21600,
+    "8h": 28800,
+    "12h": 43200,
+    "1d": 86400,
 }
 DAY = 86_400  # seconds
 SECONDS_PER_YEAR = 365.25 * DAY
@@ -15,7 +25,9 @@ SECONDS_PER_YEAR = 365.25 * DAY
 def bar_seconds(timeframe: str) -> int:
     """Length of one bar in seconds. Raises InputError for a name that is not in `SECONDS`."""
     if timeframe not in SECONDS:
-        raise InputError(f"timeframe {timeframe!r} is not known; choose one of {', '.join(SECONDS)}")
+        raise InputError(
+            f"timeframe {timeframe!r} is not known; choose one of {', '.join(SECONDS)}"
+        )
     return SECONDS[timeframe]
 
 

@@ -27,11 +27,15 @@ class ActionCheck:
     and 1, or, where actions are choices, 0 and the last one; or that was masked. And rows where everything is.
     """
 
-    def __init__(self, rows: int, rows_per_member: int, actions: ActionLayout, masks: Masks | None = None) -> None:
+    def __init__(
+        self, rows: int, rows_per_member: int, actions: ActionLayout, masks: Masks | None = None
+    ) -> None:
         self._masks = masks
         self._rows_per_member, self._low, self._high = rows_per_member, actions.low, actions.high
         self._sizes = np.array(actions.choices, np.uint64) if actions.discrete else None
-        self._starts = np.cumsum((0, *actions.choices[:-1]))  # of the choices' options, side by side
+        self._starts = np.cumsum(
+            (0, *actions.choices[:-1])
+        )  # of the choices' options, side by side
         self._began = np.zeros(rows, dtype=np.int64)
         self._steps = 0
         self._found: dict[int, _Fault] = {}
@@ -44,7 +48,9 @@ class ActionCheck:
         if self._sizes is None:
             fine = np.abs(action) <= 1.0  # not so where it is NaN
         else:
-            fine = action.astype(np.int64, copy=False).view(np.uint64) < self._sizes  # negative ones are large there
+            fine = (
+                action.astype(np.int64, copy=False).view(np.uint64) < self._sizes
+            )  # negative ones are large there
         options = None
         if self._masks:
             options = self._masks.options()
@@ -63,7 +69,9 @@ class ActionCheck:
     def clear(self, rows: slice) -> None:
         """Forget the faults of these rows."""
         self._began[rows] = self._steps
-        self._found = {row: fault for row, fault in self._found.items() if not rows.start <= row < rows.stop}
+        self._found = {
+            row: fault for row, fault in self._found.items() if not rows.start <= row < rows.stop
+        }
         if self._masks:
             self._masks.latch.clear(rows)
 
@@ -79,7 +87,9 @@ class ActionCheck:
             self._masks.latch.check()
         if not self._found:
             return
-        row, fault = min(self._found.items(), key=lambda item: (item[1].age + int(self._began[item[0]]), item[0]))
+        row, fault = min(
+            self._found.items(), key=lambda item: (item[1].age + int(self._began[item[0]]), item[0])
+        )
         low, high = self._low[fault.component], self._high[fault.component]
         raise RunError(
             f"row {row} (member {row // self._rows_per_member}) got an illegal action in its step {fault.age + 1}: "
@@ -114,4 +124,6 @@ class ActionCheck:
         )
         if self._masks:
             self._masks.latch.set_state(rows, state)
-        self._found |= {row: _Fault(age, component, value) for row, age, component, value in kept if age >= 0}
+        self._found |= {
+            row: _Fault(age, component, value) for row, age, component, value in kept if age >= 0
+        }

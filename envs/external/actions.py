@@ -27,7 +27,9 @@ class ActionLayout:
             )
         self.space = space
         self.discrete = not kinds.pop()
-        self.choices = tuple(size for leaf in _leaves(space) for size in _sizes(leaf)) if self.discrete else ()
+        self.choices = (
+            tuple(size for leaf in _leaves(space) for size in _sizes(leaf)) if self.discrete else ()
+        )
         self.width = _width(space)
         self.single = isinstance(space, spaces.Discrete)
         self.dtype = np.dtype(np.int64 if self.discrete else np.float32)
@@ -46,9 +48,13 @@ def _leaves(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
         return [leaf for part in _parts(space) for leaf in _leaves(part)]
     if isinstance(space, spaces.Box):
         if not np.issubdtype(space.dtype, np.floating):
-            raise InputError(f"the action space {space} has whole numbers; make it Discrete or MultiDiscrete")
+            raise InputError(
+                f"the action space {space} has whole numbers; make it Discrete or MultiDiscrete"
+            )
         if not space.is_bounded():
-            raise InputError(f"the action space {space} has no bounds; wrap it (gymnasium.wrappers.RescaleAction)")
+            raise InputError(
+                f"the action space {space} has no bounds; wrap it (gymnasium.wrappers.RescaleAction)"
+            )
     elif not isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise InputError(
             f"the action space {space} is not known; spaces that can be acted in are Box, Discrete, MultiDiscrete, "
@@ -78,7 +84,9 @@ def _width(space: spaces.Space[Any]) -> int:
 def _decode(space: spaces.Space[Any], rows: NDArray[Any]) -> list[Any]:
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
-        chosen: list[Any] = rows[:, 0].tolist()  # Python's own numbers: quickest for an environment to check and use
+        chosen: list[Any] = rows[
+            :, 0
+        ].tolist()  # Python's own numbers: quickest for an environment to check and use
         return [action + start for action in chosen] if start else chosen
     if isinstance(space, spaces.Dict | spaces.Tuple):
         columns, first = [], 0
@@ -92,7 +100,9 @@ def _decode(space: spaces.Space[Any], rows: NDArray[Any]) -> list[Any]:
     if isinstance(space, spaces.Box):
         low, high = space.low.reshape(-1), space.high.reshape(-1)
         # The last is for rounding alone. A new array, since environments may keep what they are given.
-        scaled = np.clip(low + 0.5 * (rows + 1.0) * (high - low), low, high).astype(space.dtype, copy=False)
+        scaled = np.clip(low + 0.5 * (rows + 1.0) * (high - low), low, high).astype(
+            space.dtype, copy=False
+        )
     elif isinstance(space, spaces.MultiDiscrete):
         scaled = (rows + space.start.reshape(-1)).astype(space.dtype)
     else:

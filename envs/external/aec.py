@@ -40,7 +40,9 @@ class ParallelFromAec:
         """That agent's."""
         return self._env.action_space(agent)
 
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    def reset(
+        self, seed: int | None = None, options: Any = None
+    ) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Begin a game: what every agent sees."""
         self._env.reset(seed=seed, options=options)
         self.agents = list(self._env.agents)
@@ -65,7 +67,9 @@ class ParallelFromAec:
         terminated = {agent: bool(env.terminations.get(agent, True)) for agent in acting}
         truncated = {agent: bool(env.truncations.get(agent, False)) for agent in acting}
         seen = {agent: env.observe(agent) for agent in acting if agent in env.agents}
-        while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
+        while env.agents and (
+            env.terminations[env.agent_selection] or env.truncations[env.agent_selection]
+        ):
             env.step(None)  # takes leave of an agent that is done
         self.agents = list(env.agents)
         return seen, rewards, terminated, truncated, {agent: {} for agent in acting}

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from envs.external.actions import ActionLayout
 from envs.external.observations import ObservationLayout
 
-LINE = 64  # bytes: no two arrays, and no two processes' words, share a line of the processor's cache
+LINE = (
+    64  # bytes: no two arrays, and no two processes' words, share a line of the processor's cache
+)
 WORDS = 3 * LINE // 4  # 32-bit words per worker (`envs.external.handoff`)
 
 
@@ -41,7 +43,9 @@ class Buffers:
 
     def part(self, first: int, last: int) -> Buffers:
         """Views of the rows `first` … `last` - 1."""
-        return replace(self, **{field.name: getattr(self, field.name)[first:last] for field in fields(self)})
+        return replace(
+            self, **{field.name: getattr(self, field.name)[first:last] for field in fields(self)}
+        )
 
 
 class Memory:
@@ -51,14 +55,22 @@ class Memory:
     """
 
     def __init__(
-        self, rows: int, observations: ObservationLayout, actions: ActionLayout, workers: int, handle: int | None = None
+        self,
+        rows: int,
+        observations: ObservationLayout,
+        actions: ActionLayout,
+        workers: int,
+        handle: int | None = None,
     ) -> None:
         kinds: dict[str, tuple[tuple[int, ...], Any]] = {
             "obs": ((rows,), observations.dtype),
             "final": ((rows,), observations.dtype),
             "action": ((rows, actions.width), actions.dtype),
             "reward": ((rows,), np.dtype(np.float32)),
-            **{name: ((rows,), np.dtype(np.bool_)) for name in ("terminated", "truncated", "present")},
+            **{
+                name: ((rows,), np.dtype(np.bool_))
+                for name in ("terminated", "truncated", "present")
+            },
         }
         places, offset = {}, workers * WORDS * 4
         for name, (shape, dtype) in kinds.items():
@@ -68,7 +80,10 @@ class Memory:
         block = mmap.mmap(self.handle, offset)
         self.words = memoryview(block)[: workers * WORDS * 4].cast("i")
         self.buffers = Buffers(
-            **{name: np.ndarray(*kinds[name], buffer=block, offset=place) for name, place in places.items()}
+            **{
+                name: np.ndarray(*kinds[name], buffer=block, offset=place)
+                for name, place in places.items()
+            }
         )
 
     def worker_words(self, worker: int) -> memoryview:

@@ -77,7 +77,9 @@ class Worker:
             handle.close()
         os.close(life)
         self.wake = ours
-        self._side = Side(memory.worker_words(setup.index), ours, setup.spin, driver=True, ordered=setup.ordered)
+        self._side = Side(
+            memory.worker_words(setup.index), ours, setup.spin, driver=True, ordered=setup.ordered
+        )
         memory.worker_words(setup.index)[0] = self._told = IDLE
         with contextlib.suppress(OSError):  # that it is gone is seen in `ready`
             self._talk.send(_main_module(setup.source))
@@ -109,7 +111,9 @@ class Worker:
         else:
             self._tell(CALL)
         with contextlib.suppress(OSError):  # that it is dead is found when its answer is waited for
-            self._talk.send((name, *arguments))  # after the word, since much can only be sent while it is being read
+            self._talk.send(
+                (name, *arguments)
+            )  # after the word, since much can only be sent while it is being read
 
     def send(self, data: bytes) -> None:
         """Through the socket of a worker that steps one by one."""
@@ -173,7 +177,9 @@ class Worker:
     def _raised(self, failure: EnvFailure) -> NoReturn:
         self._process.kill()
         self._release()
-        raise WorkerFailure(f"environment {self.setup.first + failure.env} raised:\n{failure.text.rstrip()}")
+        raise WorkerFailure(
+            f"environment {self.setup.first + failure.env} raised:\n{failure.text.rstrip()}"
+        )
 
     def died(self) -> NoReturn:
         """Say how it ended: to be called when its socket has."""
@@ -185,7 +191,11 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = (
+            f"was ended by {signal.Signals(-code).name}"
+            if code < 0
+            else f"ended with exit code {code}"
+        )
         where = self._reported()
         who = self._envs()
         self._release()

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 _MOST_BYTES = 1 << 26  # of actions; longer episodes can't be brought back
 _TIDY = 1024  # steps between two looks at what is no longer needed
-UNKNOWN, SEEDED, DRAWN = range(3)  # how an episode began: can't be told; with a seed; from the generator as it was
+UNKNOWN, SEEDED, DRAWN = range(
+    3
+)  # how an episode began: can't be told; with a seed; from the generator as it was
 
 
 class Snapshot(NamedTuple):
@@ -30,10 +32,14 @@ class EpisodeLog:
 
     def __init__(self, actions: NDArray[Any]) -> None:
         self._actions = actions
-        self._blocks: deque[NDArray[Any]] = deque(maxlen=max(1, _MOST_BYTES // max(1, actions.nbytes)))
+        self._blocks: deque[NDArray[Any]] = deque(
+            maxlen=max(1, _MOST_BYTES // max(1, actions.nbytes))
+        )
         self._now = 0  # steps noted in all
         self._starts: list[Any] = [None] * len(actions)  # a seed, or the generator's state
-        self._since = [0] * len(actions)  # steps noted before the first that `blocks` has of the row's episode
+        self._since = [0] * len(
+            actions
+        )  # steps noted before the first that `blocks` has of the row's episode
         self._before: dict[int, NDArray[Any]] = {}  # actions of restored rows from before that
         self._generators: dict[int, np.random.PCG64 | None] = {}
 
@@ -46,7 +52,9 @@ class EpisodeLog:
             if row not in self._generators:
                 self._generators[row] = _generator(env)
             generator = self._generators[row]
-            self._starts[row] = None if generator is None else generator.state  # words are made of it when asked for
+            self._starts[row] = (
+                None if generator is None else generator.state
+            )  # words are made of it when asked for
         self._since[row] = self._now
         self._before.pop(row, None)
 
@@ -106,7 +114,9 @@ def _start(meaning: Any) -> NDArray[np.int64]:
     words = [0] * 6
     if isinstance(meaning, dict):
         inner = meaning["state"]
-        for at, whole in enumerate((inner["state"], inner["inc"], meaning["has_uint32"] | meaning["uinteger"] << 64)):
+        for at, whole in enumerate(
+            (inner["state"], inner["inc"], meaning["has_uint32"] | meaning["uinteger"] << 64)
+        ):
             words[2 * at : 2 * at + 2] = whole & (2**64 - 1), whole >> 64
     elif meaning is not None:
         words[0] = meaning
@@ -121,4 +131,9 @@ def _meaning(start: NDArray[np.int64]) -> Any:
         return words[0] if how == SEEDED else None
     state, increment, more = (words[at] | words[at + 1] << 64 for at in (0, 2, 4))
     inner = {"state": state, "inc": increment}
-    return {"bit_generator": "PCG64", "state": inner, "has_uint32": more & 1, "uinteger": more >> 64}
+    return {
+        "bit_generator": "PCG64",
+        "state": inner,
+        "has_uint32": more & 1,
+        "uinteger": more >> 64,
+    }

@@ -50,7 +50,12 @@ class FirstReadyEnvs:
     """
 
     def __init__(
-        self, source: Source, own: Sequence[Mapping[str, Any]], workers: int | None = None, *, patience: float = 20.0
+        self,
+        source: Source,
+        own: Sequence[Mapping[str, Any]],
+        workers: int | None = None,
+        *,
+        patience: float = 20.0,
     ) -> None:
         """own: each environment's own arguments. workers: None: as many as there are processors for this process.
         patience: seconds after which a worker with work that has done no step counts as hung. Raises InputError where
@@ -71,16 +76,32 @@ class FirstReadyEnvs:
         self._buffers = memory.buffers
         self._workers: list[Worker] = []
         self._leave = weakref.finalize(self, close_all, self._workers)
-        self._worker_of, self._ready = np.repeat(np.arange(len(sizes)), sizes), list[tuple[int, int]]()
+        self._worker_of, self._ready = (
+            np.repeat(np.arange(len(sizes)), sizes),
+            list[tuple[int, int]](),
+        )
         self._held = np.zeros(len(own), dtype=bool)  # with the caller
         self._left = [b""] * len(sizes)  # of a record that has come in part
-        self._busy, self._since = [0] * len(sizes), [0.0] * len(sizes)  # steps asked of each, and its last sign of life
+        self._busy, self._since = (
+            [0] * len(sizes),
+            [0.0] * len(sizes),
+        )  # steps asked of each, and its last sign of life
         first = 0
         for index, size in enumerate(sizes):
             setup = Setup(
-                source, tuple(own[first : first + size]), self.observations, self.actions, what.kind, what.rows, first,
-                len(own), len(sizes), index, spin=0.0, one_by_one=True,
-            )  # fmt: skip
+                source,
+                tuple(own[first : first + size]),
+                self.observations,
+                self.actions,
+                what.kind,
+                what.rows,
+                first,
+                len(own),
+                len(sizes),
+                index,
+                spin=0.0,
+                one_by_one=True,
+            )
             self._workers.append(Worker(setup, memory))
             first += size
         self._poll = select.poll()
@@ -114,13 +135,18 @@ class FirstReadyEnvs:
         """
         possible = len(self._worker_of) - int(self._held.sum())
         if not 1 <= batch <= possible:
-            raise ValueError(f"a batch of {batch} can't come: {possible} environments are not with the caller")
+            raise ValueError(
+                f"a batch of {batch} can't come: {possible} environments are not with the caller"
+            )
         self._guard(lambda: self._gather(batch))
         envs = np.array([heapq.heappop(self._ready)[1] for _ in range(batch)], dtype=np.int64)
         self._held[envs] = True
         rows = (envs[:, None] * self._rows + np.arange(self._rows)).reshape(-1)
         b = self._buffers
-        copies = (array[rows] for array in (b.obs, b.final, b.reward, b.terminated, b.truncated, b.present))
+        copies = (
+            array[rows]
+            for array in (b.obs, b.final, b.reward, b.terminated, b.truncated, b.present)
+        )
         return Ready(envs, rows, *copies)
 
     def send(self, envs: NDArray[np.int64], actions: NDArray[Any]) -> None:

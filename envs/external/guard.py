@@ -23,7 +23,10 @@ from pathlib import Path
 
 VARIABLE = "SWEEPD_ENV_HOST"
 _PROC = Path("/proc")
-_TRIES, _PAUSE = 40, 0.05  # looks for processes that carry the tag, until there are none; seconds between two
+_TRIES, _PAUSE = (
+    40,
+    0.05,
+)  # looks for processes that carry the tag, until there are none; seconds between two
 
 
 @dataclass
@@ -59,7 +62,15 @@ def guarded() -> tuple[int, ...]:
         tag, _ = os.pipe()
         os.environ[VARIABLE] = name = uuid.uuid4().hex
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(os.fstat(tag).st_ino), name],
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                __file__,
+                str(os.getpid()),
+                str(os.fstat(tag).st_ino),
+                name,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

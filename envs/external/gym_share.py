@@ -42,7 +42,10 @@ class GymShare:
         self._age = [0] * len(made)  # of each row's episode, in steps, when `_now` was 0
         self._now = 0  # steps since then
         self._deadline = math.inf  # no row reaches its limit before
-        self._seen, self._last = observations.writer(buffers.obs), observations.writer(buffers.final)
+        self._seen, self._last = (
+            observations.writer(buffers.obs),
+            observations.writer(buffers.final),
+        )
         self._log = EpisodeLog(buffers.action) if resumable else None
         self._live: list[int] = []
         self._steps: list[Callable[[Any], Any]] = []
@@ -72,7 +75,9 @@ class GymShare:
         results: list[Any] = []
         add = results.append
         try:
-            for step, action in zip(self._steps, self._actions.decode(self._buffers.action[self._where]), strict=True):
+            for step, action in zip(
+                self._steps, self._actions.decode(self._buffers.action[self._where]), strict=True
+            ):
                 add(step(action))
         except Exception:
             failed(self._live[len(results)])
@@ -86,7 +91,11 @@ class GymShare:
             else:
                 for row, observation in zip(self._live, observations, strict=True):
                     self._seen.one(row, observation)
-            buffers.reward[where], buffers.terminated[where], buffers.truncated[where] = rewards, terminated, truncated
+            buffers.reward[where], buffers.terminated[where], buffers.truncated[where] = (
+                rewards,
+                terminated,
+                truncated,
+            )
         except Exception:
             failed(self._live[0])
         ended = set(compress(self._live, terminated)).union(compress(self._live, truncated))
@@ -108,7 +117,11 @@ class GymShare:
             observation, reward, terminated, truncated, _ = self._envs[env].step(action)
             truncated = truncated or self._age[env] + self._now >= self._limits[env]
             self._seen.one(env, observation)
-            buffers.reward[env], buffers.terminated[env], buffers.truncated[env] = reward, terminated, truncated
+            buffers.reward[env], buffers.terminated[env], buffers.truncated[env] = (
+                reward,
+                terminated,
+                truncated,
+            )
         except Exception:
             failed(env)
         if terminated or truncated:
@@ -122,7 +135,11 @@ class GymShare:
         done = []
         for row, snapshot in zip(envs, snapshots, strict=True):
             done.append(snapshot is not None and self._restore(row, snapshot))
-        self._settle(sorted({*self._live, *(row for row, restored in zip(envs, done, strict=True) if restored)}))
+        self._settle(
+            sorted(
+                {*self._live, *(row for row, restored in zip(envs, done, strict=True) if restored)}
+            )
+        )
         return done
 
     def close(self) -> None:
@@ -172,4 +189,6 @@ class GymShare:
 
     def _plan_deadline(self) -> None:
         """Episodes that begin later only move it back."""
-        self._deadline = min((self._limits[row] - self._age[row] for row in self._live), default=math.inf)
+        self._deadline = min(
+            (self._limits[row] - self._age[row] for row in self._live), default=math.inf
+        )

@@ -20,7 +20,9 @@ IDLE, STEP, CALL, FAILED = range(4)  # what the word may say
 DRIVER_SLEEPS, WORKER_SLEEPS = LINE // 4, 2 * LINE // 4
 ORDERED = platform.machine().lower() in ("x86_64", "amd64")
 _GLANCES = 16  # looks at the word between two at the clock
-_NAP = 50  # milliseconds of sleep between two looks at the word, should being woken have been missed
+_NAP = (
+    50  # milliseconds of sleep between two looks at the word, should being woken have been missed
+)
 
 
 class GoneError(Exception):
@@ -32,10 +34,14 @@ class Side:
     which end. ordered: whether the processor keeps writes in order; the same at both ends.
     """
 
-    def __init__(self, words: memoryview, wake: socket.socket, spin: float, *, driver: bool, ordered: bool) -> None:
+    def __init__(
+        self, words: memoryview, wake: socket.socket, spin: float, *, driver: bool, ordered: bool
+    ) -> None:
         self._words, self._wake, self._ordered = words, wake, ordered
         self._spin = spin if ordered else 0.0
-        self._mine, self._theirs = (DRIVER_SLEEPS, WORKER_SLEEPS) if driver else (WORKER_SLEEPS, DRIVER_SLEEPS)
+        self._mine, self._theirs = (
+            (DRIVER_SLEEPS, WORKER_SLEEPS) if driver else (WORKER_SLEEPS, DRIVER_SLEEPS)
+        )
         wake.setblocking(False)
         self._poll = select.poll()
         self._poll.register(wake, select.POLLIN)
@@ -49,7 +55,9 @@ class Side:
         """Hand over. What was written before is there for the other side."""
         self._words[0] = word
         if not self._ordered or self._words[self._theirs]:
-            with contextlib.suppress(OSError):  # that it is gone, or has been woken enough, is seen when waiting
+            with contextlib.suppress(
+                OSError
+            ):  # that it is gone, or has been woken enough, is seen when waiting
                 self._wake.send(b".")
 
     def wait_while(self, word: int, seconds: float) -> bool:

@@ -82,19 +82,35 @@ class HostedEnvs:
         guarded()
         layout = layout or Layout(len(own))
         if layout.total != len(own):
-            raise ValueError(f"the layout has {layout.total} environments, and there are {len(own)}")
+            raise ValueError(
+                f"the layout has {layout.total} environments, and there are {len(own)}"
+            )
         description = description or describe(source, own[0])
         reason = unsendable(source, own) if layout.workers else ""
         if reason:
             raise InputError(f"{source.name} cannot be stepped in workers: {reason}")
-        self._source, self._own, self._kind, self.rows = source, list(own), description.kind, description.rows
+        self._source, self._own, self._kind, self.rows = (
+            source,
+            list(own),
+            description.kind,
+            description.rows,
+        )
         self.observations, self.actions = description.observations, description.actions
-        self._patience, self._restarts, self._spin, self._resumable = patience, restarts, spin, resumable
+        self._patience, self._restarts, self._spin, self._resumable = (
+            patience,
+            restarts,
+            spin,
+            resumable,
+        )
         self._seeds: list[int | None] = [None] * len(own)
-        self._memory = Memory(len(own) * self.rows, self.observations, self.actions, len(layout.workers))
+        self._memory = Memory(
+            len(own) * self.rows, self.observations, self.actions, len(layout.workers)
+        )
         self.layout, self.buffers = layout, self._memory.buffers
         self.observations.allow_all(self.buffers.obs)  # of idle rows
-        self._firsts = [layout.here + sum(layout.workers[:index]) for index in range(len(layout.workers))]
+        self._firsts = [
+            layout.here + sum(layout.workers[:index]) for index in range(len(layout.workers))
+        ]
         self._workers: list[Worker] = []
         self._leave = weakref.finalize(self, close_all, self._workers)
         try:
@@ -150,7 +166,9 @@ class HostedEnvs:
         rows = [slice(env * self.rows, (env + 1) * self.rows) for env in envs]
         expected = [self.buffers.obs[own].tobytes() for own in rows]
         by_env = dict(zip(envs, snapshots, strict=True))
-        done: list[bool] = self._everywhere("restore", list(envs), lambda some: [by_env[env] for env in some])
+        done: list[bool] = self._everywhere(
+            "restore", list(envs), lambda some: [by_env[env] for env in some]
+        )
         for env in envs:
             self._seeds[env] = self._seeds[env] or 0  # no longer idle
         return [
@@ -170,16 +188,34 @@ class HostedEnvs:
         own = self._own[: self.layout.here]
         rows = self.buffers.part(0, len(own) * self.rows)
         return make_share(
-            self._source, own, rows, self.observations, self.actions, self._kind, self.rows, self._resumable
+            self._source,
+            own,
+            rows,
+            self.observations,
+            self.actions,
+            self._kind,
+            self.rows,
+            self._resumable,
         )
 
     def _start(self, index: int) -> Worker:
         first = self._firsts[index]
         own = tuple(self._own[first : first + self.layout.workers[index]])
         setup = Setup(
-            self._source, own, self.observations, self.actions, self._kind, self.rows, first, len(self._own),
-            len(self.layout.workers), index, self._spin, handoff.ORDERED, resumable=self._resumable,
-        )  # fmt: skip
+            self._source,
+            own,
+            self.observations,
+            self.actions,
+            self._kind,
+            self.rows,
+            first,
+            len(self._own),
+            len(self.layout.workers),
+            index,
+            self._spin,
+            handoff.ORDERED,
+            resumable=self._resumable,
+        )
         return Worker(setup, self._memory)
 
     def _range(self, index: int | None) -> range:
@@ -188,7 +224,9 @@ class HostedEnvs:
             return range(self.layout.here)
         return range(self._firsts[index], self._firsts[index] + self.layout.workers[index])
 
-    def _everywhere(self, name: str, envs: list[int], what: Callable[[list[int]], Any] | None) -> list[Any]:
+    def _everywhere(
+        self, name: str, envs: list[int], what: Callable[[list[int]], Any] | None
+    ) -> list[Any]:
         """Call that method of every share that has some of these environments, with theirs and `what(theirs)`.
 
         Returns what it returned for each of them.
@@ -198,7 +236,9 @@ class HostedEnvs:
             own = self._range(index)
             some = [env for env in envs if env in own]
             if some:
-                worker.call(name, [env - own.start for env in some], *([what(some)] if what else []))
+                worker.call(
+                    name, [env - own.start for env in some], *([what(some)] if what else [])
+                )
                 asked.append((index, worker, some))
         some = [env for env in envs if env < self.layout.here]
         try:
@@ -209,7 +249,9 @@ class HostedEnvs:
             self._failed(None, failure)
         for index, worker, some in asked:
             try:
-                results |= dict(zip(some, worker.finish(max(self._patience, 60.0)) or [], strict=False))
+                results |= dict(
+                    zip(some, worker.finish(max(self._patience, 60.0)) or [], strict=False)
+                )
             except WorkerFailure as failure:
                 self._failed(index, failure)
         return list(results.values())
@@ -220,7 +262,9 @@ class HostedEnvs:
             self.close()
             raise self._error(failure)
         self._restarts -= 1
-        logging.getLogger(__name__).warning("%s\n(made anew; %d more times)", self._error(failure), self._restarts)
+        logging.getLogger(__name__).warning(
+            "%s\n(made anew; %d more times)", self._error(failure), self._restarts
+        )
         envs = self._range(index)
         rows = slice(envs.start * self.rows, envs.stop * self.rows)
         last = self.buffers.obs[rows].copy()

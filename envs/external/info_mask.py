@@ -22,7 +22,9 @@ class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
         flags = spaces.MultiBinary(sum(ActionLayout(env.action_space).choices))
         self.observation_space = spaces.Dict({OBSERVATION: env.observation_space, MASK: flags})
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
         return {OBSERVATION: observation, MASK: info[MASK]}, info
 

@@ -60,14 +60,14 @@ def choose_layout(
     """
     envs, cores = len(own), cores or cpu_count()
     if min(envs, cores) == 1:
-        return LayoutChoice(Layout(envs), {}, "since there is only one of them" if envs == 1 else "on one core")
+        return LayoutChoice(
+            Layout(envs), {}, "since there is only one of them" if envs == 1 else "on one core"
+        )
     reason = unsendable(source, own)
     if reason:
         return LayoutChoice(Layout(envs), {}, f"since workers cannot be sent them: {reason}")
     file = file or MachineFile(cache_dir() / "layouts.json")
-    machine = (
-        f"{processor_name()}, {cores} cores; python {platform.python_version()}, gymnasium {gymnasium.__version__}"
-    )
+    machine = f"{processor_name()}, {cores} cores; python {platform.python_version()}, gymnasium {gymnasium.__version__}"
     key = f"{envs} of {source.name} {dict(source.kwargs)} {dict(own[0])}"
     entry = file.get(machine, key)
     try:
@@ -78,7 +78,11 @@ def choose_layout(
         pass
     choice = _measured(source, own, description or describe(source, own[0]), cores)
     logging.getLogger(__name__).info("%s: %s", source.name, choice)
-    file.put(machine, key, {"here": choice.layout.here, "workers": choice.layout.workers, "speeds": choice.speeds})
+    file.put(
+        machine,
+        key,
+        {"here": choice.layout.here, "workers": choice.layout.workers, "speeds": choice.speeds},
+    )
     return choice
 
 
@@ -86,11 +90,15 @@ def fixed_layout(envs: int, workers: int, *, here: bool = True) -> Layout:
     """As many workers as the user wants. Raises InputError where there aren't that many environments for them."""
     most = envs - here
     if not 0 <= workers <= most:
-        raise InputError(f"{workers} workers for {envs} environments are not possible; from 0 to {most} are")
+        raise InputError(
+            f"{workers} workers for {envs} environments are not possible; from 0 to {most} are"
+        )
     return split(envs, workers, here)
 
 
-def _measured(source: Source, own: Sequence[Mapping[str, Any]], description: Description, cores: int) -> LayoutChoice:
+def _measured(
+    source: Source, own: Sequence[Mapping[str, Any]], description: Description, cores: int
+) -> LayoutChoice:
     """All here against shares here and in 1, 3, 7, … workers, and in workers only, as long as that gets faster."""
     envs = len(own)
     alone = _Candidate(source, own, description, Layout(envs))
@@ -114,7 +122,9 @@ def _measured(source: Source, own: Sequence[Mapping[str, Any]], description: Des
                     break
                 continue
             best, fastest = layout, ratio
-        return LayoutChoice(best, speeds, "the fastest measured" if best.workers else "since workers weren't faster")
+        return LayoutChoice(
+            best, speeds, "the fastest measured" if best.workers else "since workers weren't faster"
+        )
     finally:
         alone.close()
 
@@ -131,13 +141,19 @@ class _Candidate:
     """Environments under measurement, acting at random."""
 
     def __init__(
-        self, source: Source, own: Sequence[Mapping[str, Any]], description: Description, layout: Layout
+        self,
+        source: Source,
+        own: Sequence[Mapping[str, Any]],
+        description: Description,
+        layout: Layout,
     ) -> None:
         self.layout = layout
         self._envs = HostedEnvs(source, own, layout, description=description)
         actions, shape = self._envs.actions, self._envs.buffers.action.shape
         rng = np.random.default_rng(0)
-        drawn = rng.uniform(actions.low, actions.high + actions.discrete, (16, *shape))  # choices are rounded down
+        drawn = rng.uniform(
+            actions.low, actions.high + actions.discrete, (16, *shape)
+        )  # choices are rounded down
         self._actions = drawn.astype(actions.dtype)
         self._check = ActionCheck(shape[0], 1, actions, masks_of(self._envs, 1))
         self._envs.reset(range(len(own)), range(len(own)))

@@ -25,7 +25,10 @@ class Masks:
         self._starts = [0, *accumulate(envs.actions.choices)]
         rows = len(self._buffers.obs)
         self._player = torch.arange(rows)[:, None] % envs.rows
-        names = ["player", *(f"observation[{at}]" for at in range(min(_SHOWN, self._observations.size)))]
+        names = [
+            "player",
+            *(f"observation[{at}]" for at in range(min(_SHOWN, self._observations.size))),
+        ]
         self.latch = MaskLatch(rows, rows_per_member, names, torch.device("cpu"))
 
     def options(self) -> NDArray[np.bool_]:

@@ -62,7 +62,9 @@ class NamedEnv:
         source = self.source
         if isinstance(source, GymSource):
             return GymSource(source.env_id, source.kwargs, num_envs) if source.batched else source
-        return FactorySource(source.factory, {SIZE: num_envs}) if self.takes_size(params) else source
+        return (
+            FactorySource(source.factory, {SIZE: num_envs}) if self.takes_size(params) else source
+        )
 
     def takes_size(self, params: Mapping[str, Any]) -> bool:
         """Whether it can be told how many environments to make at once (and `params` don't say so already)."""
@@ -70,7 +72,9 @@ class NamedEnv:
             return self.source.batched > 0
         factory = self.source.factory
         try:
-            arguments = inspect.signature(factory.resolve() if isinstance(factory, Imported) else factory).parameters
+            arguments = inspect.signature(
+                factory.resolve() if isinstance(factory, Imported) else factory
+            ).parameters
         except (TypeError, ValueError):  # of some functions written in C
             return False
         return SIZE in arguments and SIZE not in params
@@ -89,7 +93,9 @@ def named_env(name: str) -> NamedEnv:
         return _vector(name, name.removeprefix(VECTOR))
     if name.startswith(PETTINGZOO):
         rest = name.removeprefix(PETTINGZOO)
-        return NamedEnv(name, FactorySource(_imported(flag, rest) if ":" in rest else _pettingzoo(flag, rest)))
+        return NamedEnv(
+            name, FactorySource(_imported(flag, rest) if ":" in rest else _pettingzoo(flag, rest))
+        )
     return NamedEnv(name, FactorySource(_imported(flag, name)))
 
 

@@ -75,17 +75,24 @@ class ObservationLayout:
         self.space = space
         found = list(_leaves(space, ()))
         self.masked = (
-            actions is not None and actions.discrete and isinstance(space, spaces.Dict) and MASK in space.spaces
+            actions is not None
+            and actions.discrete
+            and isinstance(space, spaces.Dict)
+            and MASK in space.spaces
         )
         if len(found) == sum(self._of_mask(leaf) for leaf in found):
-            raise InputError(f"the observation space {space} is empty; there is nothing to learn from")
+            raise InputError(
+                f"the observation space {space} is empty; there is nothing to learn from"
+            )
         if self.masked and actions is not None:
             _check_flags([leaf for leaf in found if self._of_mask(leaf)], sum(actions.choices))
         # Widest first, each at a multiple of its width: so every leaf of every row is aligned.
         found.sort(key=lambda leaf: -leaf.dtype.itemsize)
         offset, self.leaves = 0, []
         for leaf in found:
-            self.leaves.append(Leaf(leaf.path, leaf.dtype, leaf.shape, offset, leaf.choices, leaf.start))
+            self.leaves.append(
+                Leaf(leaf.path, leaf.dtype, leaf.shape, offset, leaf.choices, leaf.start)
+            )
             offset += leaf.bytes
         widest = found[0].dtype.itemsize
         self.dtype = np.dtype(
@@ -96,7 +103,9 @@ class ObservationLayout:
                 "itemsize": -(-offset // widest) * widest,
             }
         )
-        self.image_shape, self._channels_last = _image(_without_mask(space) if self.masked else space)
+        self.image_shape, self._channels_last = _image(
+            _without_mask(space) if self.masked else space
+        )
         self._read = [leaf for leaf in self.leaves if not self._of_mask(leaf)]  # by networks
         self.size = sum(leaf.columns for leaf in self._read)
         self._plain = len(self.leaves) == 1 and self.leaves[0].dtype == np.float32
@@ -107,7 +116,11 @@ class ObservationLayout:
 
     def flags(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
         """(n, options) from (n,) rows: which options of all choices, one after the other, their masks call legal."""
-        (mask,) = (field for leaf, field in zip(self.leaves, self.fields(rows), strict=True) if self._of_mask(leaf))
+        (mask,) = (
+            field
+            for leaf, field in zip(self.leaves, self.fields(rows), strict=True)
+            if self._of_mask(leaf)
+        )
         flags: NDArray[np.bool_] = mask.reshape(len(rows), -1) != 0
         return flags
 
@@ -134,7 +147,11 @@ class ObservationLayout:
         if self.image_shape is not None:
             (leaf,) = self._read
             image = raw[:, leaf.offset : leaf.offset + leaf.bytes].view(rows, *leaf.shape)
-            return image.movedim(-1, 1).reshape(rows, -1) if self._channels_last else image.reshape(rows, -1)
+            return (
+                image.movedim(-1, 1).reshape(rows, -1)
+                if self._channels_last
+                else image.reshape(rows, -1)
+            )
         parts = []
         for leaf in self._read:
             values = raw[:, leaf.offset : leaf.offset + leaf.bytes].view(_torch_dtype(leaf.dtype))
@@ -154,10 +171,14 @@ class Writer:
 
     def __init__(self, layout: ObservationLayout, rows: NDArray[Any]) -> None:
         self._space = layout.space
-        self._columns = list(zip((leaf.path for leaf in layout.leaves), layout.fields(rows), strict=True))
+        self._columns = list(
+            zip((leaf.path for leaf in layout.leaves), layout.fields(rows), strict=True)
+        )
         path, field = self._columns[0]
         # One vector each is the usual case, and joining vectors is the fastest way to write many small ones.
-        whole = len(self._columns) == 1 and not path and field.ndim == 2 and field.flags.c_contiguous
+        whole = (
+            len(self._columns) == 1 and not path and field.ndim == 2 and field.flags.c_contiguous
+        )
         self._flat = field.reshape(-1) if whole else None
 
     def all(self, observations: Sequence[Any]) -> None:
@@ -165,7 +186,9 @@ class Writer:
         try:
             self._write_all(observations)
         except _AMISS as error:
-            raise ValueError(f"of {observations!r}, not all are of the observation space {self._space}") from error
+            raise ValueError(
+                f"of {observations!r}, not all are of the observation space {self._space}"
+            ) from error
 
     def one(self, row: int, observation: Any) -> None:
         """One row's. Raises ValueError for what is not of the space."""
@@ -176,7 +199,9 @@ class Writer:
                     raise ValueError(f"its shape is {np.shape(value)}, not {field.shape[1:]}")
                 field[row] = value
         except _AMISS as error:
-            raise ValueError(f"{observation!r} is not of the observation space {self._space}") from error
+            raise ValueError(
+                f"{observation!r} is not of the observation space {self._space}"
+            ) from error
 
     def _write_all(self, observations: Sequence[Any]) -> None:
         if self._flat is not None:
@@ -220,8 +245,20 @@ def _leaves(space: spaces.Space[Any], path: tuple[str | int, ...]) -> list[Leaf]
     if isinstance(space, spaces.Discrete):
         return [Leaf(path, integer, (), 0, (int(space.n),), (int(space.start),))]
     if isinstance(space, spaces.MultiDiscrete):
-        sizes, start = space.nvec.reshape(-1).tolist(), np.broadcast_to(space.start, space.nvec.shape)
-        return [Leaf(path, integer, tuple(space.shape), 0, tuple(sizes), tuple(start.reshape(-1).tolist()))]
+        sizes, start = (
+            space.nvec.reshape(-1).tolist(),
+            np.broadcast_to(space.start, space.nvec.shape),
+        )
+        return [
+            Leaf(
+                path,
+                integer,
+                tuple(space.shape),
+                0,
+                tuple(sizes),
+                tuple(start.reshape(-1).tolist()),
+            )
+        ]
     where = f" at {'/'.join(map(str, path))}" if path else ""
     raise InputError(
         f"an observation space{where} is {space}; spaces that can be learned from are Box, Discrete, MultiDiscrete, "
@@ -245,7 +282,11 @@ def _without_mask(space: Any) -> spaces.Space[Any]:
 
 def _image(space: spaces.Space[Any]) -> tuple[tuple[int, int, int] | None, bool]:
     """(channels, height, width) where the space is one image of bytes, and whether its channels come last."""
-    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
+    if (
+        not isinstance(space, spaces.Box)
+        or space.dtype != np.uint8
+        or len(space.shape) not in (2, 3)
+    ):
         return None, False
     shape = space.shape if len(space.shape) == 3 else (1, *space.shape)
     last = len(space.shape) == 3 and shape[2] < shape[0]  # the channels are the fewest

@@ -27,7 +27,9 @@ def first_info(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     if begun is None:  # as `gymnasium.Env.reset` itself returns: it was not written yet
         return {}
     if not (isinstance(begun, tuple) and len(begun) == 2 and isinstance(begun[1], dict)):
-        raise InputError(f"its reset returns no (observation, info), as that of Gym did before 0.26; {_ADVICE}")
+        raise InputError(
+            f"its reset returns no (observation, info), as that of Gym did before 0.26; {_ADVICE}"
+        )
     try:
         made: Any = env.step(env.action_space.sample())
     except Exception:  # the action may be illegal in this state

@@ -16,11 +16,15 @@ class ParallelGame:
     have left. The rows of agents who were not there at all, or left without an end, end with the game.
     """
 
-    def __init__(self, env: Any, buffers: Buffers, observations: ObservationLayout, actions: ActionLayout) -> None:
+    def __init__(
+        self, env: Any, buffers: Buffers, observations: ObservationLayout, actions: ActionLayout
+    ) -> None:
         self._env, self._buffers, self._actions = env, buffers, actions
         self._seen = observations.writer(buffers.obs)
         self._rows = {agent: row for row, agent in enumerate(env.possible_agents)}
-        self._ended = np.zeros(len(self._rows), dtype=bool)  # rows that have had their end in this game
+        self._ended = np.zeros(
+            len(self._rows), dtype=bool
+        )  # rows that have had their end in this game
 
     def reset(self, seed: int | None) -> None:
         observations, _ = self._env.reset(seed=seed)
@@ -36,7 +40,10 @@ class ParallelGame:
             {agent: decoded[rows[agent]] for agent in acting}
         )
         self._show(observations)
-        for agent, reward in rewards.items():  # also of agents that did not act: their last action earned it
+        for (
+            agent,
+            reward,
+        ) in rewards.items():  # also of agents that did not act: their last action earned it
             buffers.reward[rows[agent]] = reward
         for agent in acting:
             row = rows[agent]

@@ -73,7 +73,9 @@ def make_share(
     if kind in (SINGLE, MASKED):
         from envs.external.gym_share import GymShare
 
-        return GymShare(source, own, buffers, observations, actions, resumable, masked=kind == MASKED)
+        return GymShare(
+            source, own, buffers, observations, actions, resumable, masked=kind == MASKED
+        )
     from envs.external.game_share import GameShare
 
     return GameShare(source, own, buffers, observations, actions, kind, rows)

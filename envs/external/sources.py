@@ -20,7 +20,12 @@ from envs.support.errors import InputError
 from envs.support.plugins import load
 
 Space = gymnasium.spaces.Space[Any]
-SINGLE, PARALLEL, VECTOR, BUFFERED = "gymnasium.Env", "parallel", "gymnasium.vector.VectorEnv", "buffered"
+SINGLE, PARALLEL, VECTOR, BUFFERED = (
+    "gymnasium.Env",
+    "parallel",
+    "gymnasium.vector.VectorEnv",
+    "buffered",
+)
 MASKED = "gymnasium.Env with masks in info"
 
 
@@ -44,11 +49,21 @@ def spec_of(env_id: str, prefix: str = "gym:") -> EnvSpec:
     except InputError:
         raise
     except gymnasium.error.Error as error:
-        unheard = isinstance(error, gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound)
-        hint = f"; {prefix}MODULE:ID imports MODULE first, which may register it" if unheard and not module else ""
-        raise InputError(f"{prefix}{env_id}: Gymnasium knows no such environment ({error}){hint}") from error
+        unheard = isinstance(
+            error, gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound
+        )
+        hint = (
+            f"; {prefix}MODULE:ID imports MODULE first, which may register it"
+            if unheard and not module
+            else ""
+        )
+        raise InputError(
+            f"{prefix}{env_id}: Gymnasium knows no such environment ({error}){hint}"
+        ) from error
     except Exception as error:  # whatever a module raises
-        raise InputError(f"{prefix}{env_id} cannot be imported: {type(error).__name__}: {error}") from error
+        raise InputError(
+            f"{prefix}{env_id} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -75,7 +90,9 @@ class GymSource:
             raise
         except Exception as error:
             said = f" with {kwargs}" if kwargs else ""
-            raise InputError(f"{self.name}{said} cannot be made: {type(error).__name__}: {error}") from error
+            raise InputError(
+                f"{self.name}{said} cannot be made: {type(error).__name__}: {error}"
+            ) from error
 
     def _vector(self, kwargs: dict[str, Any]) -> Made:
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
@@ -89,7 +106,10 @@ class GymSource:
         spec = spec_of(self.env_id)
         limit = kwargs.pop("max_episode_steps", None) or spec.max_episode_steps
         if spec.additional_wrappers:  # the limit counts steps inside of these
-            return Made(gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **kwargs), None)
+            return Made(
+                gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **kwargs),
+                None,
+            )
         env = gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **kwargs)
         return Made(env.env if type(env) is gymnasium.wrappers.OrderEnforcing else env, limit)
 
@@ -146,12 +166,18 @@ def describe(source: Source, own: Mapping[str, Any]) -> Description:
         raise _named(source, error) from None
     except Exception as error:  # whatever a function of the user's raises
         said = f" with {dict(own)}" if own else ""
-        raise InputError(f"{source.name}{said} cannot be made: {type(error).__name__}: {error}") from error
+        raise InputError(
+            f"{source.name}{said} cannot be made: {type(error).__name__}: {error}"
+        ) from error
     try:
         kind, observation, action, rows = _look(env)
         actions = ActionLayout(action)
-        crewed = kind in (PARALLEL, BUFFERED) or (kind == VECTOR and autoreset_mode(env) != AutoresetMode.SAME_STEP)
-        return Description(kind, ObservationLayout(observation, actions), actions, rows, limit, crewed)
+        crewed = kind in (PARALLEL, BUFFERED) or (
+            kind == VECTOR and autoreset_mode(env) != AutoresetMode.SAME_STEP
+        )
+        return Description(
+            kind, ObservationLayout(observation, actions), actions, rows, limit, crewed
+        )
     except InputError as error:
         raise _named(source, error) from None
     finally:

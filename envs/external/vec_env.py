@@ -77,7 +77,10 @@ class ExternalVecEnv(VecEnv):
         self._what = what = describe(self._source, own[0])
         if envs_per_member % what.rows:
             fitting = sorted(
-                {max(what.rows, envs_per_member // what.rows * what.rows), -(-envs_per_member // what.rows) * what.rows}
+                {
+                    max(what.rows, envs_per_member // what.rows * what.rows),
+                    -(-envs_per_member // what.rows) * what.rows,
+                }
             )
             raise InputError(
                 f"{envs_per_member} rows per member are not a multiple of the {what.rows} that one {self._source.name} "
@@ -87,7 +90,13 @@ class ExternalVecEnv(VecEnv):
         every = [params for params in own for _ in range(self._per_member)]
         layout = layout or choose_layout(self._source, every, what).layout
         self._envs = HostedEnvs(
-            self._source, every, layout, description=what, patience=patience, restarts=restarts, resumable=True
+            self._source,
+            every,
+            layout,
+            description=what,
+            patience=patience,
+            restarts=restarts,
+            resumable=True,
         )
         self._observations, self._actions = self._envs.observations, self._envs.actions
         self.max_step = what.limit or ENDLESS
@@ -95,14 +104,19 @@ class ExternalVecEnv(VecEnv):
         self.state_dim, self.image_shape = self._observations.size, self._observations.image_shape
         self.if_discrete = self._actions.discrete
         self.action_dim = sum(self._actions.choices) if self.if_discrete else self._actions.width
-        self.action_dims = self._actions.choices if self.if_discrete and not self._actions.single else ()
+        self.action_dims = (
+            self._actions.choices if self.if_discrete and not self._actions.single else ()
+        )
 
         self._params: list[Mapping[str, Any]] = list(own)
         buffers = self._envs.buffers
-        self._action_shape = (self.num_envs,) if self._actions.single else (self.num_envs, self._actions.width)
+        self._action_shape = (
+            (self.num_envs,) if self._actions.single else (self.num_envs, self._actions.width)
+        )
         # What lies in the buffers, as tensors.
         self._obs, self._final = (
-            torch.from_numpy(rows.view(np.uint8).reshape(self.num_envs, -1)) for rows in (buffers.obs, buffers.final)
+            torch.from_numpy(rows.view(np.uint8).reshape(self.num_envs, -1))
+            for rows in (buffers.obs, buffers.final)
         )
         if self.device.type == "cuda":
             for rows in (buffers.obs, buffers.final):
@@ -162,15 +176,24 @@ class ExternalVecEnv(VecEnv):
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.step`."""
         if action.shape != self._action_shape:
-            raise ValueError(f"actions have the shape {tuple(action.shape)}, not {self._action_shape}")
+            raise ValueError(
+                f"actions have the shape {tuple(action.shape)}, not {self._action_shape}"
+            )
         if not self._started:
             raise RuntimeError("step was called before reset")
-        given = (action if self._on_cpu else action.cpu()).detach().numpy().reshape(self.num_envs, -1)
+        given = (
+            (action if self._on_cpu else action.cpu()).detach().numpy().reshape(self.num_envs, -1)
+        )
         self._envs.buffers.action[:] = self._check.legal(given)
         if self.debug:
             self.check()
         self._envs.step()
-        return Step(self.observe(out), self._own(self._reward), self._own(self._terminated), self._own(self._truncated))
+        return Step(
+            self.observe(out),
+            self._own(self._reward),
+            self._own(self._terminated),
+            self._own(self._truncated),
+        )
 
     def observe(self, out: Tensor | None = None) -> Tensor:
         """(num_envs, state_dim): what every row sees now. Changes nothing."""
@@ -204,11 +227,15 @@ class ExternalVecEnv(VecEnv):
         buffers = self._envs.buffers
         state = {"stream": self._streams.state(member), **self._check.state(rows)}
         for name, seen in (("obs", buffers.obs), ("final", buffers.final)):
-            state[name] = torch.from_numpy(seen[rows].copy().view(np.uint8).reshape(self.envs_per_member, -1))
+            state[name] = torch.from_numpy(
+                seen[rows].copy().view(np.uint8).reshape(self.envs_per_member, -1)
+            )
         found = [shot for shot in self._envs.snapshot(self._own_envs(member)) if shot is not None]
         if len(found) == self._per_member:
             ages = torch.tensor([len(shot.actions) for shot in found])
-            actions = np.zeros((len(found), max(1, int(ages.max())), self._actions.width), self._actions.dtype)
+            actions = np.zeros(
+                (len(found), max(1, int(ages.max())), self._actions.width), self._actions.dtype
+            )
             for own, shot in zip(actions, found, strict=True):
                 own[: len(shot.actions)] = shot.actions
             starts = torch.from_numpy(np.stack([shot.start for shot in found]))
@@ -220,7 +247,9 @@ class ExternalVecEnv(VecEnv):
         rows = slice(self._rows(member).start, self._rows(member).stop)
         self._streams.set_state(member, state["stream"])
         self._started = True
-        self._began_anew[member] = self._streams.seeded(member) and not self._brought_back(member, rows, state)
+        self._began_anew[member] = self._streams.seeded(member) and not self._brought_back(
+            member, rows, state
+        )
         if self._began_anew[member]:
             self._begin(member)
         self._check.set_state(rows, state)
@@ -248,7 +277,9 @@ class ExternalVecEnv(VecEnv):
         """Whether all of the member's environments are where they were."""
         if "starts" not in state:
             return False
-        parts = zip(state["starts"].numpy(), state["actions"].numpy(), state["ages"].tolist(), strict=True)
+        parts = zip(
+            state["starts"].numpy(), state["actions"].numpy(), state["ages"].tolist(), strict=True
+        )
         snapshots = [Snapshot(start, actions[:age]) for start, actions, age in parts]
         buffers = self._envs.buffers
         for name, seen in (("obs", buffers.obs), ("final", buffers.final)):
@@ -256,7 +287,9 @@ class ExternalVecEnv(VecEnv):
         done = self._envs.restore(self._own_envs(member), snapshots)
         if not all(done):
             logging.getLogger(__name__).warning(
-                "%s can't be brought back to where it was; member %d begins new episodes", self.env_name, member
+                "%s can't be brought back to where it was; member %d begins new episodes",
+                self.env_name,
+                member,
             )
         return all(done)
 
@@ -265,11 +298,15 @@ class ExternalVecEnv(VecEnv):
         self._started = True
         if self._streams.seeded(member):
             uniform = self._streams.member_uniform(member, self._per_member)
-            self._seeds[member] = uniform.mul_(2.0**31).long().tolist()  # environments in C take 31 bits
+            self._seeds[member] = (
+                uniform.mul_(2.0**31).long().tolist()
+            )  # environments in C take 31 bits
             self._envs.reset(self._own_envs(member), self._seeds[member])
 
     def _unpacked(self, raw: Tensor, out: Tensor | None) -> Tensor:
-        values = self._observations.unpack(raw if self._on_cpu else raw.to(self.device, non_blocking=True))
+        values = self._observations.unpack(
+            raw if self._on_cpu else raw.to(self.device, non_blocking=True)
+        )
         return values.clone() if out is None else out.copy_(values)
 
     def _own(self, buffer: Tensor) -> Tensor:
@@ -290,5 +327,7 @@ def _pin(owner: ExternalVecEnv, rows: NDArray[Any]) -> None:
     waits for it: the next step's actions, which do, come later in the same stream.
     """
     runtime, address = torch.cuda.cudart(), rows.ctypes.data  # type: ignore[no-untyped-call]
-    if int(runtime.cudaHostRegister(address, rows.nbytes, 0)) == 0:  # otherwise copies go another way round
+    if (
+        int(runtime.cudaHostRegister(address, rows.nbytes, 0)) == 0
+    ):  # otherwise copies go another way round
         weakref.finalize(owner, runtime.cudaHostUnregister, address)

@@ -20,10 +20,15 @@ class VectorGame:
     its last observation, and is absent, for one step, in which its action is ignored.
     """
 
-    def __init__(self, env: Any, buffers: Buffers, observations: ObservationLayout, actions: ActionLayout) -> None:
+    def __init__(
+        self, env: Any, buffers: Buffers, observations: ObservationLayout, actions: ActionLayout
+    ) -> None:
         self._env, self._buffers, self._actions = env, buffers, actions
         self._observations = observations
-        self._seen, self._last = observations.writer(buffers.obs), observations.writer(buffers.final)
+        self._seen, self._last = (
+            observations.writer(buffers.obs),
+            observations.writer(buffers.final),
+        )
         self._mode = autoreset_mode(env)
         if self._mode is AutoresetMode.DISABLED:
             raise InputError(
@@ -38,7 +43,9 @@ class VectorGame:
     def step(self) -> None:
         buffers = self._buffers
         action = _batched(self._env.single_action_space, self._actions.decode(buffers.action))
-        observations, buffers.reward[:], buffers.terminated[:], buffers.truncated[:], infos = self._env.step(action)
+        observations, buffers.reward[:], buffers.terminated[:], buffers.truncated[:], infos = (
+            self._env.step(action)
+        )
         self._show(observations)
         ended = buffers.terminated | buffers.truncated
         if self._mode is AutoresetMode.SAME_STEP:
@@ -52,7 +59,9 @@ class VectorGame:
         self._env.close()
 
     def _show(self, observations: Any) -> None:
-        for leaf, field in zip(self._observations.leaves, self._observations.fields(self._buffers.obs), strict=True):
+        for leaf, field in zip(
+            self._observations.leaves, self._observations.fields(self._buffers.obs), strict=True
+        ):
             values = observations
             for key in leaf.path:
                 values = values[key]
@@ -62,7 +71,12 @@ class VectorGame:
 def _batched(space: spaces.Space[Any], actions: list[Any]) -> Any:
     """A vector environment's action: Dict and Tuple of arrays rather than a list of them."""
     if isinstance(space, spaces.Dict):
-        return {name: _batched(part, [action[name] for action in actions]) for name, part in space.items()}
+        return {
+            name: _batched(part, [action[name] for action in actions])
+            for name, part in space.items()
+        }
     if isinstance(space, spaces.Tuple):
-        return tuple(_batched(part, [action[at] for action in actions]) for at, part in enumerate(space))
+        return tuple(
+            _batched(part, [action[at] for action in actions]) for at, part in enumerate(space)
+        )
     return np.array(actions, dtype=space.dtype)

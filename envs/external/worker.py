@@ -71,7 +71,9 @@ def main(arguments: list[str]) -> None:
     _leave_with(life)
     crashes = os.fdopen(report, "wb", buffering=0)
     faulthandler.enable(crashes, all_threads=False)
-    faulthandler.register(signal.SIGUSR1, crashes, all_threads=False)  # a driver that waits in vain asks where we are
+    faulthandler.register(
+        signal.SIGUSR1, crashes, all_threads=False
+    )  # a driver that waits in vain asks where we are
     with contextlib.suppress(GoneError, EOFError, ConnectionError):
         _serve(memory, socket.socket(fileno=wake), Connection(talk))
 
@@ -92,11 +94,20 @@ def _serve(handle: int, wake: socket.socket, talk: Any) -> None:
     try:
         spawn.prepare(talk.recv())
         setup: Setup = talk.recv()
-        memory = Memory(setup.total * setup.rows, setup.observations, setup.actions, setup.workers, handle)
+        memory = Memory(
+            setup.total * setup.rows, setup.observations, setup.actions, setup.workers, handle
+        )
         last = setup.first + len(setup.own)
         buffers = memory.buffers.part(setup.first * setup.rows, last * setup.rows)
         share = make_share(
-            setup.source, setup.own, buffers, setup.observations, setup.actions, setup.kind, setup.rows, setup.resumable
+            setup.source,
+            setup.own,
+            buffers,
+            setup.observations,
+            setup.actions,
+            setup.kind,
+            setup.rows,
+            setup.resumable,
         )
     except EnvFailure as failure:
         talk.send(failure)
@@ -109,7 +120,15 @@ def _serve(handle: int, wake: socket.socket, talk: Any) -> None:
         if setup.one_by_one:
             _step_one_by_one(share, wake, talk)
         _step_all(
-            share, Side(memory.worker_words(setup.index), wake, setup.spin, driver=False, ordered=setup.ordered), talk
+            share,
+            Side(
+                memory.worker_words(setup.index),
+                wake,
+                setup.spin,
+                driver=False,
+                ordered=setup.ordered,
+            ),
+            talk,
         )
     finally:
         share.close()

@@ -38,7 +38,9 @@ class CartPoleParams:
     x_threshold: float = 2.4  # an episode ends where the cart is farther out than this,
     theta_threshold: float = 12 * 2 * math.pi / 360  # or the pole leans more, in radians,
     max_steps: int = 500  # or after this many steps (that is a truncation)
-    start_range: float = 0.05  # episodes start with all four of the state uniform between - and + this
+    start_range: float = (
+        0.05  # episodes start with all four of the state uniform between - and + this
+    )
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -50,10 +52,14 @@ class CartPoleParams:
             may_be_zero = field.name in ("gravity", "force_mag", "start_range")
             if value < 0 or (value == 0 and not may_be_zero):
                 least = "at least 0" if may_be_zero else "above 0"
-                raise InputError(f"CartPole parameter {field.name} is {value!r}; it must be {least}")
+                raise InputError(
+                    f"CartPole parameter {field.name} is {value!r}; it must be {least}"
+                )
         nearest = min(self.x_threshold, self.theta_threshold)
         if self.start_range > nearest:
-            raise InputError(f"CartPole parameter start_range is {self.start_range!r}; it must be at most {nearest!r}")
+            raise InputError(
+                f"CartPole parameter start_range is {self.start_range!r}; it must be at most {nearest!r}"
+            )
 
 
 def shortest_episode(params: CartPoleParams) -> int:
@@ -102,7 +108,9 @@ class CartPole(VecEnv):
         """
         every = [params] if isinstance(params, CartPoleParams) else list(params)
         if not every or envs_per_member < 1:
-            raise InputError(f"CartPole needs members and envs, and got {len(every)} members of {envs_per_member} envs")
+            raise InputError(
+                f"CartPole needs members and envs, and got {len(every)} members of {envs_per_member} envs"
+            )
         self.device = torch.device(device)
         self.debug = debug
         self.num_members, self.envs_per_member = len(every), envs_per_member
@@ -121,7 +129,10 @@ class CartPole(VecEnv):
         self._tau = self._time[:2]
         self._limits, self._over = per_row(3), per_row(3)
         self._outside, self._fallen, self._too_old = self._over
-        self._left, self._from_left_to_right = per_row(), per_row()  # the cart's acceleration by a push
+        self._left, self._from_left_to_right = (
+            per_row(),
+            per_row(),
+        )  # the cart's acceleration by a push
         # With p = masspole * length / total mass: sine and cosine; p sin, p cos, g sin and 4/3 length; the numerator
         # and denominator of the pole's acceleration. Side by side, since an operation costs more to start than a
         # thousand rows to compute.
@@ -141,8 +152,12 @@ class CartPole(VecEnv):
         self._pool = torch.zeros(1, 4, rows, dtype=torch.float64, device=self.device)
         self._turn = torch.zeros(rows, dtype=torch.int64, device=self.device)
         self._rounds = np.zeros(self.num_members, dtype=np.int64)  # entries that each member drew
-        self._drawn = np.zeros(self.num_members, dtype=np.int64)  # steps they are for, counted from the last laying
-        self._since = self._until = 0  # steps since the last laying, and until the next or the next drawing
+        self._drawn = np.zeros(
+            self.num_members, dtype=np.int64
+        )  # steps they are for, counted from the last laying
+        self._since = self._until = (
+            0  # steps since the last laying, and until the next or the next drawing
+        )
         self._shortest = np.ones(self.num_members, dtype=np.int64)
         self._started = False
         self._params = every
@@ -198,8 +213,12 @@ class CartPole(VecEnv):
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.step`. Read what it returns beside the observation, don't write it."""
-        if action.shape != (self.num_envs,):  # torch would broadcast it, or complain in its own words
-            raise ValueError(f"actions have the shape {tuple(action.shape)}, not {(self.num_envs,)}")
+        if action.shape != (
+            self.num_envs,
+        ):  # torch would broadcast it, or complain in its own words
+            raise ValueError(
+                f"actions have the shape {tuple(action.shape)}, not {(self.num_envs,)}"
+            )
         if not self._until:
             self._prepare()
         self._until -= 1
@@ -255,10 +274,14 @@ class CartPole(VecEnv):
         self._lay()
         rows = self._rows(member)
         own = {
-            "state": self._state[:, rows], "final": self._final[:, rows], "start": self._start[:, rows],
-            "pool": self._pool[: self._rounds[member], :, rows], "turn": self._turn[rows],
-            "drawn": torch.tensor(self._drawn[member]), "stream": self._streams.state(member),
-        }  # fmt: skip
+            "state": self._state[:, rows],
+            "final": self._final[:, rows],
+            "start": self._start[:, rows],
+            "pool": self._pool[: self._rounds[member], :, rows],
+            "turn": self._turn[rows],
+            "drawn": torch.tensor(self._drawn[member]),
+            "stream": self._streams.state(member),
+        }
         own |= self._faults.state(rows)
         return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in own.items()}
 
@@ -266,7 +289,11 @@ class CartPole(VecEnv):
         """See `VecEnv.set_member`. The slot must be configured with the member's parameters."""
         self._lay()
         rows = self._rows(member)
-        for name, tensor in (("state", self._state), ("final", self._final), ("start", self._start)):
+        for name, tensor in (
+            ("state", self._state),
+            ("final", self._final),
+            ("start", self._start),
+        ):
             tensor[:, rows] = state[name].to(self.device)
         self._put(member, state["pool"])
         self._turn[rows] = state["turn"].to(self.device)
@@ -282,7 +309,9 @@ class CartPole(VecEnv):
         """Lay new starts where they were used since the last time: in rows whose episode is younger than that."""
         if self._since:
             used = self._age < self._since
-            turn = self._turn.clamp_max(len(self._pool) - 1).expand(1, 4, -1)  # beyond the last where none is needed
+            turn = self._turn.clamp_max(len(self._pool) - 1).expand(
+                1, 4, -1
+            )  # beyond the last where none is needed
             torch.where(used, self._pool.gather(0, turn)[0], self._start[:4], out=self._start[:4])
             self._turn += used
             self._drawn -= self._since

@@ -76,14 +76,18 @@ def random_actions(env: GameEnv, generator: torch.Generator) -> Tensor:
         return _random_legal(env, generator)
     if not env.action_dims:
         return torch.randint(0, env.action_dim, (env.num_envs,), generator=generator)
-    return torch.stack([torch.randint(0, n, (env.num_envs,), generator=generator) for n in env.action_dims], 1)
+    return torch.stack(
+        [torch.randint(0, n, (env.num_envs,), generator=generator) for n in env.action_dims], 1
+    )
 
 
 def _random_legal(env: GameEnv, generator: torch.Generator) -> Tensor:
     chosen = torch.zeros(env.num_envs, 0, dtype=torch.int64)
     for size in env.action_dims or (env.action_dim,):
         luck = torch.rand(env.num_envs, size, generator=generator)
-        option = luck.masked_fill_(~env.action_mask(chosen.to(env.device)).cpu(), -1.0).argmax(1, keepdim=True)
+        option = luck.masked_fill_(~env.action_mask(chosen.to(env.device)).cpu(), -1.0).argmax(
+            1, keepdim=True
+        )
         chosen = torch.cat((chosen, option), 1)
     return chosen if env.action_dims else chosen[:, 0]
 

@@ -89,12 +89,20 @@ class Game:
     seats: Callable[[Any], int] = lambda _: 1
     scenarios: tuple[str, ...] = ()
     solved: float | None = None
-    players: Callable[[Any, int], Mapping[str, Callable[[Tensor], Tensor]]] = lambda _params, _seed: {}
+    players: Callable[[Any, int], Mapping[str, Callable[[Tensor], Tensor]]] = (
+        lambda _params, _seed: {}
+    )
     unit: Callable[[Any], int] = lambda _: 1
     external: bool = False
 
 
-def _cartpole(params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str) -> GameEnv:  # noqa: ARG001
+def _cartpole(
+    params: Sequence[Any],
+    num_envs: int,
+    *,
+    together: int,  # noqa: ARG001
+    device: torch.device | str,
+) -> GameEnv:
     return cast(GameEnv, CartPole(list(params), num_envs, device=device))
 
 
@@ -102,14 +110,20 @@ def _bucket_params(scenario: str = "default", **changes: Any) -> BucketParams:
     return scenario_params(scenario, **changes)
 
 
-def _bucket_brigade(params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str) -> GameEnv:
+def _bucket_brigade(
+    params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str
+) -> GameEnv:
     rows = num_envs * params[0].num_agents
     return cast(GameEnv, BucketBrigade(list(params), rows, together=together, device=device))
 
 
 def _bucket_players(params: BucketParams, seed: int) -> dict[str, Callable[[Tensor], Tensor]]:
-    seen = BucketObservation(params.num_houses, params.num_agents, 1, scaled=True, device=torch.device("cpu"))
-    return {name: Brigade(player, seen, derive_seed(seed, name)) for name, player in PLAYERS.items()}
+    seen = BucketObservation(
+        params.num_houses, params.num_agents, 1, scaled=True, device=torch.device("cpu")
+    )
+    return {
+        name: Brigade(player, seen, derive_seed(seed, name)) for name, player in PLAYERS.items()
+    }
 
 
 GAMES = {
@@ -145,7 +159,9 @@ def _env_arguments(**arguments: Any) -> EnvArguments:
     return EnvArguments(tuple(sorted(arguments.items())))
 
 
-@functools.lru_cache(maxsize=16)  # what was looked at is asked about often, and some environments take long to make
+@functools.lru_cache(
+    maxsize=16
+)  # what was looked at is asked about often, and some environments take long to make
 def _external(name: str) -> Game:
     env = named_env(name)
 
@@ -171,9 +187,13 @@ def _external(name: str) -> Game:
         first, together_made = params[0], unit(params[0])
         rows = -(-num_envs // together_made) * together_made * seats(first)
         source = env.source if seats(first) > 1 else env.sized(dict(first), rows)
-        return cast(GameEnv, ExternalVecEnv(source, [dict(own) for own in params], rows, device=device))
+        return cast(
+            GameEnv, ExternalVecEnv(source, [dict(own) for own in params], rows, device=device)
+        )
 
-    return Game(name, _env_arguments, make, seats=seats, solved=env.solved, unit=unit, external=True)
+    return Game(
+        name, _env_arguments, make, seats=seats, solved=env.solved, unit=unit, external=True
+    )
 
 
 def get_game(name: str) -> Game:
@@ -186,7 +206,9 @@ def get_game(name: str) -> Game:
         return _external(name)
     if ":" in name:
         found = find(f"--env {name}", name)
-        if isinstance(found, type) and issubclass(found, VecEnv):  # takes members and copies, not the game's parameters
+        if isinstance(found, type) and issubclass(
+            found, VecEnv
+        ):  # takes members and copies, not the game's parameters
             raise InputError(
                 f"--env {name} is a class of vectorized environments; it must be a `Game`: for a TensorGame, name what "
                 f"{found.__name__}.game() returns"

@@ -50,7 +50,9 @@ def showing(game: Game, params: Any, *, pictures: bool) -> tuple[GameEnv, Render
     if game.name in _RENDERERS:
         return env, _RENDERERS[game.name](env, params)
     if pictures:
-        raise InputError(f"{game.name} has no pictures; these have some: {', '.join(_RENDERERS)} and gym:ID")
+        raise InputError(
+            f"{game.name} has no pictures; these have some: {', '.join(_RENDERERS)} and gym:ID"
+        )
     return env, SeenRenderer(env)
 
 
@@ -120,7 +122,9 @@ class BucketRenderer:
             self._night = now.night
             return now
         kept = self._env.get_member(0)
-        acts = tuple((house, mode, signal) for house, mode, signal in kept["final_acts"][:, :, 0].tolist())
+        acts = tuple(
+            (house, mode, signal) for house, mode, signal in kept["final_acts"][:, :, 0].tolist()
+        )
         return Scene(tuple(kept["final_houses"][:, 0].tolist()), acts, self._night + 1)
 
     def text(self, caption: str, *, final: bool) -> str:
@@ -180,7 +184,9 @@ def _gymnasium(name: str, arguments: dict[str, Any], *, pictures: bool) -> tuple
     made: list[gymnasium.Env[Any, Any]] = []
 
     def make(mode: str | None) -> gymnasium.Env[Any, Any]:
-        drawing: dict[str, Any] = {"render_mode": mode} if mode else {}  # not all environments know it
+        drawing: dict[str, Any] = (
+            {"render_mode": mode} if mode else {}
+        )  # not all environments know it
         made.append(gymnasium.make(spec, disable_env_checker=True, **arguments, **drawing))
         return made[-1]
 
@@ -188,10 +194,14 @@ def _gymnasium(name: str, arguments: dict[str, Any], *, pictures: bool) -> tuple
         modes = make(None).metadata.get("render_modes", [])
         made.pop().close()
         if pictures and "rgb_array" not in modes:
-            raise InputError(f"{name} draws no pictures (its render modes: {', '.join(modes) or 'none'})")
+            raise InputError(
+                f"{name} draws no pictures (its render modes: {', '.join(modes) or 'none'})"
+            )
         mode = "rgb_array" if pictures else "ansi" if "ansi" in modes else None
         if pictures:
-            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # nobody opens a window, and pygame wants no screen
+            os.environ.setdefault(
+                "SDL_VIDEODRIVER", "dummy"
+            )  # nobody opens a window, and pygame wants no screen
             make(mode).reset(seed=0)
             made[-1].render()
             made.pop().close()

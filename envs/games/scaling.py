@@ -18,7 +18,9 @@ SECONDS = 5.0  # of random play, unless a number of steps is given
 LEAST = 2  # steps, however long they take
 _ANNOUNCE = 1.0  # seconds after which random play says what it does, and then every so often
 FARTHEST = 5.0  # deviations: the farthest that a number seen in random play may come to lie from its column's mean
-_NOISE = 1e-6  # of a column's mean: a column that varies less is constant to the precision of float32
+_NOISE = (
+    1e-6  # of a column's mean: a column that varies less is constant to the precision of float32
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,9 @@ class Look:
         )
 
 
-def random_play_scale(env: GameEnv, seed: int, *, centred: bool = True, steps: int = STEPS) -> tuple[Tensor, Tensor]:
+def random_play_scale(
+    env: GameEnv, seed: int, *, centred: bool = True, steps: int = STEPS
+) -> tuple[Tensor, Tensor]:
     """`Look.avg` and `Look.std` of `random_play`."""
     look = random_play(env, seed, centred=centred, steps=steps)
     return look.avg, look.std

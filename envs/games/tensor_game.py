@@ -67,33 +67,53 @@ class TensorGame(VecEnv):
         params: a frozen dataclass. solved: see `Game`.
         """
 
-        def make(params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str) -> GameEnv:  # noqa: ARG001
+        def make(
+            params: Sequence[Any],
+            num_envs: int,
+            *,
+            together: int,  # noqa: ARG001
+            device: torch.device | str,
+        ) -> GameEnv:
             return cast(GameEnv, cls(params, num_envs, device=device))
 
         return Game(cls.__name__, params, make, solved=solved)
 
-    def __init__(self, params: Sequence[Any], envs_per_member: int, *, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, params: Sequence[Any], envs_per_member: int, *, device: torch.device | str = "cpu"
+    ) -> None:
         """params: the dataclass of every member. Call `reset` before the first step."""
         if not params or envs_per_member < 1:
-            raise InputError(f"{self._name} needs members and envs, and got {len(params)} of {envs_per_member} envs")
+            raise InputError(
+                f"{self._name} needs members and envs, and got {len(params)} of {envs_per_member} envs"
+            )
         self.env_name = self._name
         self.device = torch.device(device)
         self.num_members, self.envs_per_member = len(params), envs_per_member
         self.num_envs = rows = self.num_members * envs_per_member
-        named = [name for name, value in asdict(params[0]).items() if isinstance(value, int | float)]
-        self.numbers = {name: torch.zeros(rows, dtype=torch.float64, device=self.device) for name in named}
+        named = [
+            name for name, value in asdict(params[0]).items() if isinstance(value, int | float)
+        ]
+        self.numbers = {
+            name: torch.zeros(rows, dtype=torch.float64, device=self.device) for name in named
+        }
         for member, own in enumerate(params):
             self.configure_member(member, own)
 
         self._streams = Streams(self.num_members, self.device)
-        self._luck = torch.zeros(0, rows, self.start_luck + self.move_luck, dtype=torch.float64, device=self.device)
+        self._luck = torch.zeros(
+            0, rows, self.start_luck + self.move_luck, dtype=torch.float64, device=self.device
+        )
         self._at = 0  # of the luck drawn ahead, how much is used
-        self._state = self._checked(self.start(torch.zeros(rows, self.start_luck, dtype=torch.float64).to(device)))
+        self._state = self._checked(
+            self.start(torch.zeros(rows, self.start_luck, dtype=torch.float64).to(device))
+        )
         self._age = torch.zeros(rows, dtype=torch.int64, device=self.device)
         self._final = torch.zeros(rows, self.state_dim, device=self.device)
         self._scratch = torch.zeros(self.action_dim, rows, dtype=torch.float64, device=self.device)
         if self.if_discrete:
-            self._faults: ChoiceLatch | FaultLatch = ChoiceLatch(rows, envs_per_member, self.action_dim, self.device)
+            self._faults: ChoiceLatch | FaultLatch = ChoiceLatch(
+                rows, envs_per_member, self.action_dim, self.device
+            )
         else:
             components = [str(component) for component in range(self.action_dim)]
             self._faults = FaultLatch(rows, envs_per_member, components, self.device)
@@ -126,7 +146,9 @@ class TensorGame(VecEnv):
 
     def draw(self, horizon: int) -> None:
         """See `VecEnv.draw`."""
-        self._luck = torch.cat([self._drawn(member, horizon) for member in range(self.num_members)], 1)
+        self._luck = torch.cat(
+            [self._drawn(member, horizon) for member in range(self.num_members)], 1
+        )
         self._at = 0
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
@@ -135,7 +157,9 @@ class TensorGame(VecEnv):
             self.draw(1)
         luck = self._luck[self._at]
         self._at += 1
-        state, reward, terminated = self.move(self._state, self._legal(action), luck[:, self.start_luck :])
+        state, reward, terminated = self.move(
+            self._state, self._legal(action), luck[:, self.start_luck :]
+        )
         self._age += 1
         truncated = (self._age >= self.max_step) & ~terminated
         done = terminated | truncated
@@ -169,7 +193,11 @@ class TensorGame(VecEnv):
             raise RuntimeError(f"{left} steps of the last draw are left: take a member after them")
         rows = self._rows(member)
         own = {f"state_{name}": tensor[rows] for name, tensor in self._state.items()}
-        own |= {"age": self._age[rows], "final": self._final[rows], "stream": self._streams.state(member)}
+        own |= {
+            "age": self._age[rows],
+            "final": self._final[rows],
+            "stream": self._streams.state(member),
+        }
         own |= self._faults.state(rows)
         return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in own.items()}
 
@@ -178,7 +206,10 @@ class TensorGame(VecEnv):
         rows = self._rows(member)
         for name, tensor in self._state.items():
             tensor[rows] = state[f"state_{name}"].to(self.device)
-        self._age[rows], self._final[rows] = state["age"].to(self.device), state["final"].to(self.device)
+        self._age[rows], self._final[rows] = (
+            state["age"].to(self.device),
+            state["final"].to(self.device),
+        )
         self._streams.set_state(member, state["stream"])
         self._luck[self._at :, rows] = self._drawn(member, len(self._luck) - self._at)
         self._faults.set_state(rows, state)
@@ -195,11 +226,15 @@ class TensorGame(VecEnv):
         """What `move` is given; what is illegal is latched, and becomes something legal."""
         if isinstance(self._faults, ChoiceLatch):
             if action.shape != (self.num_envs,):
-                raise ValueError(f"actions have the shape {tuple(action.shape)}, not {(self.num_envs,)}")
+                raise ValueError(
+                    f"actions have the shape {tuple(action.shape)}, not {(self.num_envs,)}"
+                )
             self._faults.note(action)
             return action.clamp(0, self.action_dim - 1)
         if action.shape != (self.num_envs, self.action_dim):
-            raise ValueError(f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, self.action_dim)}")
+            raise ValueError(
+                f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, self.action_dim)}"
+            )
         self._faults.look(action.t().double(), self._scratch)
         return action.double().nan_to_num(0.0).clamp(-1.0, 1.0)
 

@@ -15,10 +15,27 @@ from envs.support.errors import InputError
 BUSY_TIMEOUT, READER_TIMEOUT = 60.0, 5.0  # seconds to wait for another program's lock
 NETWORK_FILE_SYSTEMS = frozenset(
     {
-        "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "fuse.sshfs",
-        "fuse.glusterfs", "fuse.ceph-fuse", "fuse.s3fs", "fuse.rclone", "ncpfs", "davfs", "fuse.davfs",
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "beegfs",
+        "gpfs",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+        "fuse.ceph-fuse",
+        "fuse.s3fs",
+        "fuse.rclone",
+        "ncpfs",
+        "davfs",
+        "fuse.davfs",
     }
-)  # fmt: skip
+)
 
 
 def file_system_of(path: Path, mounts: str | None = None) -> str:
@@ -94,7 +111,11 @@ def connect_read_only(path: Path, busy_timeout: float = READER_TIMEOUT) -> sqlit
         connection.close()
         # To read in WAL mode, SQLite needs the files -wal and -shm, which it cannot create in a write-protected folder.
         # Where they are missing, no program has the database open, so that it can be read as a file that never changes.
-        if path.with_name(path.name + "-wal").exists() or not path.is_file() or os.access(path.parent, os.W_OK):
+        if (
+            path.with_name(path.name + "-wal").exists()
+            or not path.is_file()
+            or os.access(path.parent, os.W_OK)
+        ):
             raise
         connection = sqlite3.connect(f"{address}&immutable=1", uri=True, check_same_thread=False)
     return connection
@@ -113,9 +134,13 @@ def _use_wal(path: Path, what: str, busy_timeout: float) -> None:
     except sqlite3.Error as error:
         raise _unusable(what, path, error) from None
     if mode != "wal":
-        raise InputError(f"{what} {path}: its file system does not support SQLite's WAL mode; put it on a local disk")
+        raise InputError(
+            f"{what} {path}: its file system does not support SQLite's WAL mode; put it on a local disk"
+        )
 
 
 def _unusable(what: str, path: Path, error: BaseException) -> InputError:
     reason = str(error).strip().splitlines()[0]
-    return InputError(f"{what} {path} cannot be used ({reason}); name a SQLite file in a folder that you can write to")
+    return InputError(
+        f"{what} {path} cannot be used ({reason}); name a SQLite file in a folder that you can write to"
+    )

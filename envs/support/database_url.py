@@ -44,9 +44,13 @@ def database_url(storage: str) -> str:
     try:
         host = make_url(storage).host or ""
     except (ArgumentError, ValueError):  # ValueError: the port is not a number
-        raise InputError(f"--storage {shown} cannot be parsed; use postgresql://user@host:port/database") from None
+        raise InputError(
+            f"--storage {shown} cannot be parsed; use postgresql://user@host:port/database"
+        ) from None
     if "@" in host:
-        raise InputError(f"--storage {shown} has more than one @; write %40 for an @ in the user or password")
+        raise InputError(
+            f"--storage {shown} has more than one @; write %40 for an @ in the user or password"
+        )
     return re.sub("^postgresql://", "postgresql+psycopg://", storage)
 
 
@@ -66,7 +70,9 @@ def remove_password(url: str) -> str:
     """SQLAlchemy's URL without its password: PGPASSWORD or ~/.pgpass supplies it."""
     parsed = make_url(url)
     secret = [name for name in parsed.query if name.lower() in _PARAMETERS]
-    parsed = parsed.difference_update_query(secret)._replace(password=None)  # `set` takes None for "as it is"
+    parsed = parsed.difference_update_query(secret)._replace(
+        password=None
+    )  # `set` takes None for "as it is"
     return parsed.render_as_string(hide_password=False)
 
 
@@ -90,13 +96,20 @@ def without_passwords(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return kept, {STORAGE_VARIABLE: storage}
 
 
-def warn_of_password(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
+def warn_of_password(
+    context: typer.Context, parameter: typer.CallbackParam, value: str | None
+) -> str | None:
     """Callback of an option that takes a database URL and reads it from an environment variable, too: a sentence on
     stderr where the option is given as an argument and holds a password.
     """
     source = context.get_parameter_source(parameter.name or "")
     on_command_line = source is not None and source.name == "COMMANDLINE"
-    if value is not None and on_command_line and has_password(value) and not context.resilient_parsing:
+    if (
+        value is not None
+        and on_command_line
+        and has_password(value)
+        and not context.resilient_parsing
+    ):
         typer.echo(
             f"warning: all users of this machine can read the password in --{parameter.name}; set {parameter.envvar}, "
             "or PGPASSWORD or ~/.pgpass with a URL without password, instead",

@@ -14,7 +14,9 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> N
     content: bytes, text (UTF-8), or a function that writes the file whose path it is given. Missing folders are made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=f".tmp{path.suffix}")
+    handle, name = tempfile.mkstemp(
+        dir=path.parent, prefix=f".{path.name}.", suffix=f".tmp{path.suffix}"
+    )
     temporary = Path(name)
     try:
         os.close(handle)

@@ -71,7 +71,9 @@ class LogConsole(Terminal):
 
     def __init__(self, log_file: Path | None = None, log_format: str = "plain") -> None:
         if log_format not in FORMATS:
-            raise InputError(f"--log-format {log_format!r} is not right; choose one of {', '.join(FORMATS)}")
+            raise InputError(
+                f"--log-format {log_format!r} is not right; choose one of {', '.join(FORMATS)}"
+            )
         self._shown: logging.Logger | None = None
         self._kept: logging.Logger | None = None
         self._copy: Terminal | None = None
@@ -84,7 +86,9 @@ class LogConsole(Terminal):
         if log_file is not None:
             try:
                 log_file.parent.mkdir(parents=True, exist_ok=True)
-                handler = RotatingFileHandler(log_file, maxBytes=MAX_BYTES, backupCount=BACKUPS, encoding="utf-8")
+                handler = RotatingFileHandler(
+                    log_file, maxBytes=MAX_BYTES, backupCount=BACKUPS, encoding="utf-8"
+                )
             except OSError as error:
                 raise InputError(
                     f"--log-file {log_file} cannot be written ({error.strerror}); name a file in a folder of yours"
@@ -113,7 +117,9 @@ class LogConsole(Terminal):
     def failed(self, error: BaseException, *, expected: bool) -> None:
         """Keep in the file what ends the command; the screen hears of it elsewhere. expected: without a traceback."""
         if self._kept is not None:
-            self._kept.error("%s", error or type(error).__name__, exc_info=None if expected else error)
+            self._kept.error(
+                "%s", error or type(error).__name__, exc_info=None if expected else error
+            )
 
 
 def _lines(logger: logging.Logger) -> TextIO:
@@ -129,7 +135,10 @@ def _logger(handler: logging.Handler, form: logging.Formatter) -> logging.Logger
 
 def _print_line(write: Any, text: str, *, dated: bool) -> None:
     write(
-        f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}" if dated else text, highlight=False, markup=False, soft_wrap=dated
+        f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}" if dated else text,
+        highlight=False,
+        markup=False,
+        soft_wrap=dated,
     )
 
 

@@ -14,7 +14,9 @@ def load(flag: str, module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise InputError(f"{flag}: {error}; the module must be installed, or its folder stand in PYTHONPATH") from None
+        raise InputError(
+            f"{flag}: {error}; the module must be installed, or its folder stand in PYTHONPATH"
+        ) from None
 
 
 def find(flag: str, name: str) -> Any:

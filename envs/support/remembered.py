@@ -24,7 +24,11 @@ def cache_dir() -> Path:
     if caches := os.environ.get("XDG_CACHE_HOME"):
         return Path(caches) / "sweepd"
     at_home = home()
-    return at_home / ".cache" / "sweepd" if at_home else Path(tempfile.gettempdir()) / f"sweepd-{os.getuid()}"
+    return (
+        at_home / ".cache" / "sweepd"
+        if at_home
+        else Path(tempfile.gettempdir()) / f"sweepd-{os.getuid()}"
+    )
 
 
 class MachineFile:
@@ -46,7 +50,9 @@ class MachineFile:
         machines = self._read()
         machines.setdefault(machine, {})[key] = dict(entry)
         try:
-            write_atomic(self.path, json.dumps({"format": FORMAT, "machines": machines}, indent=1) + "\n")
+            write_atomic(
+                self.path, json.dumps({"format": FORMAT, "machines": machines}, indent=1) + "\n"
+            )
         except OSError:
             return
 

@@ -18,4 +18,6 @@ def sparkline(values: Sequence[float], *, lowest: float | None = None) -> str:
     spread = max(values) - low
     if spread <= 0.0:
         return BLOCKS[0] * len(values)
-    return "".join(BLOCKS[min(len(BLOCKS) - 1, int((value - low) / spread * len(BLOCKS)))] for value in values)
+    return "".join(
+        BLOCKS[min(len(BLOCKS) - 1, int((value - low) / spread * len(BLOCKS)))] for value in values
+    )

@@ -41,7 +41,9 @@ def study_folder(url: str, attributes: Mapping[str, Any], runs_dir: Path | None 
     """
     recorded, absolute = attributes.get(FOLDER_KEY), attributes.get(ABSOLUTE_KEY)
     if recorded is None and absolute is None:
-        raise InputError("the study records no folder for its files; it was not made by sweepd train")
+        raise InputError(
+            "the study records no folder for its files; it was not made by sweepd train"
+        )
     name = Path(str(recorded or absolute)).name
     if runs_dir is not None:
         return (runs_dir / name).resolve()

@@ -71,7 +71,9 @@ class Supervisor:
             return
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-                channel.setblocking(False)  # a supervisor that does not listen must not hold up the work
+                channel.setblocking(
+                    False
+                )  # a supervisor that does not listen must not hold up the work
                 channel.sendto(message.replace("\r", " ").encode(), self._address)
         except OSError:
             pass  # and one that is gone must not end it

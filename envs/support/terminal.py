@@ -20,7 +20,9 @@ class Terminal(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(**({"markup": False} | options))
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         """As `Console.render`."""
         for segment in super().render(renderable, options):
             if segment.control or not _CONTROL.search(segment.text):

@@ -10,7 +10,12 @@ class Ticking:
     """Calls `tick` every `interval` seconds from `start` to `stop`, and then `end`, all in one thread."""
 
     def __init__(
-        self, tick: Callable[[], None], interval: float, name: str, *, end: Callable[[], None] = lambda: None
+        self,
+        tick: Callable[[], None],
+        interval: float,
+        name: str,
+        *,
+        end: Callable[[], None] = lambda: None,
     ) -> None:
         self._tick, self._interval, self._end = tick, interval, end
         self._over = threading.Event()

@@ -32,7 +32,15 @@ from envs.support.errors import InputError, RunError
 from envs.support.logs import LogConsole
 from envs.support.terminal import Terminal
 from optimize.cli.doctor import examine
-from optimize.cli.launch import DEMO, SMOKE, SMOKE_BARS, choose_device, make_demo_data, own_arguments, run_on_all
+from optimize.cli.launch import (
+    DEMO,
+    SMOKE,
+    SMOKE_BARS,
+    choose_device,
+    make_demo_data,
+    own_arguments,
+    run_on_all,
+)
 from optimize.cli.outlook import CountLooks, sentence, study_outlook
 from optimize.cli.status import show, study_status
 from optimize.experiments.experiment import Experiment
@@ -115,25 +123,37 @@ def _train(
     recorded = _recorded(flags, name)
     # A name that was not given was made from --env and --algo.
     kept = ("env", "algo", "n_trials") if flags["study_name"] is not None else ("n_trials",)
-    flags = flags | {flag: recorded[flag] for flag in kept if flag in recorded and flag not in given}
+    flags = flags | {
+        flag: recorded[flag] for flag in kept if flag in recorded and flag not in given
+    }
     request = _request(flags, given)
     check_request(request)
     if made_up:
         console.print(BANNER, style="bold yellow")
-        make_demo_data(request.data_dir, request.timeframe, SMOKE_BARS if flags["smoke"] else DEMO_BARS, say)
+        make_demo_data(
+            request.data_dir, request.timeframe, SMOKE_BARS if flags["smoke"] else DEMO_BARS, say
+        )
     storage = open_storage(storage_url(flags["storage"], flags["runs_dir"]))
     if request.market and flags["data_dir"] is None and not study_exists(storage, name):
-        raise InputError("--data-dir is missing: name a folder of bars (sweepd data download makes one), or use --demo")
+        raise InputError(
+            "--data-dir is missing: name a folder of bars (sweepd data download makes one), or use --demo"
+        )
     # Without --storage: a reader of the database may not know the password in its URL.
-    to_record = {k: str(v) if isinstance(v, Path) else v for k, v in flags.items() if k != "storage"}
-    handle, experiment = open_study(storage, name, request, device, flags["runs_dir"], to_record, say)
+    to_record = {
+        k: str(v) if isinstance(v, Path) else v for k, v in flags.items() if k != "storage"
+    }
+    handle, experiment = open_study(
+        storage, name, request, device, flags["runs_dir"], to_record, say
+    )
     _describe(handle, experiment, say)
     looks = None if count_looks is None else count_looks(handle)
     say(f"  gate: {sentence(study_outlook(handle, flags['n_trials']), looks)}")
     if flags["gpu"] == "all" and torch.cuda.device_count() > 1:
         count = torch.cuda.device_count()
         each = default_limit(count) / 2**30 if flags["max_memory"] is None else flags["max_memory"]
-        own = [own_arguments(i, flags["log_file"], flags["metrics_port"], each) for i in range(count)]
+        own = [
+            own_arguments(i, flags["log_file"], flags["metrics_port"], each) for i in range(count)
+        ]
         _all_gpus(handle, own, say)
         return True
     limit = default_limit() if flags["max_memory"] is None else round(flags["max_memory"] * 2**30)
@@ -149,7 +169,9 @@ def _recorded(flags: dict[str, Any], name: str) -> dict[str, Any]:
     Empty where there is none, and where the database cannot be used: that is said when it is opened for training.
     """
     try:
-        handle = StudyHandle(open_storage(storage_url(flags["storage"], flags["runs_dir"]), read_only=True), name)
+        handle = StudyHandle(
+            open_storage(storage_url(flags["storage"], flags["runs_dir"]), read_only=True), name
+        )
     except (InputError, RunError):
         return {}
     total = handle.study.user_attrs.get(TOTAL_KEY, flags["n_trials"])
@@ -164,7 +186,10 @@ def _studies(flags: dict[str, Any]) -> list[dict[str, Any]]:
     if not scenarios:
         raise InputError(f"--scenario all: {flags['env']} has no scenarios; leave it out")
     named = flags["study_name"]
-    return [{**flags, "scenario": name, "study_name": f"{named}-{name}" if named else None} for name in scenarios]
+    return [
+        {**flags, "scenario": name, "study_name": f"{named}-{name}" if named else None}
+        for name in scenarios
+    ]
 
 
 def profile(flags: dict[str, Any], given: frozenset[str]) -> None:
@@ -174,16 +199,26 @@ def profile(flags: dict[str, Any], given: frozenset[str]) -> None:
     device, request = choose_device(flags["gpu"]), _request(flags, given)
     check_request(request)
     if made_up:
-        make_demo_data(request.data_dir, request.timeframe, SMOKE_BARS if flags["smoke"] else DEMO_BARS, say)
+        make_demo_data(
+            request.data_dir, request.timeframe, SMOKE_BARS if flags["smoke"] else DEMO_BARS, say
+        )
     elif request.market and flags["data_dir"] is None:
-        raise InputError("--data-dir is missing: name a folder of bars (sweepd data download makes one), or use --demo")
+        raise InputError(
+            "--data-dir is missing: name a folder of bars (sweepd data download makes one), or use --demo"
+        )
     with tempfile.TemporaryDirectory() as folder:  # a database is read for narrow:STUDY alone
         narrow = request.search_space.startswith("narrow:")
-        url = storage_url(flags["storage"], flags["runs_dir"]) if narrow else storage_url(None, Path(folder))
+        url = (
+            storage_url(flags["storage"], flags["runs_dir"])
+            if narrow
+            else storage_url(None, Path(folder))
+        )
         spec, bars, _ = decide(open_storage(url, create=not narrow), request, device, say)
     experiment = make_experiment(spec, bars, device)
     shape = ", ".join(f"{name} {value}" for name, value in typical_shape(spec.search_space).items())
-    say(f"profiling {spec.trials_per_batch} trials of {experiment.members} {experiment.member}s ({shape}) on {device}")
+    say(
+        f"profiling {spec.trials_per_batch} trials of {experiment.members} {experiment.member}s ({shape}) on {device}"
+    )
     for line in profile_batch(experiment).lines():
         say(line)
 
@@ -191,7 +226,9 @@ def profile(flags: dict[str, Any], given: frozenset[str]) -> None:
 def _with_preset(flags: dict[str, Any], given: frozenset[str]) -> tuple[dict[str, Any], bool]:
     """The flags with what --demo or --smoke stand for, and whether one of them was given."""
     if flags["demo"] and flags["smoke"]:
-        raise InputError("--demo and --smoke were both given; --smoke is the smaller of the two, give one")
+        raise InputError(
+            "--demo and --smoke were both given; --smoke is the smaller of the two, give one"
+        )
     if not (flags["demo"] or flags["smoke"]):
         return flags, False
     preset = SMOKE if flags["smoke"] else DEMO
@@ -200,13 +237,31 @@ def _with_preset(flags: dict[str, Any], given: frozenset[str]) -> tuple[dict[str
 
 def _request(flags: dict[str, Any], given: frozenset[str]) -> Request:
     same = (
-        "timeframe", "recipe", "holdout", "budget", "rungs", "slots", "trials_per_batch", "sampler", "pruner", "seed",
-        "threads", "precision", "seeds", "episodes", "look_steps",
-    )  # fmt: skip
+        "timeframe",
+        "recipe",
+        "holdout",
+        "budget",
+        "rungs",
+        "slots",
+        "trials_per_batch",
+        "sampler",
+        "pruner",
+        "seed",
+        "threads",
+        "precision",
+        "seeds",
+        "episodes",
+        "look_steps",
+    )
     market = flags["env"] == "crypto"
     algorithm = get_algorithm(flags["algo"])
     if not algorithm.trains:  # one rollout that takes no time
-        flags = {**flags, "budget": 1, "rungs": 1, "threads": 1 if flags["threads"] is None else flags["threads"]}
+        flags = {
+            **flags,
+            "budget": 1,
+            "rungs": 1,
+            "threads": 1 if flags["threads"] is None else flags["threads"],
+        }
     return Request(
         data_dir=flags["data_dir"] or Path("."),
         tickers=_tickers(flags["tickers"]),
@@ -216,7 +271,9 @@ def _request(flags: dict[str, Any], given: frozenset[str]) -> Request:
         objective=flags["objective"] or (DEFAULT_OBJECTIVE if market else RETURN),
         horizon=algorithm.horizon if flags["horizon"] is None else flags["horizon"],
         cv=CrossValidation(flags["cv"], flags["groups"], flags["test_groups"], flags["embargo"]),
-        n_envs=_envs(flags["n_envs"]) if "n_envs" in given or flags["n_envs"] != "auto" else algorithm.num_envs,
+        n_envs=_envs(flags["n_envs"])
+        if "n_envs" in given or flags["n_envs"] != "auto"
+        else algorithm.num_envs,
         env=_market_settings(flags) if market else _game_settings(flags),
         given=given,
         **{name: flags[name] for name in same},
@@ -233,10 +290,17 @@ def _study_name(flags: dict[str, Any]) -> str:
 
 
 def _market_settings(flags: dict[str, Any]) -> dict[str, Any]:
-    return {key: flags[key] for key in ("fee", "slippage", "minimum_order", "initial_cash", "episode_bars")}
+    return {
+        key: flags[key]
+        for key in ("fee", "slippage", "minimum_order", "initial_cash", "episode_bars")
+    }
 
 
-_WORDS = {"true": True, "false": False, "none": None}  # as Python writes them: the text "False" would count as true
+_WORDS = {
+    "true": True,
+    "false": False,
+    "none": None,
+}  # as Python writes them: the text "False" would count as true
 
 
 def _game_settings(flags: dict[str, Any]) -> dict[str, Any]:
@@ -268,7 +332,9 @@ def _envs(text: str) -> int | None:
     if text == "auto":
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"--n-envs {text!r} is not right; give auto or a whole number of at least 1")
+        raise InputError(
+            f"--n-envs {text!r} is not right; give auto or a whole number of at least 1"
+        )
     return int(text)
 
 
@@ -309,12 +375,16 @@ def run(config: Path, out: Path | None, start_from: Path | None, gpu: str | None
     stop = StopRequest(say)
     try:
         with stop.installed():
-            result = run_once({**tables, "train": settings}, device=choose_device(gpu), stop=stop, say=say)
+            result = run_once(
+                {**tables, "train": settings}, device=choose_device(gpu), stop=stop, say=say
+            )
     except Interrupted:
         say(f"stopped as asked; go on with --start-from {settings['out']}")
         return
     scores = ", ".join(f"{score:+.2f}" for score in result.fold_scores)
-    say(f"objective {result.value:+.4f}; fold scores {scores}; {result.steps_per_second:,.0f} steps/s")
+    say(
+        f"objective {result.value:+.4f}; fold scores {scores}; {result.steps_per_second:,.0f} steps/s"
+    )
     for path, metrics in enumerate(result.metrics):
         say(
             f"  path {path}: Sharpe {metrics.sharpe:+.2f} (equal weight {metrics.equal_weight_sharpe:+.2f}), "
@@ -345,14 +415,26 @@ def show_status(
 
     def look() -> list[dict[str, Any]]:
         try:
-            ours = [study.study_name for study in storage.get_all_studies() if "sweepd:spec" in study.user_attrs]
+            ours = [
+                study.study_name
+                for study in storage.get_all_studies()
+                if "sweepd:spec" in study.user_attrs
+            ]
             names = [study_name] if study_name else ours
-            handles.update({name: StudyHandle(storage, name, runs_dir) for name in names if name not in handles})
+            handles.update(
+                {
+                    name: StudyHandle(storage, name, runs_dir)
+                    for name in names
+                    if name not in handles
+                }
+            )
             return [study_status(handles[name], count_looks) for name in names]
         except (SQLAlchemyError, StorageInternalError) as error:
             if not is_away(error):
                 raise
-            raise RunError(f"--storage {hide_password(url)} cannot be read now ({reason_of(error)})") from None
+            raise RunError(
+                f"--storage {hide_password(url)} cannot be read now ({reason_of(error)})"
+            ) from None
 
     # Output that is no terminal has no width: a wide one keeps tables whole.
     console = Terminal() if sys.stdout.isatty() else Terminal(width=160)
@@ -382,7 +464,12 @@ def _watch(look: Callable[[], list[dict[str, Any]]], console: Console, as_json: 
                 if as_json:
                     typer.echo(json.dumps(found))
                 else:
-                    console.print(f"{datetime.now():%Y-%m-%d %H:%M:%S}", *map(show, found), highlight=False, end="")
+                    console.print(
+                        f"{datetime.now():%Y-%m-%d %H:%M:%S}",
+                        *map(show, found),
+                        highlight=False,
+                        end="",
+                    )
                 time.sleep(WATCH_SECONDS)
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
@@ -401,10 +488,15 @@ def pause(name: str, where: str | None, runs_dir: Path, wait: float) -> None:
     before = pause_study(handle.storage, handle.study_id)
     say(f"study {name} is paused" + (f" since {before.since}, by {before.by}" if before else ""))
     until = time.monotonic() + wait
-    while (busy := [w for w in _working(handle) if w.state != "paused"]) and time.monotonic() < until:
+    while (
+        busy := [w for w in _working(handle) if w.state != "paused"]
+    ) and time.monotonic() < until:
         time.sleep(0.2)
     for worker in _working(handle):
-        say(f"  worker {worker.host}:{worker.pid}: " + ("still at it" if worker in busy else "waits, without memory"))
+        say(
+            f"  worker {worker.host}:{worker.pid}: "
+            + ("still at it" if worker in busy else "waits, without memory")
+        )
     if busy:
         say("  it stops at the end of its rollout; sweepd status says when")
     say(f"go on with: sweepd resume {name}")
@@ -427,7 +519,10 @@ def resume(name: str, where: str | None, runs_dir: Path) -> None:
         say(f"study {name} was not paused")
         return
     waiting = len(_working(handle))
-    say(f"study {name} is resumed" + ("" if waiting else "; no worker is there to go on: start one with sweepd train"))
+    say(
+        f"study {name} is resumed"
+        + ("" if waiting else "; no worker is there to go on: start one with sweepd train")
+    )
 
 
 def diagnose(where: str | None, runs_dir: Path) -> int:
@@ -435,8 +530,12 @@ def diagnose(where: str | None, runs_dir: Path) -> int:
     console = Terminal()
     bad = 0
     for finding in examine(storage_url(where, runs_dir), runs_dir):
-        console.print("ok  " if finding.ok else "fix ", style="green" if finding.ok else "bold red", end="")
-        text = f"{finding.subject}: {finding.found}" + ("" if finding.ok else f" -> {finding.advice}")
+        console.print(
+            "ok  " if finding.ok else "fix ", style="green" if finding.ok else "bold red", end=""
+        )
+        text = f"{finding.subject}: {finding.found}" + (
+            "" if finding.ok else f" -> {finding.advice}"
+        )
         console.print(text, highlight=False, soft_wrap=True)
         bad += not finding.ok
     return bad

@@ -18,10 +18,16 @@ if TYPE_CHECKING:
     from optimize.cli.outlook import CountLooks
     from optimize.worker.worker import AfterStudy, OnNewBest
 
-STUDY, GAME, DATA, TRAINING = "Study", "Environment and algorithm", "Market: data and folds", "Training"
+STUDY, GAME, DATA, TRAINING = (
+    "Study",
+    "Environment and algorithm",
+    "Market: data and folds",
+    "Training",
+)
 MARKET, MACHINE = "Market: money", "Machine"
 Storage = Annotated[
-    str | None, typer.Option(envvar=STORAGE_VARIABLE, callback=warn_of_password, help="As for train.")
+    str | None,
+    typer.Option(envvar=STORAGE_VARIABLE, callback=warn_of_password, help="As for train."),
 ]
 
 
@@ -30,7 +36,9 @@ def read_config_file(path: Path) -> dict[str, Any]:
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"--config {path}: cannot be read ({error.strerror}); name a TOML file of flags") from None
+        raise InputError(
+            f"--config {path}: cannot be read ({error.strerror}); name a TOML file of flags"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"--config {path}: not valid TOML ({error})") from None
     return {key.replace("-", "_"): value for key, value in entries.items()}
@@ -41,7 +49,11 @@ def _config(context: typer.Context, path: Path | None) -> Path | None:
     if path is None or context.resilient_parsing:
         return path
     entries = read_config_file(path)
-    known = {parameter.name for parameter in context.command.params if parameter.name not in ("config", "help")}
+    known = {
+        parameter.name
+        for parameter in context.command.params
+        if parameter.name not in ("config", "help")
+    }
     for key, value in entries.items():
         if key not in known:
             near = difflib.get_close_matches(key, [name for name in known if name], 1)
@@ -50,8 +62,14 @@ def _config(context: typer.Context, path: Path | None) -> Path | None:
                 + (f"did you mean {near[0]}?" if near else "its --help lists them")
             )
         if isinstance(value, dict):
-            raise InputError(f"--config {path}: [{key}] is a table; every key must be a flag with a value")
-    several = {parameter.name for parameter in context.command.params if getattr(parameter, "multiple", False)}
+            raise InputError(
+                f"--config {path}: [{key}] is a table; every key must be a flag with a value"
+            )
+    several = {
+        parameter.name
+        for parameter in context.command.params
+        if getattr(parameter, "multiple", False)
+    }
     lists = {
         key: ",".join(map(str, value)) if isinstance(value, list) and key not in several else value
         for key, value in entries.items()
@@ -95,7 +113,11 @@ def search_commands(
             ),
         ] = False,
         smoke: Annotated[
-            bool, typer.Option("--smoke", help="The same, as small as possible: everything once, in under a minute.")
+            bool,
+            typer.Option(
+                "--smoke",
+                help="The same, as small as possible: everything once, in under a minute.",
+            ),
         ] = False,
         n_trials: Annotated[
             int,
@@ -161,12 +183,17 @@ def search_commands(
             ),
         ] = None,
         seed: Annotated[
-            int, typer.Option(help="Of the sampler, and with a trial's number of every trial.", rich_help_panel=STUDY)
+            int,
+            typer.Option(
+                help="Of the sampler, and with a trial's number of every trial.",
+                rich_help_panel=STUDY,
+            ),
         ] = 0,
         trials_per_batch: Annotated[
             int | None,
             typer.Option(
-                help="Trials of one shape trained and judged together. Default: at least 4.", rich_help_panel=STUDY
+                help="Trials of one shape trained and judged together. Default: at least 4.",
+                rich_help_panel=STUDY,
             ),
         ] = None,
         auto_deploy: Annotated[
@@ -195,11 +222,15 @@ def search_commands(
             ),
         ] = "ppo",
         seeds: Annotated[
-            int, typer.Option(help="Members of a trial where there are no folds.", rich_help_panel=GAME)
+            int,
+            typer.Option(help="Members of a trial where there are no folds.", rich_help_panel=GAME),
         ] = 4,
         episodes: Annotated[
             int,
-            typer.Option(help="Episodes that each of them plays whenever a trial is judged.", rich_help_panel=GAME),
+            typer.Option(
+                help="Episodes that each of them plays whenever a trial is judged.",
+                rich_help_panel=GAME,
+            ),
         ] = 32,
         look_steps: Annotated[
             int,
@@ -211,11 +242,15 @@ def search_commands(
             ),
         ] = 0,
         scenario: Annotated[
-            str | None, typer.Option(help="Of bucket-brigade: a name, or all.", rich_help_panel=GAME)
+            str | None,
+            typer.Option(help="Of bucket-brigade: a name, or all.", rich_help_panel=GAME),
         ] = None,
         env_param: Annotated[
             list[str] | None,
-            typer.Option(help="NAME=VALUE: a parameter of the game that all trials share.", rich_help_panel=GAME),
+            typer.Option(
+                help="NAME=VALUE: a parameter of the game that all trials share.",
+                rich_help_panel=GAME,
+            ),
         ] = None,
         data_dir: Annotated[
             Path | None,
@@ -225,7 +260,8 @@ def search_commands(
             ),
         ] = None,
         timeframe: Annotated[
-            str, typer.Option(help="Length of a bar: 1m, 5m, 15m, 1h, 4h, 1d, …", rich_help_panel=DATA)
+            str,
+            typer.Option(help="Length of a bar: 1m, 5m, 15m, 1h, 4h, 1d, …", rich_help_panel=DATA),
         ] = "1h",
         tickers: Annotated[
             str | None,
@@ -234,20 +270,32 @@ def search_commands(
                 rich_help_panel=DATA,
             ),
         ] = None,
-        recipe: Annotated[str, typer.Option(help="Feature recipe.", rich_help_panel=DATA)] = "default",
+        recipe: Annotated[
+            str, typer.Option(help="Feature recipe.", rich_help_panel=DATA)
+        ] = "default",
         holdout: Annotated[
             float,
             typer.Option(
-                help="Share of the newest bars that no trial sees; promotion is decided there.", rich_help_panel=DATA
+                help="Share of the newest bars that no trial sees; promotion is decided there.",
+                rich_help_panel=DATA,
             ),
         ] = 0.15,
         cv: Annotated[
-            str, typer.Option(help="cpcv (combinatorial purged), kfold, walk-forward or single.", rich_help_panel=DATA)
+            str,
+            typer.Option(
+                help="cpcv (combinatorial purged), kfold, walk-forward or single.",
+                rich_help_panel=DATA,
+            ),
         ] = "cpcv",
         groups: Annotated[
-            int, typer.Option(help="Contiguous groups that the bars are divided into.", rich_help_panel=DATA)
+            int,
+            typer.Option(
+                help="Contiguous groups that the bars are divided into.", rich_help_panel=DATA
+            ),
         ] = 5,
-        test_groups: Annotated[int, typer.Option(help="Groups tested per fold (cpcv only).", rich_help_panel=DATA)] = 2,
+        test_groups: Annotated[
+            int, typer.Option(help="Groups tested per fold (cpcv only).", rich_help_panel=DATA)
+        ] = 2,
         embargo: Annotated[
             float,
             typer.Option(
@@ -257,7 +305,10 @@ def search_commands(
         ] = 0.01,
         budget: Annotated[
             int,
-            typer.Option(help="Environment steps per fold or seed of an unpruned trial.", rich_help_panel=TRAINING),
+            typer.Option(
+                help="Environment steps per fold or seed of an unpruned trial.",
+                rich_help_panel=TRAINING,
+            ),
         ] = 250_000,
         rungs: Annotated[
             int,
@@ -290,15 +341,21 @@ def search_commands(
         episode_bars: Annotated[
             int, typer.Option(help="Bars per training episode; 0: a week.", rich_help_panel=MARKET)
         ] = 0,
-        fee: Annotated[float, typer.Option(help="Share of every order's value.", rich_help_panel=MARKET)] = 0.0025,
+        fee: Annotated[
+            float, typer.Option(help="Share of every order's value.", rich_help_panel=MARKET)
+        ] = 0.0025,
         slippage: Annotated[
-            float, typer.Option(help="Share of the price, against the trader.", rich_help_panel=MARKET)
+            float,
+            typer.Option(help="Share of the price, against the trader.", rich_help_panel=MARKET),
         ] = 0.0005,
         minimum_order: Annotated[
             float, typer.Option(help="Smallest order, in quote units.", rich_help_panel=MARKET)
         ] = 10.0,
         initial_cash: Annotated[
-            float, typer.Option(help="What every episode starts with, in quote units.", rich_help_panel=MARKET)
+            float,
+            typer.Option(
+                help="What every episode starts with, in quote units.", rich_help_panel=MARKET
+            ),
         ] = 10_000.0,
         gpu: Annotated[
             str | None,
@@ -321,9 +378,9 @@ def search_commands(
                 rich_help_panel=MACHINE,
             ),
         ] = "fp32",
-        runs_dir: Annotated[Path, typer.Option(help="Where studies keep their files.", rich_help_panel=MACHINE)] = Path(
-            "runs"
-        ),
+        runs_dir: Annotated[
+            Path, typer.Option(help="Where studies keep their files.", rich_help_panel=MACHINE)
+        ] = Path("runs"),
         max_memory: Annotated[
             float | None,
             typer.Option(
@@ -356,7 +413,10 @@ def search_commands(
         metrics_port: Annotated[
             int | None,
             typer.Option(
-                min=0, max=65535, help="Answer Prometheus on this port of 127.0.0.1.", rich_help_panel=MACHINE
+                min=0,
+                max=65535,
+                help="Answer Prometheus on this port of 127.0.0.1.",
+                rich_help_panel=MACHINE,
             ),
         ] = None,
     ) -> None:
@@ -366,12 +426,19 @@ def search_commands(
         that decide what
         the study is are frozen when it is made; later runs take them from it.
         """
-        flags = {name: value for name, value in locals().items() if name in context.params and name != "config"}
+        flags = {
+            name: value
+            for name, value in locals().items()
+            if name in context.params and name != "config"
+        }
         from optimize.cli import actions  # here, so that --help need not wait for torch
 
         actions.train(flags, _given(context), after_study, on_new_best, count_looks)
 
-    @app.command("profile", help="Measure where the time of `train` with the same flags would go, and what to change.")
+    @app.command(
+        "profile",
+        help="Measure where the time of `train` with the same flags would go, and what to change.",
+    )
     @functools.wraps(train)
     def profile(context: typer.Context, **flags: Any) -> None:
         from optimize.cli import actions
@@ -382,11 +449,16 @@ def search_commands(
     @app.command()
     def run(
         config: Annotated[
-            Path, typer.Argument(help="TOML with [data], [cv], [train], [shape], [ppo] and [env]; see docs.")
+            Path,
+            typer.Argument(
+                help="TOML with [data], [cv], [train], [shape], [ppo] and [env]; see docs."
+            ),
         ],
         out: Annotated[
             Path | None,
-            typer.Option(help="Folder for results and checkpoints. Default: as in the file, else runs/run-NAME."),
+            typer.Option(
+                help="Folder for results and checkpoints. Default: as in the file, else runs/run-NAME."
+            ),
         ] = None,
         start_from: Annotated[
             Path | None,
@@ -398,7 +470,8 @@ def search_commands(
             ),
         ] = None,
         gpu: Annotated[
-            str | None, typer.Option(help="A GPU's number, or cpu. Default: GPU 0 where there is one.")
+            str | None,
+            typer.Option(help="A GPU's number, or cpu. Default: GPU 0 where there is one."),
         ] = None,
     ) -> None:
         """Train once with one set of parameters, outside any study, and print what its test groups say."""
@@ -412,9 +485,12 @@ def search_commands(
         storage: Storage = None,
         runs_dir: Annotated[Path | None, typer.Option(help="As for train.")] = None,
         as_json: Annotated[
-            bool, typer.Option("--json", help="Print JSON; docs/operations.md says what each key means.")
+            bool,
+            typer.Option("--json", help="Print JSON; docs/operations.md says what each key means."),
         ] = False,
-        watch: Annotated[bool, typer.Option("--watch", help="Again every 2 seconds, until Ctrl-C.")] = False,
+        watch: Annotated[
+            bool, typer.Option("--watch", help="Again every 2 seconds, until Ctrl-C.")
+        ] = False,
     ) -> None:
         """Say what studies there are, who works on them, and how far they are.
 
@@ -432,7 +508,8 @@ def search_commands(
         storage: Storage = None,
         runs_dir: Annotated[Path, typer.Option(help="As for train.")] = Path("runs"),
         wait: Annotated[
-            float, typer.Option(min=0, help="Seconds to wait until every worker has let go of its GPU.")
+            float,
+            typer.Option(min=0, help="Seconds to wait until every worker has let go of its GPU."),
         ] = 60.0,
     ) -> None:
         """Have all workers of a study put their trials back and wait, without GPU memory, until it is resumed. Nothing
@@ -471,4 +548,6 @@ def search_commands(
 def _given(context: typer.Context) -> frozenset[str]:
     """Names of the parameters that were set on the command line or in the config file."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
-    return frozenset(name for name, source in sources.items() if source is not None and source.name != "DEFAULT")
+    return frozenset(
+        name for name, source in sources.items() if source is not None and source.name != "DEFAULT"
+    )

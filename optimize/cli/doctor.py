@@ -22,7 +22,16 @@ from envs.support.mkl import MODE, VARIABLE
 from optimize.study.storage import open_storage
 
 GIB = 2**30
-VERSIONS = ("optuna", "elegantrl", "numpy", "pandas", "sqlalchemy", "TA-Lib", "gymnasium", "safetensors")
+VERSIONS = (
+    "optuna",
+    "elegantrl",
+    "numpy",
+    "pandas",
+    "sqlalchemy",
+    "TA-Lib",
+    "gymnasium",
+    "safetensors",
+)
 # Packages of extras: (the one to look for, its extra, what needs it).
 EXTRAS = (
     ("optuna-dashboard", "dashboard", "sweepd dashboard in a browser"),
@@ -48,18 +57,33 @@ class Finding:
 
 def examine(storage: str, folder: Path) -> Iterator[Finding]:
     """Look at everything. storage: a database URL. folder: where runs are written."""
-    yield Finding(sys.version_info >= (3, 11), "python", platform.python_version(), "use Python 3.11 or newer")
+    yield Finding(
+        sys.version_info >= (3, 11), "python", platform.python_version(), "use Python 3.11 or newer"
+    )
     yield from _torch()
     cores = cpu_count()
     yield Finding(True, "cores", f"{cores} usable, {torch.get_num_threads()} torch threads")
     yield from _identity()
     memory = available_memory("cpu") / GIB
-    yield Finding(memory > 2, "memory", f"{memory:.1f} GiB available", "close something, or expect smaller batches")
+    yield Finding(
+        memory > 2,
+        "memory",
+        f"{memory:.1f} GiB available",
+        "close something, or expect smaller batches",
+    )
     place = next(p for p in (folder.resolve(), *folder.resolve().parents) if p.exists())
     free = shutil.disk_usage(place).free / GIB
-    yield Finding(free > 2, "disk", f"{free:.0f} GiB free at {place}", "free some space, or choose another --runs-dir")
     yield Finding(
-        os.access(place, os.W_OK), "runs directory", str(place), "make it writable, or choose another --runs-dir"
+        free > 2,
+        "disk",
+        f"{free:.0f} GiB free at {place}",
+        "free some space, or choose another --runs-dir",
+    )
+    yield Finding(
+        os.access(place, os.W_OK),
+        "runs directory",
+        str(place),
+        "make it writable, or choose another --runs-dir",
     )
     yield _database(storage)
     for name in VERSIONS:
@@ -68,7 +92,9 @@ def examine(storage: str, folder: Path) -> Iterator[Finding]:
         try:
             yield Finding(True, name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(True, name, f"not installed; only {purpose} needs it: {install_extra(extra)}")
+            yield Finding(
+                True, name, f"not installed; only {purpose} needs it: {install_extra(extra)}"
+            )
 
 
 def _torch() -> Iterator[Finding]:
@@ -95,7 +121,10 @@ def _torch() -> Iterator[Finding]:
     elif Path("/dev/nvidia0").exists() or Path("/dev/kfd").exists():
         kind = "cuda" if Path("/dev/nvidia0").exists() else "rocm"
         yield Finding(
-            False, "GPU", "the machine has one, but torch is the CPU build", f"reinstall with SWEEPD_TORCH={kind}"
+            False,
+            "GPU",
+            "the machine has one, but torch is the CPU build",
+            f"reinstall with SWEEPD_TORCH={kind}",
         )
     else:
         yield Finding(True, "GPU", "none; training runs on the CPU")
@@ -135,5 +164,8 @@ def _version(name: str) -> Finding:
         return Finding(True, name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         return Finding(
-            False, name, "not installed", "install from requirements.lock, as start_vectorized_training.sh does"
+            False,
+            name,
+            "not installed",
+            "install from requirements.lock, as start_vectorized_training.sh does",
         )

@@ -88,7 +88,9 @@ def make_demo_data(folder: Path, timeframe: str, bars: int, say: Callable[[str],
     say(f"made a synthetic market of {ASSETS} assets and {bars:,} bars of {timeframe} in {folder}")
 
 
-def own_arguments(index: int, log_file: Path | None, metrics_port: int | None, max_memory: float) -> list[str]:
+def own_arguments(
+    index: int, log_file: Path | None, metrics_port: int | None, max_memory: float
+) -> list[str]:
     """What the worker of one GPU of several gets instead of the command's: two cannot share a log file or a port.
 
     max_memory: GiB for each.
@@ -133,9 +135,13 @@ def run_on_all(arguments: Sequence[str], own: Sequence[Sequence[str]]) -> None:
             if asked:
                 break
             command = [sys.executable, "-m", "sweepd", *arguments, *extra]
-            worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, env=environment)
+            worker = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, process_group=0, env=environment
+            )
             workers.append(worker)
-            if asked and worker.pid not in told:  # the signal came before this worker was in the list
+            if (
+                asked and worker.pid not in told
+            ):  # the signal came before this worker was in the list
                 worker.send_signal(signal.SIGTERM)
         while any(worker.poll() is None for worker in workers):
             time.sleep(0.2)

@@ -63,7 +63,9 @@ def history(trials: Sequence[FrozenTrial]) -> dict[str, Any]:
 def _ended(trials: Sequence[FrozenTrial]) -> list[tuple[float, FrozenTrial]]:
     """Finished trials in the order in which they ended. Optuna keeps local time without a zone."""
     found = [
-        (t.datetime_complete.timestamp(), t) for t in trials if t.state in FINISHED and t.datetime_complete is not None
+        (t.datetime_complete.timestamp(), t)
+        for t in trials
+        if t.state in FINISHED and t.datetime_complete is not None
     ]
     return sorted(found, key=lambda pair: (pair[0], pair[1].number))
 
@@ -79,7 +81,12 @@ def _rates(ended: Sequence[float], begin: float) -> list[dict[str, float]]:
     counts, _ = np.histogram(ended, edges)
     lengths = np.diff(edges)
     return [
-        {"at": float(at), "seconds": float(long), "finished": int(count), "per_hour": float(3600.0 * count / long)}
+        {
+            "at": float(at),
+            "seconds": float(long),
+            "finished": int(count),
+            "per_hour": float(3600.0 * count / long),
+        }
         for at, long, count in zip(edges[:-1], lengths, counts, strict=True)
     ]
 
@@ -99,7 +106,9 @@ def show_progress(found: dict[str, Any]) -> Group:
     if values:
         places = np.linspace(0, len(values) - 1, min(SHOWN_PARTS, len(values))).astype(int)
         curve = sparkline([values[place]["best"] for place in places])
-        grid.add_row("best so far", Text(f"{curve}  {values[0]['best']:+.4f} to {values[-1]['best']:+.4f}"))
+        grid.add_row(
+            "best so far", Text(f"{curve}  {values[0]['best']:+.4f} to {values[-1]['best']:+.4f}")
+        )
     return Group(show(found), grid, "")
 
 
@@ -109,9 +118,17 @@ class StudyWatch:
     """
 
     def __init__(
-        self, study_name: str | None, storage: str | None, runs_dir: Path | None, count_looks: CountLooks | None = None
+        self,
+        study_name: str | None,
+        storage: str | None,
+        runs_dir: Path | None,
+        count_looks: CountLooks | None = None,
     ) -> None:
-        self.study_name, self.url, self.runs_dir = study_name, storage_url(storage, runs_dir), runs_dir
+        self.study_name, self.url, self.runs_dir = (
+            study_name,
+            storage_url(storage, runs_dir),
+            runs_dir,
+        )
         self._count_looks = count_looks
         self._storage: StudyStorage | None = None
         self._handles: dict[str, StudyHandle] = {}  # kept, since they remember finished trials
@@ -122,11 +139,16 @@ class StudyWatch:
         """
         ours = [study for study in self._open().get_all_studies() if SPEC_KEY in study.user_attrs]
         # Ids rise in the order of creation, which decides where two dates are equal.
-        ours.sort(key=lambda study: (str(study.user_attrs["sweepd:created"]), study._study_id), reverse=True)
+        ours.sort(
+            key=lambda study: (str(study.user_attrs["sweepd:created"]), study._study_id),
+            reverse=True,
+        )
         names = [study.study_name for study in ours]
         if self.study_name is not None:
             if self.study_name not in names:
-                raise InputError(f"--study-name {self.study_name!r}: {hide_password(self.url)} has no such study")
+                raise InputError(
+                    f"--study-name {self.study_name!r}: {hide_password(self.url)} has no such study"
+                )
             names = [self.study_name, *(name for name in names if name != self.study_name)]
         return names
 
@@ -147,16 +169,22 @@ class StudyWatch:
         try:
             import optuna_dashboard
         except ImportError:
-            raise InputError(f"sweepd dashboard needs optuna-dashboard: {install_extra('dashboard')}") from None
+            raise InputError(
+                f"sweepd dashboard needs optuna-dashboard: {install_extra('dashboard')}"
+            ) from None
         names = self.studies()
         if not names:
-            raise InputError(f"there is no study in {hide_password(self.url)}; start one with sweepd train")
+            raise InputError(
+                f"there is no study in {hide_password(self.url)}; start one with sweepd train"
+            )
         run_dir = StudyHandle(self._open(), names[0], self.runs_dir).run_dir
         try:  # it also edits notes and tags
             storage = open_storage(self.url, create=False, immediate=False)
         except InputError:
             storage = self._open()
-        application: WSGIApplication = optuna_dashboard.wsgi(storage, artifact_store=artifact_store(run_dir))
+        application: WSGIApplication = optuna_dashboard.wsgi(
+            storage, artifact_store=artifact_store(run_dir)
+        )
         return application
 
     def _open(self) -> StudyStorage:

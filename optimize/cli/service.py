@@ -49,7 +49,9 @@ def make_units(kind: str, name: str, arguments: Sequence[str], folder: Path) -> 
     words = [sys.executable, "-P", "-m", "sweepd", COMMANDS[kind], *arguments]
     for word in (*words, str(folder)):
         if any(ord(character) < 32 for character in word):
-            raise InputError(f"{word!r} holds a line break or another control character; a unit cannot")
+            raise InputError(
+                f"{word!r} holds a line break or another control character; a unit cannot"
+            )
     values = {
         "label": f" ({name})".replace("%", "%%") if name else "",
         "folder": str(folder).replace("%", "%%"),
@@ -72,7 +74,9 @@ def config_folder() -> Path:
         return Path(own)
     at_home = home()
     if at_home is None:
-        raise InputError("this account has no home directory for units; set HOME or XDG_CONFIG_HOME")
+        raise InputError(
+            "this account has no home directory for units; set HOME or XDG_CONFIG_HOME"
+        )
     return at_home / ".config"
 
 
@@ -88,7 +92,9 @@ def environment_file() -> Path:
 
 def installed() -> list[Path]:
     """Unit files of sweepd, in order."""
-    return sorted(p for suffix in ("service", "timer") for p in unit_folder().glob(f"{PREFIX}*.{suffix}"))
+    return sorted(
+        p for suffix in ("service", "timer") for p in unit_folder().glob(f"{PREFIX}*.{suffix}")
+    )
 
 
 def install(units: Sequence[Unit]) -> None:

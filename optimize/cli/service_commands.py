@@ -29,7 +29,10 @@ PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def service_app() -> typer.Typer:
     """The command group."""
-    app = typer.Typer(no_args_is_help=True, help="Run a worker, promoter or paper trader under systemd, as yourself.")
+    app = typer.Typer(
+        no_args_is_help=True,
+        help="Run a worker, promoter or paper trader under systemd, as yourself.",
+    )
     app.command("install", context_settings=PASS_ON)(install_command)
     app.command("uninstall")(uninstall_command)
     app.command("show")(show_command)
@@ -38,11 +41,16 @@ def service_app() -> typer.Typer:
 
 def install_command(
     context: typer.Context,
-    kind: Annotated[str, typer.Argument(help="worker (sweepd train), promoter (promote) or trader (trade).")],
+    kind: Annotated[
+        str, typer.Argument(help="worker (sweepd train), promoter (promote) or trader (trade).")
+    ],
     name: Annotated[
-        str | None, typer.Option(help="Of the service. Default: the study, slot and GPU among the flags.")
+        str | None,
+        typer.Option(help="Of the service. Default: the study, slot and GPU among the flags."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the units; change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the units; change nothing.")
+    ] = False,
 ) -> None:
     """Make a systemd service of a command, start it now and at every boot, and watch over it.
 
@@ -53,7 +61,11 @@ def install_command(
         raise InputError(f"{kind!r} is not a service; choose one of {', '.join(COMMANDS)}")
     found = _checked(context, kind)
     _refuse_unfit(context.args, found)
-    parts = [name] if name else [found.get("study_name"), found.get("slot"), found.get("gpu") and f"gpu{found['gpu']}"]
+    parts = (
+        [name]
+        if name
+        else [found.get("study_name"), found.get("slot"), found.get("gpu") and f"gpu{found['gpu']}"]
+    )
     label = re.sub(r"[^\w.+-]", "-", "-".join(str(part) for part in parts if part))
     units = make_units(kind, label, context.args, Path.cwd())
     if dry_run:
@@ -64,22 +76,32 @@ def install_command(
     started = units[-1].name
     typer.echo(f"{started} runs, and will after every boot")
     typer.echo(f"  follow it:  journalctl --user -u {units[0].name} -f")
-    typer.echo(f"  stop it:    systemctl --user stop {started}    (trials are put back, nothing is lost)")
+    typer.echo(
+        f"  stop it:    systemctl --user stop {started}    (trials are put back, nothing is lost)"
+    )
     typer.echo(f"  secrets:    {environment_file()}")
-    if STORAGE_VARIABLE in os.environ and kind != "trader" and not any(w.startswith("--storage") for w in context.args):
+    if (
+        STORAGE_VARIABLE in os.environ
+        and kind != "trader"
+        and not any(w.startswith("--storage") for w in context.args)
+    ):
         typer.echo(
             f"  warning: the service does not see this shell's {STORAGE_VARIABLE}; write it into that file, then "
             f"systemctl --user restart {started}"
         )
     if lingers() is False:
-        typer.echo("  it ends when you log out, unless you allow it to stay: loginctl enable-linger")
+        typer.echo(
+            "  it ends when you log out, unless you allow it to stay: loginctl enable-linger"
+        )
 
 
 def uninstall_command(
     name: Annotated[str, typer.Argument(help="As sweepd service show prints it, or all.")],
 ) -> None:
     """Stop a service (its trials are put back) and remove it."""
-    paths = [p for p in installed() if name == "all" or p.stem in (name, PREFIX + name) or p.name == name]
+    paths = [
+        p for p in installed() if name == "all" or p.stem in (name, PREFIX + name) or p.name == name
+    ]
     if not paths:
         raise InputError(f"no service is called {name!r}; there are: {_names()}")
     uninstall(paths)
@@ -88,7 +110,9 @@ def uninstall_command(
 
 
 def show_command(
-    name: Annotated[str | None, typer.Argument(help="Print this one's unit. Default: list all.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Print this one's unit. Default: list all.")
+    ] = None,
 ) -> None:
     """Say which services there are and how they are."""
     paths = installed()
@@ -126,7 +150,9 @@ def _checked(context: typer.Context, kind: str) -> dict[str, object]:
 
 def _refuse_unfit(arguments: list[str], found: dict[str, object]) -> None:
     if found.get("gpu") == "all":
-        raise InputError("--gpu all: install one service for each GPU (--gpu 0, --gpu 1, …), so each is watched over")
+        raise InputError(
+            "--gpu all: install one service for each GPU (--gpu 0, --gpu 1, …), so each is watched over"
+        )
     for word in arguments:
         if has_password(word):
             raise InputError(

@@ -29,7 +29,9 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
     living = [w for w in workers if w["status"] != "dead"]
     counts = count_states(trials)
     done = sum(counts[state] for state in DONE)
-    total = max([w["total"] for w in living if "total" in w], default=attributes.get(TOTAL_KEY, len(trials)))
+    total = max(
+        [w["total"] for w in living if "total" in w], default=attributes.get(TOTAL_KEY, len(trials))
+    )
     left = max(0, total - done)
     pause, best = pause_of(attributes), best_trial(handle)
     reasons = _unhealthy(workers, 0 if pause else left)
@@ -50,7 +52,9 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
         "steps_per_second": speed,
         "trials_per_hour": round(hourly, 2),
         "eta_seconds": _eta(left, hourly, speed, living),
-        "best": None if best is None else {"trial": best.number, "value": best.value, "params": best.params},
+        "best": None
+        if best is None
+        else {"trial": best.number, "value": best.value, "params": best.params},
         "gate": _gate(handle, max(total, done), count_looks),
         "workers": workers,
         "storage_retries": sum(w.get("storage_retries", 0) for w in living),
@@ -60,7 +64,11 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
 
 def _gate(handle: StudyHandle, total: int, count_looks: CountLooks | None) -> dict[str, Any] | None:
     found = study_outlook(handle, total)
-    return None if found is None else {**found, "looks": None if count_looks is None else count_looks(handle)}
+    return (
+        None
+        if found is None
+        else {**found, "looks": None if count_looks is None else count_looks(handle)}
+    )
 
 
 def _worker(worker: Worker) -> dict[str, Any]:
@@ -94,7 +102,9 @@ def _unhealthy(workers: list[dict[str, Any]], left: int) -> list[str]:
         if w["status"] == "alive" and w["state"] == "stalled"
     ]
     if left and not any(w["status"] == "alive" for w in workers):
-        reasons.append(f"no worker is alive while {left} trial{'s are' if left > 1 else ' is'} left")
+        reasons.append(
+            f"no worker is alive while {left} trial{'s are' if left > 1 else ' is'} left"
+        )
     return reasons
 
 
@@ -109,7 +119,10 @@ def _eta(left: int, hourly: float, speed: float, living: list[dict[str, Any]]) -
 
 def _failures(trials: list[FrozenTrial]) -> list[dict[str, Any]]:
     failed = [t for t in trials if t.state == TrialState.FAIL]
-    return [{"trial": t.number, "reason": t.user_attrs.get(REASON_KEY, "")} for t in failed[-FAILURES_SHOWN:]]
+    return [
+        {"trial": t.number, "reason": t.user_attrs.get(REASON_KEY, "")}
+        for t in failed[-FAILURES_SHOWN:]
+    ]
 
 
 def show(found: dict[str, Any]) -> Group:
@@ -118,14 +131,20 @@ def show(found: dict[str, Any]) -> Group:
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
     counts = found["trials"]
-    by_state = ", ".join(f"{n} {STATE_WORDS.get(state, state.lower())}" for state, n in counts.items() if n)
-    grid.add_row("trials", f"{found['done']} of {found['total']} done" + (f": {by_state}" if by_state else ""))
+    by_state = ", ".join(
+        f"{n} {STATE_WORDS.get(state, state.lower())}" for state, n in counts.items() if n
+    )
+    grid.add_row(
+        "trials",
+        f"{found['done']} of {found['total']} done" + (f": {by_state}" if by_state else ""),
+    )
     if found["best"]:
         grid.add_row("best", f"trial {found['best']['trial']}, {found['best']['value']:+.4f}")
     grid.add_row("gate", sentence(found["gate"], (found["gate"] or {}).get("looks")))
     if found["paused"]:
         grid.add_row(
-            "paused", f"since {found['paused']['since']}, by {found['paused']['by']}; sweepd resume {found['study']}"
+            "paused",
+            f"since {found['paused']['since']}, by {found['paused']['by']}; sweepd resume {found['study']}",
         )
     elif found["steps_per_second"]:
         eta = math.nan if found["eta_seconds"] is None else found["eta_seconds"]
@@ -134,9 +153,13 @@ def show(found: dict[str, Any]) -> Group:
             f"{found['steps_per_second']:,} steps/s · {found['trials_per_hour']:.1f} trials/hour · ETA {duration(eta)}",
         )
     if found["storage_retries"]:
-        grid.add_row("database", f"{found['storage_retries']} accesses tried again by the present workers")
+        grid.add_row(
+            "database", f"{found['storage_retries']} accesses tried again by the present workers"
+        )
     for failure in found["failures"]:
-        grid.add_row("failed", Text(f"trial {failure['trial']}: {failure['reason'] or 'no reason recorded'}"))
+        grid.add_row(
+            "failed", Text(f"trial {failure['trial']}: {failure['reason'] or 'no reason recorded'}")
+        )
     for worker in found["workers"]:
         grid.add_row("worker", _describe(worker, found["rungs"]))
     if not found["workers"]:

@@ -58,7 +58,10 @@ def scored_file(path: Path) -> dict[str, str]:
     """What is written on a trial of a file in its folder, so that promotion finds these very bytes: `path`, relative to
     the run directory, and `sha256`.
     """
-    return {"path": f"{path.parent.name}/{path.name}", "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    return {
+        "path": f"{path.parent.name}/{path.name}",
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
 
 
 def path_frame(paths: PathTrades, times: NDArray[np.int64]) -> pd.DataFrame:
@@ -83,7 +86,9 @@ def draw_equity(folder: Path, title: str) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    frame = pd.read_parquet(folder / "paths.parquet", columns=["path", "date", "returns", "equal_weight"])
+    frame = pd.read_parquet(
+        folder / "paths.parquet", columns=["path", "date", "returns", "equal_weight"]
+    )
     figure = Figure(figsize=(9, 4.5), dpi=100)
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.08, 0.08, 0.9, 0.84))
@@ -92,7 +97,9 @@ def draw_equity(folder: Path, title: str) -> None:
         stride = max(1, len(rows) // 2000)
         # Plain numpy dates: matplotlib takes dates with a time zone one by one.
         dates = rows["date"].dt.tz_localize(None).to_numpy()[::stride]
-        own, equal = (equity(rows[name].to_numpy())[1:][::stride] for name in ("returns", "equal_weight"))
+        own, equal = (
+            equity(rows[name].to_numpy())[1:][::stride] for name in ("returns", "equal_weight")
+        )
         label = "policy, one line per path" if first_equal is None else None
         axes.plot(dates, own, color="tab:blue", alpha=0.75, linewidth=1.1, label=label)
         if first_equal is None or not np.array_equal(equal, first_equal):
@@ -118,14 +125,20 @@ def announce(trial_id: int, storage: BaseStorage, names: Sequence[str]) -> None:
     """
     for name in names:
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-        meta = ArtifactMeta(artifact_id=str(uuid.uuid4()), filename=name, mimetype=kind, encoding=None)
-        storage.set_trial_system_attr(trial_id, PREFIX + meta.artifact_id, json.dumps(dataclasses.asdict(meta)))
+        meta = ArtifactMeta(
+            artifact_id=str(uuid.uuid4()), filename=name, mimetype=kind, encoding=None
+        )
+        storage.set_trial_system_attr(
+            trial_id, PREFIX + meta.artifact_id, json.dumps(dataclasses.asdict(meta))
+        )
 
 
 def announced(run_dir: Path, trial: FrozenTrial, *, missing: bool = False) -> dict[str, Path]:
     """Recorded artifacts of a trial: name to its file among the study's artifacts. missing: only those without one."""
     metas = [json.loads(text) for key, text in trial.system_attrs.items() if key.startswith(PREFIX)]
-    files = {str(meta["filename"]): run_dir / ARTIFACTS / str(meta["artifact_id"]) for meta in metas}
+    files = {
+        str(meta["filename"]): run_dir / ARTIFACTS / str(meta["artifact_id"]) for meta in metas
+    }
     return {name: file for name, file in files.items() if not (missing and file.exists())}
 
 

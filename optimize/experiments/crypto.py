@@ -34,8 +34,14 @@ def load_study_bars(spec: CryptoSpec, data_dir: Path | None = None) -> Bars:
     """
     folder = data_dir or Path(spec.data.dir)
     bars = load_bars(folder, spec.data.timeframe, spec.data.tickers)
-    start = int(np.searchsorted(bars.time, int(np.datetime64(spec.data.first.removesuffix("Z"), "s").astype(np.int64))))
-    if len(bars) != spec.data.bars:  # the folder has grown since: the study goes on with the bars it began with
+    start = int(
+        np.searchsorted(
+            bars.time, int(np.datetime64(spec.data.first.removesuffix("Z"), "s").astype(np.int64))
+        )
+    )
+    if (
+        len(bars) != spec.data.bars
+    ):  # the folder has grown since: the study goes on with the bars it began with
         bars = bars.slice(start, start + spec.data.bars)
     if bars.fingerprint != spec.data.fingerprint:
         raise InputError(
@@ -63,7 +69,9 @@ class CryptoEvaluation(Evaluation):
         return {
             "sweepd:fold_scores": list(self.scores),
             "sweepd:path_scores": list(self.path_scores),
-            "sweepd:metrics": {name: float(np.mean([float(row[name]) for row in rows])) for name in numbers},
+            "sweepd:metrics": {
+                name: float(np.mean([float(row[name]) for row in rows])) for name in numbers
+            },
         }
 
 
@@ -95,7 +103,9 @@ class CryptoExperiment(Experiment):
             memory=recipe.memory,
         )
         # Only where some trial's reward depends on an episode's age does the critic get to see it.
-        self.privileged_age = "time_decay_floor" in spec.space["env"] or spec.env.get("time_decay_floor", 1.0) < 1.0
+        self.privileged_age = (
+            "time_decay_floor" in spec.space["env"] or spec.env.get("time_decay_floor", 1.0) < 1.0
+        )
 
     @property
     def folds(self) -> tuple[Fold, ...]:
@@ -107,7 +117,9 @@ class CryptoExperiment(Experiment):
     def normaliser(self, member: int, settings: Settings) -> tuple[Tensor, Tensor]:
         """Over the bars at which this fold's training decides."""
         lookback = self.env_params(settings).lookback
-        return observation_normaliser(self.market, self.folds[member].train, lookback, self.spec.max_lookback)
+        return observation_normaliser(
+            self.market, self.folds[member].train, lookback, self.spec.max_lookback
+        )
 
     def training_env(self, slots: int, num_envs: int) -> CryptoEnv:
         """Dummies are on the first fold's training windows."""
@@ -128,7 +140,9 @@ class CryptoExperiment(Experiment):
     def seat(self, env: CryptoEnv, slot: int, member: int, settings: Settings) -> None:
         env.configure_member(slot, self.env_params(settings), self.folds[member].train)
 
-    def evaluation_env(self, params: Sequence[EnvParams], windows: Sequence[Sequence[Window]]) -> CryptoEnv:
+    def evaluation_env(
+        self, params: Sequence[EnvParams], windows: Sequence[Sequence[Window]]
+    ) -> CryptoEnv:
         """One row per member and test window, each trading its window once from flat cash."""
         return CryptoEnv.for_windows(
             self.market,
@@ -142,7 +156,12 @@ class CryptoExperiment(Experiment):
     # -----------------------------------------------------------------------------------------------------------------
 
     def evaluate(
-        self, settings: Sequence[Settings], programs: Sequence[Act], slots: int, full: int, ask: Callable[[], None]
+        self,
+        settings: Sequence[Settings],
+        programs: Sequence[Act],
+        slots: int,
+        full: int,
+        ask: Callable[[], None],
     ) -> list[CryptoEvaluation | None]:
         """All test groups of all folds of all trials in one pass over the bars."""
         folds = self.splits.folds
@@ -160,14 +179,18 @@ class CryptoExperiment(Experiment):
         order = [(fold.index, group) for fold in folds for group in fold.test_groups]
         return [self._judge(trades, trial * len(order), order) for trial in range(len(settings))]
 
-    def _judge(self, trades: WindowTrades, first_row: int, order: list[tuple[int, int]]) -> CryptoEvaluation | None:
+    def _judge(
+        self, trades: WindowTrades, first_row: int, order: list[tuple[int, int]]
+    ) -> CryptoEvaluation | None:
         """One trial's rows begin at `first_row`; order: (fold, group) of each."""
         if not np.isfinite(trades.returns[first_row : first_row + len(order)]).all():
             return None
         name, timeframe = self.spec.objective, self.spec.data.timeframe
         scores = []
         for fold in self.folds:
-            mine = [row for row, (index, _) in enumerate(order, start=first_row) if index == fold.index]
+            mine = [
+                row for row, (index, _) in enumerate(order, start=first_row) if index == fold.index
+            ]
             scores.append(objective(_one_path(trades, mine), timeframe, name).value)
         paths = path_trades(self.splits, trades, order, first_row)
         final = objective(paths, timeframe, name)
@@ -193,7 +216,9 @@ class CryptoExperiment(Experiment):
             f"purge {splits.purge} bars, hold-out {splits.holdout[1] - splits.holdout[0]:,} bars",
         ]
 
-    def write(self, folder: Path, members: Sequence[StateDict], evaluation: CryptoEvaluation) -> dict[str, str]:
+    def write(
+        self, folder: Path, members: Sequence[StateDict], evaluation: CryptoEvaluation
+    ) -> dict[str, str]:
         times = self.market.bars.time[self.splits.path_bars]
         return write_trial(folder, members, evaluation.paths, evaluation.metrics, times)
 
@@ -207,7 +232,9 @@ FIELDS = ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
 def _one_path(trades: WindowTrades, rows: Sequence[int]) -> PathTrades:
     """The windows of one fold behind each other, as if they were a path."""
     joined = {
-        name: np.concatenate([getattr(trades, name)[row, : trades.lengths[row]] for row in rows])[None]
+        name: np.concatenate([getattr(trades, name)[row, : trades.lengths[row]] for row in rows])[
+            None
+        ]
         for name in FIELDS
     }
     return PathTrades(**joined)
@@ -220,6 +247,11 @@ def _side_by_side(programs: Sequence[Act]) -> Act:
         return Actors.together(actors)
 
     def act(obs: Tensor) -> Tensor:
-        return torch.cat([program(rows) for program, rows in zip(programs, obs.chunk(len(programs)), strict=True)])
+        return torch.cat(
+            [
+                program(rows)
+                for program, rows in zip(programs, obs.chunk(len(programs)), strict=True)
+            ]
+        )
 
     return act

@@ -86,11 +86,18 @@ class Experiment(ABC):
     def shape(self, settings: Settings, env: VecEnv, slots: int) -> Shape:
         """The program's shape for a trial's shape parameters on this environment."""
         own = {**env_fields(env), "slots": slots}
-        return Shape(**own, algorithm=self.spec.algorithm, horizon=self.spec.horizon, **settings.shape)
+        return Shape(
+            **own, algorithm=self.spec.algorithm, horizon=self.spec.horizon, **settings.shape
+        )
 
     @abstractmethod
     def evaluate(
-        self, settings: Sequence[Settings], programs: Sequence[Act], slots: int, full: int, ask: Callable[[], None]
+        self,
+        settings: Sequence[Settings],
+        programs: Sequence[Act],
+        slots: int,
+        full: int,
+        ask: Callable[[], None],
     ) -> Sequence[Evaluation | None]:
         """Judge trials by their members as they are now; None where a trial's numbers are not finite.
 

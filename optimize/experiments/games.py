@@ -69,7 +69,9 @@ class GameExperiment(Experiment):
     member = "seed"
     spec: GameSpec
 
-    def __init__(self, spec: GameSpec, device: torch.device, say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, spec: GameSpec, device: torch.device, say: Callable[[str], None] = lambda _: None
+    ) -> None:
         """say: told what takes long."""
         super().__init__(spec, device)
         self.game = get_game(spec.environment)
@@ -113,9 +115,13 @@ class GameExperiment(Experiment):
         _looks[(*own, look.steps)] = look
         return look
 
-    def _make(self, members: int, num_envs: int, together: int = 1, device: torch.device | None = None) -> GameEnv:
+    def _make(
+        self, members: int, num_envs: int, together: int = 1, device: torch.device | None = None
+    ) -> GameEnv:
         params = self.game.params(**self.spec.env)
-        env = self.game.make([params] * members, num_envs, together=together, device=device or self.device)
+        env = self.game.make(
+            [params] * members, num_envs, together=together, device=device or self.device
+        )
         if self.algorithm.plain and isinstance(env, ExternalVecEnv):
             env.ignore_advice()
         return env
@@ -136,7 +142,12 @@ class GameExperiment(Experiment):
         return self.look.avg, self.look.std
 
     def evaluate(
-        self, settings: Sequence[Settings], programs: Sequence[Act], slots: int, full: int, ask: Callable[[], None]
+        self,
+        settings: Sequence[Settings],
+        programs: Sequence[Act],
+        slots: int,
+        full: int,
+        ask: Callable[[], None],
     ) -> list[GameEvaluation | None]:
         """Program after program; every member plays the same episodes of the study's own game: what a trial's `[env]`
         changed was for training.
@@ -152,10 +163,15 @@ class GameExperiment(Experiment):
             getattr(act, "begin", lambda _: None)(env)
             done = getattr(act, "done", lambda _: None)
             legally = partial(cast(Any, act), legal=env.action_mask) if env.masked else act
-            played.append(play_episodes(env, legally, self.seats, here, ask, done, self.spec.episodes))
+            played.append(
+                play_episodes(env, legally, self.seats, here, ask, done, self.spec.episodes)
+            )
         returns = np.concatenate([part.returns for part in played])
         lengths = np.concatenate([part.lengths for part in played])
-        parts = [slice(trial * self.members, (trial + 1) * self.members) for trial in range(len(settings))]
+        parts = [
+            slice(trial * self.members, (trial + 1) * self.members)
+            for trial in range(len(settings))
+        ]
         return [_judge(Episodes(returns[part], lengths[part])) for part in parts]
 
     def _judging_env(self, slots: int) -> GameEnv:
@@ -195,12 +211,18 @@ class GameExperiment(Experiment):
     def _in_league(self) -> bool:
         return self.seats > 1 and not self.game.external and self.algorithm.frozen
 
-    def write(self, folder: Path, members: Sequence[StateDict], evaluation: GameEvaluation) -> dict[str, str]:
+    def write(
+        self, folder: Path, members: Sequence[StateDict], evaluation: GameEvaluation
+    ) -> dict[str, str]:
         weights = folder / "members.safetensors"
         if self.algorithm.frozen:
             save_members(weights, members)
         else:
-            named = {f"m{index:03d}.{name}": t for index, own in enumerate(members) for name, t in own.items()}
+            named = {
+                f"m{index:03d}.{name}": t
+                for index, own in enumerate(members)
+                for name, t in own.items()
+            }
             write_atomic(weights, save_tensors(named))
         frame = episode_frame(evaluation.episodes)
         write_atomic(folder / "episodes.parquet", lambda path: frame.to_parquet(path, index=False))
@@ -251,9 +273,22 @@ def draw_returns(folder: Path, title: str) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.11, 0.13, 0.87, 0.77))
     shift = np.random.default_rng(0).uniform(-0.25, 0.25, len(frame))
-    axes.scatter(frame["seed"] + shift, frame["return"], s=9, alpha=0.5, color="tab:blue", label="one episode")
-    axes.scatter(np.arange(len(means)), means, marker="_", s=600, color="black", label="mean of a seed")
-    axes.axhline(float(interquartile_mean(means)), color="tab:orange", label="interquartile mean of the seeds, 95 %")
+    axes.scatter(
+        frame["seed"] + shift,
+        frame["return"],
+        s=9,
+        alpha=0.5,
+        color="tab:blue",
+        label="one episode",
+    )
+    axes.scatter(
+        np.arange(len(means)), means, marker="_", s=600, color="black", label="mean of a seed"
+    )
+    axes.axhline(
+        float(interquartile_mean(means)),
+        color="tab:orange",
+        label="interquartile mean of the seeds, 95 %",
+    )
     axes.axhspan(low, high, color="tab:orange", alpha=0.15)
     axes.set_xticks(range(len(means)))
     axes.set_xlabel("seed")

@@ -17,7 +17,9 @@ from envs.support.files import write_atomic
 ROUNDS = 12  # games of every pair, times the game's seats
 
 
-def write_league(folder: Path, game: Game, params: Any, members: Sequence[Member], seed: int) -> None:
+def write_league(
+    folder: Path, game: Game, params: Any, members: Sequence[Member], seed: int
+) -> None:
     """Play, and write `league.json`: see `agents.policy.league.report`."""
     players = frozen_players([f"seed {index}" for index in range(len(members))], members)
     matches = play_matches(game, params, [players], ROUNDS * game.seats(params), seed)
@@ -43,12 +45,22 @@ def draw_league(folder: Path, title: str) -> None:
         middle = (mean.min() + mean.max()) / 2
         for row, column in np.ndindex(count, count):
             colour = "white" if mean[row, column] < middle else "black"
-            axes.text(column, row, f"{mean[row, column]:.0f}", ha="center", va="center", fontsize=7, color=colour)
+            axes.text(
+                column,
+                row,
+                f"{mean[row, column]:.0f}",
+                ha="center",
+                va="center",
+                fontsize=7,
+                color=colour,
+            )
         axes.set_xticks(range(count), names, rotation=60, ha="right", fontsize=8)
         axes.set_yticks(range(count), names if not place else [""] * count, fontsize=8)
         axes.set_title(f"{label}: row at one seat, column at the others", fontsize=9)
     found = league["equilibrium"]["all"]
-    figure.text(0.02, 0.03, f"equilibrium of the restricted game: {equilibrium_words(found)}", fontsize=8)
+    figure.text(
+        0.02, 0.03, f"equilibrium of the restricted game: {equilibrium_words(found)}", fontsize=8
+    )
     figure.suptitle(title, fontsize=10)
     write_atomic(folder / "league.png", lambda path: figure.savefig(path, format="png"))
 
@@ -61,5 +73,7 @@ def equilibrium_words(found: Mapping[str, Any]) -> str:
     words = f"{weights}; it pays {found['payoff']:.0f}"
     bound = found["payoff_bound"]
     return (
-        words if bound <= found["payoff"] else f"{words} (stopped by its time limit; none pays more than {bound:.0f})"
+        words
+        if bound <= found["payoff"]
+        else f"{words} (stopped by its time limit; none pays more than {bound:.0f})"
     )

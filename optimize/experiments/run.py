@@ -28,7 +28,12 @@ from envs.support.errors import InputError, RunError
 from envs.support.files import write_atomic
 from optimize.experiments.artifacts import draw_equity, write_trial
 from optimize.experiments.crypto import CryptoEvaluation, CryptoExperiment
-from optimize.study.checkpoint import Checkpoint, describe_rollouts, read_checkpoint, write_checkpoint
+from optimize.study.checkpoint import (
+    Checkpoint,
+    describe_rollouts,
+    read_checkpoint,
+    write_checkpoint,
+)
 from optimize.study.fit import fit_budget, fit_minibatch, most_envs, refuse_misfit
 from optimize.study.freeze import choose_slots
 from optimize.study.request import check_count, most_threads
@@ -123,7 +128,9 @@ def run(
     torch.set_num_threads(spec.threads)
     set_precision(spec.precision, torch_device)
     experiment = CryptoExperiment(spec, bars, torch_device)
-    settings = Settings({**Subject().learner.shape, **tables["shape"]}, tables["ppo"], tables["env"])
+    settings = Settings(
+        {**Subject().learner.shape, **tables["shape"]}, tables["ppo"], tables["env"]
+    )
     settings.shape["minibatch"] = fit_minibatch(settings.shape["minibatch"], spec.transitions)
     note = {"config": _identity(tables), "data": spec.data.fingerprint}
     plan = Plan(0, 0, {}, settings, spec.seed)
@@ -135,7 +142,11 @@ def run(
 
     out = Path(train["out"]) if train["out"] else None
     trainer = Trainer(
-        experiment, stop=stop, progress=progress, say=say, keep=lambda trainings: _keep(out, trainings[0], note)
+        experiment,
+        stop=stop,
+        progress=progress,
+        say=say,
+        keep=lambda trainings: _keep(out, trainings[0], note),
     )
     training = trainer.start(plan)
     if train["start_from"]:
@@ -206,18 +217,24 @@ def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
     for table, entries in config.items():
         if table not in allowed:
-            raise InputError(f"[{table}] is not a table of a run; there are {', '.join(f'[{t}]' for t in TABLES)}")
+            raise InputError(
+                f"[{table}] is not a table of a run; there are {', '.join(f'[{t}]' for t in TABLES)}"
+            )
         if not isinstance(entries, Mapping):
             raise InputError(f"{table} should be a table: [{table}]")
         for key in entries:
             if key not in allowed[table]:
-                raise InputError(f"[{table}] {key} is not known; choose of {', '.join(sorted(allowed[table]))}")
+                raise InputError(
+                    f"[{table}] {key} is not known; choose of {', '.join(sorted(allowed[table]))}"
+                )
     tables = {table: dict(config.get(table, {})) for table in TABLES}
     tables["data"] = {**DATA_DEFAULTS, **tables["data"]}
     tables["train"] = {**TRAIN_DEFAULTS, **tables["train"]}
     for key in ("budget", "rungs", "horizon", "num_envs", "slots", "threads"):
         value = tables["train"][key]
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        if value is not None and (
+            not isinstance(value, int) or isinstance(value, bool) or value < 1
+        ):
             raise InputError(f"[train] {key} = {value!r} must be a whole number of at least 1")
     if objective_name(str(tables["train"]["objective"])) not in OBJECTIVES:
         raise InputError(
@@ -245,11 +262,15 @@ def _fit(tables: dict[str, dict[str, Any]], given: set[str], say: Callable[[str]
     train = tables["train"]
     chosen = "budget" in given and bool({"num_envs", "horizon", "rungs"} & given)
     envs = train["num_envs"] or 1
-    train["budget"], note = fit_budget(train["budget"], train["rungs"], envs, train["horizon"], fixed=chosen)
+    train["budget"], note = fit_budget(
+        train["budget"], train["rungs"], envs, train["horizon"], fixed=chosen
+    )
     if note:
         say(note)
     if train["num_envs"] and "minibatch" in tables["shape"]:
-        refuse_misfit([tables["shape"]["minibatch"]], train["num_envs"], train["horizon"], "[shape]")
+        refuse_misfit(
+            [tables["shape"]["minibatch"]], train["num_envs"], train["horizon"], "[shape]"
+        )
 
 
 def _load(data: Mapping[str, Any]) -> Bars:
@@ -294,7 +315,8 @@ def _spec(tables: Mapping[str, Mapping[str, Any]], bars: Bars, device: torch.dev
         env={},
         budget=train["budget"],
         rungs=train["rungs"],
-        num_envs=train["num_envs"] or min(64, most_envs(train["budget"], train["horizon"], [minibatch])),
+        num_envs=train["num_envs"]
+        or min(64, most_envs(train["budget"], train["horizon"], [minibatch])),
         horizon=train["horizon"],
         slots=slots,
         trials_per_batch=1,
@@ -320,20 +342,31 @@ def _identity(tables: Mapping[str, Mapping[str, Any]]) -> str:
 def _keep(out: Path | None, training: Training, note: dict[str, Any]) -> None:
     if out is not None:
         write_checkpoint(
-            out / "checkpoint.safetensors", Checkpoint(training.members, training.rung, training.seconds, note)
+            out / "checkpoint.safetensors",
+            Checkpoint(training.members, training.rung, training.seconds, note),
         )
 
 
 def _start_from(
-    source: Path, trainer: Trainer, training: Training, note: dict[str, Any], say: Callable[[str], None]
+    source: Path,
+    trainer: Trainer,
+    training: Training,
+    note: dict[str, Any],
+    say: Callable[[str], None],
 ) -> None:
     """A checkpoint of the same run goes on exactly; one of another run, a trial's or a bundle's members lend their
     weights.
     """
     path = source
     if source.is_dir():
-        found = [p for name in ("checkpoint.safetensors", "members.safetensors") if (p := source / name).exists()]
-        found = found or sorted(source.glob("checkpoint-*.safetensors"), reverse=True)  # the newest first
+        found = [
+            p
+            for name in ("checkpoint.safetensors", "members.safetensors")
+            if (p := source / name).exists()
+        ]
+        found = found or sorted(
+            source.glob("checkpoint-*.safetensors"), reverse=True
+        )  # the newest first
         if not found:
             raise InputError(
                 f"[train] start_from {source}: there is neither a checkpoint nor members.safetensors in it"
@@ -346,11 +379,18 @@ def _start_from(
     if path.name.startswith("checkpoint"):
         checkpoint = read_checkpoint(path)
         if checkpoint.note == note and len(checkpoint.members) == len(training.members):
-            say(f"going on from {path}: rung {checkpoint.rung}, {describe_rollouts(checkpoint.members)}")
-            training.members, training.rung, training.seconds = checkpoint.members, checkpoint.rung, checkpoint.seconds
+            say(
+                f"going on from {path}: rung {checkpoint.rung}, {describe_rollouts(checkpoint.members)}"
+            )
+            training.members, training.rung, training.seconds = (
+                checkpoint.members,
+                checkpoint.rung,
+                checkpoint.seconds,
+            )
             return
         training.initial = trainer.actors_of(
-            training.plan, [member.learner for member in checkpoint.members if member.learner is not None]
+            training.plan,
+            [member.learner for member in checkpoint.members if member.learner is not None],
         )
     else:
         training.initial = load_members(path)

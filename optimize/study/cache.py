@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from optuna.storages._cached_storage import _CachedStorage  # what optuna.storages.get_storage makes of any RDBStorage
+from optuna.storages._cached_storage import (
+    _CachedStorage,
+)  # what optuna.storages.get_storage makes of any RDBStorage
 
 from optimize.study.storage import StudyStorage
 

@@ -20,7 +20,9 @@ from envs.support.errors import InputError
 from envs.support.files import write_atomic
 
 FORMAT = 2
-CHECKPOINT_KEY = "sweepd:checkpoint"  # trial attribute: the newest checkpoint's path, sha256, rung and rollouts
+CHECKPOINT_KEY = (
+    "sweepd:checkpoint"  # trial attribute: the newest checkpoint's path, sha256, rung and rollouts
+)
 State = dict[str, Tensor]
 
 
@@ -77,7 +79,10 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
         "note": checkpoint.note,
         "rollouts": [member.rollouts for member in checkpoint.members],
     }
-    content = save(tensors or {"empty": torch.zeros(1)}, metadata={"sweepd": json.dumps(described, sort_keys=True)})
+    content = save(
+        tensors or {"empty": torch.zeros(1)},
+        metadata={"sweepd": json.dumps(described, sort_keys=True)},
+    )
     write_atomic(path, content)
     return hashlib.sha256(content).hexdigest()
 
@@ -102,7 +107,11 @@ def read_checkpoint(path: Path, sha256: str | None = None) -> Checkpoint:
         MemberState(_part(tensors, fold, "learner"), _part(tensors, fold, "env"), int(rollouts))
         for fold, rollouts in enumerate(described["rollouts"])
     ]
-    rung, seconds, note = int(described["rung"]), float(described["seconds"]), dict(described["note"])
+    rung, seconds, note = (
+        int(described["rung"]),
+        float(described["seconds"]),
+        dict(described["note"]),
+    )
     return Checkpoint(members, rung, seconds, note, _unpacked(tensors))
 
 
@@ -111,7 +120,10 @@ def _packed(curves: Mapping[int, list[list[float]]]) -> State:
     if not rows:
         return {}
     counts = [[at, len(curves[at])] for at in sorted(curves)]
-    return {"curves.counts": torch.tensor(counts), "curves.rows": torch.tensor(rows, dtype=torch.float64)}
+    return {
+        "curves.counts": torch.tensor(counts),
+        "curves.rows": torch.tensor(rows, dtype=torch.float64),
+    }
 
 
 def _unpacked(tensors: Mapping[str, Tensor]) -> dict[int, list[list[float]]]:
@@ -124,4 +136,8 @@ def _unpacked(tensors: Mapping[str, Tensor]) -> dict[int, list[list[float]]]:
 
 def _part(tensors: Mapping[str, Tensor], fold: int, part: str) -> State | None:
     prefix = f"{fold}.{part}."
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)} or None
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    } or None

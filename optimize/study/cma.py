@@ -36,9 +36,15 @@ class CMASampler(BaseSampler):
         self._seed, self._shared, self._start = seed, space, start
         self._random = RandomSampler(seed=seed)
 
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002 -- Optuna's signature
+    def infer_relative_search_space(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,  # noqa: ARG002
+    ) -> dict[str, BaseDistribution]:
         shared = self._shared.calculate(study, use_cache=True)
-        return {name: d for name, d in sorted(shared.items()) if isinstance(d, Range) and not d.single()}
+        return {
+            name: d for name, d in sorted(shared.items()) if isinstance(d, Range) and not d.single()
+        }
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -46,19 +52,36 @@ class CMASampler(BaseSampler):
         ranges = {name: d for name, d in search_space.items() if isinstance(d, Range)}
         if len(ranges) < 2:  # the strategy needs two
             return {}
-        complete = [t for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if _covers(t, ranges)]
+        complete = [
+            t
+            for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+            if _covers(t, ranges)
+        ]
         strategy = _replay(complete, ranges, self._start, self._seed)
-        if GENERATION not in trial.system_attrs:  # a trial that was asked for before, and put back, keeps what it drew
+        if (
+            GENERATION not in trial.system_attrs
+        ):  # a trial that was asked for before, and put back, keeps what it drew
             study._storage.set_trial_system_attr(trial._trial_id, GENERATION, strategy.generation)
-        return {name: _value(d, x) for (name, d), x in zip(ranges.items(), strategy.ask(), strict=True)}
+        return {
+            name: _value(d, x) for (name, d), x in zip(ranges.items(), strategy.ask(), strict=True)
+        }
 
     def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
     ) -> Any:
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
 
-def _replay(complete: Sequence[FrozenTrial], ranges: Mapping[str, Range], start: Mapping[str, Any], seed: int) -> Any:
+def _replay(
+    complete: Sequence[FrozenTrial],
+    ranges: Mapping[str, Range],
+    start: Mapping[str, Any],
+    seed: int,
+) -> Any:
     """The strategy after all generations that are over; it draws by `seed`."""
     from cmaes import CMA
 
@@ -67,7 +90,9 @@ def _replay(complete: Sequence[FrozenTrial], ranges: Mapping[str, Range], start:
     mean = [_share(own, start[name]) if name in start else 0.5 for name, own in ranges.items()]
     strategy = CMA(np.array(mean), SIGMA, bounds=bounds, seed=seed % 2**32)
     while True:
-        own = [t for t in complete if t.system_attrs.get(GENERATION) == strategy.generation][: strategy.population_size]
+        own = [t for t in complete if t.system_attrs.get(GENERATION) == strategy.generation][
+            : strategy.population_size
+        ]
         if len(own) < strategy.population_size:
             return strategy
         strategy.tell([(_point(t.params, ranges), -float(t.value or 0.0)) for t in own])

@@ -29,7 +29,9 @@ from typing import Any, Self
 
 from optimize.study.checkpoint import CHECKPOINT_KEY
 
-ATTEMPTS_KEY = "sweepd:attempts"  # trial attribute: a list of attempts that ended with a worker's death
+ATTEMPTS_KEY = (
+    "sweepd:attempts"  # trial attribute: a list of attempts that ended with a worker's death
+)
 MAX_DEATHS = 3  # deaths that count, without a new checkpoint, before a trial fails
 SOON = 300.0  # seconds after the last heartbeat in which the machine's counter of memory kills is evidence
 KEPT_WITHOUT_EVIDENCE = 20
@@ -117,7 +119,9 @@ class CrashFile:
     def __enter__(self) -> Self:
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC, 0o644)
+            self._file = os.open(
+                self.path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC, 0o644
+            )
             faulthandler.enable(self._file)
             faulthandler.register(signal.SIGQUIT, self._file, all_threads=True, chain=True)
         return self
@@ -203,9 +207,15 @@ class Death:
     how: str
     suspects: frozenset[int] = frozenset()
 
-    def note(self, number: int, checkpoint: Mapping[str, Any] | None, **known: Any) -> dict[str, Any]:
+    def note(
+        self, number: int, checkpoint: Mapping[str, Any] | None, **known: Any
+    ) -> dict[str, Any]:
         """The entry of one trial's history. checkpoint: the trial's attribute. known: other entries."""
-        found: dict[str, Any] = {**known, "how": self.how, "checkpoint": checkpoint_position(checkpoint)}
+        found: dict[str, Any] = {
+            **known,
+            "how": self.how,
+            "checkpoint": checkpoint_position(checkpoint),
+        }
         if number in self.suspects:
             found["evidence"] = "alone" if len(self.suspects) == 1 else "in company"
         return found
@@ -230,7 +240,9 @@ def add_note(history: Sequence[dict[str, Any]], note: dict[str, Any]) -> list[di
 def counted(history: Sequence[Mapping[str, Any]], checkpoint: Mapping[str, Any] | None) -> int:
     """Deaths that count against a trial: alone, with evidence, and since its last checkpoint."""
     here = checkpoint_position(checkpoint)
-    return sum(entry.get("evidence") == "alone" and entry.get("checkpoint") == here for entry in history)
+    return sum(
+        entry.get("evidence") == "alone" and entry.get("checkpoint") == here for entry in history
+    )
 
 
 def is_suspect(attributes: Mapping[str, Any]) -> bool:
@@ -238,4 +250,6 @@ def is_suspect(attributes: Mapping[str, Any]) -> bool:
     checkpoint.
     """
     here = checkpoint_position(attributes.get(CHECKPOINT_KEY))
-    return any("evidence" in e and e.get("checkpoint") == here for e in attributes.get(ATTEMPTS_KEY, []))
+    return any(
+        "evidence" in e and e.get("checkpoint") == here for e in attributes.get(ATTEMPTS_KEY, [])
+    )

@@ -21,8 +21,14 @@ def neighbours(size: int, transitions: int) -> tuple[int, int]:
     """The divisors of `transitions` next to `size`: the largest not above it and the smallest not below it (the largest
     there is, where none is).
     """
-    divisors = sorted({d for n in range(1, math.isqrt(transitions) + 1) if transitions % n == 0
-                       for d in (n, transitions // n)})  # fmt: skip
+    divisors = sorted(
+        {
+            d
+            for n in range(1, math.isqrt(transitions) + 1)
+            if transitions % n == 0
+            for d in (n, transitions // n)
+        }
+    )
     below = [d for d in divisors if d <= size]
     return below[-1], next((d for d in divisors if d >= size), transitions)
 
@@ -52,7 +58,10 @@ def fewest_envs(budget: int, horizon: int, sizes: Sequence[int]) -> int:
     """From where on every minibatch fits into a rollout, as far as the bound allows: fewer would be a smaller search,
     not only a slower one.
     """
-    return min(most_envs(budget, horizon, sizes), max(env_unit(sizes, horizon), -(-max(sizes, default=1) // horizon)))
+    return min(
+        most_envs(budget, horizon, sizes),
+        max(env_unit(sizes, horizon), -(-max(sizes, default=1) // horizon)),
+    )
 
 
 def multiple(num_envs: int, unit: int) -> int:
@@ -76,7 +85,9 @@ def fit_num_envs(num_envs: int, unit: int, environment: str, *, fixed: bool) -> 
     raise InputError(f"{reason}; use {f'{below} or ' if below else ''}{above}")
 
 
-def fit_budget(budget: int, rungs: int, num_envs: int, horizon: int, *, fixed: bool) -> tuple[int, str]:
+def fit_budget(
+    budget: int, rungs: int, num_envs: int, horizon: int, *, fixed: bool
+) -> tuple[int, str]:
     """The budget, raised to one rollout per rung where it holds less, and a sentence where it was.
 
     fixed: the budget and the other numbers were given as flags, so it is not raised. Raises InputError if it is fixed
@@ -93,11 +104,14 @@ def fit_budget(budget: int, rungs: int, num_envs: int, horizon: int, *, fixed: b
     if not fixed:
         return least, f"{short}; it is {least:,} now"
     others = {
-        "--n-envs": budget // (rungs * horizon), "--horizon": budget // (rungs * num_envs),
+        "--n-envs": budget // (rungs * horizon),
+        "--horizon": budget // (rungs * num_envs),
         "--rungs": budget // rollout,
-    }  # fmt: skip
+    }
     smaller = " or ".join(f"{flag} {most}" for flag, most in others.items() if most >= 1)
-    raise InputError(f"{short}; give at least --budget {least}" + (f", or at most {smaller}" if smaller else ""))
+    raise InputError(
+        f"{short}; give at least --budget {least}" + (f", or at most {smaller}" if smaller else "")
+    )
 
 
 def fit_shape(shape: Mapping[str, int], transitions: int) -> dict[str, int]:

@@ -22,7 +22,15 @@ from envs.support.errors import InputError
 from optimize.experiments.crypto import CryptoExperiment, load_study_bars
 from optimize.experiments.experiment import Experiment
 from optimize.experiments.games import GameExperiment
-from optimize.study.fit import fewest_envs, fit_budget, fit_num_envs, fit_space, most_envs, multiple, refuse_misfit
+from optimize.study.fit import (
+    fewest_envs,
+    fit_budget,
+    fit_num_envs,
+    fit_space,
+    most_envs,
+    multiple,
+    refuse_misfit,
+)
 from optimize.study.request import Request, check_request
 from optimize.study.search_space import SearchSpace, Subject, load_space
 from optimize.study.spec import (
@@ -65,12 +73,18 @@ def open_study(
         return handle, made
     spec = handle.spec
     _refuse_flags(storage, name, spec, request)
-    refuse_other(name, spec, dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version()))
+    refuse_other(
+        name,
+        spec,
+        dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version()),
+    )
     torch.set_num_threads(request.threads or min(spec.threads, cpu_count()))
     set_precision(spec.precision, device)
     here = processor_kind(device)
     if spec.processor != here:
-        kind = spec.processor or "a processor and arithmetic mode that earlier versions did not record"
+        kind = (
+            spec.processor or "a processor and arithmetic mode that earlier versions did not record"
+        )
         say(
             f"note: study {name} was made on {kind}, and this is {here}: a trial's numbers agree between them to "
             "rounding, not to the bit"
@@ -81,7 +95,10 @@ def open_study(
 
 
 def make_experiment(
-    spec: StudySpec, bars: Bars | None, device: torch.device, say: Callable[[str], None] = lambda _: None
+    spec: StudySpec,
+    bars: Bars | None,
+    device: torch.device,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Experiment:
     """bars: those of a study on a market. say: receives a line about every step that takes long."""
     if isinstance(spec, CryptoSpec):
@@ -94,7 +111,16 @@ def make_experiment(
 def _refuse_flags(storage: StudyStorage, name: str, spec: StudySpec, request: Request) -> None:
     """Raise InputError if a flag that was given differs from the frozen study."""
     given, asked = request.given, dict[str, Any]()
-    plain = {"budget", "rungs", "horizon", "slots", "trials_per_batch", "sampler", "pruner", "objective"}
+    plain = {
+        "budget",
+        "rungs",
+        "horizon",
+        "slots",
+        "trials_per_batch",
+        "sampler",
+        "pruner",
+        "objective",
+    }
     plain |= {"holdout"} if isinstance(spec, CryptoSpec) else {"seeds", "episodes", "look_steps"}
     if not request.look_steps:  # 0, automatic: joins a study with any number
         plain -= {"look_steps"}
@@ -111,22 +137,35 @@ def _refuse_flags(storage: StudyStorage, name: str, spec: StudySpec, request: Re
     if "search_space" in given:
         timeframe = spec.data.timeframe if isinstance(spec, CryptoSpec) else None
         subject = Subject(spec.environment, spec.algorithm)
-        space, _ = fit_space(resolve_space(storage, request.search_space, subject, timeframe), spec.transitions)
+        space, _ = fit_space(
+            resolve_space(storage, request.search_space, subject, timeframe), spec.transitions
+        )
         asked["space"] = space.to_dict()
     if not isinstance(spec, CryptoSpec):
         asked["env"] = spec.env | request.env
         refuse_other(name, spec, dataclasses.replace(spec, **asked))
         return
-    folds = {"scheme": "cv", "groups": "groups", "test_groups": "test_groups", "embargo_share": "embargo"}
-    asked["cv"] = spec.cv | {field: getattr(request.cv, field) for field, flag in folds.items() if flag in given}
-    asked["env"] = spec.env | {setting: value for setting, value in request.env.items() if setting in given}
+    folds = {
+        "scheme": "cv",
+        "groups": "groups",
+        "test_groups": "test_groups",
+        "embargo_share": "embargo",
+    }
+    asked["cv"] = spec.cv | {
+        field: getattr(request.cv, field) for field, flag in folds.items() if flag in given
+    }
+    asked["env"] = spec.env | {
+        setting: value for setting, value in request.env.items() if setting in given
+    }
     if "recipe" in given:
         asked["recipe"] = {**spec.recipe, "name": request.recipe}
     data = spec.data
     if "timeframe" in given:
         data = dataclasses.replace(data, timeframe=request.timeframe)
     if "tickers" in given and request.tickers is not None:
-        data = dataclasses.replace(data, tickers=tuple(_like(ticker, data.tickers) for ticker in request.tickers))
+        data = dataclasses.replace(
+            data, tickers=tuple(_like(ticker, data.tickers) for ticker in request.tickers)
+        )
     refuse_other(name, spec, dataclasses.replace(spec, data=data, **asked))
 
 
@@ -138,7 +177,9 @@ def _like(ticker: str, known: tuple[str, ...]) -> str:
     return ticker
 
 
-def resolve_space(storage: StudyStorage, name: str, subject: Subject, timeframe: str | None) -> SearchSpace:
+def resolve_space(
+    storage: StudyStorage, name: str, subject: Subject, timeframe: str | None
+) -> SearchSpace:
     """A preset, a file, or `narrow:STUDY[#TRIAL]`, which is the space around a trial (the best one) of a study in this
     database.
     """
@@ -173,12 +214,18 @@ def _create(
     made = create_study(storage, name, spec, runs_dir, {**flags, "measured": measured})
     if not made:
         return None
-    say(f"study {name} is frozen; these flags would make it again: {reproducing_flags(spec, request)}")
+    say(
+        f"study {name} is frozen; these flags would make it again: {reproducing_flags(spec, request)}"
+    )
     return experiment
 
 
 def decide(
-    storage: StudyStorage, request: Request, device: torch.device, say: Callable[[str], None], bars: Bars | None = None
+    storage: StudyStorage,
+    request: Request,
+    device: torch.device,
+    say: Callable[[str], None],
+    bars: Bars | None = None,
 ) -> tuple[StudySpec, Bars | None, list[str]]:
     """The spec of the study that a request makes, everything automatic chosen; a market's bars; what was measured.
 
@@ -199,7 +246,10 @@ def decide(
     if request.n_envs is None or (request.threads is None and device.type == "cpu"):
         bench = Bench(make_experiment(spec, bars, device))
         if request.threads is None and device.type == "cpu":
-            few = multiple(fewest_envs(spec.budget, spec.horizon, spec.search_space.minibatches), bench.experiment.unit)
+            few = multiple(
+                fewest_envs(spec.budget, spec.horizon, spec.search_space.minibatches),
+                bench.experiment.unit,
+            )
             threads, lines = measure_threads(bench, request.n_envs or few, say)
             spec, measured = dataclasses.replace(spec, threads=threads), lines
         if request.n_envs is None:
@@ -222,16 +272,24 @@ def _fitted(storage: StudyStorage, request: Request, say: Callable[[str], None])
             say(note)
         request = dataclasses.replace(request, n_envs=n_envs)
     chosen = "budget" in request.given and bool({"n_envs", "horizon", "rungs"} & request.given)
-    budget, note = fit_budget(request.budget, request.rungs, request.n_envs or 1, request.horizon, fixed=chosen)
+    budget, note = fit_budget(
+        request.budget, request.rungs, request.n_envs or 1, request.horizon, fixed=chosen
+    )
     if note:
         say(note)
     if request.n_envs is not None and request.search_space.endswith(".toml"):
-        sizes = resolve_space(storage, request.search_space, request.subject, request.timeframe).minibatches
-        refuse_misfit(sizes, request.n_envs, request.horizon, f"--search-space {request.search_space}")
+        sizes = resolve_space(
+            storage, request.search_space, request.subject, request.timeframe
+        ).minibatches
+        refuse_misfit(
+            sizes, request.n_envs, request.horizon, f"--search-space {request.search_space}"
+        )
     return dataclasses.replace(request, budget=budget)
 
 
-def draft_spec(storage: StudyStorage, request: Request, bars: Bars | None, device: torch.device) -> StudySpec:
+def draft_spec(
+    storage: StudyStorage, request: Request, bars: Bars | None, device: torch.device
+) -> StudySpec:
     """The spec with everything chosen but a measured num_envs (then at its upper bound)."""
     space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
     members = request.cv.folds if request.market else request.seeds
@@ -258,7 +316,11 @@ def draft_spec(storage: StudyStorage, request: Request, bars: Bars | None, devic
     }
     if bars is None:
         return GameSpec(
-            **common, seeds=request.seeds, episodes=request.episodes, centred=True, look_steps=request.look_steps
+            **common,
+            seeds=request.seeds,
+            episodes=request.episodes,
+            centred=True,
+            look_steps=request.look_steps,
         )
     recipe = get_recipe(request.recipe)
     first_bar = recipe.memory - 1 + space.max_lookback - 1
@@ -328,15 +390,27 @@ def reproducing_flags(spec: StudySpec, request: Request) -> str:
     }
     settings: list[str] = []
     if isinstance(spec, CryptoSpec):
-        flags |= {"data-dir": spec.data.dir, "timeframe": spec.data.timeframe, "tickers": ",".join(spec.data.tickers)}
+        flags |= {
+            "data-dir": spec.data.dir,
+            "timeframe": spec.data.timeframe,
+            "tickers": ",".join(spec.data.tickers),
+        }
         flags |= {"recipe": spec.recipe["name"], "holdout": spec.holdout, "cv": spec.cv["scheme"]}
         flags |= {"groups": spec.cv["groups"], "test-groups": spec.cv["test_groups"]}
-        flags |= {"embargo": spec.cv["embargo_share"]} | {name.replace("_", "-"): spec.env[name] for name in spec.env}
+        flags |= {"embargo": spec.cv["embargo_share"]} | {
+            name.replace("_", "-"): spec.env[name] for name in spec.env
+        }
     if isinstance(spec, GameSpec):
-        flags |= {"env": spec.environment, "algo": spec.algorithm, "seeds": spec.seeds, "episodes": spec.episodes}
+        flags |= {
+            "env": spec.environment,
+            "algo": spec.algorithm,
+            "seeds": spec.seeds,
+            "episodes": spec.episodes,
+        }
         flags["look-steps"] = spec.look_steps
         settings = [
-            f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in spec.env.items()
+            f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+            for name, value in spec.env.items()
         ]
     pairs = [*flags.items(), *(("env-param", setting) for setting in settings)]
     return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in pairs)

@@ -35,9 +35,13 @@ class DatabaseFile:
         except OSError:  # EIO, EACCES, ESTALE: nothing says that it was deleted
             return
         if present is None:
-            raise StudyGone(f"the database {self._path} was deleted or moved while this process worked on it")
+            raise StudyGone(
+                f"the database {self._path} was deleted or moved while this process worked on it"
+            )
         if present != self._identity:
-            raise StudyGone(f"the database {self._path} was replaced by another file while this process worked on it")
+            raise StudyGone(
+                f"the database {self._path} was replaced by another file while this process worked on it"
+            )
 
     def _present(self) -> tuple[int, int] | None:
         """(device, inode); None without a file. Raises OSError where that cannot be seen."""

@@ -18,7 +18,9 @@ import sqlalchemy as sa
 from envs.support.errors import TryAgainLater
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 15.0
-ASKED_TO_STOP = 5.0  # seconds that an operation is still tried for once the worker was asked to stop
+ASKED_TO_STOP = (
+    5.0  # seconds that an operation is still tried for once the worker was asked to stop
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,7 +51,9 @@ class Patience:
 
     def __call__(self, operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The operation's result. Raises TryAgainLater where the database is still away after `limit` seconds."""
-        if not self.limit or getattr(self._inside, "active", False):  # a part of a larger operation fails with it
+        if not self.limit or getattr(
+            self._inside, "active", False
+        ):  # a part of a larger operation fails with it
             return operation(*args, **kwargs)
         self._inside.active = True
         began, pause = time.monotonic(), FIRST_PAUSE
@@ -69,20 +73,26 @@ class Patience:
                         ) from error
                     self.retries += 1
                     if not told:
-                        self.say(f"the database is away ({reason_of(error)}); trying again for {self.limit:.0f} s")
+                        self.say(
+                            f"the database is away ({reason_of(error)}); trying again for {self.limit:.0f} s"
+                        )
                         told = True
                 else:
                     if told:
                         self.say(f"the database is back after {time.monotonic() - began:.0f} s")
                     return result
-                self._wait(pause * random.uniform(0.5, 1.0))  # so that many workers don't come back at once
+                self._wait(
+                    pause * random.uniform(0.5, 1.0)
+                )  # so that many workers don't come back at once
                 pause = min(2 * pause, LONGEST_PAUSE)
         finally:
             self._inside.active = False
 
     def _wait(self, seconds: float) -> None:
         began = time.monotonic()
-        while (left := began + (min(seconds, 0.5) if self.stopping() else seconds) - time.monotonic()) > 0:
+        while (
+            left := began + (min(seconds, 0.5) if self.stopping() else seconds) - time.monotonic()
+        ) > 0:
             time.sleep(min(left, 0.1))
 
 

@@ -44,7 +44,9 @@ def pause_study(storage: StudyStorage, study_id: int) -> Pause | None:
         before = session.execute(_query(study_id)).scalar_one_or_none()
         if before is not None:
             return Pause(**json.loads(before))
-        row = StudyUserAttributeModel(study_id=study_id, key=PAUSE_KEY, value_json=json.dumps(asdict(pause)))
+        row = StudyUserAttributeModel(
+            study_id=study_id, key=PAUSE_KEY, value_json=json.dumps(asdict(pause))
+        )
         session.add(row)
     return None
 
@@ -54,7 +56,9 @@ def resume_study(storage: StudyStorage, study_id: int) -> bool:
     table = StudyUserAttributeModel
     with storage.transaction() as session:
         storage.lock_study(session, study_id)
-        gone = session.execute(sa.delete(table).where(table.study_id == study_id, table.key == PAUSE_KEY))
+        gone = session.execute(
+            sa.delete(table).where(table.study_id == study_id, table.key == PAUSE_KEY)
+        )
     return bool(gone.rowcount)  # type: ignore[attr-defined]  # a DELETE returns a CursorResult, typed as Result
 
 
@@ -69,7 +73,9 @@ class PauseWatch:
     paused: what it saw last; a database that does not answer changes nothing.
     """
 
-    def __init__(self, storage: StudyStorage, study_id: int, interval: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self, storage: StudyStorage, study_id: int, interval: float = LOOK_SECONDS
+    ) -> None:
         self.storage, self.study_id = storage, study_id
         self.paused = False
         self._ticking = Ticking(self._look, interval, "pause", end=storage.remove_session)
@@ -85,6 +91,12 @@ class PauseWatch:
     def _look(self) -> None:
         try:
             with self.storage.transaction() as session:
-                self.paused = session.execute(_query(self.study_id)).scalar_one_or_none() is not None
-        except (SQLAlchemyError, OSError, StudyGone):  # the heartbeat sees a deleted study, too, and ends the worker
+                self.paused = (
+                    session.execute(_query(self.study_id)).scalar_one_or_none() is not None
+                )
+        except (
+            SQLAlchemyError,
+            OSError,
+            StudyGone,
+        ):  # the heartbeat sees a deleted study, too, and ends the worker
             pass

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import psutil
 
-_RANDOM_NODE = 1 << 40  # set in the random number that uuid.getnode() returns if it finds no network address
+_RANDOM_NODE = (
+    1 << 40
+)  # set in the random number that uuid.getnode() returns if it finds no network address
 
 
 def namespace() -> str:
@@ -27,7 +29,9 @@ def namespace() -> str:
         node = uuid.getnode()
         return "" if node & _RANDOM_NODE else f"{platform.system()}:{node:012x}"
     try:
-        if os.readlink("/proc/self") != str(os.getpid()):  # the /proc of another namespace: its pids are not ours
+        if os.readlink("/proc/self") != str(
+            os.getpid()
+        ):  # the /proc of another namespace: its pids are not ours
             return ""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         inode = os.stat("/proc/self/ns/pid").st_ino
@@ -42,7 +46,12 @@ def started(pid: int) -> str | None:
     None if there is no such process; "" if its start cannot be read (that of another account, for example).
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()
+        )
         return None if fields[0] == "Z" else fields[19]
     except OSError:
         pass
@@ -50,7 +59,9 @@ def started(pid: int) -> str | None:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.2f}"
     except psutil.NoSuchProcess:
-        return "" if _exists(pid) else None  # a /proc mounted with hidepid does not show other accounts' processes
+        return (
+            "" if _exists(pid) else None
+        )  # a /proc mounted with hidepid does not show other accounts' processes
     except psutil.Error:
         return ""
 

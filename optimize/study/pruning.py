@@ -55,7 +55,9 @@ class RungPruner(BasePruner):
         if rung is None or rung >= self.rungs or rung <= self.bracket(trial.number):
             return False
         values = [
-            t.intermediate_values[rung] for t in study.get_trials(deepcopy=False) if rung in t.intermediate_values
+            t.intermediate_values[rung]
+            for t in study.get_trials(deepcopy=False)
+            if rung in t.intermediate_values
         ]
         values = sorted((v for v in values if math.isfinite(v)), reverse=True)
         if len(values) < self.least:
@@ -90,7 +92,11 @@ class SharedSpaceTPE(TPESampler):
         study: optuna.Study,
         trial: optuna.trial.FrozenTrial,  # noqa: ARG002 -- Optuna's signature
     ) -> dict[str, BaseDistribution]:
-        return {name: d for name, d in self._shared.calculate(study, use_cache=True).items() if not d.single()}
+        return {
+            name: d
+            for name, d in self._shared.calculate(study, use_cache=True).items()
+            if not d.single()
+        }
 
 
 def make_sampler(
@@ -107,9 +113,13 @@ def make_sampler(
     """
     sampler: BaseSampler
     if name == "tpe":
-        sampler = SharedSpaceTPE(seed % 2**32, space or IntersectionSearchSpace(include_pruned=True))
+        sampler = SharedSpaceTPE(
+            seed % 2**32, space or IntersectionSearchSpace(include_pruned=True)
+        )
     elif name == "cmaes":
-        sampler = CMASampler(seed % 2**32, space or IntersectionSearchSpace(include_pruned=True), start or {})
+        sampler = CMASampler(
+            seed % 2**32, space or IntersectionSearchSpace(include_pruned=True), start or {}
+        )
     elif name == "random":
         sampler = RandomSampler(seed=seed % 2**32)
     else:

@@ -42,7 +42,9 @@ from optimize.study.storage import StudyStorage
 from optimize.study.tables import RELEASED, attempts, workers
 
 BEAT_SECONDS = 10.0
-FORGET_SECONDS = 3600.0  # of silence, after which the record of a worker that cannot be seen is deleted
+FORGET_SECONDS = (
+    3600.0  # of silence, after which the record of a worker that cannot be seen is deleted
+)
 
 
 class Heartbeat:
@@ -78,7 +80,9 @@ class Heartbeat:
 
     def __enter__(self) -> Heartbeat:
         with self.storage.transaction() as session:
-            row = session.execute(sa.select(workers).where(workers.c.worker == self.worker)).one_or_none()
+            row = session.execute(
+                sa.select(workers).where(workers.c.worker == self.worker)
+            ).one_or_none()
             self._record = {} if row is None else row._asdict()
         self.beat()
         self._ticking.start()
@@ -130,14 +134,18 @@ class Heartbeat:
             self._write(session, now, "stalled" if stalled else self.state)
             for trial_id, token in sorted(held.items()):
                 ours = (attempts.c.trial_id == trial_id) & (attempts.c.token == token)
-                running = sa.exists().where(trial.trial_id == trial_id, trial.state == TrialState.RUNNING)
+                running = sa.exists().where(
+                    trial.trial_id == trial_id, trial.state == TrialState.RUNNING
+                )
                 beat = attempts.c.beat if stalled else now
                 changed = session.execute(attempts.update().where(ours, running).values(beat=beat))
                 if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
                     lost.add(trial_id)
         self.beaten = time.monotonic()
         still = self.storage.held()
-        self.lost |= {t for t in lost if still.get(t) == held[t]}  # not those that were told or released while this ran
+        self.lost |= {
+            t for t in lost if still.get(t) == held[t]
+        }  # not those that were told or released while this ran
 
     def _write(self, session: Session, now: float, state: str) -> None:
         """This worker's record; written again where somebody took this process for dead and deleted it."""
@@ -146,7 +154,9 @@ class Heartbeat:
         changed = session.execute(workers.update().where(own).values(**values))
         if self._record and changed.rowcount == 0:  # type: ignore[attr-defined]  # as above
             session.execute(workers.insert().values(**{**self._record, **values}))
-        session.execute(workers.update().where(own, workers.c.state != "closing").values(state=state))
+        session.execute(
+            workers.update().where(own, workers.c.state != "closing").values(state=state)
+        )
 
 
 @dataclass(frozen=True)
@@ -176,8 +186,12 @@ def _end_of(worker: Worker | None, silence: float, run_dir: Path | None) -> Deat
     if run_dir and not worker.alive and has_stacks(file := crash_file(run_dir, worker.worker)):
         crash = read_crash(file)
         if crash is None:
-            return Death(f"SIGQUIT ended its process, as the watchdog does when a worker hangs; stacks in {file}")
-        return Death(f"its process crashed: {crash.what}; stacks in {file}", frozenset(crash.trials))
+            return Death(
+                f"SIGQUIT ended its process, as the watchdog does when a worker hangs; stacks in {file}"
+            )
+        return Death(
+            f"its process crashed: {crash.what}; stacks in {file}", frozenset(crash.trials)
+        )
     if not worker.alive and ran_out_of_memory(worker.info, worker.beat_age):
         how = "its process is gone, and the system has killed for memory meanwhile"
         return Death(how, frozenset(worker.info.get("trials", ())))
@@ -196,7 +210,11 @@ def _attribute(session: Session, trial_id: int, key: str) -> Any:
 
 
 def recover_stale(
-    storage: StudyStorage, study_id: int, *, grace: float = GRACE_SECONDS, run_dir: Path | None = None
+    storage: StudyStorage,
+    study_id: int,
+    *,
+    grace: float = GRACE_SECONDS,
+    run_dir: Path | None = None,
 ) -> list[Recovered]:
     """Put RUNNING trials whose attempt is dead back to WAITING under their own number.
 
@@ -213,7 +231,9 @@ def recover_stale(
         storage.lock_study(session, study_id)
         now = storage.now(session)
         running = session.execute(
-            sa.select(trial.trial_id, trial.number).where(trial.study_id == study_id, trial.state == TrialState.RUNNING)
+            sa.select(trial.trial_id, trial.number).where(
+                trial.study_id == study_id, trial.state == TrialState.RUNNING
+            )
         ).all()
         seen = {
             row.trial_id: row
@@ -227,9 +247,15 @@ def recover_stale(
             known = seen.get(row.trial_id)
             first = {"token": "", "worker": "", "beat": now}
             if known is None:
-                session.execute(attempts.insert().values(trial_id=row.trial_id, tries=0, rung=0, **first))
-            elif not known.token and (known.worker or not known.beat):  # older versions left the worker and its beat
-                session.execute(attempts.update().where(attempts.c.trial_id == row.trial_id).values(**first))
+                session.execute(
+                    attempts.insert().values(trial_id=row.trial_id, tries=0, rung=0, **first)
+                )
+            elif not known.token and (
+                known.worker or not known.beat
+            ):  # older versions left the worker and its beat
+                session.execute(
+                    attempts.update().where(attempts.c.trial_id == row.trial_id).values(**first)
+                )
                 del seen[row.trial_id]
     held = storage.held()
     for row in running:
@@ -242,7 +268,9 @@ def recover_stale(
             same = session.execute(
                 sa.select(attempts.c.trial_id)
                 .where(
-                    attempts.c.trial_id == row.trial_id, attempts.c.token == known.token, attempts.c.beat == known.beat
+                    attempts.c.trial_id == row.trial_id,
+                    attempts.c.token == known.token,
+                    attempts.c.beat == known.beat,
                 )
                 .with_for_update()
             ).scalar_one_or_none()
@@ -252,7 +280,9 @@ def recover_stale(
             death = _end_of(owner, now - known.beat, run_dir)
             checkpoint = _attribute(session, row.trial_id, CHECKPOINT_KEY)
             who = f"{owner.host}:{owner.pid}" if owner else ""
-            note = death.note(row.number, checkpoint, worker=who, rung=known.rung, seen_dead=round(now))
+            note = death.note(
+                row.number, checkpoint, worker=who, rung=known.rung, seen_dead=round(now)
+            )
             history = add_note(_attribute(session, row.trial_id, ATTEMPTS_KEY) or [], note)
             deaths = counted(history, checkpoint)
             quarantined = deaths >= MAX_DEATHS
@@ -267,7 +297,9 @@ def recover_stale(
             )
             if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
                 continue
-            session.execute(attempts.update().where(attempts.c.trial_id == row.trial_id).values(**RELEASED))
+            session.execute(
+                attempts.update().where(attempts.c.trial_id == row.trial_id).values(**RELEASED)
+            )
             changes: dict[str, Any] = {ATTEMPTS_KEY: history}
             if quarantined:
                 changes["sweepd:reason"] = (
@@ -276,14 +308,20 @@ def recover_stale(
                 )
             attribute = models.TrialUserAttributeModel
             session.execute(
-                sa.delete(attribute).where(attribute.trial_id == row.trial_id, attribute.key.in_(list(changes)))
+                sa.delete(attribute).where(
+                    attribute.trial_id == row.trial_id, attribute.key.in_(list(changes))
+                )
             )
             session.add_all(
                 attribute(trial_id=row.trial_id, key=key, value_json=json.dumps(value))
                 for key, value in changes.items()
             )
         recovered.append(Recovered(row.trial_id, row.number, deaths, quarantined, death.how))
-    dead_workers |= {n for n, w in known_workers.items() if w.alive is None and w.beat_age > max(grace, FORGET_SECONDS)}
+    dead_workers |= {
+        n
+        for n, w in known_workers.items()
+        if w.alive is None and w.beat_age > max(grace, FORGET_SECONDS)
+    }
     if dead_workers:  # kept until here: that they are dead is what freed their trials at once
         with storage.transaction() as session:
             session.execute(workers.delete().where(workers.c.worker.in_(dead_workers)))

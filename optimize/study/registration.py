@@ -23,7 +23,9 @@ from optimize.study.gone import StudyGone
 from optimize.study.storage import StudyStorage
 from optimize.study.tables import workers
 
-GRACE_SECONDS = 120.0  # without a heartbeat after which a worker whose process cannot be checked counts as dead
+GRACE_SECONDS = (
+    120.0  # without a heartbeat after which a worker whose process cannot be checked counts as dead
+)
 SECOND_REQUEST_AFTER = 10.0
 GIVE_UP_AFTER = 30.0
 
@@ -55,15 +57,29 @@ class Worker:
         return processes.is_running(self.pid, self.started) if self.is_here else None
 
 
-def list_workers(storage: StudyStorage, study_id: int, session: Session | None = None) -> list[Worker]:
+def list_workers(
+    storage: StudyStorage, study_id: int, session: Session | None = None
+) -> list[Worker]:
     """All recorded workers of a study, dead ones included."""
     if session is None:
         with storage.transaction() as opened:
             return list_workers(storage, study_id, opened)
     now = storage.now(session)
-    rows = session.execute(sa.select(workers).where(workers.c.study_id == study_id).order_by(workers.c.worker)).all()
+    rows = session.execute(
+        sa.select(workers).where(workers.c.study_id == study_id).order_by(workers.c.worker)
+    ).all()
     return [
-        Worker(r.worker, r.host, r.pid, r.started, r.alongside, r.state, now - r.beat, json.loads(r.info)) for r in rows
+        Worker(
+            r.worker,
+            r.host,
+            r.pid,
+            r.started,
+            r.alongside,
+            r.state,
+            now - r.beat,
+            json.loads(r.info),
+        )
+        for r in rows
     ]
 
 
@@ -91,7 +107,11 @@ def register_worker(
     while True:
         with storage.transaction() as session:
             storage.lock_study(session, study_id)
-            others = [w for w in list_workers(storage, study_id, session) if w.is_here and w.pid != os.getpid()]
+            others = [
+                w
+                for w in list_workers(storage, study_id, session)
+                if w.is_here and w.pid != os.getpid()
+            ]
             running = [] if alongside else [w for w in others if w.alive and not w.alongside]
             if not running:
                 session.execute(workers.delete().where(workers.c.worker == name))
@@ -150,7 +170,11 @@ def claim_closing(storage: StudyStorage, study_id: int, worker: str) -> bool:
     """Whether this worker is the one that closes the study (promotion): at most one live worker does at a time."""
     with storage.transaction() as session:
         storage.lock_study(session, study_id)
-        others = [w for w in list_workers(storage, study_id, session) if w.worker != worker and w.state == "closing"]
+        others = [
+            w
+            for w in list_workers(storage, study_id, session)
+            if w.worker != worker and w.state == "closing"
+        ]
         if any(w.alive or (w.alive is None and w.beat_age < GRACE_SECONDS) for w in others):
             return False
         session.execute(workers.update().where(workers.c.worker == worker).values(state="closing"))

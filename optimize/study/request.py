@@ -22,18 +22,40 @@ from optimize.study.search_space import Subject
 from optimize.study.spec import check_folds
 
 # Flags that mean something for a market, or for a game, alone.
-MARKET_FLAGS = frozenset({
-    "data_dir", "timeframe", "tickers", "recipe", "holdout", "cv", "groups", "test_groups", "embargo",
-    "fee", "slippage", "minimum_order", "initial_cash", "episode_bars", "demo", "smoke",
-})  # fmt: skip
+MARKET_FLAGS = frozenset(
+    {
+        "data_dir",
+        "timeframe",
+        "tickers",
+        "recipe",
+        "holdout",
+        "cv",
+        "groups",
+        "test_groups",
+        "embargo",
+        "fee",
+        "slippage",
+        "minimum_order",
+        "initial_cash",
+        "episode_bars",
+        "demo",
+        "smoke",
+    }
+)
 GAME_FLAGS = frozenset({"seeds", "episodes", "look_steps", "scenario", "env_param"})
 RETURN = "return"  # the objective of games
 # Upper limits far above any useful value, so that a typing error is refused at once.
 MOST_TRIALS = 1_000_000
 MOST = {
-    "budget": 10**12, "rungs": 1_000, "horizon": 10**6, "seeds": 1_024, "episodes": 10**6, "n_envs": 2**20,
-    "slots": 2**16, "trials_per_batch": 2**16,
-}  # fmt: skip
+    "budget": 10**12,
+    "rungs": 1_000,
+    "horizon": 10**6,
+    "seeds": 1_024,
+    "episodes": 10**6,
+    "n_envs": 2**20,
+    "slots": 2**16,
+    "trials_per_batch": 2**16,
+}
 
 
 @dataclass(frozen=True)
@@ -101,7 +123,10 @@ def check_count(flag: str, number: int | None, most: int, least: int = 1) -> Non
 def check_request(request: Request) -> None:
     """Raise InputError for the first flag that cannot be right, before anything is read or written."""
     choices = {
-        "objective": (objective_name(request.objective), tuple(OBJECTIVES) if request.market else (RETURN,)),
+        "objective": (
+            objective_name(request.objective),
+            tuple(OBJECTIVES) if request.market else (RETURN,),
+        ),
         "sampler": (request.sampler, SAMPLERS),
         "pruner": (request.pruner, PRUNERS),
     }
@@ -109,7 +134,9 @@ def check_request(request: Request) -> None:
         get_game(request.environment)
     get_algorithm(request.algorithm)
     if request.market and request.algorithm != "ppo":
-        raise InputError(f"--algo {request.algorithm} is for games; --env crypto trains with --algo ppo")
+        raise InputError(
+            f"--algo {request.algorithm} is for games; --env crypto trains with --algo ppo"
+        )
     misplaced = sorted(request.given & (GAME_FLAGS if request.market else MARKET_FLAGS))
     if misplaced:
         kind = "games" if request.market else "--env crypto"
@@ -140,9 +167,14 @@ def check_request(request: Request) -> None:
     try:
         (EnvParams if request.market else get_game(request.environment).params)(**request.env)
     except TypeError as error:
-        raise InputError(f"--env-param: {request.environment} takes none of that name ({error})") from None
+        raise InputError(
+            f"--env-param: {request.environment} takes none of that name ({error})"
+        ) from None
     if request.market:
-        smallest, cash = request.env.get("minimum_order", 0.0), request.env.get("initial_cash", math.inf)
+        smallest, cash = (
+            request.env.get("minimum_order", 0.0),
+            request.env.get("initial_cash", math.inf),
+        )
         if smallest > cash:
             raise InputError(
                 f"--minimum-order {smallest} is more than --initial-cash {cash}: no order would ever be placed"

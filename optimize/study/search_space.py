@@ -39,7 +39,9 @@ GAME_PRESETS = ("game",)
 # Of games for which the algorithm's is not the best.
 OWN_SPACES = {("bucket-brigade", "ppo"): "bucket-brigade-ppo.toml"}
 # What the study fixes by flags of its own, so that no trial may vary it.
-STUDY_LEVEL = frozenset({"initial_cash", "episode_bars", "held_scale", "minimum_order", "fee", "slippage"})
+STUDY_LEVEL = frozenset(
+    {"initial_cash", "episode_bars", "held_scale", "minimum_order", "fee", "slippage"}
+)
 
 
 class Suggest(Protocol):
@@ -48,7 +50,9 @@ class Suggest(Protocol):
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = ..., log: bool = ...
     ) -> float: ...
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = ..., log: bool = ...) -> int: ...
+    def suggest_int(
+        self, name: str, low: int, high: int, *, step: int = ..., log: bool = ...
+    ) -> int: ...
     def suggest_categorical(self, name: str, choices: Any) -> Any: ...
 
 
@@ -87,7 +91,11 @@ class Subject:
             extras = {} if self.environment == "crypto" else self.learner.extras
             return {**self.learner.shape, **extras}
         settings: Any = self.env_params() if table == "env" else self.learner.params()
-        names = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings) if f.name not in STUDY_LEVEL}
+        names = {
+            f.name: getattr(settings, f.name)
+            for f in dataclasses.fields(settings)
+            if f.name not in STUDY_LEVEL
+        }
         if table != "env" and "gamma" in names:
             names["one_minus_gamma"] = 1.0 - float(names["gamma"])
         return names
@@ -95,7 +103,9 @@ class Subject:
     def check(self, table: str, name: str, value: Scalar) -> None:
         """Raise InputError, TypeError or ValueError where the engine would not take this value."""
         if table != "shape":
-            key, given = ("gamma", 1.0 - float(value)) if name == "one_minus_gamma" else (name, value)
+            key, given = (
+                ("gamma", 1.0 - float(value)) if name == "one_minus_gamma" else (name, value)
+            )
             (self.env_params if table == "env" else self.learner.params)(**{key: given})
 
 
@@ -138,8 +148,12 @@ class Dimension:
         assert self.low is not None
         assert self.high is not None
         if self.whole:
-            return trial.suggest_int(self.name, int(self.low), int(self.high), step=int(self.step or 1), log=self.log)
-        return trial.suggest_float(self.name, float(self.low), float(self.high), step=self.step, log=self.log)
+            return trial.suggest_int(
+                self.name, int(self.low), int(self.high), step=int(self.step or 1), log=self.log
+            )
+        return trial.suggest_float(
+            self.name, float(self.low), float(self.high), step=self.step, log=self.log
+        )
 
     def resolve(self, params: Mapping[str, Scalar]) -> Scalar:
         """The value in force for a trial with these parameters."""
@@ -192,7 +206,9 @@ class SearchSpace:
 
     @property
     def dimensions(self) -> list[Dimension]:
-        return [dimension for table in self.subject.tables for dimension in self.tables[table].values()]
+        return [
+            dimension for table in self.subject.tables for dimension in self.tables[table].values()
+        ]
 
     @property
     def start(self) -> dict[str, Scalar]:
@@ -226,7 +242,9 @@ class SearchSpace:
 
     def shape_of(self, params: Mapping[str, Scalar]) -> dict[str, Any]:
         """The shape parameters of a trial, fixed ones and defaults included."""
-        chosen = {name: dimension.resolve(params) for name, dimension in self.tables["shape"].items()}
+        chosen = {
+            name: dimension.resolve(params) for name, dimension in self.tables["shape"].items()
+        }
         return {**self.subject.learner.shape, **chosen}
 
     def resolve(self, params: Mapping[str, Scalar]) -> Settings:
@@ -237,7 +255,9 @@ class SearchSpace:
         """
         try:
             _, *others = self.subject.tables
-            learner, env = ({n: d.resolve(params) for n, d in self.tables[table].items()} for table in others)
+            learner, env = (
+                {n: d.resolve(params) for n, d in self.tables[table].items()} for table in others
+            )
             shape = self.shape_of(params)
         except KeyError as missing:
             raise InputError(
@@ -254,9 +274,15 @@ class SearchSpace:
             if value is None or dimension.value is not None:
                 continue
             if dimension.choices and value not in dimension.choices:
-                raise InputError(f"{dimension.name} = {value!r} is not one of {', '.join(map(str, dimension.choices))}")
-            if not dimension.choices and not float(dimension.low or 0) <= float(value) <= float(dimension.high or 0):
-                raise InputError(f"{dimension.name} = {value!r} lies outside {dimension.low} … {dimension.high}")
+                raise InputError(
+                    f"{dimension.name} = {value!r} is not one of {', '.join(map(str, dimension.choices))}"
+                )
+            if not dimension.choices and not float(dimension.low or 0) <= float(value) <= float(
+                dimension.high or 0
+            ):
+                raise InputError(
+                    f"{dimension.name} = {value!r} lies outside {dimension.low} … {dimension.high}"
+                )
 
     @property
     def minibatches(self) -> tuple[int, ...]:
@@ -276,7 +302,9 @@ class SearchSpace:
 
     def to_dict(self) -> dict[str, Any]:
         described: dict[str, Any] = {"name": self.name, "version": self.version}
-        return described | {t: {n: d.to_dict() for n, d in self.tables[t].items()} for t in self.subject.tables}
+        return described | {
+            t: {n: d.to_dict() for n, d in self.tables[t].items()} for t in self.subject.tables
+        }
 
     @staticmethod
     def from_dict(
@@ -295,27 +323,38 @@ class SearchSpace:
             )
         name, version = described.get("name"), described.get("version")
         if not isinstance(name, str) or not isinstance(version, int):
-            raise InputError(f"{source}: name (text) and version (a whole number) are needed at the top")
+            raise InputError(
+                f"{source}: name (text) and version (a whole number) are needed at the top"
+            )
         entries = {table: dict(described.get(table, {})) for table in every}
         overrides = described.get("timeframe", {})
         for frame, replaced in overrides.items():
             if frame not in SECONDS:
-                raise InputError(f"{source}: [timeframe.{frame}] is not a timeframe; choose of {', '.join(SECONDS)}")
+                raise InputError(
+                    f"{source}: [timeframe.{frame}] is not a timeframe; choose of {', '.join(SECONDS)}"
+                )
             for table in replaced:
                 if table not in every:
-                    raise InputError(f"{source}: [timeframe.{frame}.{table}] should be one of {', '.join(every)}")
+                    raise InputError(
+                        f"{source}: [timeframe.{frame}.{table}] should be one of {', '.join(every)}"
+                    )
                 if frame == timeframe:
                     entries[table] |= replaced[table]
         tables = {
-            table: {n: _dimension(source, subject, table, n, e) for n, e in entries[table].items()} for table in every
+            table: {n: _dimension(source, subject, table, n, e) for n, e in entries[table].items()}
+            for table in every
         }
         minibatch = tables["shape"].get("minibatch")
         if minibatch is not None and minibatch.low is not None:
-            raise InputError(f"{source}: [shape] minibatch must be choices or a value, since it must divide a rollout")
+            raise InputError(
+                f"{source}: [shape] minibatch must be choices or a value, since it must divide a rollout"
+            )
         if {"gamma", "one_minus_gamma"} <= set(tables[every[1]]):
             raise InputError(f"{source}: [{every[1]}] has both gamma and one_minus_gamma; keep one")
         lookback = tables["env"].get("lookback")
-        if lookback is not None and not (lookback.whole or lookback.choices or lookback.value is not None):
+        if lookback is not None and not (
+            lookback.whole or lookback.choices or lookback.value is not None
+        ):
             raise InputError(f"{source}: [env] lookback must be whole numbers")
         space = SearchSpace(name, version, tables, subject)
         _probe(source, space)
@@ -339,7 +378,11 @@ def _narrow(dimension: Dimension, params: Mapping[str, Scalar], share: float) ->
         low, high = max(low, at - reach), min(high, at + reach)
     if dimension.whole:
         return Dimension(
-            dimension.name, low=math.floor(low), high=math.ceil(high), log=dimension.log, step=dimension.step
+            dimension.name,
+            low=math.floor(low),
+            high=math.ceil(high),
+            log=dimension.log,
+            step=dimension.step,
         )
     return Dimension(dimension.name, low=low, high=high, log=dimension.log, step=dimension.step)
 
@@ -350,7 +393,9 @@ def _dimension(source: str, subject: Subject, table: str, name: str, entry: Any)
     if name not in names:
         raise InputError(f"{where} is not a parameter; choose of {', '.join(sorted(names))}")
     if not isinstance(entry, Mapping):
-        raise InputError(f"{where} = {entry!r} should be a table: {{ low, high }}, {{ choices }} or {{ value }}")
+        raise InputError(
+            f"{where} = {entry!r} should be a table: {{ low, high }}, {{ choices }} or {{ value }}"
+        )
     unknown = set(entry) - {"low", "high", "log", "step", "off", "start", "choices", "value"}
     if unknown:
         raise InputError(
@@ -363,7 +408,9 @@ def _dimension(source: str, subject: Subject, table: str, name: str, entry: Any)
     start = entry.get("start")
     if kinds == ["value"]:
         if start is not None and start != entry["value"]:
-            raise InputError(f"{where} start = {start!r} differs from its only value {entry['value']!r}; leave it out")
+            raise InputError(
+                f"{where} start = {start!r} differs from its only value {entry['value']!r}; leave it out"
+            )
         return Dimension(name, value=entry["value"])
     if kinds == ["choices"]:
         choices = entry["choices"]
@@ -411,14 +458,22 @@ def _check_start(where: str, dimension: Dimension) -> None:
     if step is not None:
         steps = (start - low) / step
         if abs(steps - round(steps)) > 1e-8:
-            raise InputError(f"{where} start = {start!r} is not {low} plus a multiple of its step {step}")
+            raise InputError(
+                f"{where} start = {start!r} is not {low} plus a multiple of its step {step}"
+            )
 
 
 def _probe(source: str, space: SearchSpace) -> None:
     """Both ends of every parameter must be acceptable to the engine, each by itself."""
     for table in space.subject.tables:
         for name, dimension in space.tables[table].items():
-            for value in (dimension.low, dimension.high, dimension.off, dimension.value, *dimension.choices):
+            for value in (
+                dimension.low,
+                dimension.high,
+                dimension.off,
+                dimension.value,
+                *dimension.choices,
+            ):
                 if value is None:
                     continue
                 try:
@@ -427,7 +482,9 @@ def _probe(source: str, space: SearchSpace) -> None:
                     raise InputError(f"{source}: [{table}] {name} = {value!r}: {error}") from None
 
 
-def read_space(path: Path, subject: Subject = Subject(), timeframe: str | None = None) -> SearchSpace:
+def read_space(
+    path: Path, subject: Subject = Subject(), timeframe: str | None = None
+) -> SearchSpace:
     """Read a space from a TOML file."""
     try:
         described = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -443,13 +500,21 @@ def read_space(path: Path, subject: Subject = Subject(), timeframe: str | None =
 
 def preset_text(name: str, subject: Subject = Subject()) -> str:
     """The TOML of a preset, to copy and edit."""
-    return resources.files("optimize").joinpath(f"spaces/{subject.presets[name]}").read_text(encoding="utf-8")
+    return (
+        resources.files("optimize")
+        .joinpath(f"spaces/{subject.presets[name]}")
+        .read_text(encoding="utf-8")
+    )
 
 
-def load_space(name: str, subject: Subject = Subject(), timeframe: str | None = None) -> SearchSpace:
+def load_space(
+    name: str, subject: Subject = Subject(), timeframe: str | None = None
+) -> SearchSpace:
     """A preset by name, or a file by path. (`narrow:…` needs a study and is resolved in `optimize.study.freeze`.)"""
     if name in subject.presets:
-        return SearchSpace.from_dict(tomllib.loads(preset_text(name, subject)), subject, timeframe, f"preset {name}")
+        return SearchSpace.from_dict(
+            tomllib.loads(preset_text(name, subject)), subject, timeframe, f"preset {name}"
+        )
     if not name.endswith(".toml") and not Path(name).exists():
         raise InputError(
             f"--search-space {name!r} is neither a preset ({', '.join(subject.presets)}, narrow:STUDY[#TRIAL]) nor a "

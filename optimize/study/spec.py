@@ -18,7 +18,10 @@ from envs.support.errors import InputError
 from optimize.study.search_space import SearchSpace, Settings, Subject
 
 SPEC_KEY = "sweepd:spec"
-MANY_FOLDS, MOST_FOLDS = 45, 128  # a trial trains one member per fold: warn above the first, refuse above the second
+MANY_FOLDS, MOST_FOLDS = (
+    45,
+    128,
+)  # a trial trains one member per fold: warn above the first, refuse above the second
 # What may differ between the workers of a study: where the data lies (its fingerprint may not), CPU threads (results
 # don't depend on them), and the kind of processor (results agree to rounding, and a worker says that it differs).
 NOT_COMPARED = ("data.dir", "threads", "processor")
@@ -130,7 +133,9 @@ class StudySpec(ABC):
             if described["environment"] != "crypto":
                 return GameSpec(**described)
             data = described.pop("data")
-            return CryptoSpec(data=DataSpec(**{**data, "tickers": tuple(data["tickers"])}), **described)
+            return CryptoSpec(
+                data=DataSpec(**{**data, "tickers": tuple(data["tickers"])}), **described
+            )
         except (TypeError, KeyError) as error:
             raise InputError(
                 f"this study was made by another version of sweepd ({error}); use that version, or another --study-name"
@@ -212,7 +217,11 @@ def check_folds(cv: CrossValidation, budget: int) -> str | None:
         f"{cv.folds * budget:,} steps in all"
     )
     if cv.folds > MOST_FOLDS:
-        advice = "use --groups 5 to 10 with --test-groups 2" if cv.scheme == "cpcv" else "use --groups 5 to 10"
+        advice = (
+            "use --groups 5 to 10 with --test-groups 2"
+            if cv.scheme == "cpcv"
+            else "use --groups 5 to 10"
+        )
         raise InputError(f"{costs}; at most {MOST_FOLDS} folds are allowed: {advice}")
     return f"{costs}; --groups 5 to 10 are usual"
 
@@ -234,7 +243,8 @@ def refuse_other(study_name: str, frozen: StudySpec, now: StudySpec) -> None:
     if found:
         # A difference in a flag is named before those in what follows from it.
         name, was, given = min(
-            found, key=lambda d: (d[0].startswith(("data.f", "data.l", "data.b", "first_bar")), d[0])
+            found,
+            key=lambda d: (d[0].startswith(("data.f", "data.l", "data.b", "first_bar")), d[0]),
         )
         also = f" ({len(found) - 1} more differ)" if len(found) > 1 else ""
         raise InputError(

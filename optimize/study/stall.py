@@ -20,7 +20,9 @@ FACTOR = 3.0  # the limit is also at least this many times the longest piece of 
 class Progress:
     """The marks of the main thread. limit: seconds without a mark that make a stall."""
 
-    def __init__(self, shortest: float = STALL_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, shortest: float = STALL_SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._clock = clock
         self._last = clock()
         self.limit = shortest

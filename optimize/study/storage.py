@@ -27,11 +27,18 @@ import optuna
 import sqlalchemy as sa
 from optuna.distributions import BaseDistribution
 from optuna.storages import RDBStorage
-from optuna.storages._rdb import models  # the tables themselves: Optuna offers no conditional change of a trial's state
+from optuna.storages._rdb import (
+    models,
+)  # the tables themselves: Optuna offers no conditional change of a trial's state
 from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
-from envs.support.database_file import BUSY_TIMEOUT, READER_TIMEOUT, connect_read_only, preparing_sqlite
+from envs.support.database_file import (
+    BUSY_TIMEOUT,
+    READER_TIMEOUT,
+    connect_read_only,
+    preparing_sqlite,
+)
 from envs.support.database_url import database_url, hide_password
 from envs.support.errors import InputError, TryAgainLater
 from envs.support.invocation import install_extra
@@ -52,20 +59,43 @@ class TrialLost(Exception):
 
 
 @patient(
-    "claim_new", "claim_waiting", "get_all_studies", "get_all_trials", "get_study_directions",
-    "get_study_id_from_name", "get_study_name_from_id", "get_study_system_attrs", "get_study_user_attrs", "get_trial",
-    "get_trial_id_from_study_id_trial_number", "holds", "reached", "set_study_system_attr",
-    "set_study_user_attr", "set_trial_intermediate_value", "set_trial_param", "set_trial_state_values",
-    "set_trial_system_attr", "set_trial_user_attr", "set_trial_user_attrs", "_get_trials", "_release",
+    "claim_new",
+    "claim_waiting",
+    "get_all_studies",
+    "get_all_trials",
+    "get_study_directions",
+    "get_study_id_from_name",
+    "get_study_name_from_id",
+    "get_study_system_attrs",
+    "get_study_user_attrs",
+    "get_trial",
+    "get_trial_id_from_study_id_trial_number",
+    "holds",
+    "reached",
+    "set_study_system_attr",
+    "set_study_user_attr",
+    "set_trial_intermediate_value",
+    "set_trial_param",
+    "set_trial_state_values",
+    "set_trial_system_attr",
+    "set_trial_user_attr",
+    "set_trial_user_attrs",
+    "_get_trials",
+    "_release",
     "_set_trial_param",
-)  # fmt: skip
+)
 class StudyStorage(RDBStorage):
     """`RDBStorage` whose writes to a held trial are fenced by the attempt's token, and which waits for a database that
     is away (`patience`; not at all until somebody sets its limit).
     """
 
     def __init__(
-        self, url: str, *, immediate: bool = True, read_only: bool = False, busy_timeout: float = BUSY_TIMEOUT
+        self,
+        url: str,
+        *,
+        immediate: bool = True,
+        read_only: bool = False,
+        busy_timeout: float = BUSY_TIMEOUT,
     ) -> None:
         self.patience = Patience()
         self._tokens: dict[int, str] = {}
@@ -77,7 +107,10 @@ class StudyStorage(RDBStorage):
             options = {"connect_args": {"timeout": busy_timeout}}
             if read_only:
                 path = Path(url.removeprefix("sqlite:///"))
-                options = {"creator": partial(connect_read_only, path, busy_timeout), "poolclass": sa.NullPool}
+                options = {
+                    "creator": partial(connect_read_only, path, busy_timeout),
+                    "poolclass": sa.NullPool,
+                }
         super().__init__(url, engine_kwargs=options, skip_table_creation=read_only)
         if url.startswith("sqlite"):
             begin = "BEGIN IMMEDIATE" if immediate and not read_only else "BEGIN"
@@ -155,10 +188,14 @@ class StudyStorage(RDBStorage):
     def _release(self, trial_id: int, token: str | None) -> str:
         trial = models.TrialModel
         with self.transaction() as session:
-            state = session.execute(sa.select(trial.state).where(trial.trial_id == trial_id)).scalar_one_or_none()
+            state = session.execute(
+                sa.select(trial.state).where(trial.trial_id == trial_id)
+            ).scalar_one_or_none()
             ours = (attempts.c.trial_id == trial_id) & (attempts.c.token == token)
             # The attempt is still ours where a program changed the state that does not know of attempts.
-            unnoticed = session.execute(attempts.update().where(ours).values(**RELEASED)).rowcount == 1  # type: ignore[attr-defined]
+            unnoticed = (
+                session.execute(attempts.update().where(ours).values(**RELEASED)).rowcount == 1  # type: ignore[attr-defined]
+            )
         if state is None:
             return "was deleted"
         if unnoticed and state.is_finished():
@@ -181,10 +218,14 @@ class StudyStorage(RDBStorage):
         found = session.execute(query.with_for_update() if lock else query).scalar_one_or_none()
         name, uid = self._studies.get(study_id, (str(study_id), None))
         if found is not None and uid is not None:
-            query = sa.select(attribute.value_json).where(attribute.study_id == study_id, attribute.key == UID_KEY)
+            query = sa.select(attribute.value_json).where(
+                attribute.study_id == study_id, attribute.key == UID_KEY
+            )
             found = session.execute(query).scalar_one_or_none() == json.dumps(uid) or None
         if found is None:
-            raise StudyGone(f"study {name!r} was deleted from its database while this process worked on it")
+            raise StudyGone(
+                f"study {name!r} was deleted from its database while this process worked on it"
+            )
 
     def lock_study(self, session: Session, study_id: int) -> None:
         """Serialise what follows in this transaction with every other that locks the study (on SQLite BEGIN IMMEDIATE
@@ -194,7 +235,9 @@ class StudyStorage(RDBStorage):
 
     def _count(self, session: Session, study_id: int, states: Sequence[TrialState]) -> int:
         trial = models.TrialModel
-        query = sa.select(sa.func.count(trial.trial_id)).where(trial.study_id == study_id, trial.state.in_(states))
+        query = sa.select(sa.func.count(trial.trial_id)).where(
+            trial.study_id == study_id, trial.state.in_(states)
+        )
         return int(session.execute(query).scalar_one())
 
     def _hold(self, session: Session, trial_id: int, worker: str) -> str:
@@ -208,11 +251,15 @@ class StudyStorage(RDBStorage):
         ).scalar_one_or_none()
         if known is None:
             session.execute(
-                attempts.insert().values(trial_id=trial_id, token=token, worker=worker, beat=now, tries=0, rung=0)
+                attempts.insert().values(
+                    trial_id=trial_id, token=token, worker=worker, beat=now, tries=0, rung=0
+                )
             )
         else:
             session.execute(
-                attempts.update().where(attempts.c.trial_id == trial_id).values(token=token, worker=worker, beat=now)
+                attempts.update()
+                .where(attempts.c.trial_id == trial_id)
+                .values(token=token, worker=worker, beat=now)
             )
         return token
 
@@ -223,14 +270,19 @@ class StudyStorage(RDBStorage):
             if self._count(session, study_id, list(TrialState)) >= total:
                 return None
             trial = models.TrialModel(
-                study_id=study_id, number=None, state=TrialState.RUNNING, datetime_start=datetime.now()
+                study_id=study_id,
+                number=None,
+                state=TrialState.RUNNING,
+                datetime_start=datetime.now(),
             )
             session.add(trial)
             session.flush()
             trial.number = trial.count_past_trials(session)
             session.flush()
             trial_id = int(trial.trial_id)
-            session.execute(attempts.delete().where(attempts.c.trial_id == trial_id))  # of a deleted trial of this id
+            session.execute(
+                attempts.delete().where(attempts.c.trial_id == trial_id)
+            )  # of a deleted trial of this id
             token = self._hold(session, trial_id, worker)
         self._took(trial_id, token)
         return trial_id
@@ -239,13 +291,22 @@ class StudyStorage(RDBStorage):
         """Take this WAITING trial, unless someone else did, or finished and running trials make up `total` already."""
         with self.transaction() as session:
             self.lock_study(session, study_id)
-            if self._count(session, study_id, [s for s in TrialState if s != TrialState.WAITING]) >= total:
+            if (
+                self._count(session, study_id, [s for s in TrialState if s != TrialState.WAITING])
+                >= total
+            ):
                 return False
             token = self._hold(session, trial_id, worker)
             changed = session.execute(
                 sa.update(models.TrialModel)
-                .where(models.TrialModel.trial_id == trial_id, models.TrialModel.state == TrialState.WAITING)
-                .values(state=TrialState.RUNNING, _datetime_start_utc=datetime.now(UTC).replace(tzinfo=None))
+                .where(
+                    models.TrialModel.trial_id == trial_id,
+                    models.TrialModel.state == TrialState.WAITING,
+                )
+                .values(
+                    state=TrialState.RUNNING,
+                    _datetime_start_utc=datetime.now(UTC).replace(tzinfo=None),
+                )
             )
             if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
                 session.rollback()
@@ -258,7 +319,9 @@ class StudyStorage(RDBStorage):
         with self.transaction() as session:
             self._check_token(session, trial_id)
             session.execute(
-                attempts.update().where(attempts.c.trial_id == trial_id, attempts.c.rung < rung).values(rung=rung)
+                attempts.update()
+                .where(attempts.c.trial_id == trial_id, attempts.c.rung < rung)
+                .values(rung=rung)
             )
 
     # -- fenced writes
@@ -307,7 +370,11 @@ class StudyStorage(RDBStorage):
             session.close()
 
     def set_trial_param(
-        self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
+        self,
+        trial_id: int,
+        param_name: str,
+        param_value_internal: float,
+        distribution: BaseDistribution,
     ) -> None:
         with self._fence(trial_id):
             super().set_trial_param(trial_id, param_name, param_value_internal, distribution)
@@ -316,7 +383,9 @@ class StudyStorage(RDBStorage):
         with self._fence(trial_id):
             super()._set_trial_param(trial_id, *args, **kwargs)
 
-    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
+    def set_trial_intermediate_value(
+        self, trial_id: int, step: int, intermediate_value: float
+    ) -> None:
         with self._fence(trial_id):
             super().set_trial_intermediate_value(trial_id, step, intermediate_value)
 
@@ -329,18 +398,27 @@ class StudyStorage(RDBStorage):
         with self.transaction() as session:
             self._check_token(session, trial_id)
             table = models.TrialUserAttributeModel
-            session.execute(sa.delete(table).where(table.trial_id == trial_id, table.key.in_(list(attributes))))
-            rows = [{"trial_id": trial_id, "key": k, "value_json": json.dumps(v)} for k, v in attributes.items()]
+            session.execute(
+                sa.delete(table).where(table.trial_id == trial_id, table.key.in_(list(attributes)))
+            )
+            rows = [
+                {"trial_id": trial_id, "key": k, "value_json": json.dumps(v)}
+                for k, v in attributes.items()
+            ]
             session.execute(sa.insert(table), rows)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         with self._fence(trial_id):
             super().set_trial_system_attr(trial_id, key, value)
 
-    def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
+    def set_trial_state_values(
+        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
+    ) -> bool:
         with self._fence(trial_id) as session:
             if session is not None and state != TrialState.RUNNING:
-                session.execute(attempts.update().where(attempts.c.trial_id == trial_id).values(**RELEASED))
+                session.execute(
+                    attempts.update().where(attempts.c.trial_id == trial_id).values(**RELEASED)
+                )
             done = super().set_trial_state_values(trial_id, state, values)
         if state != TrialState.RUNNING and trial_id in self._tokens:
             self.drop(trial_id)
@@ -356,7 +434,13 @@ def _may_come_back(reason: str) -> bool:
     """Whether a server that refused a connection is away or too busy. Where it answers FATAL, something else is wrong:
     the password, the name of the database.
     """
-    passing = ("starting up", "shutting down", "not yet accepting", "too many", "remaining connection slots")
+    passing = (
+        "starting up",
+        "shutting down",
+        "not yet accepting",
+        "too many",
+        "remaining connection slots",
+    )
     return "FATAL" not in reason or any(words in reason for words in passing)
 
 
@@ -386,8 +470,14 @@ def open_storage(
         )
     for last in (False, False, True):
         try:
-            with nullcontext() if path is None or read_only else preparing_sqlite(path, "--storage", timeout):
-                return StudyStorage(url, immediate=immediate, read_only=read_only, busy_timeout=timeout)
+            with (
+                nullcontext()
+                if path is None or read_only
+                else preparing_sqlite(path, "--storage", timeout)
+            ):
+                return StudyStorage(
+                    url, immediate=immediate, read_only=read_only, busy_timeout=timeout
+                )
         except ImportError as error:
             raise InputError(
                 f"--storage {shown}: the driver is missing ({error.name or error}); {install_extra('postgres')}"
@@ -397,9 +487,15 @@ def open_storage(
             if last:
                 raise InputError(f"--storage {shown} cannot be used ({reason_of(error)})") from None
             time.sleep(0.5)
-        except (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError) as error:
+        except (
+            sa.exc.SQLAlchemyError,
+            optuna.exceptions.StorageInternalError,
+            RuntimeError,
+        ) as error:
             if path is None and is_away(error) and _may_come_back(reason_of(error)):
-                raise TryAgainLater(f"--storage {shown} does not answer now ({reason_of(error)})") from None
+                raise TryAgainLater(
+                    f"--storage {shown} does not answer now ({reason_of(error)})"
+                ) from None
             raise InputError(f"--storage {shown} cannot be used ({reason_of(error)})") from None
     raise AssertionError("the last attempt returns or raises")
 
@@ -410,4 +506,6 @@ def require_study(storage: StudyStorage, name: str) -> int:
         return storage.get_study_id_from_name(name)
     except KeyError:
         names = ", ".join(study.study_name for study in storage.get_all_studies()[:8]) or "none"
-        raise InputError(f"--study-name {name!r} is not in {hide_password(storage.url)}; there are: {names}") from None
+        raise InputError(
+            f"--study-name {name!r} is not in {hide_password(storage.url)}; there are: {names}"
+        ) from None

@@ -52,7 +52,9 @@ class Plan:
     checkpoint: dict[str, Any] | None = None
 
 
-def create_study(storage: StudyStorage, name: str, spec: StudySpec, runs_dir: Path, flags: Mapping[str, Any]) -> bool:
+def create_study(
+    storage: StudyStorage, name: str, spec: StudySpec, runs_dir: Path, flags: Mapping[str, Any]
+) -> bool:
     """Write the study with its frozen spec in one transaction. False where a study of that name exists already."""
     uid = uuid.uuid4().hex
     attributes = {
@@ -65,13 +67,18 @@ def create_study(storage: StudyStorage, name: str, spec: StudySpec, runs_dir: Pa
     try:
         with storage.transaction() as session:
             row = models.StudyModel(
-                study_name=name, directions=[models.StudyDirectionModel(objective=0, direction=StudyDirection.MAXIMIZE)]
+                study_name=name,
+                directions=[
+                    models.StudyDirectionModel(objective=0, direction=StudyDirection.MAXIMIZE)
+                ],
             )
             session.add(row)
             session.flush()
             for key, value in attributes.items():
                 session.add(
-                    models.StudyUserAttributeModel(study_id=row.study_id, key=key, value_json=json.dumps(value))
+                    models.StudyUserAttributeModel(
+                        study_id=row.study_id, key=key, value_json=json.dumps(value)
+                    )
                 )
     except sa.exc.IntegrityError:
         return False
@@ -111,7 +118,9 @@ class StudyHandle:
         self.study_id = require_study(storage, name)
         attributes = storage.get_study_user_attrs(self.study_id)
         if SPEC_KEY not in attributes:
-            raise InputError(f"--study-name {name!r} is an Optuna study, but not one of sweepd; choose another name")
+            raise InputError(
+                f"--study-name {name!r} is an Optuna study, but not one of sweepd; choose another name"
+            )
         if uid := attributes.get(UID_KEY):
             storage.known_as(self.study_id, name, uid)
         self.spec = StudySpec.from_json(attributes[SPEC_KEY])
@@ -120,7 +129,9 @@ class StudyHandle:
         self.flags: dict[str, Any] = attributes[FLAGS_KEY]
         self.pruner = make_pruner(self.spec.pruner, self.spec.rungs)
         self._shared_space = IntersectionSearchSpace(include_pruned=True)
-        self.returns = TrialReturns()  # of the complete trials, as far as they were read (`optimize.cli.outlook`)
+        self.returns = (
+            TrialReturns()
+        )  # of the complete trials, as far as they were read (`optimize.cli.outlook`)
         self.cached = StudyCache(storage)
         self.study = optuna.load_study(study_name=name, storage=self.cached, pruner=self.pruner)
 
@@ -187,7 +198,9 @@ class StudyHandle:
             alone = is_suspect(waiting.user_attrs)
             if alone and plans:
                 continue
-            known = self.shape_known({**waiting.system_attrs.get("fixed_params", {}), **waiting.params})
+            known = self.shape_known(
+                {**waiting.system_attrs.get("fixed_params", {}), **waiting.params}
+            )
             if shape is not None and any(shape[name] != value for name, value in known.items()):
                 continue
             if self.storage.claim_waiting(self.study_id, waiting._trial_id, worker, total):
@@ -219,7 +232,9 @@ class StudyHandle:
         sampler = make_sampler(self.spec.sampler, seed, fixed, self._shared_space, self.space.start)
         # A Study object of its own: one that is used again would show its sampler the trials as they were at its last
         # `ask`.
-        study = optuna.load_study(study_name=self.name, storage=self.cached, sampler=sampler, pruner=self.pruner)
+        study = optuna.load_study(
+            study_name=self.name, storage=self.cached, sampler=sampler, pruner=self.pruner
+        )
         try:
             try:
                 # An enqueued parameter out of range warns, and is refused below, with a sentence.
@@ -294,5 +309,7 @@ class StudyHandle:
 
 def best_trial(handle: StudyHandle) -> FrozenTrial | None:
     """The complete trial with the highest value, the earliest of equals; None where none is complete."""
-    complete = [t for t in handle.trials() if t.state == TrialState.COMPLETE and t.value is not None]
+    complete = [
+        t for t in handle.trials() if t.state == TrialState.COMPLETE and t.value is not None
+    ]
     return max(complete, key=lambda t: (t.value or 0.0, -t.number), default=None)

@@ -41,7 +41,8 @@ def print_summary(
     market = isinstance(handle.spec, CryptoSpec)
     if isinstance(handle.spec, CryptoSpec) and handle.spec.data.synthetic:
         console.print(
-            "The market is SYNTHETIC: a demonstration, no evidence about any real market.", style="bold yellow"
+            "The market is SYNTHETIC: a demonstration, no evidence about any real market.",
+            style="bold yellow",
         )
     console.print(
         f"trials: {counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} failed",
@@ -65,7 +66,9 @@ def print_summary(
             soft_wrap=True,
         )
     if phases is not None and telemetry is not None:
-        shares = ", ".join(f"{name} {share:.1%}" for name, _, share in phases.shares(telemetry.elapsed))
+        shares = ", ".join(
+            f"{name} {share:.1%}" for name, _, share in phases.shares(telemetry.elapsed)
+        )
         console.print(f"its time: {shares}", highlight=False, soft_wrap=True)
     best = best_trial(handle)
     if best is None:
@@ -91,7 +94,11 @@ def print_summary(
 
 
 def _market_table(metrics: Mapping[str, Any]) -> Table:
-    table = Table(title="out of sample, cross-validated, mean over paths", title_justify="left", show_edge=False)
+    table = Table(
+        title="out of sample, cross-validated, mean over paths",
+        title_justify="left",
+        show_edge=False,
+    )
     table.add_column("")
     table.add_column("policy", justify="right")
     table.add_column("equal weight", justify="right")
@@ -102,18 +109,24 @@ def _market_table(metrics: Mapping[str, Any]) -> Table:
             table.add_row(label, form.format(metrics[name]), equal)
     if "total_return" in metrics:
         table.add_row(
-            "return, whole length", f"{metrics['total_return']:+.1%}", f"{metrics['equal_weight_return']:+.1%}"
+            "return, whole length",
+            f"{metrics['total_return']:+.1%}",
+            f"{metrics['equal_weight_return']:+.1%}",
         )
     return table
 
 
 def _game_table(metrics: Mapping[str, Any]) -> Table:
-    table = Table(title="episodes on seeds of the study's own", title_justify="left", show_edge=False)
+    table = Table(
+        title="episodes on seeds of the study's own", title_justify="left", show_edge=False
+    )
     table.add_column("")
     table.add_column("policy", justify="right")
     table.add_row("return, interquartile mean over seeds", f"{metrics['iqm']:,.2f}")
     table.add_row("its 95 % interval", f"{metrics['iqm_low']:,.2f} … {metrics['iqm_high']:,.2f}")
-    table.add_row("mean and deviation of an episode", f"{metrics['mean']:,.2f} ± {metrics['deviation']:,.2f}")
+    table.add_row(
+        "mean and deviation of an episode", f"{metrics['mean']:,.2f} ± {metrics['deviation']:,.2f}"
+    )
     table.add_row("worst episode", f"{metrics['worst']:,.2f}")
     table.add_row("length of an episode", f"{metrics['length']:,.1f}")
     return table

@@ -7,7 +7,9 @@ import json
 import sqlalchemy as sa
 from optuna.storages._rdb import models
 
-FLAGS_KEY = "sweepd:flags"  # study attribute: the flags that `train` was given when it made the study
+FLAGS_KEY = (
+    "sweepd:flags"  # study attribute: the flags that `train` was given when it made the study
+)
 
 _metadata = sa.MetaData()
 attempts = sa.Table(
@@ -66,10 +68,14 @@ def remove_recorded_urls(connection: sa.Connection) -> None:
     """Remove --storage from the recorded flags of all studies: earlier versions recorded it, with its password."""
     table = models.StudyUserAttributeModel
     key = table.study_user_attribute_id
-    recorded = sa.select(key, table.value_json).where(table.key == FLAGS_KEY, table.value_json.contains('"storage"'))
+    recorded = sa.select(key, table.value_json).where(
+        table.key == FLAGS_KEY, table.value_json.contains('"storage"')
+    )
     for row_id, text in connection.execute(recorded).all():
         flags = {name: value for name, value in json.loads(text).items() if name != "storage"}
-        connection.execute(sa.update(table).where(key == row_id).values(value_json=json.dumps(flags)))
+        connection.execute(
+            sa.update(table).where(key == row_id).values(value_json=json.dumps(flags))
+        )
 
 
 def delete_orphans(connection: sa.Connection) -> None:

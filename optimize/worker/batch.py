@@ -137,7 +137,10 @@ class Trainer:
                 if not waiting:
                     return
                 # Members with equally much left share a program, so that all of its slots are used to the end.
-                left = {seat: self.spec.rung_end(rung(seat.training)) - seat.state.rollouts for seat in waiting}
+                left = {
+                    seat: self.spec.rung_end(rung(seat.training)) - seat.state.rollouts
+                    for seat in waiting
+                }
                 most, *fewer = sorted(set(left.values()), reverse=True)
                 group = [seat for seat in waiting if left[seat] == most][: self.slots]
                 # A program that is not full catches up with members that are ahead, and is joined by them.
@@ -207,7 +210,9 @@ class Trainer:
             params = self.experiment.learner_params(plan.settings)
             learner.add_member(slot, params, seed, self.spec.rollouts, avg, std)
             if seat.training.initial:
-                self._lend(learner, slot, seat.training.initial[seat.member % len(seat.training.initial)])
+                self._lend(
+                    learner, slot, seat.training.initial[seat.member % len(seat.training.initial)]
+                )
             fresh.append(slot)
         for slot in range(len(group), self.slots):
             learner.remove_member(slot)
@@ -252,7 +257,9 @@ class Trainer:
 
         def take() -> None:
             for slot, seat in enumerate(group):
-                state = MemberState(learner.get_member(slot), env.get_member(slot), begun[slot] + done)
+                state = MemberState(
+                    learner.get_member(slot), env.get_member(slot), begun[slot] + done
+                )
                 seat.training.members[seat.member] = state
 
         learner.train(env, rollouts, on_rollout)
@@ -300,7 +307,9 @@ class Trainer:
             return [*self.evaluate(trainings[:half]), *self.evaluate(trainings[half:])]
         for training, evaluation in zip(trainings, evaluations, strict=True):
             if evaluation is None:
-                training.fault = training.fault or "diverged: its results in the evaluation are not finite"
+                training.fault = (
+                    training.fault or "diverged: its results in the evaluation are not finite"
+                )
         return evaluations
 
     def _evaluate(self, trainings: Sequence[Training]) -> list[Evaluation | None]:

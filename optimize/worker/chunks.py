@@ -64,7 +64,9 @@ class ChunkFile:
         """What is remembered, unless it is too old."""
         entry = self._file.get(machine, shape)
         try:
-            chunk = Chunk(int(entry["size"]), str(entry["why"]), float(entry["at"]), dict(entry["speeds"]))
+            chunk = Chunk(
+                int(entry["size"]), str(entry["why"]), float(entry["at"]), dict(entry["speeds"])
+            )
         except (TypeError, KeyError, ValueError):
             return None
         stale = chunk.why == SHORTAGE and time.time() - chunk.at > SHORTAGE_LASTS
@@ -104,12 +106,18 @@ class Chunks:
         key = self._key(shape)
         if key not in self._chosen:
             known = self._file.get(self._machine, key)
-            self._chosen[key] = max(min(known.size, self._slots), self._fewest) if known else self._choose(shape, key)
+            self._chosen[key] = (
+                max(min(known.size, self._slots), self._fewest)
+                if known
+                else self._choose(shape, key)
+            )
         return self._chosen[key]
 
     def share_with(self, workers: int) -> None:
         """From now on, so many workers share the device's memory, this one included: other sizes may fit."""
-        self._machine = self._whole if workers == 1 else f"{self._whole}; shared by {workers} workers"
+        self._machine = (
+            self._whole if workers == 1 else f"{self._whole}; shared by {workers} workers"
+        )
         self._chosen = {}
 
     def ran_out(self, shape: Mapping[str, int], size: int) -> None:
@@ -140,8 +148,14 @@ class Chunks:
             size = max(self._fewest, half) if size > self._fewest else 0
         if not chosen:
             return self._fewest  # training will say what is wrong
-        self._file.put(self._machine, key, Chunk(chosen, MEASURED, time.time(), {str(s): v for s, v in speeds.items()}))
+        self._file.put(
+            self._machine,
+            key,
+            Chunk(chosen, MEASURED, time.time(), {str(s): v for s, v in speeds.items()}),
+        )
         if chosen < self._slots:
             said = ", ".join(f"{s}: {v:,.0f} steps/s" for s, v in speeds.items())
-            self._say(f"{chosen} of {self._slots} members at once ({said}; remembered in {self._file.path})")
+            self._say(
+                f"{chosen} of {self._slots} members at once ({said}; remembered in {self._file.path})"
+            )
         return chosen

@@ -35,12 +35,16 @@ class Bench:
         return measure_program(self.experiment, self.shape, self.spec.slots, num_envs)
 
 
-def full_program(experiment: Experiment, shape: Mapping[str, int], slots: int, num_envs: int) -> tuple[VecEnv, Learner]:
+def full_program(
+    experiment: Experiment, shape: Mapping[str, int], slots: int, num_envs: int
+) -> tuple[VecEnv, Learner]:
     """A program full of members, begun, with the minibatch fitted to the rollout."""
     spec = experiment.spec
     env = experiment.training_env(slots, num_envs)
     settings = Settings(fit_shape(shape, num_envs * spec.horizon), {}, {})
-    learner = experiment.algorithm.learner(experiment.shape(settings, env, slots), experiment.device)
+    learner = experiment.algorithm.learner(
+        experiment.shape(settings, env, slots), experiment.device
+    )
     avg, std = experiment.normaliser(0, settings)
     for slot in range(slots):
         learner.add_member(slot, experiment.learner_params(settings), slot, 100, avg, std)
@@ -74,7 +78,9 @@ def measure_program(
     synchronise(device)
     seconds = time.perf_counter() - began
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-    return Measurement(steps_per_second=rollouts * slots * num_envs * spec.horizon / seconds, memory=peak)
+    return Measurement(
+        steps_per_second=rollouts * slots * num_envs * spec.horizon / seconds, memory=peak
+    )
 
 
 def synchronise(device: torch.device) -> None:
@@ -89,7 +95,11 @@ def make_chunks(
     """The choice of chunks for a study's programs on this machine. progress: called after every rollout measured."""
     spec = experiment.spec
     env = experiment.training_env(experiment.together, 1)
-    fixed = {"obs": env.state_dim + env.privileged_dim, "act": env.action_dim, "envs": spec.num_envs}
+    fixed = {
+        "obs": env.state_dim + env.privileged_dim,
+        "act": env.action_dim,
+        "envs": spec.num_envs,
+    }
 
     def speed(shape: Mapping[str, int], slots: int) -> float:
         return measure_program(experiment, shape, slots, spec.num_envs, progress).steps_per_second
@@ -98,7 +108,9 @@ def make_chunks(
     return Chunks(speed, fixed, spec.slots, experiment.device, say, unit=experiment.together)
 
 
-def measure_threads(bench: Bench, num_envs: int, say: Callable[[str], None]) -> tuple[int, list[str]]:
+def measure_threads(
+    bench: Bench, num_envs: int, say: Callable[[str], None]
+) -> tuple[int, list[str]]:
     """Choose torch's CPU threads: 1, 2, 4, … up to the cores there are; the fewest within a tenth of the fastest.
 
     More is not always faster: threads wait for each other by spinning, which on a core that something else uses, too,
@@ -113,7 +125,9 @@ def measure_threads(bench: Bench, num_envs: int, say: Callable[[str], None]) -> 
         speeds[threads] = bench.measure(num_envs).steps_per_second
         if threads > 1 and speeds[threads] < 0.5 * max(speeds.values()):
             break
-    chosen = next(threads for threads, speed in speeds.items() if speed * GAIN >= max(speeds.values()))
+    chosen = next(
+        threads for threads, speed in speeds.items() if speed * GAIN >= max(speeds.values())
+    )
     torch.set_num_threads(chosen)
     lines = [
         f"{threads} threads: {speed:,.0f} steps/s{' <- chosen' * (threads == chosen)}"
@@ -136,7 +150,11 @@ def measure_num_envs(bench: Bench, say: Callable[[str], None]) -> tuple[int, lis
     )
     start = multiple(fewest_envs(spec.budget, spec.horizon, sizes), unit)
     choice = choose_num_envs(
-        bench.measure, upper=upper, start=start, gain=GAIN, memory_limit=available_memory(bench.device)
+        bench.measure,
+        upper=upper,
+        start=start,
+        gain=GAIN,
+        memory_limit=available_memory(bench.device),
     )
     for line in choice.lines():
         say(f"  {line}")
@@ -147,7 +165,9 @@ def typical_shape(space: SearchSpace) -> dict[str, int]:
     """The middle of the space's shapes."""
     shape = dict(space.subject.learner.shape)
     for name, dimension in space.tables["shape"].items():
-        options = sorted(int(v) for v in (dimension.choices or (dimension.value,)) if isinstance(v, int | float))
+        options = sorted(
+            int(v) for v in (dimension.choices or (dimension.value,)) if isinstance(v, int | float)
+        )
         if options:
             shape[name] = options[len(options) // 2]
     return shape

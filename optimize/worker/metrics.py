@@ -41,24 +41,40 @@ class WorkerMetrics:
             family.add_metric(label, value)
             return family
 
-        trials = GaugeMetricFamily("sweepd_trials", "Trials of the study by state.", labels=["study", "state"])
+        trials = GaugeMetricFamily(
+            "sweepd_trials", "Trials of the study by state.", labels=["study", "state"]
+        )
         for state in STATES:
             trials.add_metric([*label, state.lower()], telemetry.counts.get(state, 0))
         yield trials
-        doing = GaugeMetricFamily("sweepd_worker_state", "1 for what this worker is at.", labels=["study", "state"])
+        doing = GaugeMetricFamily(
+            "sweepd_worker_state", "1 for what this worker is at.", labels=["study", "state"]
+        )
         doing.add_metric([*label, heartbeat.state], 1)
         yield doing
         yield gauge("trials_wanted", "Finished trials that the study shall have.", telemetry.total)
-        yield gauge("steps_per_second", "Environment steps, over the last half minute.", telemetry.steps_per_second)
+        yield gauge(
+            "steps_per_second",
+            "Environment steps, over the last half minute.",
+            telemetry.steps_per_second,
+        )
         yield counter("steps", "Environment steps of this worker.", telemetry.steps_done)
         yield gauge(
-            "heartbeat_age_seconds", "Since the last beat that was written.", time.monotonic() - heartbeat.beaten
+            "heartbeat_age_seconds",
+            "Since the last beat that was written.",
+            time.monotonic() - heartbeat.beaten,
         )
-        yield counter("storage_retries", "Accesses to the database that were tried again.", heartbeat.storage.retries)
+        yield counter(
+            "storage_retries",
+            "Accesses to the database that were tried again.",
+            heartbeat.storage.retries,
+        )
         yield counter("recycled", "Fresh starts of this process for memory.", telemetry.recycled)
         gpu = telemetry.gpu()
         if gpu is not None:
-            yield gauge("gpu_utilization_ratio", "Share of the time in which the GPU worked.", gpu.share)
+            yield gauge(
+                "gpu_utilization_ratio", "Share of the time in which the GPU worked.", gpu.share
+            )
             yield gauge("gpu_memory_used_bytes", "Of all processes.", gpu.used)
             yield gauge("gpu_memory_total_bytes", "Of the GPU.", gpu.total)
 
@@ -95,7 +111,9 @@ def make_registry() -> Any:
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector
     except ImportError:
-        raise InputError(f"--metrics-port needs prometheus_client: {install_extra('metrics')}") from None
+        raise InputError(
+            f"--metrics-port needs prometheus_client: {install_extra('metrics')}"
+        ) from None
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     return registry

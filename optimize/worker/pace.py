@@ -20,7 +20,9 @@ class CheckpointPace:
     busy: whether the last checkpoint is still being written; then the next one waits.
     """
 
-    def __init__(self, busy: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, busy: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._busy, self._clock = busy, clock
         self._began: float | None = None
         self._last = self._cost = self._spent = 0.0

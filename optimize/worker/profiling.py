@@ -31,9 +31,21 @@ MEANS = {
 }
 # (phase, share from which it is much, what to change), the first that applies is said first.
 ADVICE = (
-    ("evaluation", 0.20, "fewer --rungs, a larger --budget, or more --trials-per-batch, which are evaluated together"),
-    ("env", 0.35, "more --n-envs or --slots: a step of many rows hardly takes longer than one of few"),
-    ("policy", 0.35, "more --n-envs or --slots: a step of many rows hardly takes longer than one of few"),
+    (
+        "evaluation",
+        0.20,
+        "fewer --rungs, a larger --budget, or more --trials-per-batch, which are evaluated together",
+    ),
+    (
+        "env",
+        0.35,
+        "more --n-envs or --slots: a step of many rows hardly takes longer than one of few",
+    ),
+    (
+        "policy",
+        0.35,
+        "more --n-envs or --slots: a step of many rows hardly takes longer than one of few",
+    ),
     ("transfer", 0.10, "fewer --rungs, or --slots of at least a trial's folds"),
     ("host", 0.05, "fewer --rungs, a larger --budget, or the database on a faster disk"),
     (
@@ -58,16 +70,26 @@ class Profile:
 
     def lines(self) -> list[str]:
         """A table, and what to change."""
-        rows = [f"{'':12}{'share':>7}{'seconds':>10}   (of a batch of {self.trials} unpruned trials, extrapolated)"]
+        rows = [
+            f"{'':12}{'share':>7}{'seconds':>10}   (of a batch of {self.trials} unpruned trials, extrapolated)"
+        ]
         for name, spent in sorted(self.seconds.items(), key=lambda row: -row[1]):
             rows.append(f"{name:12}{spent / self.total:>7.1%}{spent:>10.1f}   {MEANS[name]}")
         speed, rate = self.steps / self.total, 3600 * self.trials / self.total
-        return [*rows, f"{speed:,.0f} steps/s and {rate:.1f} trials/hour, all included", *self.advice()]
+        return [
+            *rows,
+            f"{speed:,.0f} steps/s and {rate:.1f} trials/hour, all included",
+            *self.advice(),
+        ]
 
     def advice(self) -> list[str]:
         """One or two sentences."""
         shares = {name: spent / self.total for name, spent in self.seconds.items()}
-        found = [f"{name} {shares[name]:.0%}: {what}." for name, much, what in ADVICE if shares.get(name, 0) >= much]
+        found = [
+            f"{name} {shares[name]:.0%}: {what}."
+            for name, much, what in ADVICE
+            if shares.get(name, 0) >= much
+        ]
         return found[:2] or ["No phase stands out: nothing to change."]
 
 
@@ -85,10 +107,16 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
     env, ppo = trainer._program(trainings[0])
     sync = functools.partial(synchronise, experiment.device)
     for owner, method, phase in (
-        (env, "step", "env"), (getattr(ppo, "rollout", None), "collect", "policy"), (ppo, "train", "update"),
-        (ppo, "get_member", "transfer"), (ppo, "set_member", "transfer"), (ppo, "add_member", "transfer"),
-        (env, "get_member", "transfer"), (env, "set_member", "transfer"), (env, "reset_member", "transfer"),
-    ):  # fmt: skip
+        (env, "step", "env"),
+        (getattr(ppo, "rollout", None), "collect", "policy"),
+        (ppo, "train", "update"),
+        (ppo, "get_member", "transfer"),
+        (ppo, "set_member", "transfer"),
+        (ppo, "add_member", "transfer"),
+        (env, "get_member", "transfer"),
+        (env, "set_member", "transfer"),
+        (env, "reset_member", "transfer"),
+    ):
         if owner is not None:
             setattr(owner, method, _timed(getattr(owner, method), phases, phase, sync))
 
@@ -97,7 +125,9 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
     phases.seconds.clear()
     began = time.perf_counter()
     rollouts = 0
-    while rollouts == 0 or (time.perf_counter() - began < seconds and done + rollouts < spec.rollouts):
+    while rollouts == 0 or (
+        time.perf_counter() - began < seconds and done + rollouts < spec.rollouts
+    ):
         with phases("host"):
             rollouts = _advance(trainer, trainings, done + rollouts + 1) - done
     transfers = rollouts  # every `_advance` moved all members in and out once
@@ -107,7 +137,10 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
         trainer.evaluate(trainings)
     evaluation = sum(phases.seconds.values())
     host = _bookkeeping(experiment, trainings)
-    whole = {name: measured.get(name, 0.0) * spec.rollouts / rollouts for name in ("env", "policy", "update", "host")}
+    whole = {
+        name: measured.get(name, 0.0) * spec.rollouts / rollouts
+        for name in ("env", "policy", "update", "host")
+    }
     whole["transfer"] = measured.get("transfer", 0.0) * spec.rungs / transfers
     whole["evaluation"] = evaluation * spec.rungs
     whole["host"] += host
@@ -126,7 +159,9 @@ def _advance(trainer: Trainer, trainings: list[Training], rollouts: int) -> int:
     return trainings[0].members[0].rollouts
 
 
-def _timed(call: Callable[..., Any], phases: Phases, phase: str, sync: Callable[[], None]) -> Callable[..., Any]:
+def _timed(
+    call: Callable[..., Any], phases: Phases, phase: str, sync: Callable[[], None]
+) -> Callable[..., Any]:
     @functools.wraps(call)
     def timed(*args: Any, **kwargs: Any) -> Any:
         with phases(phase):
@@ -161,4 +196,7 @@ def _bookkeeping(experiment: Experiment, trainings: list[Training]) -> float:
 
 def _attributes(plan: Plan) -> Mapping[str, Any]:
     """About as much as a worker writes."""
-    return {f"sweepd:{name}": plan.params for name in ("env_params", "ppo_params", "metrics", "shape", "reason")}
+    return {
+        f"sweepd:{name}": plan.params
+        for name in ("env_params", "ppo_params", "metrics", "shape", "reason")
+    }

@@ -86,9 +86,15 @@ class Records:
         self.handle.storage.file.check()
         if self._made_folder():
             complete = (TrialState.COMPLETE,)
-            lost = len(self.handle.storage.get_all_trials(self.handle.study_id, deepcopy=False, states=complete))
+            lost = len(
+                self.handle.storage.get_all_trials(
+                    self.handle.study_id, deepcopy=False, states=complete
+                )
+            )
             files = f"; the files of {lost} complete trial(s) are lost" if lost else ""
-            self._say(f"the folder {self.handle.run_dir} was deleted meanwhile{files}; it is made again")
+            self._say(
+                f"the folder {self.handle.run_dir} was deleted meanwhile{files}; it is made again"
+            )
 
     # -- while a trial trains
     # -----------------------------------------------------------------------------------------------------------------
@@ -98,13 +104,19 @@ class Records:
         names = self.experiment.algorithm.curves
         taken, transitions = training.take_curves(names), self.handle.spec.transitions
         folder = self.handle.run_dir / "tensorboard" / f"trial-{training.plan.number:05d}"
-        scores = {f"test/over_{self.experiment.member}s": evaluation.value, "test/objective": evaluation.final}
+        scores = {
+            f"test/over_{self.experiment.member}s": evaluation.value,
+            "test/objective": evaluation.final,
+        }
         at = self.handle.spec.rung_end(training.rung) * transitions
 
         def write() -> None:
             curves = Curves(folder, (taken[0][0] if taken else 0) * transitions)
             for rollout, values in taken:
-                curves.add({f"train/{name}": value for name, value in values.items()}, rollout * transitions)
+                curves.add(
+                    {f"train/{name}": value for name, value in values.items()},
+                    rollout * transitions,
+                )
             curves.add(scores, at)
             curves.close()
 
@@ -126,11 +138,15 @@ class Records:
         self._kept[training.plan.trial_id] = _place_of(training)
 
         def job() -> None:
-            began = time.thread_time()  # what the training may miss: not the time of waiting for a disk
+            began = (
+                time.thread_time()
+            )  # what the training may miss: not the time of waiting for a disk
             try:
                 try:
                     write()
-                except FileNotFoundError:  # the folder was deleted, or swept by the worker that finished the trial
+                except (
+                    FileNotFoundError
+                ):  # the folder was deleted, or swept by the worker that finished the trial
                     write()
                 self.pace.spent(time.thread_time() - began)
             except TrialLost:
@@ -157,7 +173,10 @@ class Records:
     def _file_of(self, training: Training) -> tuple[Path, Checkpoint]:
         plan = training.plan
         # The trainer replaces a member's state as a whole, so the list is all that has to be kept.
-        note, curves = note_of(plan), {rollout: list(rows) for rollout, rows in training.curves.items()}
+        note, curves = (
+            note_of(plan),
+            {rollout: list(rows) for rollout, rows in training.curves.items()},
+        )
         content = Checkpoint(list(training.members), training.rung, training.seconds, note, curves)
         token = self.handle.storage.held().get(plan.trial_id, "")
         rollouts, rung = _place_of(training)
@@ -200,7 +219,11 @@ class Records:
             return
         at = describe_rollouts(checkpoint.members)
         self._say(f"trial {plan.number} goes on from rung {checkpoint.rung} ({at})")
-        training.members, training.rung, training.seconds = checkpoint.members, checkpoint.rung, checkpoint.seconds
+        training.members, training.rung, training.seconds = (
+            checkpoint.members,
+            checkpoint.rung,
+            checkpoint.seconds,
+        )
         training.curves.update(checkpoint.curves)
         self._kept[plan.trial_id] = _place_of(training)
 
@@ -209,7 +232,9 @@ class Records:
         if plan.checkpoint is None:
             return None
         try:
-            return self._read(plan, self.handle.run_dir / plan.checkpoint["path"], plan.checkpoint["sha256"])
+            return self._read(
+                plan, self.handle.run_dir / plan.checkpoint["path"], plan.checkpoint["sha256"]
+            )
         except InputError as error:
             self._say(f"trial {plan.number} starts again: {error}")
             return None
@@ -241,7 +266,9 @@ class Records:
     def complete(self, trainer: Trainer, training: Training, evaluation: Evaluation) -> None:
         """Everything that must be there before the trial is told complete. Raises TrialLost."""
         plan, handle = training.plan, self.handle
-        members = self.experiment.write(handle.trial_dir(plan.number), trainer.actors(training), evaluation)
+        members = self.experiment.write(
+            handle.trial_dir(plan.number), trainer.actors(training), evaluation
+        )
         handle.set_attributes(plan.trial_id, {"sweepd:members": members})
         announce(plan.trial_id, handle.storage, self.experiment.published)
 
@@ -264,7 +291,11 @@ class Records:
             if trial.state.is_finished():
                 self._thread.submit(lambda number=trial.number: self._sweep(number))  # type: ignore[misc]
             here = (self.handle.trial_dir(trial.number) / self.experiment.published[-1]).exists()
-            if here and trial.state == TrialState.COMPLETE and announced(self.handle.run_dir, trial, missing=True):
+            if (
+                here
+                and trial.state == TrialState.COMPLETE
+                and announced(self.handle.run_dir, trial, missing=True)
+            ):
                 self._thread.submit(lambda trial=trial: self._publish(trial))  # type: ignore[misc]
 
     def _sweep(self, number: int) -> None:
@@ -274,12 +305,18 @@ class Records:
             old.unlink(missing_ok=True)
 
     def _publish(self, trial: FrozenTrial) -> None:
-        folder, title = self.handle.trial_dir(trial.number), f"{self.handle.name}, trial {trial.number}"
+        folder, title = (
+            self.handle.trial_dir(trial.number),
+            f"{self.handle.name}, trial {trial.number}",
+        )
         try:
             if not (folder / self.experiment.published[0]).exists():
                 self.experiment.draw(folder, title)
             publish(self.handle.run_dir, folder, trial)
-        except (OSError, RunError) as error:  # the trial is complete without it, and the next worker tries again
+        except (
+            OSError,
+            RunError,
+        ) as error:  # the trial is complete without it, and the next worker tries again
             said = error.strerror if isinstance(error, OSError) else None
             self._say(f"trial {trial.number}: its picture could not be made ({said or error})")
 

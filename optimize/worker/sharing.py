@@ -39,7 +39,9 @@ class DeviceShare:
     this account on this machine have in common.
     """
 
-    def __init__(self, key: str, limit: Callable[[float], None], folder: Path | None = None) -> None:
+    def __init__(
+        self, key: str, limit: Callable[[float], None], folder: Path | None = None
+    ) -> None:
         self._key, self._limit = key, limit
         self._folder = folder or cache_dir() / "devices"
         self._own = self._folder / f"{key}.{os.getpid()}.{uuid.uuid4().hex}{SUFFIX}"
@@ -56,7 +58,10 @@ class DeviceShare:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._lock >= 0:
             self._own.unlink(missing_ok=True)
@@ -69,7 +74,11 @@ class DeviceShare:
         """
         if self._lock < 0:
             return False
-        found = 1 + sum(_lives(path) for path in self._folder.glob(f"{self._key}.*{SUFFIX}") if path != self._own)
+        found = 1 + sum(
+            _lives(path)
+            for path in self._folder.glob(f"{self._key}.*{SUFFIX}")
+            if path != self._own
+        )
         if found == self.workers:
             return False
         self.workers = found
@@ -84,7 +93,9 @@ def _lives(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two processes that look at once get the same answer
+        fcntl.flock(
+            file, fcntl.LOCK_SH | fcntl.LOCK_NB
+        )  # shared: two processes that look at once get the same answer
         path.unlink(missing_ok=True)
     except BlockingIOError:
         return True

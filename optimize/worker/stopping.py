@@ -41,7 +41,9 @@ class StopRequest:
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
         if self.requested:
-            sys.stderr.write("\x1b[?25h" if sys.stderr.isatty() else "")  # the live panel hides the cursor
+            sys.stderr.write(
+                "\x1b[?25h" if sys.stderr.isatty() else ""
+            )  # the live panel hides the cursor
             os._exit(128 + signum)
         self.requested = True
         self._say(
@@ -130,7 +132,9 @@ def start_again(life: Life) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     stand_down()
     with suppress(ChildProcessError):  # there are no more children
-        while os.waitpid(-1, os.WNOHANG)[0]:  # the fresh process would not know that it has to wait for them
+        while os.waitpid(-1, os.WNOHANG)[
+            0
+        ]:  # the fresh process would not know that it has to wait for them
             pass
     os.environ[RECYCLED] = f"{life.recycled} {life.worker}"
     words, secret = without_passwords(sys.orig_argv[1:])
@@ -141,4 +145,6 @@ def start_again(life: Life) -> None:
         os.execv(sys.executable, [sys.executable, *words])
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        raise RunError(f"{sys.executable} cannot be started again ({error.strerror}); start the worker again") from None
+        raise RunError(
+            f"{sys.executable} cannot be started again ({error.strerror}); start the worker again"
+        ) from None

@@ -45,7 +45,9 @@ class GpuUse:
     total: int
 
     def __str__(self) -> str:
-        return f"{self.share:.0%} · {self.used / 2**30:.1f}/{self.total / 2**30:.1f} GiB".replace("%", " %")
+        return f"{self.share:.0%} · {self.used / 2**30:.1f}/{self.total / 2**30:.1f} GiB".replace(
+            "%", " %"
+        )
 
 
 class GpuMeter:
@@ -61,8 +63,12 @@ class GpuMeter:
             pynvml.nvmlInit()
             self._nvml = pynvml
             uuid = str(torch.cuda.get_device_properties(device).uuid)
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
-        except Exception:  # a driver that does not answer must not end a training run; ROCm has no NVML
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(
+                uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+            )
+        except (
+            Exception
+        ):  # a driver that does not answer must not end a training run; ROCm has no NVML
             self._handle = None
 
     def read(self) -> GpuUse | None:
@@ -106,12 +112,20 @@ class Telemetry:
     def __enter__(self) -> Self:
         self._began = self._logged = time.monotonic()
         if self.console.is_terminal:
-            self._live = Live(console=self.console, get_renderable=self._panel, refresh_per_second=4, transient=True)
+            self._live = Live(
+                console=self.console,
+                get_renderable=self._panel,
+                refresh_per_second=4,
+                transient=True,
+            )
             self._live.start()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._live is not None:
             self._live.stop()
@@ -174,7 +188,11 @@ class Telemetry:
         """
         if not self._steps:
             return float("nan")
-        each = self._steps_finished / self._finished_here if self._finished_here else self.steps_per_trial
+        each = (
+            self._steps_finished / self._finished_here
+            if self._finished_here
+            else self.steps_per_trial
+        )
         left = max(0, self.total - self.done) * each - (self._steps - self._steps_finished)
         return max(0.0, left) * self.elapsed / self._steps
 
@@ -191,7 +209,9 @@ class Telemetry:
                 "finished": self._finished_here,
                 "resident_bytes": self.resident_bytes(),
                 "recycled": self.recycled,
-                "gpu": None if gpu is None else {"share": gpu.share, "used": gpu.used, "total": gpu.total},
+                "gpu": None
+                if gpu is None
+                else {"share": gpu.share, "used": gpu.used, "total": gpu.total},
             }
             self._figured = (now, found)
         return self._figured[1]
@@ -220,13 +240,20 @@ class Telemetry:
         grid.add_column(style="bold", no_wrap=True)
         grid.add_column()
         pruned, failed = self.counts.get("PRUNED", 0), self.counts.get("FAIL", 0)
-        grid.add_row("trials", f"{self.done} of {self.total} done · {pruned} pruned · {failed} failed")
+        grid.add_row(
+            "trials", f"{self.done} of {self.total} done · {pruned} pruned · {failed} failed"
+        )
         grid.add_row("", ProgressBar(total=max(self.total, 1), completed=self.done, width=44))
         grid.add_row("now", self.activity)
         grid.add_row("", ProgressBar(total=1.0, completed=self.share_of_batch, width=44))
-        grid.add_row("speed", f"{self.steps_per_second:,.0f} steps/s · {self.trials_per_hour:.1f} trials/hour")
+        grid.add_row(
+            "speed",
+            f"{self.steps_per_second:,.0f} steps/s · {self.trials_per_hour:.1f} trials/hour",
+        )
         grid.add_row("time", f"{duration(self.elapsed)} gone · ETA {duration(self.eta)}")
-        grid.add_row("best", f"{self.best[0]:+.4f} (trial {self.best[1]})" if self.best else "none yet")
+        grid.add_row(
+            "best", f"{self.best[0]:+.4f} (trial {self.best[1]})" if self.best else "none yet"
+        )
         gpu = self.gpu()
         if gpu:
             grid.add_row("GPU", str(gpu))

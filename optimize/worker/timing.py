@@ -39,4 +39,7 @@ class Phases:
     def shares(self, total: float) -> list[tuple[str, float, float]]:
         """(name, seconds, share of `total` seconds), the longest first; what no phase counted is called `other`."""
         rows = {**self.seconds, "other": max(0.0, total - sum(self.seconds.values()))}
-        return [(name, spent, spent / max(total, 1e-9)) for name, spent in sorted(rows.items(), key=lambda r: -r[1])]
+        return [
+            (name, spent, spent / max(total, 1e-9))
+            for name, spent in sorted(rows.items(), key=lambda r: -r[1])
+        ]

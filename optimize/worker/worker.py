@@ -39,7 +39,9 @@ from optimize.worker.telemetry import Telemetry
 from optimize.worker.timing import Phases
 
 AfterStudy = Callable[[StudyHandle, Console], None]
-OnNewBest = Callable[[StudyHandle], None]  # must return at once and never raise: training goes on behind it
+OnNewBest = Callable[
+    [StudyHandle], None
+]  # must return at once and never raise: training goes on behind it
 WAIT_SECONDS = 2.0
 PATIENCE_SECONDS = 600.0
 CLOSING_SECONDS = 3600.0  # what a promotion may take without a sign of life
@@ -93,13 +95,19 @@ class Worker:
         )
         self.spec = handle.spec
         self.progress = Progress(options.stall_seconds)
-        self.heartbeat = Heartbeat(handle.storage, name, options.beat_seconds, self.progress, telemetry.say)
+        self.heartbeat = Heartbeat(
+            handle.storage, name, options.beat_seconds, self.progress, telemetry.say
+        )
         self.pause = PauseWatch(handle.storage, handle.study_id)
         self.records = Records(handle, experiment, self.heartbeat.lost_trial, telemetry.say)
         self.crashes = CrashFile(crash_file(handle.run_dir, name))
         self.supervisor = Supervisor()
         patience = handle.storage.patience
-        patience.limit, patience.say, patience.stopping = options.patience_seconds, telemetry.say, self._asked_to_stop
+        patience.limit, patience.say, patience.stopping = (
+            options.patience_seconds,
+            telemetry.say,
+            self._asked_to_stop,
+        )
         self.memory = MemoryLimit(options.max_memory, telemetry.resident_bytes, telemetry.say)
         self.chunks = make_chunks(experiment, telemetry.say, self._alive)
         device = experiment.device
@@ -117,7 +125,15 @@ class Worker:
         """Work until the study has its total, a signal comes, or memory passes its limit."""
         gc.freeze()  # what there is by now stays: `_share_device` need not go through it before every batch
         metrics = serving_metrics(self.options.metrics_port, self.telemetry, self.heartbeat)
-        with metrics, self.share, self.heartbeat, self.pause, self.telemetry, closing(self.records), self.crashes:
+        with (
+            metrics,
+            self.share,
+            self.heartbeat,
+            self.pause,
+            self.telemetry,
+            closing(self.records),
+            self.crashes,
+        ):
             self.supervisor.ready(f"working on study {self.handle.name}")
             self.records.make_up()
             while not self.stop():
@@ -129,7 +145,9 @@ class Worker:
                     continue
                 with self.phases("asking"):
                     self._recover()
-                    plans = self.handle.ask_batch(self.spec.trials_per_batch, self.name, self.options.total)
+                    plans = self.handle.ask_batch(
+                        self.spec.trials_per_batch, self.name, self.options.total
+                    )
                     self._refresh()
                 new_best, self.best = self.telemetry.best != self.best, self.telemetry.best
                 if new_best and self.batches and plans and self.on_new_best is not None:
@@ -196,8 +214,16 @@ class Worker:
             self.telemetry.say(f"study {self.handle.name} was resumed")
 
     def _idle(self, state: str, activity: str) -> None:
-        self.heartbeat.state, self.telemetry.activity, self.telemetry.share_of_batch = state, activity, 0.0
-        self.heartbeat.info = {"trials": [], "device": str(self.experiment.device), **self._figures()}
+        self.heartbeat.state, self.telemetry.activity, self.telemetry.share_of_batch = (
+            state,
+            activity,
+            0.0,
+        )
+        self.heartbeat.info = {
+            "trials": [],
+            "device": str(self.experiment.device),
+            **self._figures(),
+        }
         self.heartbeat.try_beat()
 
     def _figures(self) -> dict[str, Any]:
@@ -237,7 +263,9 @@ class Worker:
             self.records.resume(training)
         numbers = ", ".join(str(plan.number) for plan in plans)
         described = " ".join(f"{name} {value}" for name, value in shape.items())
-        self.telemetry.say(f"training {'trials' if len(plans) > 1 else 'trial'} {numbers} together ({described})")
+        self.telemetry.say(
+            f"training {'trials' if len(plans) > 1 else 'trial'} {numbers} together ({described})"
+        )
         return trainer, trainings
 
     def _batch(self, plans: list[Plan]) -> None:
@@ -281,7 +309,9 @@ class Worker:
                 if self.memory.at_rung():
                     self.records.wait()
                     for training in trainings:
-                        self._put_back(training, with_checkpoint=False)  # the rung's has just been written
+                        self._put_back(
+                            training, with_checkpoint=False
+                        )  # the rung's has just been written
                     return
         except TryAgainLater:
             if self.handle.gone():
@@ -347,7 +377,9 @@ class Worker:
 
     def _drop(self, training: Training) -> None:
         fate = self.handle.storage.give_up(training.plan.trial_id)
-        self.telemetry.say(f"trial {training.plan.number} {fate} meanwhile; its copy here is dropped")
+        self.telemetry.say(
+            f"trial {training.plan.number} {fate} meanwhile; its copy here is dropped"
+        )
         self.records.dropped(training)
 
     def _describe(self, plans: list[Plan], rung: int) -> None:
@@ -404,7 +436,9 @@ class Worker:
             self.records.curves(training, evaluation)
             attributes = self._attributes(training, evaluation, rate)
 
-            def told(t: Training = training, e: Evaluation = evaluation, a: dict[str, Any] = attributes) -> None:
+            def told(
+                t: Training = training, e: Evaluation = evaluation, a: dict[str, Any] = attributes
+            ) -> None:
                 self.handle.set_attributes(t.plan.trial_id, a)
                 self.handle.report(t.plan, t.rung, e.value)
 
@@ -423,7 +457,10 @@ class Worker:
                 self.telemetry.say(f"trial {number} complete: objective {evaluation.final:+.4f}")
             elif pruned:
                 reason = f"pruned at rung {rung} of {self.spec.rungs}: {evaluation.value:+.4f} is worse than its peers"
-                self._tell(training, lambda t=training, r=reason: self.handle.prune(t.plan.trial_id, r))  # type: ignore[misc]
+                self._tell(
+                    training,
+                    lambda t=training, r=reason: self.handle.prune(t.plan.trial_id, r),  # type: ignore[misc]
+                )
                 self.telemetry.say(f"trial {number} {reason}")
             else:
                 self.records.checkpoint(training)
@@ -448,13 +485,17 @@ class Worker:
             self.telemetry.finished(1)
             self.records.ended(training)
 
-    def _attributes(self, training: Training, evaluation: Evaluation, rate: float) -> dict[str, Any]:
+    def _attributes(
+        self, training: Training, evaluation: Evaluation, rate: float
+    ) -> dict[str, Any]:
         plan = training.plan
         return {
             **evaluation.attributes(),
             "sweepd:reason": "; ".join(evaluation.reasons),
             "sweepd:env_params": asdict(self.experiment.env_params(plan.settings)),
-            f"sweepd:{self.experiment.algorithm.table}_params": asdict(self.experiment.learner_params(plan.settings)),
+            f"sweepd:{self.experiment.algorithm.table}_params": asdict(
+                self.experiment.learner_params(plan.settings)
+            ),
             "sweepd:shape": plan.settings.shape,
             "sweepd:seed": plan.seed,
             "sweepd:num_envs": self.spec.num_envs,
@@ -511,7 +552,11 @@ def work(
         if gone is None:
             raise
         handle.storage.tidy()
-        files = f"; its files in {handle.run_dir} are left as they are" if handle.run_dir.exists() else ""
+        files = (
+            f"; its files in {handle.run_dir} are left as they are"
+            if handle.run_dir.exists()
+            else ""
+        )
         raise StudyGone(f"{gone}: this worker stops{files}") from error
 
 
@@ -531,7 +576,11 @@ def _work(
     handle.storage.set_study_user_attr(handle.study_id, TOTAL_KEY, options.total)
     with stop.installed():
         name = register_worker(
-            handle.storage, handle.study_id, alongside=options.alongside, say=telemetry.say, name=life.worker
+            handle.storage,
+            handle.study_id,
+            alongside=options.alongside,
+            say=telemetry.say,
+            name=life.worker,
         )
         try:
             worker = Worker(handle, experiment, options, telemetry, name, stop)
@@ -541,7 +590,9 @@ def _work(
                 f"({handle.spec.num_envs} per member x {handle.spec.slots} members per program)"
             )
             if life.recycled:
-                telemetry.say(f"the same process with fresh memory, started again {life.recycled} times so far")
+                telemetry.say(
+                    f"the same process with fresh memory, started again {life.recycled} times so far"
+                )
             outcome = worker.run()
             if outcome is Outcome.RECYCLE and not stop():
                 worker.supervisor.starting_again("starting again with fresh memory")
@@ -554,7 +605,9 @@ def _work(
         if outcome is not Outcome.DONE:
             worker.supervisor.stopping("stopped as asked")
             console.print(
-                f"stopped as asked; {_left(handle)}. Start it again to go on.", highlight=False, soft_wrap=True
+                f"stopped as asked; {_left(handle)}. Start it again to go on.",
+                highlight=False,
+                soft_wrap=True,
             )
             return False
         print_summary(handle, console, telemetry, worker.batches, worker.phases)

@@ -26,9 +26,13 @@ from envs.support.files import write_atomic
 
 def main(argv: list[str]) -> None:
     """Ask, tell, print, and save where asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=300)
-    parser.add_argument("--put-back", type=float, default=0.05, help="share of batches that are interrupted")
+    parser.add_argument(
+        "--put-back", type=float, default=0.05, help="share of batches that are interrupted"
+    )
     parser.add_argument("--save", type=Path, help="write the results to this JSON file")
     args = parser.parse_args(argv)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -36,7 +40,9 @@ def main(argv: list[str]) -> None:
     sizes: list[int] = []
     shapes: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        handle, _ = study_in(Path(folder), make_demo_market(0, assets=2, bars=6_000), {"n_envs": 32})
+        handle, _ = study_in(
+            Path(folder), make_demo_market(0, assets=2, bars=6_000), {"n_envs": 32}
+        )
         while plans := handle.ask_batch(handle.spec.trials_per_batch, "bench", args.trials):
             sizes.append(len(plans))
             if rng.random() < args.put_back:
@@ -45,15 +51,28 @@ def main(argv: list[str]) -> None:
                 plans = [plan for plan in plans if plan.trial_id in handle.storage.held()]
             for plan in plans:
                 shapes[" ".join(map(str, plan.settings.shape.values()))] += 1
-                value = -abs(math.log(plan.params["learning_rate"] / 1e-3)) + plan.params["net_width"] / 256
+                value = (
+                    -abs(math.log(plan.params["learning_rate"] / 1e-3))
+                    + plan.params["net_width"] / 256
+                )
                 handle.complete(plan.trial_id, value + float(rng.normal()) / 4)
     mean = sum(sizes) / len(sizes)
     print(machine_line(machine()))
-    print(f"{args.trials} trials in {len(sizes)} batches: {mean:.2f} trials per batch (goal: at least 4)")
+    print(
+        f"{args.trials} trials in {len(sizes)} batches: {mean:.2f} trials per batch (goal: at least 4)"
+    )
     print("batches by size:", dict(sorted(Counter(sizes).items())))
-    print(f"{len(shapes)} shapes (width, depth, minibatch, epochs), most asked:", dict(shapes.most_common(5)))
+    print(
+        f"{len(shapes)} shapes (width, depth, minibatch, epochs), most asked:",
+        dict(shapes.most_common(5)),
+    )
     if args.save:
-        result = {"trials": args.trials, "mean": mean, "sizes": dict(Counter(sizes)), "shapes": dict(shapes)}
+        result = {
+            "trials": args.trials,
+            "mean": mean,
+            "sizes": dict(Counter(sizes)),
+            "shapes": dict(shapes),
+        }
         write_atomic(args.save, json.dumps({**result, "machine": machine()}, indent=1) + "\n")
 
 

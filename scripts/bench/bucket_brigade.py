@@ -40,11 +40,17 @@ SIZES = (64, 512, 2048, 8192, 32768)
 REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference"
 # Published: team reward per night of 1,000 games, 95 % intervals of about 6.
 PUBLISHED = {
-    ("random", "default"): 251.2, ("random", "easy"): 355.1, ("random", "hard"): 124.7,
-    ("random", "early_containment"): 297.2, ("random", "rest_trap"): 302.9, ("random", "chain_reaction"): 227.4,
-    ("random", "overcrowding"): 120.2, ("random", "minimal_specialization"): -87.7,
-    ("specialist", "minimal_specialization"): -28.4, ("specialist", "rest_trap"): 386.6,
-}  # fmt: skip
+    ("random", "default"): 251.2,
+    ("random", "easy"): 355.1,
+    ("random", "hard"): 124.7,
+    ("random", "early_containment"): 297.2,
+    ("random", "rest_trap"): 302.9,
+    ("random", "chain_reaction"): 227.4,
+    ("random", "overcrowding"): 120.2,
+    ("random", "minimal_specialization"): -87.7,
+    ("specialist", "minimal_specialization"): -28.4,
+    ("specialist", "rest_trap"): 386.6,
+}
 PUBLISHED_ERROR = 6.0 / 1.96
 
 
@@ -103,11 +109,15 @@ def score(name: str, player: str, games: int, recorded: dict[str, Any] | None) -
     returns, nights = played.returns[0], played.lengths[0]
     per_night = returns / nights
     row: dict[str, Any] = {
-        "scenario": name, "player": player, "games": games, "team_return": float(returns.mean()),
-        "standard_error": float(returns.std(ddof=1) / math.sqrt(games)), "nights": float(nights.mean()),
+        "scenario": name,
+        "player": player,
+        "games": games,
+        "team_return": float(returns.mean()),
+        "standard_error": float(returns.std(ddof=1) / math.sqrt(games)),
+        "nights": float(nights.mean()),
         "per_night": float(returns.sum() / nights.sum()),
         "per_night_error": float(per_night.std(ddof=1) / math.sqrt(games)),
-    }  # fmt: skip
+    }
     if recorded is not None:
         row |= {"recorded": recorded["team_return"], "recorded_nights": recorded["mean_len"]}
         difference = row["team_return"] - recorded["team_return"]
@@ -118,7 +128,9 @@ def score(name: str, player: str, games: int, recorded: dict[str, Any] | None) -
 
 
 def print_score(row: dict[str, Any]) -> None:
-    known = f"{row['recorded']:>10,.1f} {row['errors_apart']:>+7.2f}" if "recorded" in row else " " * 18
+    known = (
+        f"{row['recorded']:>10,.1f} {row['errors_apart']:>+7.2f}" if "recorded" in row else " " * 18
+    )
     published = f"{row['published_per_night']:>10.1f}" if "published_per_night" in row else ""
     print(
         f"{row['scenario']:>24} {row['player']:>12} {row['team_return']:>10,.1f} {row['standard_error']:>6.1f} {known} "
@@ -142,10 +154,13 @@ def scores(games: int, reference: Path) -> list[dict[str, Any]]:
         print_score(rows[-1])
     apart = np.array([row["errors_apart"] for row in rows if "errors_apart" in row])
     if len(apart):
-        print(f"{len(apart)} recorded means: {np.abs(apart).max():.2f} standard errors apart at most")
+        print(
+            f"{len(apart)} recorded means: {np.abs(apart).max():.2f} standard errors apart at most"
+        )
     known = [row for row in rows if "published_per_night" in row]
     away = [
-        (row["per_night"] - row["published_per_night"]) / math.hypot(PUBLISHED_ERROR, row["per_night_error"])
+        (row["per_night"] - row["published_per_night"])
+        / math.hypot(PUBLISHED_ERROR, row["per_night_error"])
         for row in known
     ]
     print(f"{len(away)} published figures: {np.abs(away).max():.2f} standard errors apart at most")
@@ -153,12 +168,16 @@ def scores(games: int, reference: Path) -> list[dict[str, Any]]:
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=cpu_count())
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="about how long each run takes")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="games at once")
-    parser.add_argument("--games", type=int, default=12000, help="per baseline player; 0 leaves the scores out")
+    parser.add_argument(
+        "--games", type=int, default=12000, help="per baseline player; 0 leaves the scores out"
+    )
     parser.add_argument("--reference", type=Path, default=REFERENCE)
     parser.add_argument("--save", type=Path, help="write the results there as JSON")
     args = parser.parse_args(arguments)
@@ -167,12 +186,18 @@ def main(arguments: list[str]) -> None:
     found = machine()
     print(machine_line(found))
     print(f"random play, medians of {args.repeats} runs of {args.seconds:g} s")
-    print(f"{'':>20} {'obs':>7} {'games':>7} {'games/s':>10} {'slowest':>10} {'fastest':>10}", end=" ")
+    print(
+        f"{'':>20} {'obs':>7} {'games':>7} {'games/s':>10} {'slowest':>10} {'fastest':>10}", end=" "
+    )
     print(f"{'per cpu s':>10} {'nights':>7} {'agent steps/s':>14}")
     speeds = []
     kinds = [("default", games, True) for games in args.sizes]
     largest = max(args.sizes)
-    for name, games, scaled in [*kinds, ("default", largest, False), ("default_continuous", largest, True)]:
+    for name, games, scaled in [
+        *kinds,
+        ("default", largest, False),
+        ("default_continuous", largest, True),
+    ]:
         row = speed(name, games, args.seconds, args.repeats, scaled=scaled)
         speeds.append(row)
         names = ("games_per_second", "slowest", "fastest", "games_per_processor_second")

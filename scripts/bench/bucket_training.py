@@ -44,7 +44,9 @@ from envs.support.files import write_atomic
 from optimize.study.search_space import Settings, Subject, load_space
 
 POPULATION = 8  # of CMA-ES
-CHOOSING = 500  # games by which the best member is chosen; four times as many for the evolved heuristic
+CHOOSING = (
+    500  # games by which the best member is chosen; four times as many for the evolved heuristic
+)
 Act = Callable[[Tensor], Tensor]
 
 
@@ -71,15 +73,29 @@ def defaults() -> Settings:
     return space.resolve(space.start)
 
 
-def population(args: argparse.Namespace, params: BucketParams, rollouts: int, **shape: Any) -> tuple[Any, PPO]:
+def population(
+    args: argparse.Namespace, params: BucketParams, rollouts: int, **shape: Any
+) -> tuple[Any, PPO]:
     """An environment in which all members play together, and the program that trains them."""
     settings = defaults()
-    env = CountingBrigade([params] * args.members, args.games_per_member * params.num_agents, together=args.members)
+    env = CountingBrigade(
+        [params] * args.members, args.games_per_member * params.num_agents, together=args.members
+    )
     obs = env.reset([derive_seed(args.seed, "env", member) for member in range(args.members)])
     ppo = PPO(Shape.for_env(env, horizon=args.horizon, **{**settings.shape, **shape}))
-    zeros, ones = torch.zeros(env.state_dim), torch.ones(env.state_dim)  # scaled observations need no normaliser
+    zeros, ones = (
+        torch.zeros(env.state_dim),
+        torch.ones(env.state_dim),
+    )  # scaled observations need no normaliser
     for member in range(args.members):
-        ppo.add_member(member, PPOParams(**settings.learner), derive_seed(args.seed, member), rollouts, zeros, ones)
+        ppo.add_member(
+            member,
+            PPOParams(**settings.learner),
+            derive_seed(args.seed, member),
+            rollouts,
+            zeros,
+            ones,
+        )
     ppo.begin(obs)
     return env, ppo
 
@@ -96,10 +112,23 @@ def speed(args: argparse.Namespace) -> dict[str, Any]:
         ended = env.games_ended - before
         runs.append(ended / (time.perf_counter() - began))
         per_core.append(ended / (time.process_time() - cpu))
-    setup = {name: getattr(args, name) for name in (
-        "members", "games_per_member", "horizon", "minibatch", "epochs", "rollouts", "runs",
-    )}  # fmt: skip
-    found = {"scenario": args.scenarios[0], **setup, "network": [ppo.shape.net_width] * ppo.shape.net_depth}
+    setup = {
+        name: getattr(args, name)
+        for name in (
+            "members",
+            "games_per_member",
+            "horizon",
+            "minibatch",
+            "epochs",
+            "rollouts",
+            "runs",
+        )
+    }
+    found = {
+        "scenario": args.scenarios[0],
+        **setup,
+        "network": [ppo.shape.net_width] * ppo.shape.net_depth,
+    }
     found |= {"episodes_per_second": statistics.median(runs), "all_runs": runs}
     found |= {"episodes_per_core_second": statistics.median(per_core)}
     print(", ".join(f"{name} {value}" for name, value in setup.items()))
@@ -124,7 +153,9 @@ def team_returns(params: BucketParams, teams: Sequence[Act], games: int, seed: i
     env.reset([seed] * len(teams))
 
     def act(obs: Tensor) -> Tensor:
-        return torch.cat([team(rows) for team, rows in zip(teams, obs.chunk(len(teams)), strict=True)])
+        return torch.cat(
+            [team(rows) for team, rows in zip(teams, obs.chunk(len(teams)), strict=True)]
+        )
 
     return play_episodes(env, act, params.num_agents).returns
 
@@ -143,28 +174,42 @@ def mixed(players: Players, agents: int) -> Act:
     return act
 
 
-def evolve(args: argparse.Namespace, params: BucketParams, seen: BucketObservation) -> tuple[Theta, list[float]]:
+def evolve(
+    args: argparse.Namespace, params: BucketParams, seen: BucketObservation
+) -> tuple[Theta, list[float]]:
     """Parameters of the heuristic players by CMA-ES, and the mean team return of each generation."""
-    first = np.array([0.9, 0.9, 0.6, 0.1])  # between the firefighter and the hero, the best of the archetypes
-    search = cmaes.CMA(first, 0.2, bounds=np.array([[0.0, 1.0]] * 4), population_size=POPULATION, seed=args.seed)
+    first = np.array(
+        [0.9, 0.9, 0.6, 0.1]
+    )  # between the firefighter and the hero, the best of the archetypes
+    search = cmaes.CMA(
+        first, 0.2, bounds=np.array([[0.0, 1.0]] * 4), population_size=POPULATION, seed=args.seed
+    )
     course = []
     for generation in range(args.generations):
         seed = derive_seed(args.seed, "evolution", generation)
         asked = [search.ask() for _ in range(POPULATION)]
-        teams = [Brigade(heuristic(Theta(*x)), seen, derive_seed(seed, index)) for index, x in enumerate(asked)]
+        teams = [
+            Brigade(heuristic(Theta(*x)), seen, derive_seed(seed, index))
+            for index, x in enumerate(asked)
+        ]
         scores = team_returns(params, teams, args.games // 16, seed).mean(1)
         search.tell([(x, -score) for x, score in zip(asked, scores, strict=True)])
         course.append(float(scores.mean()))
     found = [Theta(*search.mean.clip(0.0, 1.0).tolist()), *ARCHETYPES.values()]
     seed = derive_seed(args.seed, "evolution")
-    teams = [Brigade(heuristic(theta), seen, derive_seed(seed, index)) for index, theta in enumerate(found)]
+    teams = [
+        Brigade(heuristic(theta), seen, derive_seed(seed, index))
+        for index, theta in enumerate(found)
+    ]
     return found[int(team_returns(params, teams, 4 * CHOOSING, seed).mean(1).argmax())], course
 
 
 def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
     """One scenario."""
     params = scenario(name)
-    seen = BucketObservation(params.num_houses, params.num_agents, 1, scaled=True, device=torch.device("cpu"))
+    seen = BucketObservation(
+        params.num_houses, params.num_agents, 1, scaled=True, device=torch.device("cpu")
+    )
     began, cpu = time.perf_counter(), time.process_time()
     members = train(args, params)
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
@@ -176,7 +221,9 @@ def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
     teams = {"best member": alone[best], "population": mixed(everybody, params.num_agents)}
     teams["evolved"] = Brigade(heuristic(theta), seen, derive_seed(args.seed, "evolved"))
     teams |= {player: Brigade(player, seen, derive_seed(args.seed, player)) for player in PLAYERS}
-    returns = team_returns(params, list(teams.values()), args.games, derive_seed(args.seed, "comparison"))
+    returns = team_returns(
+        params, list(teams.values()), args.games, derive_seed(args.seed, "comparison")
+    )
     means, errors = returns.mean(1), returns.std(1, ddof=1) / args.games**0.5
     table = {
         team: {"mean": float(mean), "error": float(error)}
@@ -186,18 +233,36 @@ def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
     for row, lead in zip(table.values(), leads, strict=True):
         row |= {"lead": float(lead.mean()), "lead_error": float(lead.std(ddof=1) / args.games**0.5)}
     transitions = args.rollouts * args.horizon * args.games_per_member * params.num_agents
-    print(f"{name}: trained in {cpu_seconds:.0f} s of a core ({seconds:.0f} s), {transitions:,} steps per member")
-    print("  " + ", ".join(f"{team} {row['mean']:.0f} ± {row['error']:.0f}" for team, row in table.items()), flush=True)
+    print(
+        f"{name}: trained in {cpu_seconds:.0f} s of a core ({seconds:.0f} s), {transitions:,} steps per member"
+    )
+    print(
+        "  "
+        + ", ".join(
+            f"{team} {row['mean']:.0f} ± {row['error']:.0f}" for team, row in table.items()
+        ),
+        flush=True,
+    )
     return {
-        "teams": table, "games": args.games, "steps_per_member": transitions, "members": args.members,
-        "core_seconds": round(cpu_seconds, 1), "theta": theta._asdict(), "evolution": course, "seed": args.seed,
+        "teams": table,
+        "games": args.games,
+        "steps_per_member": transitions,
+        "members": args.members,
+        "core_seconds": round(cpu_seconds, 1),
+        "theta": theta._asdict(),
+        "evolution": course,
+        "seed": args.seed,
         "member_scores": scores.tolist(),
-    }  # fmt: skip
+    }
 
 
 def goals(args: argparse.Namespace) -> dict[str, Any]:
     """All scenarios asked for, beside those that the file holds."""
-    found = json.loads(args.save.read_text()).get("scenarios", {}) if args.save and args.save.exists() else {}
+    found = (
+        json.loads(args.save.read_text()).get("scenarios", {})
+        if args.save and args.save.exists()
+        else {}
+    )
     for name in args.scenarios:
         found[f"{name}, {args.members} members"] = compare(args, name)
         save(args, {"scenarios": found})
@@ -207,13 +272,18 @@ def goals(args: argparse.Namespace) -> dict[str, Any]:
 
 def markdown(found: dict[str, Any]) -> str:
     """The table of the documentation."""
-    lines = ["| scenario | population | best member | evolved heuristic | best baseline | lead |", "|" + "---|" * 6]
+    lines = [
+        "| scenario | population | best member | evolved heuristic | best baseline | lead |",
+        "|" + "---|" * 6,
+    ]
     for name, compared in sorted(found.items()):
         teams = compared["teams"]
         baseline = max(PLAYERS, key=lambda player: teams[player]["mean"])
         cells = [_cell(teams[team]) for team in ("population", "best member", "evolved", baseline)]
         second = min((teams["evolved"], teams[baseline]), key=lambda row: row["lead"])
-        lines.append(f"| {name} | {' | '.join(cells)} ({baseline}) | {_cell(second, 'lead', '+,.1f')} |")
+        lines.append(
+            f"| {name} | {' | '.join(cells)} ({baseline}) | {_cell(second, 'lead', '+,.1f')} |"
+        )
     return "\n".join(lines)
 
 
@@ -231,15 +301,25 @@ def save(args: argparse.Namespace, found: dict[str, Any]) -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Parse, run, save."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", choices=["speed", "goals"])
-    parser.add_argument("--scenarios", default="", help="names, with commas; default: default for speed, all for goals")
+    parser.add_argument(
+        "--scenarios",
+        default="",
+        help="names, with commas; default: default for speed, all for goals",
+    )
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--games-per-member", type=int, default=64)
     parser.add_argument("--horizon", type=int, default=32)
-    parser.add_argument("--minibatch", type=int, default=1024, help="speed alone; goals has the preset's")
+    parser.add_argument(
+        "--minibatch", type=int, default=1024, help="speed alone; goals has the preset's"
+    )
     parser.add_argument("--epochs", type=int, default=2, help="speed alone; goals has the preset's")
-    parser.add_argument("--rollouts", type=int, default=0, help="default: 5 per timing of speed, 100 for goals")
+    parser.add_argument(
+        "--rollouts", type=int, default=0, help="default: 5 per timing of speed, 100 for goals"
+    )
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--games", type=int, default=4000)
     parser.add_argument("--generations", type=int, default=25)

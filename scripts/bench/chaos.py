@@ -35,25 +35,41 @@ from tests.postgres_server import PostgresServer
 def add(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """The figures of two runs together."""
     if set(before["seeds"]) & set(now["seeds"]):
-        raise SystemExit(f"seed {now['seeds'][0]} is among the figures already; choose another --seed")
+        raise SystemExit(
+            f"seed {now['seeds'][0]} is among the figures already; choose another --seed"
+        )
     kills = Counter(before["kills"]) + Counter(now["kills"])
     counted = ("seeds", "rounds", "trials", "suspended", "retrained", "seconds", "problems")
     return {**now, **{name: before[name] + now[name] for name in counted}, "kills": dict(kills)}
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, help="default: 100; with --evict 12")
     parser.add_argument("--trials", type=int, help="of each study; default: 12; with --evict 24")
     parser.add_argument("--workers", type=int, help="at a time; default: 3; with --evict 2")
-    parser.add_argument("--evict", action="store_true", help="kill the workers of one study in turn, by the clock")
-    parser.add_argument("--interval", type=float, nargs=2, default=[3.0, 10.0], help="seconds between evictions")
-    parser.add_argument("--budget", type=int, default=20_000, help="environment steps of a trial, with --evict")
+    parser.add_argument(
+        "--evict", action="store_true", help="kill the workers of one study in turn, by the clock"
+    )
+    parser.add_argument(
+        "--interval", type=float, nargs=2, default=[3.0, 10.0], help="seconds between evictions"
+    )
+    parser.add_argument(
+        "--budget", type=int, default=20_000, help="environment steps of a trial, with --evict"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--storage", choices=["sqlite", "postgresql"], default="sqlite")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="after which no new study is begun")
-    parser.add_argument("--save", type=Path, help="write the figures into this JSON file, under the database's name")
-    parser.add_argument("--add", action="store_true", help="to the figures that it holds of runs with other seeds")
+    parser.add_argument(
+        "--seconds", type=float, default=3600.0, help="after which no new study is begun"
+    )
+    parser.add_argument(
+        "--save", type=Path, help="write the figures into this JSON file, under the database's name"
+    )
+    parser.add_argument(
+        "--add", action="store_true", help="to the figures that it holds of runs with other seeds"
+    )
     args = parser.parse_args(arguments)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -68,15 +84,33 @@ def main(arguments: list[str]) -> int:
 
         if args.evict:
             figures = run_evictions(
-                folder, url, kills=args.kills or 12, trials=args.trials or 24, at_once=args.workers or 2,
-                interval=(args.interval[0], args.interval[1]), budget=args.budget, seed=args.seed, say=say,
-            )  # fmt: skip
+                folder,
+                url,
+                kills=args.kills or 12,
+                trials=args.trials or 24,
+                at_once=args.workers or 2,
+                interval=(args.interval[0], args.interval[1]),
+                budget=args.budget,
+                seed=args.seed,
+                say=say,
+            )
         else:
             figures = run_chaos(
-                folder, url, kills=args.kills or 100, trials=args.trials or 12, at_once=args.workers or 3,
-                seed=args.seed, seconds=args.seconds, say=say,
-            )  # fmt: skip
-    result = {"seeds": [args.seed], **vars(figures), "kills": dict(figures.kills), "machine": machine()}
+                folder,
+                url,
+                kills=args.kills or 100,
+                trials=args.trials or 12,
+                at_once=args.workers or 3,
+                seed=args.seed,
+                seconds=args.seconds,
+                say=say,
+            )
+    result = {
+        "seeds": [args.seed],
+        **vars(figures),
+        "kills": dict(figures.kills),
+        "machine": machine(),
+    }
     name = f"{args.storage}, evicted" if args.evict else args.storage
     kept = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
     if args.add and name in kept:

@@ -54,8 +54,12 @@ def emulated(processor: str, *arguments: str) -> dict[str, Any]:
     environment |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         ["qemu-x86_64", "-cpu", processor, sys.executable, *arguments],
-        capture_output=True, text=True, env=environment, cwd=ROOT, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+        check=False,
+    )
     if done.returncode:
         sys.exit(f"{processor}: Python ended with {done.returncode}: {done.stderr[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -65,7 +69,9 @@ def emulated(processor: str, *arguments: str) -> dict[str, Any]:
 def look(processor: str, programs: tuple[str, ...]) -> dict[str, Any]:
     """Products in both modes, and programs."""
     before = emulated(processor, "-c", _PRODUCTS)
-    reproducible = emulated(processor, "-m", "tests.agents.digests", "--json", "--products", "--only", *programs)
+    reproducible = emulated(
+        processor, "-m", "tests.agents.digests", "--json", "--products", "--only", *programs
+    )
     return {"processor": processor, "default mode": before, "reproducible mode": reproducible}
 
 
@@ -75,26 +81,43 @@ def show(result: dict[str, Any]) -> bool:
     total, wrong = found["products"]
     print(f"\n{result['processor']}: {found['kind']}")
     by_default = f"{before['depend on the slot']} of {before['total']} in MKL's default mode"
-    print(f"  products that depend on the slot: {by_default}, {wrong} of {total} in the reproducible mode")
+    print(
+        f"  products that depend on the slot: {by_default}, {wrong} of {total} in the reproducible mode"
+    )
     kept, changed = known().get(found["kind"], {}), False
     for name, digest in found["digests"].items():
         was = kept.get(name)
-        said = "as kept" if was == digest else "none kept" if was is None else f"CHANGED, {was} is kept"
+        said = (
+            "as kept"
+            if was == digest
+            else "none kept"
+            if was is None
+            else f"CHANGED, {was} is kept"
+        )
         changed |= was not in (None, digest)
         print(f"  {name:20} {digest}  {said}")
-    print(*(f"  {line}" for line in found["wrong"] or ["slot, company and threads change nothing"]), sep="\n")
+    print(
+        *(f"  {line}" for line in found["wrong"] or ["slot, company and threads change nothing"]),
+        sep="\n",
+    )
     return not (wrong or found["wrong"] or changed)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="one program only")
     parser.add_argument("--jobs", type=int, default=2, help="processors emulated at a time")
-    parser.add_argument("--write", action="store_true", help="keep the digests in tests/agents/digests.json")
+    parser.add_argument(
+        "--write", action="store_true", help="keep the digests in tests/agents/digests.json"
+    )
     parser.add_argument("--save", type=Path, help="write the results there as JSON")
     args = parser.parse_args()
     if platform.machine() not in ("x86_64", "AMD64") or shutil.which("qemu-x86_64") is None:
-        print("skipped: emulated processors need an x86-64 machine and qemu-x86_64 (apt-get install qemu-user)")
+        print(
+            "skipped: emulated processors need an x86-64 machine and qemu-x86_64 (apt-get install qemu-user)"
+        )
         return
     found = machine()
     print(machine_line(found))
@@ -104,7 +127,9 @@ def main() -> None:
     if args.write:
         digests: dict[str, dict[str, str]] = {}
         for result in results:
-            digests.setdefault(result["reproducible mode"]["kind"], {}).update(result["reproducible mode"]["digests"])
+            digests.setdefault(result["reproducible mode"]["kind"], {}).update(
+                result["reproducible mode"]["digests"]
+            )
         write(digests)
     fine = [show(result) for result in results]
     if args.save:

@@ -105,7 +105,9 @@ def measure(market: Market, num_envs: int, repeats: int, seconds: float) -> dict
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=cpu_count())
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="about how long each run takes")
@@ -120,8 +122,12 @@ def main(arguments: list[str]) -> None:
     market = make_market(make_demo_market(0, assets=args.assets, bars=args.bars))
     found = machine()
     print(machine_line(found))
-    print(f"{args.assets} assets, {args.bars:,} bars; medians of {args.repeats} runs of {args.seconds:g} s, by turns")
-    print(f"{'envs':>7} {'env steps/s':>14} {'slowest':>12} {'fastest':>12} {'us/step':>9} {'of the moving limit':>20}")
+    print(
+        f"{args.assets} assets, {args.bars:,} bars; medians of {args.repeats} runs of {args.seconds:g} s, by turns"
+    )
+    print(
+        f"{'envs':>7} {'env steps/s':>14} {'slowest':>12} {'fastest':>12} {'us/step':>9} {'of the moving limit':>20}"
+    )
     results = []
     for num_envs in args.sizes:
         row = measure(market, num_envs, args.repeats, args.seconds)

@@ -83,7 +83,9 @@ def recipe_of(kind: str) -> str:
 def bars_of(kind: str, seed: int) -> Bars:
     """The market of one seed."""
     if kind in STRENGTHS:
-        return make_planted_market(seed, assets=ASSETS, bars=KINDS[kind].bars, deviation_sd=STRENGTHS[kind])
+        return make_planted_market(
+            seed, assets=ASSETS, bars=KINDS[kind].bars, deviation_sd=STRENGTHS[kind]
+        )
     return shuffled(make_demo_market(seed, assets=ASSETS, bars=KINDS[kind].bars, edge=0.0), seed)
 
 
@@ -93,9 +95,18 @@ def train(folder: Path, kind: str, seed: int) -> StudyHandle:
     if not folder.exists():
         write_bars(bars_of(kind, seed), folder)
     request = {
-        "recipe": recipe_of(kind), "env": chosen.env, "budget": chosen.budget, "n_envs": 8, "horizon": 64, "seed": seed,
-        "cv": CrossValidation("cpcv", 3, 2), "holdout": HOLDOUT, "pruner": "none", "rungs": 1, "threads": 1,
-    }  # fmt: skip
+        "recipe": recipe_of(kind),
+        "env": chosen.env,
+        "budget": chosen.budget,
+        "n_envs": 8,
+        "horizon": 64,
+        "seed": seed,
+        "cv": CrossValidation("cpcv", 3, 2),
+        "holdout": HOLDOUT,
+        "pruner": "none",
+        "rungs": 1,
+        "threads": 1,
+    }
     space = SPACE.replace("LOWEST_RATE", repr(chosen.lowest_rate))
     for name, share in zip(("LEAST_CASH", "MOST_CASH"), chosen.cash, strict=True):
         space = space.replace(name, repr(share))

@@ -37,11 +37,19 @@ from envs.support.files import write_atomic
 SKILL, HOURS, TOGETHER = 3.0, 8766, 3
 LEVEL, DRAWS = 0.05, 500  # of the hold-out's test
 HOLDOUTS = (
-    ("ar1", 0.0), ("clustered", 0.0), ("ar1", 0.5), ("ar1", 0.9), ("ar2", 0.9), ("ar1", 0.95), ("ar1+noise", 0.95),
-)  # fmt: skip
+    ("ar1", 0.0),
+    ("clustered", 0.0),
+    ("ar1", 0.5),
+    ("ar1", 0.9),
+    ("ar2", 0.9),
+    ("ar1", 0.95),
+    ("ar1+noise", 0.95),
+)
 
 
-def trials_without_skill(rng: np.random.Generator, bars: int, trials: int, kind: str) -> NDArray[np.float64]:
+def trials_without_skill(
+    rng: np.random.Generator, bars: int, trials: int, kind: str
+) -> NDArray[np.float64]:
     """(bars, trials) returns of zero mean."""
     own = rng.standard_normal((bars, trials))
     if kind == "normal":
@@ -74,7 +82,9 @@ def judge(returns: NDArray[np.float64]) -> dict[str, float]:
     }
 
 
-def measure(studies: int, bars: int, trials: int, kind: str, skill: float, seed: int) -> dict[str, Any]:
+def measure(
+    studies: int, bars: int, trials: int, kind: str, skill: float, seed: int
+) -> dict[str, Any]:
     """Judge that many studies. skill: annual Sharpe ratio of one of the trials, hourly bars."""
     every = []
     for index in range(studies):
@@ -85,17 +95,26 @@ def measure(studies: int, bars: int, trials: int, kind: str, skill: float, seed:
     found = {name: np.array([one[name] for one in every]) for name in every[0]}
     dsr, pbo = found["dsr"], found["pbo"]
     return {
-        "kind": kind, "trials": trials, "bars": bars, "studies": studies, "skill": skill,
-        "share_dsr_95": float(np.mean(dsr >= 0.95)), "median_dsr": float(np.median(dsr)),
-        "median_pbo": float(np.median(pbo)), "share_pbo_20": float(np.mean(pbo <= 0.2)),
+        "kind": kind,
+        "trials": trials,
+        "bars": bars,
+        "studies": studies,
+        "skill": skill,
+        "share_dsr_95": float(np.mean(dsr >= 0.95)),
+        "median_dsr": float(np.median(dsr)),
+        "median_pbo": float(np.median(pbo)),
+        "share_pbo_20": float(np.mean(pbo <= 0.2)),
         "share_both": float(np.mean((dsr >= 0.95) & (pbo <= 0.2))),
-        "together": TOGETHER, "together_share_dsr_95": float(np.mean(found["together_dsr"] >= 0.95)),
+        "together": TOGETHER,
+        "together_share_dsr_95": float(np.mean(found["together_dsr"] >= 0.95)),
         "together_median_pbo": float(np.median(found["together_pbo"])),
         "unscaled_share_dsr_95": float(np.mean(found["unscaled"] >= 0.95)),
-    }  # fmt: skip
+    }
 
 
-def excess_returns(rng: np.random.Generator, kind: str, phi: float, bars: int) -> tuple[NDArray[np.float64], float]:
+def excess_returns(
+    rng: np.random.Generator, kind: str, phi: float, bars: int
+) -> tuple[NDArray[np.float64], float]:
     """(bars,) values of zero mean, and n times the variance of their mean for large n."""
     noise, extra = rng.standard_normal(bars + 300), rng.standard_normal(bars)
     if kind == "clustered":
@@ -116,7 +135,9 @@ def excess_returns(rng: np.random.Generator, kind: str, phi: float, bars: int) -
 def measure_holdout(series: int, kind: str, phi: float, bars: int, seed: int) -> dict[str, Any]:
     """Size and power at .05 of the hold-out's test, and of the bootstrap alone."""
     edges = {"size": 0.0, "power": 3.0}
-    said: dict[str, list[bool]] = {name: [] for edge in edges for name in (edge, f"{edge}_bootstrap")}
+    said: dict[str, list[bool]] = {
+        name: [] for edge in edges for name in (edge, f"{edge}_bootstrap")
+    }
     batches = []
     for index in range(series):
         rng = np.random.default_rng([seed, bars, index])
@@ -131,7 +152,14 @@ def measure_holdout(series: int, kind: str, phi: float, bars: int, seed: int) ->
             said[f"{name}_bootstrap"].append(bool(alone <= LEVEL))
             said[name].append(bool(max(alone, batch_means_p(shifted, batches[-1])) <= LEVEL))
     rates = {name: float(np.mean(values)) for name, values in said.items()}
-    return {"kind": kind, "phi": phi, "bars": bars, "series": series, "batches": float(np.median(batches)), **rates}
+    return {
+        "kind": kind,
+        "phi": phi,
+        "bars": bars,
+        "series": series,
+        "batches": float(np.median(batches)),
+        **rates,
+    }
 
 
 def holdout_tests(series: int, seed: int) -> tuple[list[dict[str, Any]], bool]:
@@ -158,7 +186,11 @@ def holdout_tests(series: int, seed: int) -> tuple[list[dict[str, Any]], bool]:
 def selection_tests(options: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
     """Measure and print DSR and PBO in every setting; whether all is as asked."""
     results, good = [], True
-    settings = [(kind, trials, options.bars, 0.0) for kind in ("normal", "clustered") for trials in options.trials]
+    settings = [
+        (kind, trials, options.bars, 0.0)
+        for kind in ("normal", "clustered")
+        for trials in options.trials
+    ]
     for kind, trials, bars, skill in [*settings, ("clustered", 40, 2 * HOURS, SKILL)]:
         studies = options.studies if skill == 0.0 else max(20, options.studies // 5)
         found = measure(studies, bars, trials, kind, skill, options.seed)
@@ -186,13 +218,19 @@ def main() -> int:
     parser.add_argument("--studies", type=int, default=200, help="per setting")
     parser.add_argument("--bars", type=int, default=2000)
     parser.add_argument("--trials", type=int, nargs="+", default=[10, 40, 100])
-    parser.add_argument("--series", type=int, default=1000, help="of the hold-out's test, per setting")
+    parser.add_argument(
+        "--series", type=int, default=1000, help="of the hold-out's test, per setting"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=["selection", "holdout"])
-    parser.add_argument("--save", type=Path, help="what is not measured again is kept as it is in this file")
+    parser.add_argument(
+        "--save", type=Path, help="what is not measured again is kept as it is in this file"
+    )
     options = parser.parse_args()
     print(machine_line(machine()))
-    kept: dict[str, Any] = json.loads(options.save.read_text()) if options.save and options.save.exists() else {}
+    kept: dict[str, Any] = (
+        json.loads(options.save.read_text()) if options.save and options.save.exists() else {}
+    )
     good = []
     if options.only != "selection":
         kept["holdout"], fine = holdout_tests(options.series, options.seed)

@@ -25,7 +25,14 @@ import numpy as np
 from gate_markets import KINDS, STRENGTHS, recipe_of, train
 from machine import machine, machine_line
 
-from deploy.market.candidates import build_bundle, open_study, read_candidate, study_bars, study_search, study_splits
+from deploy.market.candidates import (
+    build_bundle,
+    open_study,
+    read_candidate,
+    study_bars,
+    study_search,
+    study_splits,
+)
 from deploy.market.gate import DEFAULT_RULES
 from deploy.market.promote import Promoter
 from deploy.market.scoring import score_bundle
@@ -50,19 +57,25 @@ def judge(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     holdout = study_splits(study.spec, bars).holdout
     best = read_candidate([study.trials[0]], study, search)
     bundle = build_bundle(best, study, bars, holdout, gate={})
-    score = next((one.score for one in promotion.candidates if one.trials == best.trials and one.score), None)
+    score = next(
+        (one.score for one in promotion.candidates if one.trials == best.trials and one.score), None
+    )
     metrics = (score or score_bundle(bundle, bars, (holdout[0] - 1, holdout[1] - 1))).metrics
     ahead = float(np.mean([one.information_ratio for one in best.paths]))
     chosen = promotion.chosen
     assert chosen is not None
     return {
-        "kind": kind, "seed": seed, "promoted": promotion.outcome == "promoted",
+        "kind": kind,
+        "seed": seed,
+        "promoted": promotion.outcome == "promoted",
         "failed": [finding.name for finding in chosen.findings if finding.verdict == "fail"],
-        "values": {finding.name: finding.value for finding in chosen.findings if finding.value is not None},
+        "values": {
+            finding.name: finding.value for finding in chosen.findings if finding.value is not None
+        },
         "selection": promotion.to_dict()["selection"],
         "holdout": {"return": metrics.total_return, "equal_weight": metrics.equal_weight_return},
         "without_statistics": ahead > 0.0 and metrics.total_return > metrics.equal_weight_return,
-    }  # fmt: skip
+    }
 
 
 def report(results: dict[str, dict[str, Any]]) -> bool:
@@ -79,7 +92,9 @@ def report(results: dict[str, dict[str, Any]]) -> bool:
         for one in found:
             for name in one["failed"]:
                 reasons[name] = reasons.get(name, 0) + 1
-        said = ", ".join(f"{name} {count}" for name, count in sorted(reasons.items(), key=lambda item: -item[1]))
+        said = ", ".join(
+            f"{name} {count}" for name, count in sorted(reasons.items(), key=lambda item: -item[1])
+        )
         print(
             f"{kind:10} promoted {promoted:2} of {len(found):2} (of {wanted} wanted); without statistics {naive:2}; "
             f"refused by: {said or '-'}"
@@ -91,8 +106,17 @@ def report(results: dict[str, dict[str, Any]]) -> bool:
     ladder = [rates[kind] for kind in STRENGTHS if kind in rates]
     good &= ladder == sorted(ladder) and (not ladder or ladder[-1] >= POWER)
     good &= len(ladder) < len(STRENGTHS) or ladder[0] < ladder[-1]
-    complete = all(sum(one["kind"] == kind for one in results.values()) >= count for kind, count in COUNTS.items())
-    print("as asked" if good and complete else "as asked so far, not complete" if good else "NOT AS ASKED")
+    complete = all(
+        sum(one["kind"] == kind for one in results.values()) >= count
+        for kind, count in COUNTS.items()
+    )
+    print(
+        "as asked"
+        if good and complete
+        else "as asked so far, not complete"
+        if good
+        else "NOT AS ASKED"
+    )
     return good and complete
 
 
@@ -100,11 +124,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="where the studies are kept")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
-    parser.add_argument("--first-seed", type=int, default=0, help="of each kind; fresh ones after a change of a market")
-    parser.add_argument("--judge-only", action="store_true", help="judge the studies that are trained, train none")
-    parser.add_argument("--again", action="store_true", help="judge all again, after a change of the gate")
+    parser.add_argument(
+        "--first-seed",
+        type=int,
+        default=0,
+        help="of each kind; fresh ones after a change of a market",
+    )
+    parser.add_argument(
+        "--judge-only", action="store_true", help="judge the studies that are trained, train none"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="judge all again, after a change of the gate"
+    )
     parser.add_argument("--save", type=Path)
-    parser.add_argument("--add", type=Path, nargs="+", default=[], help="what other runs saved, to be counted in")
+    parser.add_argument(
+        "--add", type=Path, nargs="+", default=[], help="what other runs saved, to be counted in"
+    )
     options = parser.parse_args()
     print(machine_line(machine()))
     results: dict[str, dict[str, Any]] = {}
@@ -125,16 +160,26 @@ def main() -> int:
                 continue
             if options.judge_only:
                 recipe_of(kind)
-                if len(open_study(None, f"sqlite:///{folder / 'sweepd.db'}").trials) < KINDS[kind].trials:
+                if (
+                    len(open_study(None, f"sqlite:///{folder / 'sweepd.db'}").trials)
+                    < KINDS[kind].trials
+                ):
                     continue
             began = time.process_time()
             if not options.judge_only:
                 train(folder, kind, seed)
-            results[name] = judge(folder, kind, seed) | {"cpu_seconds": round(time.process_time() - began, 1)}
+            results[name] = judge(folder, kind, seed) | {
+                "cpu_seconds": round(time.process_time() - began, 1)
+            }
             one = results[name]
-            print(f"{name}: {'promoted' if one['promoted'] else 'refused by ' + ', '.join(one['failed'])}", flush=True)
+            print(
+                f"{name}: {'promoted' if one['promoted'] else 'refused by ' + ', '.join(one['failed'])}",
+                flush=True,
+            )
             if options.save:
-                write_atomic(options.save, json.dumps({"machine": machine(), "results": results}, indent=1))
+                write_atomic(
+                    options.save, json.dumps({"machine": machine(), "results": results}, indent=1)
+                )
     return 0 if report(results) else 1
 
 

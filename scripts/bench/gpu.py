@@ -98,16 +98,25 @@ def program(args: argparse.Namespace, market: Market) -> tuple[PPO, CryptoEnv]:
     device = torch.device(args.device)
     params = EnvParams(lookback=LOOKBACK)
     windows = [(market.first_bar(LOOKBACK), market.length - 1)]
-    env = CryptoEnv(market, [params] * args.members, [windows] * args.members, args.num_envs, device=device)
+    env = CryptoEnv(
+        market, [params] * args.members, [windows] * args.members, args.num_envs, device=device
+    )
     shape = Shape(
-        state_dim=env.state_dim, action_dim=env.action_dim, slots=args.members, net_width=args.width,
-        minibatch=min(args.minibatch, args.num_envs * args.horizon), num_envs=args.num_envs, horizon=args.horizon,
+        state_dim=env.state_dim,
+        action_dim=env.action_dim,
+        slots=args.members,
+        net_width=args.width,
+        minibatch=min(args.minibatch, args.num_envs * args.horizon),
+        num_envs=args.num_envs,
+        horizon=args.horizon,
         epochs=args.epochs,
-    )  # fmt: skip
+    )
     ppo = PPO(shape, device)
     normaliser = observation_normaliser(market, windows, LOOKBACK, LOOKBACK)
     for slot in range(args.members):
-        ppo.add_member(slot, replace(PPOParams(), learning_rate=args.learning_rate), slot, 10_000, *normaliser)
+        ppo.add_member(
+            slot, replace(PPOParams(), learning_rate=args.learning_rate), slot, 10_000, *normaliser
+        )
     ppo.begin(env.reset(list(range(args.members))))
     return ppo, env
 
@@ -117,7 +126,9 @@ def evaluation_seconds(args: argparse.Namespace, market: Market, ppo: PPO) -> fl
     first, bars = market.first_bar(LOOKBACK), market.length - 1
     length = (bars - first) // GROUPS
     windows = [[(first, first + length), (first + length, first + 2 * length)]] * args.members
-    env = CryptoEnv.for_windows(market, EnvParams(lookback=LOOKBACK), windows, device=torch.device(args.device))
+    env = CryptoEnv.for_windows(
+        market, EnvParams(lookback=LOOKBACK), windows, device=torch.device(args.device)
+    )
     act, obs = ppo.act_fn(), env.reset(0)
     measured = min(length, 200)
     for step in range(measured + 5):
@@ -139,10 +150,14 @@ def curves(args: argparse.Namespace, market: Market) -> dict[str, list[float]]:
 
 def main(arguments: list[str]) -> None:
     """Measure, print, and save where asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", choices=list(PRECISIONS), default="fp32")
-    parser.add_argument("--members", type=int, default=100, help="trained at once: ten folds of ten trials")
+    parser.add_argument(
+        "--members", type=int, default=100, help="trained at once: ten folds of ten trials"
+    )
     parser.add_argument("--num-envs", type=int, default=64)
     parser.add_argument("--horizon", type=int, default=128)
     parser.add_argument("--width", type=int, default=1024, help="of both hidden layers")
@@ -150,12 +165,18 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--bars", type=int, default=24_000)
-    parser.add_argument("--seconds", type=float, default=60.0, help="least length of the steady state")
-    parser.add_argument("--curves", type=int, default=0, metavar="ROLLOUTS", help="compare its learning with fp32's")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="least length of the steady state"
+    )
+    parser.add_argument(
+        "--curves", type=int, default=0, metavar="ROLLOUTS", help="compare its learning with fp32's"
+    )
     parser.add_argument("--save", type=Path)
     args = parser.parse_args(arguments)
     if args.device.startswith("cuda") and not torch.cuda.is_available():
-        sys.exit("gpu.py: torch sees no card here; --device cpu tries the script at a small --width")
+        sys.exit(
+            "gpu.py: torch sees no card here; --device cpu tries the script at a small --width"
+        )
     market = predecessor_market(args.bars)
     set_precision(args.precision, torch.device(args.device))
     found = machine(args.device)
@@ -178,12 +199,18 @@ def main(arguments: list[str]) -> None:
     training_hours = TRIALS * FOLDS * STEPS / rate / 3600
     evaluation_hours = evaluation * RUNGS * TRIALS * FOLDS / args.members / 3600
     result = {
-        "observation": env.state_dim, "steps_per_second": rate, "seconds_measured": seconds,
-        "tflops": iterations * per_iteration / seconds / 1e12, "peak_tflops": best / 1e12,
-        "share_of_peak": iterations * per_iteration / seconds / best, "split": parts, "card": watch.summary(),
-        "evaluation_seconds": evaluation, "hours_for_500_trials": training_hours + evaluation_hours,
+        "observation": env.state_dim,
+        "steps_per_second": rate,
+        "seconds_measured": seconds,
+        "tflops": iterations * per_iteration / seconds / 1e12,
+        "peak_tflops": best / 1e12,
+        "share_of_peak": iterations * per_iteration / seconds / best,
+        "split": parts,
+        "card": watch.summary(),
+        "evaluation_seconds": evaluation,
+        "hours_for_500_trials": training_hours + evaluation_hours,
         "of_which_evaluation": evaluation_hours,
-    }  # fmt: skip
+    }
     print(
         f"observation {env.state_dim}, {args.width}x{args.width}, {args.members} members x {args.num_envs} envs x "
         f"{args.horizon} steps, minibatch {ppo.shape.minibatch}, {args.epochs} epochs, {args.precision}"
@@ -207,12 +234,17 @@ def main(arguments: list[str]) -> None:
     if args.curves:
         compared = curves(args, market)
         result["curves"] = compared
-        print("mean reward by rollout: " + "; ".join(f"{k} " + " ".join(f"{v:+.4f}" for v in vs)
-                                                     for k, vs in compared.items()))  # fmt: skip
+        print(
+            "mean reward by rollout: "
+            + "; ".join(f"{k} " + " ".join(f"{v:+.4f}" for v in vs) for k, vs in compared.items())
+        )
     if args.save:
         setup = {name: value for name, value in vars(args).items() if name != "save"}
         kept = json.loads(args.save.read_text()) if args.save.exists() else []
-        write_atomic(args.save, json.dumps([*kept, {"machine": found, "setup": setup, **result}], indent=1) + "\n")
+        write_atomic(
+            args.save,
+            json.dumps([*kept, {"machine": found, "setup": setup, **result}], indent=1) + "\n",
+        )
 
 
 if __name__ == "__main__":

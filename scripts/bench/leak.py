@@ -26,7 +26,9 @@ def leaking_recipe(name: str, bars_ahead: int, scale: float) -> str:
         future[:-bars_ahead] = np.log(bars.close[bars_ahead:] / bars.close[:-bars_ahead])
         per_asset = values[:, : assets * own].reshape(-1, assets, own)
         per_asset = np.concatenate((per_asset, scale * future[:, :, None]), axis=2)
-        return np.concatenate((per_asset.reshape(len(values), -1), values[:, assets * own :]), axis=1)
+        return np.concatenate(
+            (per_asset.reshape(len(values), -1), values[:, assets * own :]), axis=1
+        )
 
     names = (*default.asset_features, "leak")
     return register_recipe(replace(default, name=name, asset_features=names, compute=compute)).name

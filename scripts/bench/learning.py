@@ -79,10 +79,19 @@ class Outcome:
         """Whether the figure that this market must reach, or must not reach, was reached."""
         if self.kind == "oracle":
             return min(self.by_group) > 0.0
-        return self.excess >= PLANTED_GOAL if self.kind == "planted" else self.excess < SHUFFLED_LIMIT
+        return (
+            self.excess >= PLANTED_GOAL if self.kind == "planted" else self.excess < SHUFFLED_LIMIT
+        )
 
 
-def learn(kind: str, seed: int, steps: int, env_params: EnvParams, params: PPOParams, sizes: dict[str, Any]) -> Outcome:
+def learn(
+    kind: str,
+    seed: int,
+    steps: int,
+    env_params: EnvParams,
+    params: PPOParams,
+    sizes: dict[str, Any],
+) -> Outcome:
     """Train one member per fold for that many steps each, and trade their test groups."""
     market = make_market(bars_of(kind, seed), recipe_of(kind))
     first = market.first_bar(env_params.lookback)
@@ -96,14 +105,18 @@ def learn(kind: str, seed: int, steps: int, env_params: EnvParams, params: PPOPa
         memory=market.memory,
     )
     members = len(splits.folds)
-    env = CryptoEnv(market, [env_params] * members, [fold.train for fold in splits.folds], sizes["num_envs"])
+    env = CryptoEnv(
+        market, [env_params] * members, [fold.train for fold in splits.folds], sizes["num_envs"]
+    )
     shape = Shape(state_dim=env.state_dim, action_dim=env.action_dim, slots=members, **sizes)
     rollouts = steps // shape.samples
     ppo = PPO(shape)
     for fold in splits.folds:
         lookback = env_params.lookback
         normaliser = observation_normaliser(market, fold.train, lookback, lookback)
-        ppo.add_member(fold.index, params, derive_seed("learning", seed, fold.index), rollouts, *normaliser)
+        ppo.add_member(
+            fold.index, params, derive_seed("learning", seed, fold.index), rollouts, *normaliser
+        )
     ppo.begin(env.reset([derive_seed("learning env", seed, fold.index) for fold in splits.folds]))
     start = time.perf_counter()
     ppo.train(env, rollouts)
@@ -111,14 +124,18 @@ def learn(kind: str, seed: int, steps: int, env_params: EnvParams, params: PPOPa
     if any(ppo.diverged):
         raise SystemExit(f"{kind}, seed {seed}: members diverged: {ppo.diverged}")
 
-    tests = CryptoEnv.for_windows(market, env_params, [splits.test_windows(fold) for fold in splits.folds])
+    tests = CryptoEnv.for_windows(
+        market, env_params, [splits.test_windows(fold) for fold in splits.folds]
+    )
     trades = trade_windows(tests, ppo.act_fn())
     per_year = bars_per_year(TIMEFRAME)
     cells: dict[int, list[float]] = {}
     groups = [group for fold in splits.folds for group in fold.test_groups]
     for row, group in enumerate(groups):
         length = int(trades.lengths[row])
-        excess = excess_growth(trades.returns[row, :length], trades.equal_weight[row, :length], per_year)
+        excess = excess_growth(
+            trades.returns[row, :length], trades.equal_weight[row, :length], per_year
+        )
         cells.setdefault(group, []).append(excess)
     every = [value for values in cells.values() for value in values]
     bars = float(trades.lengths.sum())
@@ -136,11 +153,15 @@ def learn(kind: str, seed: int, steps: int, env_params: EnvParams, params: PPOPa
 
 def main(argv: list[str]) -> int:
     """Learn all of them, print, and return 1 if a figure was missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=sorted(STEPS), help="one of the three")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
-        "--steps", type=int, help="per member, instead of " + ", ".join(f"{k} {v:,}" for k, v in STEPS.items())
+        "--steps",
+        type=int,
+        help="per member, instead of " + ", ".join(f"{k} {v:,}" for k, v in STEPS.items()),
     )
     parser.add_argument("--threads", type=int, default=2)
     for field in fields(Shape):
@@ -158,9 +179,20 @@ def main(argv: list[str]) -> int:
     sizes = {name: getattr(args, name) for name in SIZES}
     env_params = EnvParams(action_scale=args.action_scale)
     outcomes = []
-    columns = {"market": -10, "seed": 5, "excess/year": 13, "per test group": 42, "worst": 8, "exposure": 10}
+    columns = {
+        "market": -10,
+        "seed": 5,
+        "excess/year": 13,
+        "per test group": 42,
+        "worst": 8,
+        "exposure": 10,
+    }
     columns |= {"trades/bar": 12, "steps/s": 10}
-    print("".join(name.rjust(size) if size > 0 else name.ljust(-size) for name, size in columns.items()))
+    print(
+        "".join(
+            name.rjust(size) if size > 0 else name.ljust(-size) for name, size in columns.items()
+        )
+    )
     for kind in [args.only] if args.only else STEPS:
         for seed in range(args.seeds):
             one = learn(kind, seed, args.steps or STEPS[kind], env_params, params, sizes)

@@ -62,63 +62,148 @@ class Task:
 
 
 SMALL = {"net_arch": [64, 64]}
-PPO_STUDY = {"entropy_coef": 0.005, "clip": 0.2, "initial_log_std": -0.5, "popart_beta": 0.05}  # trial 0 of a study
+PPO_STUDY = {
+    "entropy_coef": 0.005,
+    "clip": 0.2,
+    "initial_log_std": -0.5,
+    "popart_beta": 0.05,
+}  # trial 0 of a study
 TASKS = {
     "cartpole": Task(
-        "CartPole-v1", "ppo", 50_000, 475.0, "PPO",
-        {"n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20, "ent_coef": 0.0,
-         "learning_rate": 1e-3},
+        "CartPole-v1",
+        "ppo",
+        50_000,
+        475.0,
+        "PPO",
+        {
+            "n_steps": 32,
+            "batch_size": 256,
+            "gae_lambda": 0.8,
+            "gamma": 0.98,
+            "n_epochs": 20,
+            "ent_coef": 0.0,
+            "learning_rate": 1e-3,
+        },
         peer_envs=8,
         shape={"num_envs": 8, "horizon": 32, "minibatch": 256, "epochs": 20},
         params={"gae_lambda": 0.8, "gamma": 0.98, "entropy_coef": 0.0},
     ),
     "pendulum": Task(
-        "Pendulum-v1", "sac", 10_000, -200.0, "SAC",
-        {"learning_rate": 1e-3, "learning_starts": 1_000, "batch_size": 128, "policy_kwargs": SMALL},
+        "Pendulum-v1",
+        "sac",
+        10_000,
+        -200.0,
+        "SAC",
+        {
+            "learning_rate": 1e-3,
+            "learning_starts": 1_000,
+            "batch_size": 128,
+            "policy_kwargs": SMALL,
+        },
     ),
     "pendulum-ppo": Task(
-        "Pendulum-v1", "ppo", 100_000, -200.0, "PPO",
-        {"n_steps": 1024, "gae_lambda": 0.95, "gamma": 0.9, "n_epochs": 10, "ent_coef": 0.0, "learning_rate": 1e-3,
-         "clip_range": 0.2, "use_sde": True, "sde_sample_freq": 4},
+        "Pendulum-v1",
+        "ppo",
+        100_000,
+        -200.0,
+        "PPO",
+        {
+            "n_steps": 1024,
+            "gae_lambda": 0.95,
+            "gamma": 0.9,
+            "n_epochs": 10,
+            "ent_coef": 0.0,
+            "learning_rate": 1e-3,
+            "clip_range": 0.2,
+            "use_sde": True,
+            "sde_sample_freq": 4,
+        },
         peer_envs=4,
         shape={"num_envs": 16, "minibatch": 256},
         params=PPO_STUDY | {"gamma": 0.9},
     ),
     "lunarlander-ppo": Task(
-        "LunarLander-v3", "ppo", 200_000, 200.0, "PPO",
-        {"n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999, "n_epochs": 4, "ent_coef": 0.01},
+        "LunarLander-v3",
+        "ppo",
+        200_000,
+        200.0,
+        "PPO",
+        {
+            "n_steps": 1024,
+            "batch_size": 64,
+            "gae_lambda": 0.98,
+            "gamma": 0.999,
+            "n_epochs": 4,
+            "ent_coef": 0.01,
+        },
         peer_envs=16,
         shape={"num_envs": 16, "minibatch": 256},
         params=PPO_STUDY | {"gamma": 0.999, "gae_lambda": 0.98},
     ),
     "hopper-ppo": Task(
-        "Hopper-v5", "ppo", 100_000, 1_000.0, "PPO",
-        {"batch_size": 32, "n_steps": 512, "gamma": 0.999, "learning_rate": 9.80828e-05, "ent_coef": 0.00229519,
-         "clip_range": 0.2, "n_epochs": 5, "gae_lambda": 0.99, "max_grad_norm": 0.7, "vf_coef": 0.835671,
-         "policy_kwargs": SMALL | {"log_std_init": -2.0, "ortho_init": False}},
+        "Hopper-v5",
+        "ppo",
+        100_000,
+        1_000.0,
+        "PPO",
+        {
+            "batch_size": 32,
+            "n_steps": 512,
+            "gamma": 0.999,
+            "learning_rate": 9.80828e-05,
+            "ent_coef": 0.00229519,
+            "clip_range": 0.2,
+            "n_epochs": 5,
+            "gae_lambda": 0.99,
+            "max_grad_norm": 0.7,
+            "vf_coef": 0.835671,
+            "policy_kwargs": SMALL | {"log_std_init": -2.0, "ortho_init": False},
+        },
         peer_normalize=True,
         shape={"num_envs": 16, "minibatch": 256},
         params=PPO_STUDY | {"gamma": 0.999, "gae_lambda": 0.99},
     ),
     "acrobot": Task(
-        "Acrobot-v1", "d3qn", 40_000, -100.0, "DQN",
-        {"learning_rate": 6.3e-4, "batch_size": 128, "buffer_size": 50_000, "learning_starts": 0,
-         "target_update_interval": 250, "train_freq": 4, "gradient_steps": -1, "exploration_fraction": 0.12,
-         "exploration_final_eps": 0.1, "policy_kwargs": SMALL},
+        "Acrobot-v1",
+        "d3qn",
+        40_000,
+        -100.0,
+        "DQN",
+        {
+            "learning_rate": 6.3e-4,
+            "batch_size": 128,
+            "buffer_size": 50_000,
+            "learning_starts": 0,
+            "target_update_interval": 250,
+            "train_freq": 4,
+            "gradient_steps": -1,
+            "exploration_fraction": 0.12,
+            "exploration_final_eps": 0.1,
+            "policy_kwargs": SMALL,
+        },
     ),
-}  # fmt: skip
+}
 
 
 def ours(task: Task, seeds: Sequence[int], steps: int) -> tuple[list[Curve], float]:
     """A curve per seed, and seconds for all of them."""
     algorithm = get_algorithm(task.algorithm)
-    sizes = {"num_envs": algorithm.num_envs or 64, "horizon": algorithm.horizon, **algorithm.shape, **task.shape}
+    sizes = {
+        "num_envs": algorithm.num_envs or 64,
+        "horizon": algorithm.horizon,
+        **algorithm.shape,
+        **task.shape,
+    }
     env, test = (
         # All in this process, whose processor time is measured.
-        ExternalVecEnv(task.env, len(seeds), num_envs, layout=fixed_layout(len(seeds) * num_envs, 0))
+        ExternalVecEnv(
+            task.env, len(seeds), num_envs, layout=fixed_layout(len(seeds) * num_envs, 0)
+        )
         for num_envs in (sizes["num_envs"], EPISODES)
     )
-    shape = Shape.for_env(env, algorithm=task.algorithm, **{k: v for k, v in sizes.items() if k != "num_envs"})
+    shape = Shape.for_env(
+        env, algorithm=task.algorithm, **{k: v for k, v in sizes.items() if k != "num_envs"}
+    )
     learner = algorithm.learner(shape, torch.device("cpu"))
     rollouts, normaliser = -(-steps // shape.samples), random_play_scale(test, 2_000)
     for member, seed in enumerate(seeds):
@@ -168,7 +253,9 @@ def theirs(task: Task, seed: int, steps: int) -> tuple[Curve, float]:
             if len(curve) < LOOKS and self.num_timesteps >= steps * (len(curve) + 1) / LOOKS:
                 start = time.process_time()
                 see = envs.normalize_obs if task.peer_normalize else lambda obs: obs
-                scores = [episode(test, self.model, 1_000 + index, see) for index in range(EPISODES)]
+                scores = [
+                    episode(test, self.model, 1_000 + index, see) for index in range(EPISODES)
+                ]
                 curve.append((self.num_timesteps, statistics.fmean(scores)))
                 looking += time.process_time() - start
             return True
@@ -184,7 +271,9 @@ def theirs(task: Task, seed: int, steps: int) -> tuple[Curve, float]:
     return curve, time.process_time() - start - looking
 
 
-def episode(env: gymnasium.Env[Any, Any], model: Any, seed: int, see: Callable[[Any], Any]) -> float:
+def episode(
+    env: gymnasium.Env[Any, Any], model: Any, seed: int, see: Callable[[Any], Any]
+) -> float:
     """The return of one, without exploring. see: what the model is shown of an observation."""
     obs, _ = env.reset(seed=seed)
     total, over = 0.0, False
@@ -198,7 +287,12 @@ def episode(env: gymnasium.Env[Any, Any], model: Any, seed: int, see: Callable[[
 def medians(curves: list[Curve]) -> list[tuple[int, float, float, float]]:
     """(steps, worst, median, best) over the seeds."""
     return [
-        (looks[0][0], min(s for _, s in looks), statistics.median(s for _, s in looks), max(s for _, s in looks))
+        (
+            looks[0][0],
+            min(s for _, s in looks),
+            statistics.median(s for _, s in looks),
+            max(s for _, s in looks),
+        )
         for looks in zip(*curves, strict=True)
     ]
 
@@ -215,14 +309,19 @@ def draw(found: dict[str, Any], path: Path) -> None:
     for axis, (name, results) in zip(axes.flat[: len(found)], found.items(), strict=True):
         task = TASKS[name]
         for side, colour, label in (
-            ("ours", "#1f77b4", f"sweepd {task.algorithm.upper()}"), ("sb3", "#d95f02", f"SB3 {task.peer}"),
-        ):  # fmt: skip
+            ("ours", "#1f77b4", f"sweepd {task.algorithm.upper()}"),
+            ("sb3", "#d95f02", f"SB3 {task.peer}"),
+        ):
             if side in results:
                 steps, low, middle, high = np.array(medians(results[side]["curves"])).T
                 axis.plot(steps, middle, color=colour, label=label)
                 axis.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
         axis.axhline(task.goal, color="grey", linewidth=0.8, linestyle=":")
-        axis.set(title=f"{task.env}, {task.algorithm}", xlabel="steps of one seed", ylabel="mean return of an episode")
+        axis.set(
+            title=f"{task.env}, {task.algorithm}",
+            xlabel="steps of one seed",
+            ylabel="mean return of an episode",
+        )
         axis.legend(loc="lower right", fontsize=8, frameon=False)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -231,8 +330,12 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tasks", nargs="*", default=list(TASKS), metavar="TASK", help=f"of {', '.join(TASKS)}; all")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "tasks", nargs="*", default=list(TASKS), metavar="TASK", help=f"of {', '.join(TASKS)}; all"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--peer-seeds", type=int, help="of SB3, where fewer must do")
@@ -252,7 +355,9 @@ def main() -> None:
         try:
             import stable_baselines3  # noqa: F401
         except ImportError:
-            print("Stable-Baselines3 is left out: pip install stable-baselines3 to compare with it.")
+            print(
+                "Stable-Baselines3 is left out: pip install stable-baselines3 to compare with it."
+            )
             peers = False
     on = machine()
     seeds = range(args.first_seed, args.first_seed + args.seeds)
@@ -270,12 +375,21 @@ def main() -> None:
         found[name] = result | {"task": task.__dict__, "steps": steps}
         if not args.without_ours:
             curves, taken = ours(task, seeds, steps)
-            side = {"curves": curves, "seconds_all_seeds": taken, "seeds": list(seeds), "machine": on}
+            side = {
+                "curves": curves,
+                "seconds_all_seeds": taken,
+                "seeds": list(seeds),
+                "machine": on,
+            }
             found[name]["ours"] = side
         if peers:
             runs = [theirs(task, seed, steps) for seed in peer_seeds]
             each = statistics.median(seconds for _, seconds in runs)
-            side = {"curves": [curve for curve, _ in runs], "seconds_per_seed": each, "seeds": list(peer_seeds)}
+            side = {
+                "curves": [curve for curve, _ in runs],
+                "seconds_per_seed": each,
+                "seeds": list(peer_seeds),
+            }
             found[name]["sb3"] = side | {"machine": on}
         if args.save:
             saved = {"machine": on, "episodes": EPISODES, "tasks": found}
@@ -293,7 +407,9 @@ def report(name: str, results: dict[str, Any]) -> None:
     print(f"{task.env}, solved at {task.goal:g}: worst, median and best seed")
     print("    steps   " + "   ".join(f"{titles[side]:<27s}" for side in sides))
     for rows in zip(*(medians(results[side]["curves"]) for side in sides), strict=True):
-        cells = "   ".join(f"{low:8.1f} {middle:8.1f} {high:8.1f} " for _, low, middle, high in rows)
+        cells = "   ".join(
+            f"{low:8.1f} {middle:8.1f} {high:8.1f} " for _, low, middle, high in rows
+        )
         print(f"{rows[0][0]:9,d}   {cells}")
     seconds = []
     if "ours" in results:

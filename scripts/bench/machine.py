@@ -16,7 +16,9 @@ def processor() -> str:
     """The processor's name as the system gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
 
@@ -24,9 +26,13 @@ def processor() -> str:
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     """Processor, cores, threads, versions and the present load; with the graphics card where `device` is one."""
     found: dict[str, Any] = {
-        "processor": processor(), "cores": cpu_count(), "threads": torch.get_num_threads(),
-        "torch": torch.__version__, "python": platform.python_version(), "load": round(os.getloadavg()[0], 2),
-    }  # fmt: skip
+        "processor": processor(),
+        "cores": cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 2),
+    }
     if torch.device(device).type == "cuda":
         found["gpu"] = torch.cuda.get_device_name(device)
     return found

@@ -32,7 +32,9 @@ def _orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
 class PlainPPO:
     """One member on all rows of `env`, with a `Shape`'s sizes and a `PPOParams`'s numbers."""
 
-    def __init__(self, env: VecEnv, shape: Shape, params: PPOParams, state_avg: Tensor, state_std: Tensor) -> None:
+    def __init__(
+        self, env: VecEnv, shape: Shape, params: PPOParams, state_avg: Tensor, state_std: Tensor
+    ) -> None:
         self.env, self.shape, self.params = env, shape, params
         self.avg, self.std = state_avg, state_std
         self.actor = _mlp(shape.state_dim, shape.action_dim, shape, 0.01)
@@ -41,12 +43,18 @@ class PlainPPO:
         self.weights = [*self.actor.parameters(), *self.critic.parameters()]
         if not shape.discrete:
             self.weights.append(self.log_std)
-        self.optimizer = torch.optim.Adam(self.weights, lr=params.learning_rate, eps=params.adam_eps, fused=True)
+        self.optimizer = torch.optim.Adam(
+            self.weights, lr=params.learning_rate, eps=params.adam_eps, fused=True
+        )
         steps, envs = shape.horizon, shape.num_envs
         self.obs = torch.zeros(steps, envs, shape.state_dim)
-        action_shape, kind = ((), torch.int64) if shape.discrete else ((shape.action_dim,), torch.float32)
+        action_shape, kind = (
+            ((), torch.int64) if shape.discrete else ((shape.action_dim,), torch.float32)
+        )
         self.actions = torch.zeros(steps, envs, *action_shape, dtype=kind)
-        self.log_probs, self.rewards, self.dones, self.values = (torch.zeros(steps, envs) for _ in range(4))
+        self.log_probs, self.rewards, self.dones, self.values = (
+            torch.zeros(steps, envs) for _ in range(4)
+        )
         self.next_obs = self._normalise(env.reset())
 
     def _normalise(self, obs: Tensor) -> Tensor:
@@ -83,7 +91,10 @@ class PlainPPO:
             self.next_obs = self._normalise(made.obs)
         env.check()
         advantages = torch.zeros_like(self.rewards)
-        following, carried = self.critic(self.next_obs).squeeze(-1), torch.zeros(self.shape.num_envs)
+        following, carried = (
+            self.critic(self.next_obs).squeeze(-1),
+            torch.zeros(self.shape.num_envs),
+        )
         for step in range(steps - 1, -1, -1):
             going_on = 1.0 - self.dones[step]
             delta = self.rewards[step] + numbers.gamma * following * going_on - self.values[step]

@@ -48,7 +48,9 @@ CARTPOLE = GymSource("CartPole-v1")
 GOALS = {8: 0.97, 64: 1.5, 256: 1.5}  # of the best peer
 PARTS = ["cartpole", "one-process", "uneven"]
 UNEVEN_ENVS, UNEVEN_WORKERS = 32, 8
-Stepper = tuple[Callable[[int], Any], Callable[[], None], int]  # step number …, close, environments per step
+Stepper = tuple[
+    Callable[[int], Any], Callable[[], None], int
+]  # step number …, close, environments per step
 
 
 def ours(source: Source, envs: int, layout: Layout) -> Stepper:
@@ -92,14 +94,18 @@ def gymnasiums(kind: Callable[..., Any], make: Callable[[], Any], envs: int) -> 
     return lambda number: vector.step(drawn[number % 64]), vector.close, envs
 
 
-def puffers(backend: str, make: Callable[[], Any], envs: int, batch: int | None = None, **more: Any) -> Stepper:
+def puffers(
+    backend: str, make: Callable[[], Any], envs: int, batch: int | None = None, **more: Any
+) -> Stepper:
     import pufferlib.emulation
     import pufferlib.vector
 
     creator = functools.partial(pufferlib.emulation.GymnasiumPufferEnv, env_creator=make)
     if backend == "Multiprocessing":
         more |= {"overwork": True, "batch_size": batch or envs}
-    vector = pufferlib.vector.make(creator, backend=getattr(pufferlib.vector, backend), num_envs=envs, **more)
+    vector = pufferlib.vector.make(
+        creator, backend=getattr(pufferlib.vector, backend), num_envs=envs, **more
+    )
     vector.async_reset(seed=0)
     size = batch or envs
     drawn = np.random.default_rng(0).integers(0, 2, (64, size))
@@ -127,7 +133,9 @@ def rate(stepper: Stepper, seconds: float) -> float:
         close()
 
 
-def compare(steppers: dict[str, Callable[[], Stepper]], rounds: int, seconds: float) -> dict[str, list[float]]:
+def compare(
+    steppers: dict[str, Callable[[], Stepper]], rounds: int, seconds: float
+) -> dict[str, list[float]]:
     """Each by turns, made anew for every run: some keep processors busy as long as they exist."""
     rates: dict[str, list[float]] = {name: [] for name in steppers}
     for _ in range(rounds):
@@ -145,7 +153,9 @@ def summary(rates: dict[str, list[float]], mine: str) -> dict[str, Any]:
         "steps_per_second": {name: statistics.median(values) for name, values in rates.items()},
         "runs": rates,
         "ratio": {
-            name: statistics.median(own / other for own, other in zip(rates[mine], values, strict=True))
+            name: statistics.median(
+                own / other for own, other in zip(rates[mine], values, strict=True)
+            )
             for name, values in against.items()
         },
     }
@@ -156,7 +166,9 @@ def show(title: str, found: dict[str, Any]) -> None:
     for name, speed in found["steps_per_second"].items():
         runs = found["runs"][name]
         ratio = f"ours {found['ratio'][name]:6.2f} x" if name in found["ratio"] else ""
-        print(f"  {name:<46} {speed:>10,.0f} steps/s ({min(runs):,.0f} to {max(runs):,.0f})  {ratio}")
+        print(
+            f"  {name:<46} {speed:>10,.0f} steps/s ({min(runs):,.0f} to {max(runs):,.0f})  {ratio}"
+        )
     print(f"  of the best peer: {found['ratio']['best peer']:.2f}", flush=True)
 
 
@@ -206,7 +218,10 @@ def one_process(envs: int, rounds: int) -> dict[str, Any]:
         close()
     found = summary(rates, "sweepd, all in one process")
     del found["runs"]
-    show(f"CartPole-v1, {envs} environments in one process, per second of processor time", found | {"runs": rates})
+    show(
+        f"CartPole-v1, {envs} environments in one process, per second of processor time",
+        found | {"runs": rates},
+    )
     return found | {"envs": envs}
 
 
@@ -224,7 +239,13 @@ def uneven(burn: bool, args: argparse.Namespace, puffer: bool) -> dict[str, Any]
     }
     if puffer:
         steppers[f"PufferLib Multiprocessing, first {batch}"] = lambda: puffers(
-            "Multiprocessing", make, envs, batch, num_workers=workers, zero_copy=False, sync_traj=False
+            "Multiprocessing",
+            make,
+            envs,
+            batch,
+            num_workers=workers,
+            zero_copy=False,
+            sync_traj=False,
         )
     found = summary(compare(steppers, args.rounds, args.seconds), mine)
     found |= {"envs": envs, "workers": workers, "burn": burn}
@@ -244,7 +265,9 @@ def versions(puffer: bool) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", type=int, nargs="*", default=[8, 64, 256])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="about how long each run takes")

@@ -62,7 +62,9 @@ def kill(folder: Path, url: str, bundles: list[Bundle], kills: int, seed: int) -
             os.kill(process.pid, signal.SIGKILL)
             process.join()
             if process.exitcode != -signal.SIGKILL:
-                failures.append(f"kill {number}: a process had ended by itself with exit code {process.exitcode}")
+                failures.append(
+                    f"kill {number}: a process had ended by itself with exit code {process.exitcode}"
+                )
             try:
                 champion, previous, _, moves = settled(folder, url)
             except Exception as error:
@@ -77,9 +79,13 @@ def kill(folder: Path, url: str, bundles: list[Bundle], kills: int, seed: int) -
     Registry(folder, url).clear()
     audit(folder, url)
     return {
-        "kills": kills, "failures": failures, "promotions_and_rollbacks": moves, "different_states_seen": len(states),
-        "interrupted_writes_seen": found_orphans, "events": len(Registry(folder, url).events(SLOT)),
-    }  # fmt: skip
+        "kills": kills,
+        "failures": failures,
+        "promotions_and_rollbacks": moves,
+        "different_states_seen": len(states),
+        "interrupted_writes_seen": found_orphans,
+        "events": len(Registry(folder, url).events(SLOT)),
+    }
 
 
 def settled(folder: Path, url: str) -> tuple[str | None, str | None, frozenset[str], int]:
@@ -98,7 +104,9 @@ def settled(folder: Path, url: str) -> tuple[str | None, str | None, frozenset[s
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--races", type=int, default=50)
     parser.add_argument("--racers", type=int, default=4, help="processes in each race")
@@ -114,18 +122,24 @@ def main(arguments: list[str]) -> int:
         server = stack.enter_context(PostgresServer()) if given.storage == "postgresql" else None
 
         def database() -> str:
-            return server.new_database() if server else f"sqlite:///{root / f'{uuid.uuid4().hex}.db'}"
+            return (
+                server.new_database() if server else f"sqlite:///{root / f'{uuid.uuid4().hex}.db'}"
+            )
 
         start = time.perf_counter()
         killed = kill(root / "kills", database(), bundles, given.kills, given.seed)
-        print(f"{given.storage}: {killed['kills']} kills, {len(killed['failures'])} invalid registries after them; "
-              f"{killed['promotions_and_rollbacks']} moves of the champion, {killed['different_states_seen']} states "
-              f"and {killed['interrupted_writes_seen']} interrupted writes seen on the way")  # fmt: skip
+        print(
+            f"{given.storage}: {killed['kills']} kills, {len(killed['failures'])} invalid registries after them; "
+            f"{killed['promotions_and_rollbacks']} moves of the champion, {killed['different_states_seen']} states "
+            f"and {killed['interrupted_writes_seen']} interrupted writes seen on the way"
+        )
         lost: list[str] = []
         for number in range(given.races):
             folder, url, barrier = root / f"race{number}", database(), FORK.Barrier(given.racers)
             racing = bundles[: given.racers]
-            racers = [FORK.Process(target=race, args=(str(folder), url, one, barrier)) for one in racing]
+            racers = [
+                FORK.Process(target=race, args=(str(folder), url, one, barrier)) for one in racing
+            ]
             for racer in racers:
                 racer.start()
             for racer in racers:
@@ -135,16 +149,22 @@ def main(arguments: list[str]) -> int:
                 audit_race(folder, url, racing)
             except Exception as error:
                 lost.append(f"race {number}: {type(error).__name__}: {error}")
-        print(f"{given.storage}: {given.races} races of {given.racers} processes into a new registry, {len(lost)} "
-              "without exactly one champion and a whole history")  # fmt: skip
+        print(
+            f"{given.storage}: {given.races} races of {given.racers} processes into a new registry, {len(lost)} "
+            "without exactly one champion and a whole history"
+        )
         seconds = time.perf_counter() - start
     for failure in (*killed["failures"], *lost):
         print(failure)
     if given.save:
         result = {
-            "machine": found, "storage": given.storage, "seed": given.seed, "kills": killed,
-            "races": {"races": given.races, "racers": given.racers, "failures": lost}, "seconds": round(seconds, 1),
-        }  # fmt: skip
+            "machine": found,
+            "storage": given.storage,
+            "seed": given.seed,
+            "kills": killed,
+            "races": {"races": given.races, "racers": given.racers, "failures": lost},
+            "seconds": round(seconds, 1),
+        }
         write_atomic(given.save, json.dumps(result, indent=1) + "\n")
     return 1 if killed["failures"] or lost else 0
 

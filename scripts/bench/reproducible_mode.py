@@ -79,7 +79,9 @@ class Trainer:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--save", type=Path, help="write the results there as JSON")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -90,14 +92,26 @@ def main() -> None:
     found = machine() | {"threads": 1}
     print(machine_line(found))
     default, reproducible = Trainer("default"), Trainer("reproducible")
-    print(f"MKL's mode: {default.mode} against {reproducible.mode}; 10 members, 128 envs x 16 steps, 2 epochs")
+    print(
+        f"MKL's mode: {default.mode} against {reproducible.mode}; 10 members, 128 envs x 16 steps, 2 epochs"
+    )
     results: list[dict[str, Any]] = []
     for cell in CELLS:
         for trainer in (default, reproducible):
             trainer.train(cell)
         ratios = [default.train(cell) / reproducible.train(cell) for _ in range(args.pairs)]
-        results.append({"width": cell[0], "minibatch": cell[1], "ratio": statistics.median(ratios), "ratios": ratios})
-        print(f"{cell[0]:>4} x {cell[0]:<4} minibatch {cell[1]:>5}: {statistics.median(ratios):.3f}", flush=True)
+        results.append(
+            {
+                "width": cell[0],
+                "minibatch": cell[1],
+                "ratio": statistics.median(ratios),
+                "ratios": ratios,
+            }
+        )
+        print(
+            f"{cell[0]:>4} x {cell[0]:<4} minibatch {cell[1]:>5}: {statistics.median(ratios):.3f}",
+            flush=True,
+        )
     if args.save:
         content = {"machine": found, "modes": [default.mode, reproducible.mode], "results": results}
         write_atomic(args.save, json.dumps(content, indent=1) + "\n")

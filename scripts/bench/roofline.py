@@ -54,8 +54,12 @@ def operations(shape: Shape, env: VecEnv) -> float:
     actor_in, critic_in = shape.state_dim * shape.net_width, shape.obs_dim * shape.net_width
     actor = between + shape.net_width * shape.action_dim
     critic = between + shape.net_width
-    ends = -(-shape.horizon // env.bootstrap_interval) + 1  # values of final observations, and after the last step
-    rollout = shape.samples * (actor_in + actor + critic_in + critic) + ends * shape.num_envs * (critic_in + critic)
+    ends = (
+        -(-shape.horizon // env.bootstrap_interval) + 1
+    )  # values of final observations, and after the last step
+    rollout = shape.samples * (actor_in + actor + critic_in + critic) + ends * shape.num_envs * (
+        critic_in + critic
+    )
     steps = shape.samples // shape.minibatch * shape.epochs
     update = steps * shape.minibatch * (2 * (actor_in + critic_in) + 3 * (actor + critic))
     return 2.0 * shape.slots * (rollout + update)
@@ -64,8 +68,15 @@ def operations(shape: Shape, env: VecEnv) -> float:
 def peak(device: torch.device, seconds: float) -> float:
     """The fastest single-precision product found, in operations per second."""
     best = 0.0
-    for batch, rows, inner, columns in ((1, 2048, 2048, 2048), (1, 4096, 1024, 1024), (20, 2048, 512, 256)):
-        a, b = torch.randn(batch, rows, inner, device=device), torch.randn(batch, inner, columns, device=device)
+    for batch, rows, inner, columns in (
+        (1, 2048, 2048, 2048),
+        (1, 4096, 1024, 1024),
+        (20, 2048, 512, 256),
+    ):
+        a, b = (
+            torch.randn(batch, rows, inner, device=device),
+            torch.randn(batch, inner, columns, device=device),
+        )
         if batch == 1:
             a, b = a[0], b[0]
         out = torch.matmul(a, b)
@@ -85,18 +96,29 @@ def now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def program(args: argparse.Namespace, market: Market, width: int, minibatch: int) -> tuple[PPO, CryptoEnv]:
+def program(
+    args: argparse.Namespace, market: Market, width: int, minibatch: int
+) -> tuple[PPO, CryptoEnv]:
     """A program and its environment, full of members."""
     device = torch.device(args.device)
     windows = [(market.first_bar(args.lookback), market.length - 1)]
     env = CryptoEnv(
-        market, [EnvParams(lookback=args.lookback)] * args.members, [windows] * args.members, args.num_envs,
+        market,
+        [EnvParams(lookback=args.lookback)] * args.members,
+        [windows] * args.members,
+        args.num_envs,
         device=device,
-    )  # fmt: skip
+    )
     shape = Shape(
-        state_dim=env.state_dim, action_dim=env.action_dim, slots=args.members, net_width=width, minibatch=minibatch,
-        num_envs=args.num_envs, horizon=args.horizon, epochs=args.epochs,
-    )  # fmt: skip
+        state_dim=env.state_dim,
+        action_dim=env.action_dim,
+        slots=args.members,
+        net_width=width,
+        minibatch=minibatch,
+        num_envs=args.num_envs,
+        horizon=args.horizon,
+        epochs=args.epochs,
+    )
     ppo = PPO(shape, device)
     normaliser = observation_normaliser(market, windows, args.lookback, args.lookback)
     for slot in range(args.members):
@@ -162,25 +184,41 @@ def measure(args: argparse.Namespace, market: Market, width: int, minibatch: int
     best = max(best, peak(ppo.device, args.seconds / 2))
     shares = [speed / best for speed in speeds]
     return {
-        "network": [width, width], "minibatch": minibatch, "observation": env.state_dim,
-        "operations_per_iteration": per_iteration, "peak_gflops": best / 1e9,
-        "steps_per_second": statistics.median(speeds) / per_iteration * ppo.shape.slots * ppo.shape.samples,
-        "share_of_peak": statistics.median(shares), "runs": shares,
+        "network": [width, width],
+        "minibatch": minibatch,
+        "observation": env.state_dim,
+        "operations_per_iteration": per_iteration,
+        "peak_gflops": best / 1e9,
+        "steps_per_second": statistics.median(speeds)
+        / per_iteration
+        * ppo.shape.slots
+        * ppo.shape.samples,
+        "share_of_peak": statistics.median(shares),
+        "runs": shares,
         "split": {phase: statistics.median(one[phase] for one in splits) for phase in PHASES},
-    }  # fmt: skip
+    }
 
 
 def main(arguments: list[str]) -> None:
     """Measure, print, and save where asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--members", type=int, default=10, help="G, members trained together")
     parser.add_argument("--num-envs", type=int, default=64, help="environments per member")
     parser.add_argument("--horizon", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--widths", type=int, nargs="+", default=[256, 128], help="of both hidden layers")
+    parser.add_argument(
+        "--widths", type=int, nargs="+", default=[256, 128], help="of both hidden layers"
+    )
     parser.add_argument("--minibatches", type=int, nargs="+", default=[2048, 4096])
     parser.add_argument("--assets", type=int, default=7)
-    parser.add_argument("--lookback", type=int, default=5, help="bars in an observation; 5 of 7 assets are 462 numbers")
+    parser.add_argument(
+        "--lookback",
+        type=int,
+        default=5,
+        help="bars in an observation; 5 of 7 assets are 462 numbers",
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
@@ -194,9 +232,13 @@ def main(arguments: list[str]) -> None:
     names = ("members", "num_envs", "horizon", "epochs", "assets", "lookback", "device")
     setup = {name: getattr(args, name) for name in names}
     print(", ".join(f"{name} {value}" for name, value in setup.items()))
-    print(f"medians of {args.repeats} repetitions; peak: the best product of the run, single precision")
-    print(f"{'network':>9} {'minibatch':>9} {'obs':>5} {'steps/s':>10} {'peak GF/s':>10} {'share':>7}  " +
-          "  ".join(PHASES))  # fmt: skip
+    print(
+        f"medians of {args.repeats} repetitions; peak: the best product of the run, single precision"
+    )
+    print(
+        f"{'network':>9} {'minibatch':>9} {'obs':>5} {'steps/s':>10} {'peak GF/s':>10} {'share':>7}  "
+        + "  ".join(PHASES)
+    )
     results = []
     for width in args.widths:
         for minibatch in args.minibatches:
@@ -205,10 +247,14 @@ def main(arguments: list[str]) -> None:
             parts = "  ".join(f"{row['split'][phase]:>{len(phase)}.1%}" for phase in PHASES)
             print(
                 f"{width:>4}x{width:<4} {minibatch:>9,} {row['observation']:>5} {row['steps_per_second']:>10,.0f} "
-                f"{row['peak_gflops']:>10.0f} {row['share_of_peak']:>7.1%}  {parts}", flush=True,
-            )  # fmt: skip
+                f"{row['peak_gflops']:>10.0f} {row['share_of_peak']:>7.1%}  {parts}",
+                flush=True,
+            )
     if args.save:
-        write_atomic(args.save, json.dumps({"machine": found, "setup": setup, "results": results}, indent=1) + "\n")
+        write_atomic(
+            args.save,
+            json.dumps({"machine": found, "setup": setup, "results": results}, indent=1) + "\n",
+        )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from envs.core.vec_env import VecEnv
 try:
     from stable_baselines3.common.vec_env.base_vec_env import VecEnv as SB3VecEnv
 except ImportError:
-    sys.exit("Stable-Baselines3 is not installed: pip install stable-baselines3, or leave it out with --peers.")
+    sys.exit(
+        "Stable-Baselines3 is not installed: pip install stable-baselines3, or leave it out with --peers."
+    )
 
 
 class SB3Env(SB3VecEnv):
@@ -24,7 +26,11 @@ class SB3Env(SB3VecEnv):
 
     def __init__(self, env: VecEnv, state_avg: Tensor, state_std: Tensor) -> None:
         self.env, self.avg, self.scale = env, state_avg, 1.0 / state_std
-        action = Discrete(env.action_dim) if env.if_discrete else Box(-1.0, 1.0, (env.action_dim,), np.float32)
+        action = (
+            Discrete(env.action_dim)
+            if env.if_discrete
+            else Box(-1.0, 1.0, (env.action_dim,), np.float32)
+        )
         super().__init__(env.num_envs, Box(-np.inf, np.inf, (env.state_dim,), np.float32), action)
         self.actions = np.zeros(0)
 
@@ -45,7 +51,10 @@ class SB3Env(SB3VecEnv):
         if done.any():
             last = self._array(self.env.final_obs())
             for row in np.flatnonzero(done):
-                infos[row] = {"terminal_observation": last[row], "TimeLimit.truncated": bool(truncated[row])}
+                infos[row] = {
+                    "terminal_observation": last[row],
+                    "TimeLimit.truncated": bool(truncated[row]),
+                }
         return self._array(made.obs), made.reward.numpy().copy(), done, infos
 
     def close(self) -> None:
@@ -57,7 +66,9 @@ class SB3Env(SB3VecEnv):
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         raise NotImplementedError
 
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any
+    ) -> list[Any]:
         raise NotImplementedError
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:  # noqa: ARG002

@@ -62,7 +62,9 @@ def slot_cell(slots: int) -> Cell:
 
 def resident() -> int:
     """The most memory this process ever had, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def measure(cell: Cell, threads: int, seconds: float, answer: Connection) -> None:
@@ -96,9 +98,7 @@ def sweep(name: str, cells: dict[int, Cell], args: argparse.Namespace) -> list[d
     for _ in range(args.runs):
         for size, cell in cells.items():
             points[size].append(alone(cell, args.threads, args.seconds))
-    print(
-        f"\n{name:>8} {'steps/s':>12} {'MiB':>8} {'per env':>10}   of the fastest before"
-    )
+    print(f"\n{name:>8} {'steps/s':>12} {'MiB':>8} {'per env':>10}   of the fastest before")
     rows, fastest = [], 0.0
     for size, found in points.items():
         speed = statistics.median(one[0] for one in found)
@@ -110,7 +110,13 @@ def sweep(name: str, cells: dict[int, Cell], args: argparse.Namespace) -> list[d
             f"{size:>8,} {speed:>12,.0f} {memory / 2**20:>8,.0f} {memory / envs / 1024:>6,.0f} KiB   {ratio:.2f}{mark}"
         )
         rows.append(
-            {name: size, "steps_per_second": speed, "bytes": memory, "over_fastest_before": ratio, "runs": found}
+            {
+                name: size,
+                "steps_per_second": speed,
+                "bytes": memory,
+                "over_fastest_before": ratio,
+                "runs": found,
+            }
         )
         fastest = max(fastest, speed)
     return rows
@@ -134,7 +140,10 @@ def choice(args: argparse.Namespace) -> list[dict[str, Any]]:
         chosen, lines = measure_num_envs(bench, lambda _: None)
         limits = (CHOICE_BUDGET, 64, handle.spec.search_space.minibatches)
         fewest, most = fewest_envs(*limits), most_envs(*limits)
-        sizes = sorted({size for power in range(17) if fewest <= (size := 2**power) <= most} | {fewest, most, chosen})
+        sizes = sorted(
+            {size for power in range(17) if fewest <= (size := 2**power) <= most}
+            | {fewest, most, chosen}
+        )
         runs = {size: [] for size in sizes}
         for _ in range(args.runs):
             for size in sizes:
@@ -143,26 +152,46 @@ def choice(args: argparse.Namespace) -> list[dict[str, Any]]:
         best = max(speeds, key=lambda size: speeds[size])
         share = speeds[chosen] / speeds[best]
         print(
-            f"\n{width}x{width}, {handle.spec.slots} members: " + ", ".join(f"{n} {v:,.0f}" for n, v in speeds.items())
+            f"\n{width}x{width}, {handle.spec.slots} members: "
+            + ", ".join(f"{n} {v:,.0f}" for n, v in speeds.items())
         )
         print(f"  chosen {chosen}, best {best}: {share:.1%} of the best (goal 90 %)", flush=True)
-        rows.append({"width": width, "chosen": chosen, "best": best, "share": share, "runs": runs, "choosing": lines})
+        rows.append(
+            {
+                "width": width,
+                "chosen": chosen,
+                "best": best,
+                "share": share,
+                "runs": runs,
+                "choosing": lines,
+            }
+        )
     return rows
 
 
 def main(argv: list[str]) -> None:
     """Run the parts asked for; those already in the results file stay there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("parts", nargs="*", default=["num_envs", "slots", "choice"])
     parser.add_argument("--largest", type=int, default=65_536, help="most environments or slots")
-    parser.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS), help="networks of the automatic choice")
+    parser.add_argument(
+        "--widths",
+        type=int,
+        nargs="+",
+        default=list(WIDTHS),
+        help="networks of the automatic choice",
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="least time of one measurement")
     parser.add_argument("--save", type=Path, help="write the results to this JSON file")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
-    content: dict[str, Any] = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
+    content: dict[str, Any] = (
+        json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
+    )
     found = machine() | {"threads": args.threads}
     print(machine_line(found))
     market()

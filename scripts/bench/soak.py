@@ -111,7 +111,14 @@ class Watch(Telemetry):
             resident = psutil.Process().memory_info().rss / 2**20
             taken = {name: round(value, 2) for name, value in self.clock.take().items()}
             since = round(time.perf_counter() - self.began, 1)
-            self.samples.append({"trials": self.count, "resident_mib": round(resident, 1), **taken, "seconds": since})
+            self.samples.append(
+                {
+                    "trials": self.count,
+                    "resident_mib": round(resident, 1),
+                    **taken,
+                    "seconds": since,
+                }
+            )
             print("  ".join(f"{name} {self.samples[-1][name]:g}" for name in FIELDS), flush=True)
 
 
@@ -138,7 +145,9 @@ def draw(samples: list[dict[str, float]], path: Path) -> None:
     at = [s["trials"] for s in samples]
     for name, label in (("ask_cpu_ms", "asking"), ("tell_cpu_ms", "reporting, judging, telling")):
         above.plot(at, [s[name] for s in samples], label=label)
-    above.set(ylabel="ms of the thread per trial", ylim=(0, None), title="One worker process, one study")
+    above.set(
+        ylabel="ms of the thread per trial", ylim=(0, None), title="One worker process, one study"
+    )
     above.legend(frameon=False)
     below.plot(at, [s["resident_mib"] for s in samples], color="black")
     highest = max(s["resident_mib"] for s in samples)
@@ -149,7 +158,9 @@ def draw(samples: list[dict[str, float]], path: Path) -> None:
 
 def main(argv: list[str]) -> None:
     """Run, print, and save where asked to. Exit code 1 where a promise does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=2000)
     parser.add_argument("--every", type=int, default=25)
     parser.add_argument("--save", type=Path, help="write the results to this JSON file")
@@ -159,12 +170,20 @@ def main(argv: list[str]) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     print(machine_line(machine()))
     request = {
-        "budget": 256, "rungs": 2, "n_envs": 4, "horizon": 16, "slots": 48, "trials_per_batch": 16, "holdout": 0.1,
+        "budget": 256,
+        "rungs": 2,
+        "n_envs": 4,
+        "horizon": 16,
+        "slots": 48,
+        "trials_per_batch": 16,
+        "holdout": 0.1,
         "recipe": RECIPE.name,
         "cv": CrossValidation("kfold", groups=3),
-    }  # fmt: skip
+    }
     with tempfile.TemporaryDirectory() as folder:
-        handle, experiment = study_in(Path(folder), make_planted_market(3, assets=2, bars=700), request, SPACE)
+        handle, experiment = study_in(
+            Path(folder), make_planted_market(3, assets=2, bars=700), request, SPACE
+        )
         watch = Watch(handle, args.every)
         with suppress(KeyboardInterrupt):  # Ctrl-C: what there is so far
             work(handle, experiment, args.trials, watch)
@@ -176,13 +195,26 @@ def main(argv: list[str]) -> None:
         "machine": machine(),
         "trials": watch.count,
         "seconds": round(seconds, 1),
-        "mib_per_100_trials": round(100 * slope([(s["trials"], s["resident_mib"]) for s in late]), 3),
-        "ask_and_tell_cpu_ms": {"first": median(samples[:tenth], "cpu_ms"), "last": median(samples[-tenth:], "cpu_ms")},
-        "ask_and_tell_ms": {"first": median(samples[:tenth], "ms"), "last": median(samples[-tenth:], "ms")},
+        "mib_per_100_trials": round(
+            100 * slope([(s["trials"], s["resident_mib"]) for s in late]), 3
+        ),
+        "ask_and_tell_cpu_ms": {
+            "first": median(samples[:tenth], "cpu_ms"),
+            "last": median(samples[-tenth:], "cpu_ms"),
+        },
+        "ask_and_tell_ms": {
+            "first": median(samples[:tenth], "ms"),
+            "last": median(samples[-tenth:], "ms"),
+        },
         "largest_cpu_ms": max(s["ask_cpu_ms"] + s["tell_cpu_ms"] for s in samples),
         "samples": samples,
     }
-    print(json.dumps({name: value for name, value in result.items() if name not in ("machine", "samples")}, indent=1))
+    print(
+        json.dumps(
+            {name: value for name, value in result.items() if name not in ("machine", "samples")},
+            indent=1,
+        )
+    )
     if args.save:
         write_atomic(args.save, json.dumps(result, indent=1) + "\n")
     if args.picture:

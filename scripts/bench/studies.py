@@ -66,7 +66,9 @@ def standard_bars() -> tuple[Bars, str]:
     """Seven assets, hourly, 2021 to 2023, and what they are; the demo market of that length where there are no bars."""
     if REAL_BARS.exists():
         return load_bars(REAL_BARS, "1h", TICKERS), "real 1h bars of 7 assets, 2021 to 2023"
-    return make_demo_market(0, assets=7, bars=23_987), "the demo market, 7 assets, 23,987 bars (no real bars here)"
+    return make_demo_market(
+        0, assets=7, bars=23_987
+    ), "the demo market, 7 assets, 23,987 bars (no real bars here)"
 
 
 def study_in(
@@ -83,7 +85,9 @@ def study_in(
     if space is not None:
         (folder / "space.toml").write_text(space)
         request = {**request, "search_space": str(folder / "space.toml")}
-    wanted = Request(folder, **{"threads": torch.get_num_threads(), "timeframe": bars.timeframe, **request})
+    wanted = Request(
+        folder, **{"threads": torch.get_num_threads(), "timeframe": bars.timeframe, **request}
+    )
     return open_study(storage, NAME, wanted, torch.device("cpu"), folder, {}, lambda _: None, bars)
 
 
@@ -100,7 +104,9 @@ def work(
     telemetry = telemetry or quiet_telemetry(handle)
     telemetry.total = total
     name = register_worker(handle.storage, handle.study_id, alongside=False, say=lambda _: None)
-    worker = Worker(handle, experiment, WorkerOptions(total), telemetry, name, StopRequest(lambda _: None))
+    worker = Worker(
+        handle, experiment, WorkerOptions(total), telemetry, name, StopRequest(lambda _: None)
+    )
     began = time.perf_counter()
     worker.run()
     seconds = time.perf_counter() - began
@@ -126,8 +132,13 @@ def add_history(handle: StudyHandle, count: int, seed: int = 0) -> None:
                 value=value if complete else None,
                 params=trial.params,
                 distributions=trial.distributions,
-                intermediate_values={rung: value + float(rng.normal()) / rung for rung in range(1, reached + 1)},
-                user_attrs={"sweepd:fold_scores": rng.normal(size=10).tolist(), "sweepd:reason": "x" * 60}
+                intermediate_values={
+                    rung: value + float(rng.normal()) / rung for rung in range(1, reached + 1)
+                },
+                user_attrs={
+                    "sweepd:fold_scores": rng.normal(size=10).tolist(),
+                    "sweepd:reason": "x" * 60,
+                }
                 | {"sweepd:ppo_params": trial.params, "sweepd:env_params": trial.params},
             )
         )

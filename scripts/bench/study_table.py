@@ -23,24 +23,50 @@ from envs.support.files import write_atomic
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle
 
-SPEC = ("env", "cv", "holdout", "budget", "rungs", "num_envs", "horizon", "slots", "trials_per_batch", "threads")
+SPEC = (
+    "env",
+    "cv",
+    "holdout",
+    "budget",
+    "rungs",
+    "num_envs",
+    "horizon",
+    "slots",
+    "trials_per_batch",
+    "threads",
+)
 
 
 def describe(handle: StudyHandle) -> dict[str, Any]:
     """The study's spec, trials, speed and best trial."""
     trials = [trial for trial in handle.trials() if trial.state.is_finished()]
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    best: FrozenTrial = max(complete, key=lambda trial: trial.value if trial.value is not None else -np.inf)
-    hours = (max(t.datetime_complete for t in trials) - min(t.datetime_start for t in trials)).total_seconds() / 3600
+    best: FrozenTrial = max(
+        complete, key=lambda trial: trial.value if trial.value is not None else -np.inf
+    )
+    hours = (
+        max(t.datetime_complete for t in trials) - min(t.datetime_start for t in trials)
+    ).total_seconds() / 3600
     data = handle.spec.data
     return {
         "study": handle.name,
-        "data": {"tickers": data.tickers, "timeframe": data.timeframe, "first": data.first, "last": data.last},
+        "data": {
+            "tickers": data.tickers,
+            "timeframe": data.timeframe,
+            "first": data.first,
+            "last": data.last,
+        },
         "space": handle.spec.space["name"],
         **{name: getattr(handle.spec, name) for name in SPEC},
-        "trials": {state.name: sum(t.state == state for t in trials) for state in TrialState if state.is_finished()},
+        "trials": {
+            state.name: sum(t.state == state for t in trials)
+            for state in TrialState
+            if state.is_finished()
+        },
         "trials_per_hour": len(trials) / hours,
-        "steps_per_second": float(np.median([t.user_attrs["sweepd:steps_per_second"] for t in complete])),
+        "steps_per_second": float(
+            np.median([t.user_attrs["sweepd:steps_per_second"] for t in complete])
+        ),
         "objectives": sorted((t.value for t in complete if t.value is not None), reverse=True),
         "best": {"trial": best.number, "objective": best.value, "params": best.params}
         | {"metrics": best.user_attrs["sweepd:metrics"]},
@@ -51,23 +77,37 @@ def verdicts(deployments: Path, study: str) -> list[dict[str, Any]]:
     """What the registry noted about the study's candidates, gate reports included."""
     engine = sa.create_engine(f"sqlite:///{deployments / 'registry.db'}")
     with engine.connect() as connection:
-        rows = connection.execute(sa.text("SELECT kind, at, reason, report FROM events ORDER BY id")).mappings().all()
-    noted = [{**row, "report": json.loads(row["report"]) if row["report"] else None} for row in rows]
+        rows = (
+            connection.execute(sa.text("SELECT kind, at, reason, report FROM events ORDER BY id"))
+            .mappings()
+            .all()
+        )
+    noted = [
+        {**row, "report": json.loads(row["report"]) if row["report"] else None} for row in rows
+    ]
     return [event for event in noted if study in event["reason"]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("study")
     parser.add_argument("--storage", default=None)
     parser.add_argument("--deployments", type=Path, default=Path("deployments"))
-    parser.add_argument("--note", default="", help="what a reader of the figures should know, such as other load")
+    parser.add_argument(
+        "--note", default="", help="what a reader of the figures should know, such as other load"
+    )
     parser.add_argument("--save", type=Path)
     args = parser.parse_args()
     storage = open_storage(storage_url(args.storage, Path("runs")), read_only=True)
     table = describe(StudyHandle(storage, args.study))
     table["promotion"] = verdicts(args.deployments, args.study)
-    table["machine"] = {"processor": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
+    table["machine"] = {
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+    }
     table["note"] = args.note
     print(json.dumps(table, indent=1, default=str))
     if args.save:

@@ -86,10 +86,14 @@ def market_of(seed: int) -> Bars:
     return replace(bars, tickers=TICKERS)
 
 
-def serve(bars: Bars, start: float, speed: float, faults: float, seed: int, line: Connection) -> None:
+def serve(
+    bars: Bars, start: float, speed: float, faults: float, seed: int, line: Connection
+) -> None:
     """The exchange's process: says its address and when the market began, and at the end what it knows."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    market = FaultyExchange({ticker.replace("USDT", "USD"): Decimal(1) for ticker in TICKERS}, spread=Decimal("0.001"))
+    market = FaultyExchange(
+        {ticker.replace("USDT", "USD"): Decimal(1) for ticker in TICKERS}, spread=Decimal("0.001")
+    )
     market.share, market.rng = faults, random.Random(seed)
     began = time.time()
     over = threading.Event()
@@ -111,10 +115,15 @@ def serve(bars: Bars, start: float, speed: float, faults: float, seed: int, line
         over.set()
         thread.join()
         orders = {
-            name: (order["symbol"], order["side"], order["status"], float(order["filled_qty"]),
-                   float(order["filled_avg_price"] or 0.0))
+            name: (
+                order["symbol"],
+                order["side"],
+                order["status"],
+                float(order["filled_qty"]),
+                float(order["filled_avg_price"] or 0.0),
+            )
             for name, order in market.orders.items()
-        }  # fmt: skip
+        }
         units = {symbol: float(amount) for symbol, amount in market.units.items()}
         asked = [method for method, path in market.asked if path == "/v2/orders"]
         line.send((float(market.cash), units, orders, market.failed, asked.count("POST")))
@@ -152,14 +161,26 @@ def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, 
     times = [line.time for line in lines]
     if times != list(range(times[0], times[-1] + 1, STEP)) or times[-1] != int(bars.time[-1]):
         problems.append("a bar is missing, or there twice")
-    balance, after = lines[0].cash, 0.0  # after: what the orders of the last bar, which follow its line, made of it
+    balance, after = (
+        lines[0].cash,
+        0.0,
+    )  # after: what the orders of the last bar, which follow its line, made of it
     moved = dict.fromkeys(TICKERS, 0.0)
     known = {line.order.client_id: line for line in written}
-    sent = {name for name, line in known.items() if line.fill is not None and line.fill.status == "filled"}
+    sent = {
+        name
+        for name, line in known.items()
+        if line.fill is not None and line.fill.status == "filled"
+    }
     filled = {name for name, order in orders.items() if order[3] > 0}
-    problems += [f"{name} was filled, and the database does not know" for name in sorted(filled - sent)]
+    problems += [
+        f"{name} was filled, and the database does not know" for name in sorted(filled - sent)
+    ]
     problems += [f"{name} is said to be filled, and was not" for name in sorted(sent - filled)]
-    problems += [f"{name} reached the server, and was never intended" for name in sorted(orders.keys() - known.keys())]
+    problems += [
+        f"{name} reached the server, and was never intended"
+        for name in sorted(orders.keys() - known.keys())
+    ]
     for name, line in known.items():
         if line.fill is None:
             problems.append(f"what became of {name} is not known")
@@ -167,7 +188,9 @@ def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, 
         if name in filled:
             symbol, side, _, quantity, price = orders[name]
             if abs(line.fill.notional - quantity * price) > CENT:
-                problems.append(f"{name}: {line.fill.notional} in the database, {quantity * price} at the server")
+                problems.append(
+                    f"{name}: {line.fill.notional} in the database, {quantity * price} at the server"
+                )
             flow = quantity * price * (1 - FEE) if side == "sell" else -quantity * price
             balance += flow
             if line.order.decided == times[-1]:
@@ -178,11 +201,15 @@ def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, 
     last = lines[-1]
     off = max(abs(last.cash + after - cash), abs(balance - cash))
     if off > CENT:
-        problems.append(f"cash is {last.cash + after}, its fills make {balance}, and the server has {cash}")
+        problems.append(
+            f"cash is {last.cash + after}, its fills make {balance}, and the server has {cash}"
+        )
     for ticker, before in last.units.items():
         held = before + moved[ticker]
         if abs(held - units.get(ticker.replace("USDT", "USD"), 0.0)) > SMALLEST:
-            problems.append(f"{ticker}: {held} in the database, {units.get(ticker.replace('USDT', 'USD'), 0.0)} there")
+            problems.append(
+                f"{ticker}: {held} in the database, {units.get(ticker.replace('USDT', 'USD'), 0.0)} there"
+            )
     problems += [event.text for event in store.events(SLOT) if event.kind in ("transfer", "cost")]
     shadow = {line.time: line.value for line in store.lane_bars(SLOT, SHADOW)}
     away = [abs(line.value / shadow[line.time] - 1.0) for line in lines if line.time in shadow]
@@ -191,9 +218,12 @@ def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, 
         "bars_decided_at": sum(line.action is not None for line in lines),
         "orders": len(known),
         "orders_filled": len(filled),
-        "orders_filled_in_part": sum(order[2] == "canceled" and order[3] > 0 for order in orders.values()),
+        "orders_filled_in_part": sum(
+            order[2] == "canceled" and order[3] > 0 for order in orders.values()
+        ),
         "orders_not_sent_in_time": sum(
-            line.fill is not None and "away when it should" in line.fill.reason for line in known.values()
+            line.fill is not None and "away when it should" in line.fill.reason
+            for line in known.values()
         ),
         "posts": posts,
         "faults": failed,
@@ -205,10 +235,17 @@ def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, 
 
 def main() -> int:
     """Print and save the figures; exit code 1 where something is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=600.0, help="that the day is to last")
-    parser.add_argument("--faults", type=float, default=0.03, help="share of requests that fail, and of orders in part")
+    parser.add_argument(
+        "--faults",
+        type=float,
+        default=0.03,
+        help="share of requests that fail, and of orders in part",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
@@ -217,14 +254,18 @@ def main() -> int:
     bars = market_of(options.seed)
     start = float(bars.time[HISTORY])
     speed = (DAY_BARS + 1) * STEP / options.seconds
-    params = EnvParams(action_scale=0.3, trailing_stop=0.01, max_holding_bars=12, max_holding_fraction=0.5)
+    params = EnvParams(
+        action_scale=0.3, trailing_stop=0.01, max_holding_bars=12, max_holding_fraction=0.5
+    )
     bundle = small_bundle(1, tickers=TICKERS, timeframe="5m", gain=1.5, params=params)
     spawn, fork = multiprocessing.get_context("spawn"), multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         Registry(folder).promote(SLOT, bundle, expected=None, reason="to be killed")
         line, other = spawn.Pipe()
-        server = spawn.Process(target=serve, args=(bars, start, speed, options.faults, options.seed, other))
+        server = spawn.Process(
+            target=serve, args=(bars, start, speed, options.faults, options.seed, other)
+        )
         server.start()
         url, began = line.recv()
         kills = ended = 0
@@ -242,7 +283,9 @@ def main() -> int:
         process = fork.Process(target=trade, args=(folder, bars, url, start, speed, began))
         process.start()
         process.join(options.seconds + 120.0)
-        problems = [] if process.exitcode == 0 else [f"the last trader ended with {process.exitcode}"]
+        problems = (
+            [] if process.exitcode == 0 else [f"the last trader ended with {process.exitcode}"]
+        )
         process.kill()
         line.send("over")
         figures, found = audit(folder, bars, line.recv())

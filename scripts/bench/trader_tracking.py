@@ -42,7 +42,9 @@ from tests.deploy.trading.live.world import World
 
 def main() -> int:
     """Print and save the figures; exit code 1 where the ledger is not the server's."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("slot")
     parser.add_argument("--deployments", type=Path, default=Path("deployments"))
     parser.add_argument("--data-dir", type=Path)
@@ -53,14 +55,18 @@ def main() -> int:
     print(machine_line(machine()))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "deployments"
-        shutil.copytree(options.deployments, folder, ignore=shutil.ignore_patterns("replays", "*.lock"))
+        shutil.copytree(
+            options.deployments, folder, ignore=shutil.ignore_patterns("replays", "*.lock")
+        )
         registry = Registry(folder)
         champion = registry.require(options.slot).champion
         assert champion is not None
         bundle = registry.bundle(champion)
         data_dir = options.data_dir or registry.data_dir(champion)
         assert data_dir is not None, "--data-dir is needed"
-        bars = in_order(load_bars(data_dir, bundle.manifest.timeframe, bundle.manifest.tickers), bundle)
+        bars = in_order(
+            load_bars(data_dir, bundle.manifest.timeframe, bundle.manifest.tickers), bundle
+        )
         first = len(bars) - options.bars
         symbols = [ticker.split("/")[0] + "/USD" for ticker in bundle.manifest.tickers]
         cash = Decimal(repr(bundle.account.initial_cash))
@@ -81,20 +87,29 @@ def main() -> int:
         score = score_bundle(bundle, bars, (first, len(bars) - 1))
         last = world.lines()[-1]
         open_orders = world.store.orders(options.slot, lane=ACCOUNT, decided=last.time)
-        simulated = float(np.max(np.abs(np.cumprod(1 + records[SHADOW]) / np.cumprod(1 + score.returns) - 1)))
+        simulated = float(
+            np.max(np.abs(np.cumprod(1 + records[SHADOW]) / np.cumprod(1 + score.returns) - 1))
+        )
         figures = {
-            "bundle": bundle.name, "slot": options.slot, "note": options.note,
-            "first": format_time(since), "last": format_time(last.time), "bars": len(world.lines()),
-            "orders": len(market.orders), "seconds": round(seconds, 1),
+            "bundle": bundle.name,
+            "slot": options.slot,
+            "note": options.note,
+            "first": format_time(since),
+            "last": format_time(last.time),
+            "bars": len(world.lines()),
+            "orders": len(market.orders),
+            "seconds": round(seconds, 1),
             "account_return": float(np.prod(1 + records[ACCOUNT]) - 1),
             "simulator_return": float(np.prod(1 + records[SHADOW]) - 1),
             "tracking": asdict(tracking),
             "simulator_against_canonical_score": simulated,
             "cash_difference": None if open_orders else abs(last.cash - float(market.cash)),
-        }  # fmt: skip
+        }
     print(json.dumps(figures, indent=1))
     if options.save:
-        write_atomic(options.save, json.dumps({"machine": machine(), "figures": figures}, indent=1) + "\n")
+        write_atomic(
+            options.save, json.dumps({"machine": machine(), "figures": figures}, indent=1) + "\n"
+        )
     return 1 if (figures["cash_difference"] or 0.0) > 0.01 else 0
 
 

@@ -54,7 +54,9 @@ def normaliser(market: Market) -> tuple[torch.Tensor, torch.Tensor]:
     return observation_normaliser(market, [(market.first_bar(1), market.length - 1)], 1, 1)
 
 
-def shape_of(args: argparse.Namespace, env: CryptoEnv, slots: int, num_envs: int, horizon: int) -> Shape:
+def shape_of(
+    args: argparse.Namespace, env: CryptoEnv, slots: int, num_envs: int, horizon: int
+) -> Shape:
     """The shape that the arguments ask for."""
     return Shape(
         state_dim=env.state_dim,
@@ -91,7 +93,9 @@ def elegant(args: argparse.Namespace, market: Market, num_envs: int) -> Callable
     horizon = int(args.horizon) * int(args.num_envs) // num_envs
     adapted = ElegantEnv(env)
     torch.manual_seed(0)
-    agent = make_agent(adapted, shape_of(args, env, 1, num_envs, horizon), PPOParams(), *normaliser(market))
+    agent = make_agent(
+        adapted, shape_of(args, env, 1, num_envs, horizon), PPOParams(), *normaliser(market)
+    )
 
     def rollout() -> int:
         train_rollout(agent, adapted, horizon)
@@ -114,7 +118,9 @@ def side_by_side(argv: list[str], threads: int) -> float:
     """Steps/s summed over two processes of this script that begin timing together."""
     command = [sys.executable, __file__, *argv, "--threads", str(threads // 2), "--as-peer"]
     peers = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ)
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+        )
         for _ in range(2)
     ]
     for peer in peers:
@@ -129,18 +135,26 @@ def side_by_side(argv: list[str], threads: int) -> float:
 
 def main(argv: list[str]) -> None:
     """Measure, print, and save where asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--members", type=int, default=10, help="G, members trained together by ours")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--members", type=int, default=10, help="G, members trained together by ours"
+    )
     parser.add_argument("--num-envs", type=int, default=64, help="environments per member")
     parser.add_argument("--horizon", type=int, default=64)
     parser.add_argument("--minibatch", type=int, default=512)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--width", type=int, default=128, help="of both hidden layers")
     parser.add_argument("--assets", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=2, help="torch threads of each single process")
+    parser.add_argument(
+        "--threads", type=int, default=2, help="torch threads of each single process"
+    )
     parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
     parser.add_argument("--seconds", type=float, default=4.0, help="least time of one measurement")
-    parser.add_argument("--no-pair", action="store_true", help="leave out the two processes side by side")
+    parser.add_argument(
+        "--no-pair", action="store_true", help="leave out the two processes side by side"
+    )
     parser.add_argument("--save", type=Path, help="write the results to this JSON file")
     parser.add_argument("--as-peer", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -169,7 +183,9 @@ def main(argv: list[str]) -> None:
         if pair:
             speeds.setdefault("elegant pair", []).append(side_by_side(argv, args.threads))
         print(
-            f"run {run + 1}: " + ", ".join(f"{name} {values[-1]:,.0f}" for name, values in speeds.items()), flush=True
+            f"run {run + 1}: "
+            + ", ".join(f"{name} {values[-1]:,.0f}" for name, values in speeds.items()),
+            flush=True,
         )
     report(args, speeds, make_env(market, 1, 1).state_dim)
 

@@ -48,7 +48,11 @@ NUM_ENVS, MINIBATCHES, WIDTHS = (1, 12, 256, 2048), (64, 256, 1024, 4096), (64, 
 TRANSITIONS, SHORTEST = 4096, 16  # of a rollout, or a multiple; its steps, at least
 EPOCHS = 2
 # Ours, with all members, against the fastest peer: the goals by network and minibatch.
-GOALS = {64: {64: 12.0, 256: 8.0, 1024: 5.0}, 128: {64: 9.0, 256: 5.5, 1024: 3.5}, 256: {64: 5.0, 256: 3.2, 1024: 2.2}}
+GOALS = {
+    64: {64: 12.0, 256: 8.0, 1024: 5.0},
+    128: {64: 9.0, 256: 5.5, 1024: 3.5},
+    256: {64: 5.0, 256: 3.2, 1024: 2.2},
+}
 NOWHERE_BELOW = 0.97
 SCORED = Cell("cartpole", 32, 512, 64, 64, 8)
 SCORED_STEPS = {"cartpole": 200_000, "crypto": 200_000}
@@ -64,7 +68,11 @@ def cell_of(task: str, num_envs: int, minibatch: int, width: int, members: int) 
 
 def default_cells(task: str, members: int) -> list[Cell]:
     """The goals' cells at 256 envs, and one network and minibatch at every number of envs."""
-    goals = [cell_of(task, 256, minibatch, width, members) for width in WIDTHS for minibatch in (64, 256, 1024)]
+    goals = [
+        cell_of(task, 256, minibatch, width, members)
+        for width in WIDTHS
+        for minibatch in (64, 256, 1024)
+    ]
     return goals + [cell_of(task, num_envs, 256, 128, members) for num_envs in (1, 12, 2048)]
 
 
@@ -73,7 +81,9 @@ class Results:
 
     def __init__(self, path: Path | None, part: str, stop_after: float) -> None:
         self.path, self.part = path, part
-        self.content: dict[str, Any] = json.loads(path.read_text()) if path and path.exists() else {}
+        self.content: dict[str, Any] = (
+            json.loads(path.read_text()) if path and path.exists() else {}
+        )
         self._stop = time.monotonic() + stop_after
 
     def missing(self, keys: list[Cell]) -> Iterator[Cell]:
@@ -98,7 +108,10 @@ class Pair:
 
     def __init__(self, threads: int) -> None:
         command = [sys.executable, __file__, "as-pair", "--threads", str(max(1, threads // 2))]
-        self._two = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in "ab"]
+        self._two = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in "ab"
+        ]
 
     def _ask(self, request: dict[str, Any]) -> list[Any]:
         for one in self._two:
@@ -138,11 +151,18 @@ def serve_pair() -> None:
             made[request["prepare"]] = trainer
             print("0", flush=True)
         else:
-            print(steps_per_second(made[request["measure"]].rollout, request["seconds"]), flush=True)
+            print(
+                steps_per_second(made[request["measure"]].rollout, request["seconds"]), flush=True
+            )
 
 
 def measure_cell(
-    cell: Cell, peers: list[str], pair: Pair | None, runs: int, seconds: float, clock: Callable[[], float]
+    cell: Cell,
+    peers: list[str],
+    pair: Pair | None,
+    runs: int,
+    seconds: float,
+    clock: Callable[[], float],
 ) -> dict[str, Any]:
     """All trainers by turns."""
     trainers = {name: TRAINERS[name](cell, 0) for name in ("ours", *peers)}
@@ -175,7 +195,9 @@ def speed(args: argparse.Namespace) -> int:
     cells: list[Cell] = []
     for task in args.tasks:
         if args.grid or args.num_envs or args.minibatch or args.width:
-            grid = itertools.product(args.num_envs or NUM_ENVS, args.minibatch or MINIBATCHES, args.width or WIDTHS)
+            grid = itertools.product(
+                args.num_envs or NUM_ENVS, args.minibatch or MINIBATCHES, args.width or WIDTHS
+            )
             cells += [cell_of(task, *sizes, args.members) for sizes in grid]
         else:
             cells += default_cells(task, args.members)
@@ -187,7 +209,9 @@ def speed(args: argparse.Namespace) -> int:
         results.add(str(cell), made)
     if pair:
         pair.close()
-    print(f"steps/s, medians of {args.runs} paired runs of at least {args.seconds:g} s; ours summed over the members")
+    print(
+        f"steps/s, medians of {args.runs} paired runs of at least {args.seconds:g} s; ours summed over the members"
+    )
     missed = 0
     for cell in cells:
         found = results.content.get("speed", {}).get(str(cell))
@@ -196,7 +220,12 @@ def speed(args: argparse.Namespace) -> int:
         goal = GOALS.get(cell.width, {}).get(cell.minibatch, NOWHERE_BELOW)
         missed += found["ours_over_best"] < goal
         print(f"\n{cell} (load {found['machine']['load']})")
-        print("  " + ", ".join(f"{name} {statistics.median(values):,.0f}" for name, values in found["runs"].items()))
+        print(
+            "  "
+            + ", ".join(
+                f"{name} {statistics.median(values):,.0f}" for name, values in found["runs"].items()
+            )
+        )
         pairs = (
             f", two processes side by side {found['ours_over_best_pair']:.1f}x"
             if "ours_over_best_pair" in found
@@ -222,10 +251,22 @@ def score(args: argparse.Namespace) -> int:
                 while steps < SCORED_STEPS[task] * trainer.members:
                     steps += trainer.rollout()
                 seconds = time.perf_counter() - began
-                results.add(key, {"task": task, "trainer": name, "score": scores(task, trainer), "seconds": seconds})
+                results.add(
+                    key,
+                    {
+                        "task": task,
+                        "trainer": name,
+                        "score": scores(task, trainer),
+                        "seconds": seconds,
+                    },
+                )
         print(f"\n{task}: {asdict(PARAMS[task])}, {SCORED_STEPS[task]:,} steps per member")
         for name in ("ours", *args.peers):
-            found = [v for v in results.content["scores"].values() if (v["task"], v["trainer"]) == (task, name)]
+            found = [
+                v
+                for v in results.content["scores"].values()
+                if (v["task"], v["trainer"]) == (task, name)
+            ]
             every = [value for one in found for value in one["score"]]
             seconds = sum(one["seconds"] for one in found) / len(every)
             print(
@@ -235,15 +276,30 @@ def score(args: argparse.Namespace) -> int:
     return 0
 
 
-def puffer_trainer(depth: int, width: int, members: int, learning_rate: float) -> tuple[PPO, CartPole]:
+def puffer_trainer(
+    depth: int, width: int, members: int, learning_rate: float
+) -> tuple[PPO, CartPole]:
     """Ours at PufferLib's sizes."""
     env = CartPole([CartPoleParams()] * members, 1024)
     shape = Shape(
-        state_dim=4, action_dim=2, discrete=True, slots=members, net_width=width, net_depth=depth, num_envs=1024,
-        horizon=64, minibatch=32_768, epochs=1,
-    )  # fmt: skip
+        state_dim=4,
+        action_dim=2,
+        discrete=True,
+        slots=members,
+        net_width=width,
+        net_depth=depth,
+        num_envs=1024,
+        horizon=64,
+        minibatch=32_768,
+        epochs=1,
+    )
     params = PPOParams(
-        learning_rate=learning_rate, gamma=0.99, gae_lambda=0.95, clip=0.2, entropy_coef=0.003, max_grad_norm=1.0
+        learning_rate=learning_rate,
+        gamma=0.99,
+        gae_lambda=0.95,
+        clip=0.2,
+        entropy_coef=0.003,
+        max_grad_norm=1.0,
     )
     ppo = PPO(shape)
     for slot in range(members):
@@ -260,7 +316,10 @@ def pufferlib(args: argparse.Namespace) -> int:
         for members in (1, 10):
             ppo, env = puffer_trainer(depth, width, members, 0.01)
             weights = sum(
-                tensor.numel() for part in ppo.export_member(0) for name, tensor in part.items() if "net" in name
+                tensor.numel()
+                for part in ppo.export_member(0)
+                for name, tensor in part.items()
+                if "net" in name
             )
             ppo.train(env, 2)
 
@@ -275,7 +334,12 @@ def pufferlib(args: argparse.Namespace) -> int:
                 f"{rate / theirs:.2f}x PufferLib's {theirs:,} on another machine of 2 cores (goal {goal:g}x)",
                 flush=True,
             )
-            made = {"weights": weights, "runs": runs, "steps_per_second": rate, "over_pufferlib": rate / theirs}
+            made = {
+                "weights": weights,
+                "runs": runs,
+                "steps_per_second": rate,
+                "over_pufferlib": rate / theirs,
+            }
             results.add(f"{size}, {members} members", made)
     ppo, env = puffer_trainer(2, PUFFER["large"][2], 1, 0.01)
     steps, seconds, reached = 0, 0.0, 0.0
@@ -292,21 +356,35 @@ def pufferlib(args: argparse.Namespace) -> int:
 
 def main(argv: list[str]) -> int:
     """Run one part. Returns how many goals were missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("part", choices=["speed", "scores", "pufferlib", "as-pair"])
-    parser.add_argument("--tasks", nargs="+", choices=sorted(PARAMS), default=["crypto", "cartpole"])
+    parser.add_argument(
+        "--tasks", nargs="+", choices=sorted(PARAMS), default=["crypto", "cartpole"]
+    )
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--members", type=int, default=10, help="trained together by ours")
-    parser.add_argument("--grid", action="store_true", help="every cell, not only those of the goals")
+    parser.add_argument(
+        "--grid", action="store_true", help="every cell, not only those of the goals"
+    )
     parser.add_argument("--num-envs", type=int, nargs="+", help="these of the grid")
     parser.add_argument("--minibatch", type=int, nargs="+", help="these of the grid")
-    parser.add_argument("--width", type=int, nargs="+", help="these of the grid: both hidden layers'")
+    parser.add_argument(
+        "--width", type=int, nargs="+", help="these of the grid: both hidden layers'"
+    )
     parser.add_argument("--threads", type=int, default=2, help="torch threads of a single process")
     parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
     parser.add_argument("--seconds", type=float, default=0.5, help="least time of one measurement")
-    parser.add_argument("--seeds", type=int, default=2, help="members of each peer whose scores are shown")
-    parser.add_argument("--no-pair", action="store_true", help="leave out the two processes side by side")
-    parser.add_argument("--cpu-time", action="store_true", help="steps per second of processor time, on one thread")
+    parser.add_argument(
+        "--seeds", type=int, default=2, help="members of each peer whose scores are shown"
+    )
+    parser.add_argument(
+        "--no-pair", action="store_true", help="leave out the two processes side by side"
+    )
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="steps per second of processor time, on one thread"
+    )
     parser.add_argument("--stop-after", type=float, default=float("inf"), help="seconds")
     parser.add_argument("--save", type=Path, help="results file, read first where it exists")
     args = parser.parse_args(argv)

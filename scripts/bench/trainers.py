@@ -61,10 +61,17 @@ class Cell:
     def shape(self, env: VecEnv, slots: int) -> Shape:
         """The shape of `slots` members on `env`."""
         return Shape(
-            state_dim=env.state_dim, action_dim=env.action_dim, discrete=env.if_discrete, slots=slots,
-            net_width=self.width, net_depth=self.depth, num_envs=self.num_envs, horizon=self.horizon,
-            minibatch=self.minibatch, epochs=self.epochs,
-        )  # fmt: skip
+            state_dim=env.state_dim,
+            action_dim=env.action_dim,
+            discrete=env.if_discrete,
+            slots=slots,
+            net_width=self.width,
+            net_depth=self.depth,
+            num_envs=self.num_envs,
+            horizon=self.horizon,
+            minibatch=self.minibatch,
+            epochs=self.epochs,
+        )
 
 
 PARAMS = {
@@ -88,7 +95,9 @@ def make_env(cell: Cell, members: int) -> VecEnv:
     """The rows of that many members, not yet reset."""
     if cell.task == "cartpole":
         return CartPole([CartPoleParams()] * members, cell.num_envs)
-    return CryptoEnv(market(), [EnvParams()] * members, [[training_window()]] * members, cell.num_envs)
+    return CryptoEnv(
+        market(), [EnvParams()] * members, [[training_window()]] * members, cell.num_envs
+    )
 
 
 def normaliser(cell: Cell) -> tuple[Tensor, Tensor]:
@@ -160,15 +169,27 @@ def sb3(cell: Cell, seed: int) -> Trainer:
     wrapped = SB3Env(env, *normaliser(cell))
     network = [cell.width] * cell.depth
     model = SB3PPO(
-        "MlpPolicy", wrapped, learning_rate=params.learning_rate, n_steps=cell.horizon, batch_size=cell.minibatch,
-        n_epochs=cell.epochs, gamma=params.gamma, gae_lambda=params.gae_lambda, clip_range=params.clip,
-        ent_coef=params.entropy_coef, vf_coef=params.value_coef, max_grad_norm=params.max_grad_norm, seed=seed,
+        "MlpPolicy",
+        wrapped,
+        learning_rate=params.learning_rate,
+        n_steps=cell.horizon,
+        batch_size=cell.minibatch,
+        n_epochs=cell.epochs,
+        gamma=params.gamma,
+        gae_lambda=params.gae_lambda,
+        clip_range=params.clip,
+        ent_coef=params.entropy_coef,
+        vf_coef=params.value_coef,
+        max_grad_norm=params.max_grad_norm,
+        seed=seed,
         device="cpu",
         policy_kwargs={
-            "net_arch": network, "activation_fn": torch.nn.ReLU, "log_std_init": params.initial_log_std,
+            "net_arch": network,
+            "activation_fn": torch.nn.ReLU,
+            "log_std_init": params.initial_log_std,
             "optimizer_kwargs": {"eps": params.adam_eps},
         },
-    )  # fmt: skip
+    )
     samples = cell.horizon * cell.num_envs
 
     def rollout() -> int:
@@ -181,7 +202,12 @@ def sb3(cell: Cell, seed: int) -> Trainer:
     return Trainer(1, rollout, act)
 
 
-TRAINERS: dict[str, Callable[[Cell, int], Trainer]] = {"ours": ours, "elegant": elegant, "sb3": sb3, "cleanrl": cleanrl}
+TRAINERS: dict[str, Callable[[Cell, int], Trainer]] = {
+    "ours": ours,
+    "elegant": elegant,
+    "sb3": sb3,
+    "cleanrl": cleanrl,
+}
 
 
 def steps_per_second(
@@ -210,7 +236,9 @@ def scores(task: str, trainer: Trainer) -> list[float]:
     return [excess_growth(returns, equal, per_year) for returns, equal in rows]
 
 
-def balanced_steps(act: Callable[[Tensor], Tensor], members: int, seeds: Sequence[int] | None = None) -> list[float]:
+def balanced_steps(
+    act: Callable[[Tensor], Tensor], members: int, seeds: Sequence[int] | None = None
+) -> list[float]:
     """Mean length of each member's episodes on CartPole, acting deterministically."""
     env = CartPole([CartPoleParams()] * members, CARTPOLE_EPISODES)
     obs = env.reset(list(seeds or range(members)))

@@ -55,15 +55,26 @@ def elegant(experiment: CryptoExperiment, settings: Settings, num_envs: int) -> 
     """A function that trains the first fold for one rollout with ElegantRL's agent and returns the steps made."""
     spec = experiment.spec
     horizon = spec.transitions // num_envs
-    env = CryptoEnv(experiment.market, [experiment.env_params(settings)], [list(experiment.folds[0].train)], num_envs)
+    env = CryptoEnv(
+        experiment.market,
+        [experiment.env_params(settings)],
+        [list(experiment.folds[0].train)],
+        num_envs,
+    )
     env.reset([0])
     adapted = ElegantEnv(env)
     torch.manual_seed(0)
     shape = Shape(
-        state_dim=env.state_dim, action_dim=env.action_dim, slots=1, num_envs=num_envs, horizon=horizon,
+        state_dim=env.state_dim,
+        action_dim=env.action_dim,
+        slots=1,
+        num_envs=num_envs,
+        horizon=horizon,
         **settings.shape,
-    )  # fmt: skip
-    agent = make_agent(adapted, shape, experiment.learner_params(settings), *experiment.normaliser(0, settings))
+    )
+    agent = make_agent(
+        adapted, shape, experiment.learner_params(settings), *experiment.normaliser(0, settings)
+    )
 
     def rollout() -> int:
         train_rollout(agent, adapted, horizon)
@@ -99,8 +110,9 @@ def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         phases["training"] *= scale
         whole = sum(phases.values())
         peers = peers or {
-            "elegant": elegant(experiment, plan, spec.num_envs), "elegant 1 env": elegant(experiment, plan, 1),
-        }  # fmt: skip
+            "elegant": elegant(experiment, plan, spec.num_envs),
+            "elegant 1 env": elegant(experiment, plan, 1),
+        }
         rates = {"ours": HOUR * spec.trials_per_batch / whole}
         speeds = {}
         for name, rollout in peers.items():
@@ -108,14 +120,26 @@ def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             speeds[name] = speed(rollout, args.seconds)
             rates[name] = HOUR * speeds[name] / trial_steps
         speeds["ours, training alone"] = spec.trials_per_batch * trial_steps / phases["training"]
-        runs.append({"trials_per_hour": rates, "steps_per_second": speeds, "seconds_per_batch": phases})
-        print(", ".join(f"{name} {rate:.2f} trials/hour" for name, rate in rates.items()), flush=True)
+        runs.append(
+            {"trials_per_hour": rates, "steps_per_second": speeds, "seconds_per_batch": phases}
+        )
+        print(
+            ", ".join(f"{name} {rate:.2f} trials/hour" for name, rate in rates.items()), flush=True
+        )
     setup = {
-        "bars": described, "observation": experiment.training_env(1, 1).state_dim, "folds": len(experiment.folds),
-        **STANDARD, "network": [128, 128], "minibatch": 512, "epochs": 4, "rungs": spec.rungs,
-        "members per program": spec.slots, "trials per batch": spec.trials_per_batch,
-        "finished trials before": args.history, "measured part of the budget": args.part,
-    }  # fmt: skip
+        "bars": described,
+        "observation": experiment.training_env(1, 1).state_dim,
+        "folds": len(experiment.folds),
+        **STANDARD,
+        "network": [128, 128],
+        "minibatch": 512,
+        "epochs": 4,
+        "rungs": spec.rungs,
+        "members per program": spec.slots,
+        "trials per batch": spec.trials_per_batch,
+        "finished trials before": args.history,
+        "measured part of the budget": args.part,
+    }
     return {"setup": setup, "runs": runs}
 
 
@@ -123,18 +147,23 @@ def report(result: dict[str, Any]) -> None:
     """Medians over the runs: trials per hour, ratios, and where the worker's time goes."""
     runs = result["runs"]
     ours = [run["trials_per_hour"]["ours"] for run in runs]
-    print(f"\n{'':16}{'trials/hour':>12}{'ours is':>10}{'goal':>8}   (medians of {len(runs)} paired runs)")
+    print(
+        f"\n{'':16}{'trials/hour':>12}{'ours is':>10}{'goal':>8}   (medians of {len(runs)} paired runs)"
+    )
     for name in runs[0]["trials_per_hour"]:
         rates = [run["trials_per_hour"][name] for run in runs]
         ratio = statistics.median(a / b for a, b in zip(ours, rates, strict=True))
         result.setdefault("ours_over", {})[name] = ratio
         goal = f"{GOALS[name]:.0f}x" if name in GOALS else ""
-        print(f"{name:16}{statistics.median(rates):>12.2f}{'' if name == 'ours' else f'{ratio:.1f}x':>10}{goal:>8}")
+        print(
+            f"{name:16}{statistics.median(rates):>12.2f}{'' if name == 'ours' else f'{ratio:.1f}x':>10}{goal:>8}"
+        )
     del result["ours_over"]["ours"]
     print("where the worker's time goes (training scaled to the whole budget):")
     phases = {
         name: statistics.median(
-            run["seconds_per_batch"].get(name, 0.0) / sum(run["seconds_per_batch"].values()) for run in runs
+            run["seconds_per_batch"].get(name, 0.0) / sum(run["seconds_per_batch"].values())
+            for run in runs
         )
         for name in sorted({name for run in runs for name in run["seconds_per_batch"]})
     }
@@ -150,19 +179,30 @@ def pruning(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One search of random trials on the demo market with this pruner."""
     bars = make_demo_market(args.seed, assets=5, bars=12_000)
     request = {
-        "budget": args.budget, "n_envs": 16, "horizon": 64, "sampler": "random", "pruner": args.pruning,
-        "seed": args.seed, "cv": CrossValidation(groups=PRUNING["groups"], test_groups=PRUNING["test_groups"]),
+        "budget": args.budget,
+        "n_envs": 16,
+        "horizon": 64,
+        "sampler": "random",
+        "pruner": args.pruning,
+        "seed": args.seed,
+        "cv": CrossValidation(groups=PRUNING["groups"], test_groups=PRUNING["test_groups"]),
         "search_space": "demo",
-    }  # fmt: skip
+    }
     handle, experiment = study_in(folder, bars, request)
     worker, seconds = work(handle, experiment, args.trials)
     values = {t.number: t.value for t in handle.trials() if t.state == TrialState.COMPLETE}
     best = max(values, key=lambda number: values[number] or 0.0)
     found = {
-        "seed": args.seed, "trials": args.trials, "complete": len(values), "seconds": seconds,
-        "trials_per_hour": HOUR * args.trials / seconds, "steps": worker.telemetry.steps_done,
-        "best": best, "value": values[best], "values": values,
-    }  # fmt: skip
+        "seed": args.seed,
+        "trials": args.trials,
+        "complete": len(values),
+        "seconds": seconds,
+        "trials_per_hour": HOUR * args.trials / seconds,
+        "steps": worker.telemetry.steps_done,
+        "best": best,
+        "value": values[best],
+        "values": values,
+    }
     print(
         f"pruner {args.pruning}, seed {args.seed}: {found['trials_per_hour']:.1f} trials/hour, "
         f"{found['steps']:,} steps, {len(values)} of {args.trials} complete, best trial {best} {values[best]:+.4f}"
@@ -186,17 +226,31 @@ def compare(kept: dict[str, Any]) -> None:
 
 def main(argv: list[str]) -> None:
     """Measure, print, and save where asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
-    parser.add_argument("--part", type=float, default=0.125, help="share of the budget that ours trains")
-    parser.add_argument("--seconds", type=float, default=5.0, help="least time of one measurement of a peer")
-    parser.add_argument("--history", type=int, default=0, help="finished trials in the study before")
+    parser.add_argument(
+        "--part", type=float, default=0.125, help="share of the budget that ours trains"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="least time of one measurement of a peer"
+    )
+    parser.add_argument(
+        "--history", type=int, default=0, help="finished trials in the study before"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="keep the study here, and go on with it")
-    parser.add_argument("--pruning", choices=("none", "hyperband"), help="the other measurement, with this pruner")
+    parser.add_argument(
+        "--pruning", choices=("none", "hyperband"), help="the other measurement, with this pruner"
+    )
     parser.add_argument("--trials", type=int, default=16, help="of that measurement")
-    parser.add_argument("--budget", type=int, default=50_000, help="of that measurement, steps per fold")
-    parser.add_argument("--seed", type=int, default=0, help="of that measurement: market, parameters, trials")
+    parser.add_argument(
+        "--budget", type=int, default=50_000, help="of that measurement, steps per fold"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of that measurement: market, parameters, trials"
+    )
     parser.add_argument("--save", type=Path, help="add the results to this JSON file")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)

@@ -22,7 +22,9 @@ class Uneven(gymnasium.Env[np.ndarray, int]):
     def __init__(self, quick: float = 0.0002, slow: float = 0.01, burn: bool = False) -> None:
         self._quick, self._slow, self._burn = quick, slow, burn
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed, options=options)
         return np.zeros(4, np.float32), {}
 

@@ -93,11 +93,17 @@ class Program:
             torch.set_num_threads(before)
 
     def _started(self, env: Any, members: dict[int, int]) -> Any:
-        sizes = {name: size for name, size in helpers.SMALL.items() if name != "num_envs"} | self.sizes
+        sizes = {
+            name: size for name, size in helpers.SMALL.items() if name != "num_envs"
+        } | self.sizes
         ppo = PPO(Shape.for_env(env, autoregressive=env.masked, **sizes))
         for slot, member in members.items():
-            ppo.add_member(slot, helpers.member_params(member), 100 + member, 8, env.state_avg, env.state_std)
-        ppo.begin(env.reset([200 + members[slot] if slot in members else None for slot in range(SLOTS)]))
+            ppo.add_member(
+                slot, helpers.member_params(member), 100 + member, 8, env.state_avg, env.state_std
+            )
+        ppo.begin(
+            env.reset([200 + members[slot] if slot in members else None for slot in range(SLOTS)])
+        )
         return ppo
 
 
@@ -110,12 +116,24 @@ PROGRAMS: dict[str, Program] = {
     "ppo, 5 assets": Program(lambda: crypto(5), {"net_width": 64, "minibatch": 33}),
     "ppo, 7 assets": Program(lambda: crypto(7), {"net_width": 33, "minibatch": 24}),
     "ppo, cartpole": Program(lambda: cartpole(16), {"net_width": 64, "minibatch": 48}),
-    "ppo, wide": Program(toy(ToyEnv, 64, action_dim=10), {"net_width": 128, "horizon": 32, "minibatch": 700}, 2),
-    "sac, 5 actions": Program(toy(ToyEnv, action_dim=5), {"net_width": 33, "minibatch": 17}, 3, off_policy=True),
-    "sac, wide": Program(toy(ToyEnv, 32), {"net_width": 128, "minibatch": 300, "updates": 8}, 3, off_policy=True),
-    "d3qn, 7 choices": Program(toy(ChoiceEnv, choices=7), {"net_width": 64, "minibatch": 33}, 3, off_policy=True),
-    "ppo, gru": Program(toy(ToyEnv, action_dim=5), {"recurrent": "gru", "bptt": 4, "net_width": 33}),
-    "ppo, lstm": Program(toy(ChoiceEnv, choices=10), {"recurrent": "lstm", "bptt": 4, "net_width": 24}),
+    "ppo, wide": Program(
+        toy(ToyEnv, 64, action_dim=10), {"net_width": 128, "horizon": 32, "minibatch": 700}, 2
+    ),
+    "sac, 5 actions": Program(
+        toy(ToyEnv, action_dim=5), {"net_width": 33, "minibatch": 17}, 3, off_policy=True
+    ),
+    "sac, wide": Program(
+        toy(ToyEnv, 32), {"net_width": 128, "minibatch": 300, "updates": 8}, 3, off_policy=True
+    ),
+    "d3qn, 7 choices": Program(
+        toy(ChoiceEnv, choices=7), {"net_width": 64, "minibatch": 33}, 3, off_policy=True
+    ),
+    "ppo, gru": Program(
+        toy(ToyEnv, action_dim=5), {"recurrent": "gru", "bptt": 4, "net_width": 33}
+    ),
+    "ppo, lstm": Program(
+        toy(ChoiceEnv, choices=10), {"recurrent": "lstm", "bptt": 4, "net_width": 24}
+    ),
     "ppo, masked choices": Program(toy(MaskedEnv), {"net_width": 17}),
     "ppo, changing crews": Program(toy(CrewedChoices), {"net_width": 64}),
     "ppo, images": Program(toy(ImageEnv), {"net_width": 33}, 2),
@@ -126,20 +144,29 @@ def digest(weights: dict[str, Tensor]) -> str:
     """16 hexadecimal digits of a SHA-256 over names, sizes and bytes."""
     total = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
-        total.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode() + tensor.contiguous().numpy().tobytes())
+        total.update(
+            f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode()
+            + tensor.contiguous().numpy().tobytes()
+        )
     return total.hexdigest()[:16]
 
 
 def known() -> dict[str, dict[str, str]]:
     """The digests that are kept: by kind of processor, then by program."""
-    kept: dict[str, dict[str, str]] = json.loads(DIGESTS.read_text(encoding="utf-8")) if DIGESTS.exists() else {}
+    kept: dict[str, dict[str, str]] = (
+        json.loads(DIGESTS.read_text(encoding="utf-8")) if DIGESTS.exists() else {}
+    )
     return kept
 
 
 def write(found: dict[str, dict[str, str]]) -> None:
     """Keep digests by kind of processor and by program; those kept before stay if none of them changed."""
     kept = known()
-    changed = any(kept.get(kind, {}).get(name, value) != value for kind in found for name, value in found[kind].items())
+    changed = any(
+        kept.get(kind, {}).get(name, value) != value
+        for kind in found
+        for name, value in found[kind].items()
+    )
     merged = {} if changed else kept
     for name, digests in found.items():
         merged[name] = merged.get(name, {}) | digests
@@ -148,10 +175,14 @@ def write(found: dict[str, dict[str, str]]) -> None:
 
 def main() -> None:
     """Train all programs in three ways; print the digests, or keep them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", action="store_true", help="keep them in digests.json")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
-    parser.add_argument("--products", action="store_true", help="with --json: small batched products as well")
+    parser.add_argument(
+        "--products", action="store_true", help="with --json: small batched products as well"
+    )
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
@@ -162,7 +193,10 @@ def main() -> None:
         began = time.perf_counter()
         program = PROGRAMS[name]
         found[name] = digest(program.train(ALONE, 1))
-        for part, members, threads in (("slot and company", CROWD, 1), ("threads", ALONE, args.threads)):
+        for part, members, threads in (
+            ("slot and company", CROWD, 1),
+            ("threads", ALONE, args.threads),
+        ):
             if digest(program.train(members, threads)) != found[name]:
                 wrong.append(f"{name}: depends on {part}")
         seconds[name] = round(time.perf_counter() - began, 2)
@@ -171,7 +205,11 @@ def main() -> None:
     if args.json:
         total, by_slot = products_by_slot() if args.products else (0, [])
         products = {"products": [total, len(by_slot)]} if args.products else {}
-        print(json.dumps({"kind": kind(), "digests": found, "wrong": wrong, "seconds": seconds} | products))
+        print(
+            json.dumps(
+                {"kind": kind(), "digests": found, "wrong": wrong, "seconds": seconds} | products
+            )
+        )
     else:
         print(f"kind of processor: {kind()}", *wrong, sep="\n")
     if args.write:

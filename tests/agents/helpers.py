@@ -11,7 +11,13 @@ from agents.algorithms.ppo import PPO, PPOParams
 from agents.networks.shape import Shape, env_fields
 from tests.agents.toy_env import ToyEnv
 
-SMALL: dict[str, Any] = {"net_width": 16, "num_envs": 4, "horizon": 12, "minibatch": 16, "epochs": 2}
+SMALL: dict[str, Any] = {
+    "net_width": 16,
+    "num_envs": 4,
+    "horizon": 12,
+    "minibatch": 16,
+    "epochs": 2,
+}
 
 
 def shape_for(env: ToyEnv, **changes: Any) -> Shape:

@@ -35,7 +35,12 @@ class ToyEnv(VecEnv):
     ) -> None:
         self.num_members, self.envs_per_member = members, envs_per_member
         self.num_envs = members * envs_per_member
-        self.action_dim, self.targets, self.max_step, self.cliff = action_dim, action_dim, max_step, cliff
+        self.action_dim, self.targets, self.max_step, self.cliff = (
+            action_dim,
+            action_dim,
+            max_step,
+            cliff,
+        )
         self.privileged_dim = int(privileged)
         self.state_dim = action_dim + (not privileged)
         # An end by the cliff may follow a truncation at once, and overwrite what final_obs holds of it.
@@ -49,7 +54,10 @@ class ToyEnv(VecEnv):
         self._age = torch.zeros(self.num_envs)
         self._final = torch.full((self.num_envs, action_dim + 1), torch.nan)
         self._faults = torch.zeros(self.num_envs, dtype=torch.bool)
-        self.state_avg, self.state_std = torch.full((self.state_dim,), 5.0), torch.full((self.state_dim,), 3.0)
+        self.state_avg, self.state_std = (
+            torch.full((self.state_dim,), 5.0),
+            torch.full((self.state_dim,), 3.0),
+        )
 
     def _observe(self) -> Tensor:
         return torch.cat((5.0 + 3.0 * self._s, self._age.unsqueeze(1)), 1)
@@ -57,15 +65,21 @@ class ToyEnv(VecEnv):
     def reset(self, seed: int | Sequence[int] | None = None) -> Tensor:
         if seed is not None:
             for member in range(self.num_members):
-                self.streams.seed(member, derive_seed(seed, member) if isinstance(seed, int) else seed[member])
-        self._s = torch.tanh(self.streams.normal(1, self.envs_per_member, self.targets).view(self.num_envs, -1))
+                self.streams.seed(
+                    member, derive_seed(seed, member) if isinstance(seed, int) else seed[member]
+                )
+        self._s = torch.tanh(
+            self.streams.normal(1, self.envs_per_member, self.targets).view(self.num_envs, -1)
+        )
         self._age = torch.zeros(self.num_envs)
         self._faults.zero_()
         self._at = self._noise.shape[0]
         return self._observe()
 
     def draw(self, horizon: int) -> None:
-        self._noise = self.streams.normal(horizon, self.envs_per_member, self.targets).view(horizon, self.num_envs, -1)
+        self._noise = self.streams.normal(horizon, self.envs_per_member, self.targets).view(
+            horizon, self.num_envs, -1
+        )
         self._at = 0
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
@@ -122,7 +136,9 @@ class ChoiceEnv(ToyEnv):
 
     if_discrete = True
 
-    def __init__(self, members: int, envs_per_member: int, *, choices: int = 3, **settings: Any) -> None:
+    def __init__(
+        self, members: int, envs_per_member: int, *, choices: int = 3, **settings: Any
+    ) -> None:
         super().__init__(members, envs_per_member, action_dim=1, **settings)
         self.action_dim = choices
         self._levels = torch.linspace(-1.0, 1.0, choices)
@@ -153,7 +169,9 @@ class ChoicesEnv(ToyEnv):
         sizes = torch.tensor(self.action_dims)
         illegal = ((action < 0) | (action >= sizes)).any(1)
         legal = torch.minimum(action.clamp(min=0), sizes - 1)
-        numbers = [levels[choice] for levels, choice in zip(self._levels, legal.unbind(1), strict=True)]
+        numbers = [
+            levels[choice] for levels, choice in zip(self._levels, legal.unbind(1), strict=True)
+        ]
         step = super().step(torch.stack(numbers, 1), out)
         self._faults |= illegal
         return step
@@ -234,7 +252,11 @@ class CrewedEnv(ToyEnv):
         self._acting: Tensor | None = None
 
     def present(self) -> Tensor:
-        return (self._row * 2 + self._age) % 5 < 3 if not self.stay else torch.ones(self.num_envs, dtype=torch.bool)
+        return (
+            (self._row * 2 + self._age) % 5 < 3
+            if not self.stay
+            else torch.ones(self.num_envs, dtype=torch.bool)
+        )
 
     def _observe(self) -> Tensor:
         here = self.present() if self._acting is None else self._acting
@@ -242,7 +264,9 @@ class CrewedEnv(ToyEnv):
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         self._acting = here = self.present()  # who acts sees the end of the episode, if that is it
-        step = super().step(torch.where(here.view(-1, *(1 for _ in action.shape[1:])), action, 0), out)
+        step = super().step(
+            torch.where(here.view(-1, *(1 for _ in action.shape[1:])), action, 0), out
+        )
         self._acting = None
         obs = self._observe() if out is None else out.copy_(self._observe())
         return step._replace(obs=obs)
@@ -286,7 +310,10 @@ class ImageEnv(ChoiceEnv):
         super().__init__(members, envs_per_member, **settings)
         self.state_dim = 2 * 9 * 10
         self._final = torch.zeros(self.num_envs, self.state_dim, dtype=torch.uint8)
-        self.state_avg, self.state_std = torch.zeros(self.state_dim), torch.full((self.state_dim,), 255.0)
+        self.state_avg, self.state_std = (
+            torch.zeros(self.state_dim),
+            torch.full((self.state_dim,), 255.0),
+        )
 
     def _observe(self) -> Tensor:
         image = torch.zeros(self.num_envs, *self.image_shape, dtype=torch.uint8)

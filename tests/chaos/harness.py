@@ -102,7 +102,9 @@ def run_chaos(
 
 def run_one(folder: Path, url: str, name: str, trials: int, budget: int = BUDGET) -> None:
     """One more worker, which nobody disturbs."""
-    process = _start(folder, url, name, trials, folder / "trails" / f"{name}-last.txt", "none", 0, budget)
+    process = _start(
+        folder, url, name, trials, folder / "trails" / f"{name}-last.txt", "none", 0, budget
+    )
     process.join()
 
 
@@ -123,7 +125,12 @@ def run_evictions(
     interval: shortest and longest seconds between two kills. budget: environment steps of a trial, enough that a batch
     takes longer than a worker lives.
     """
-    figures, rng, began, name = Figures(rounds=1, trials=trials), random.Random(seed), time.monotonic(), f"r{seed}"
+    figures, rng, began, name = (
+        Figures(rounds=1, trials=trials),
+        random.Random(seed),
+        time.monotonic(),
+        f"r{seed}",
+    )
     (folder / "trails").mkdir(exist_ok=True)
     alive: list[tuple[BaseProcess, Path]] = []
     next_kill, started = began + rng.uniform(*interval), 0
@@ -135,12 +142,18 @@ def run_evictions(
             alive.remove((process, trail))
             if process.exitcode:
                 words = trail.with_suffix(".out").read_text().strip().splitlines()[-1:]
-                figures.problems.append(f"a worker of study {name} ended with exit code {process.exitcode}: {words}")
+                figures.problems.append(
+                    f"a worker of study {name} ended with exit code {process.exitcode}: {words}"
+                )
         if len(alive) < at_once and not over:
             trail = folder / "trails" / f"{name}-{started}.txt"
             alive.append((_start(folder, url, name, trials, trail, "evict", seed, budget), trail))
             started += 1
-        if time.monotonic() > next_kill and figures.kills["evict"] < kills and len(alive) == at_once:
+        if (
+            time.monotonic() > next_kill
+            and figures.kills["evict"] < kills
+            and len(alive) == at_once
+        ):
             oldest, _ = alive.pop(0)
             oldest.kill()
             oldest.join()
@@ -159,10 +172,30 @@ def run_evictions(
 
 
 def _start(
-    folder: Path, url: str, name: str, trials: int, trail: Path, way: str, seed: int, budget: int = BUDGET
+    folder: Path,
+    url: str,
+    name: str,
+    trials: int,
+    trail: Path,
+    way: str,
+    seed: int,
+    budget: int = BUDGET,
 ) -> BaseProcess:
-    words = ["train", *TRAIN, "--study-name", name, "--n-trials", str(trials), "--storage", url, "--alongside",
-             "--budget", str(budget), "--seed", name.removeprefix("r")]  # fmt: skip
+    words = [
+        "train",
+        *TRAIN,
+        "--study-name",
+        name,
+        "--n-trials",
+        str(trials),
+        "--storage",
+        url,
+        "--alongside",
+        "--budget",
+        str(budget),
+        "--seed",
+        name.removeprefix("r"),
+    ]
     context = multiprocessing.get_context("fork")
     process = context.Process(target=_worker, args=(words, folder, trail, way, seed))
     process.start()
@@ -170,7 +203,14 @@ def _start(
 
 
 def _round(
-    folder: Path, url: str, name: str, trials: int, at_once: int, kills: int, rng: random.Random, figures: Figures
+    folder: Path,
+    url: str,
+    name: str,
+    trials: int,
+    at_once: int,
+    kills: int,
+    rng: random.Random,
+    figures: Figures,
 ) -> None:
     """One study from its first worker to its last, with a fate for each worker until there were enough kills."""
     alive: list[tuple[BaseProcess, str, float]] = []
@@ -189,7 +229,9 @@ def _round(
             if process.exitcode == -signal.SIGKILL:
                 figures.kills[way] += 1
             elif process.exitcode:
-                figures.problems.append(f"a worker of study {name} ended with exit code {process.exitcode}")
+                figures.problems.append(
+                    f"a worker of study {name} ended with exit code {process.exitcode}"
+                )
             elif not alive and _over(url, name, trials):
                 return
         if time.monotonic() > give_up:
@@ -198,7 +240,11 @@ def _round(
                 process.kill()
             return
         if len(alive) < at_once and not _over(url, name, trials):
-            way = rng.choice(WAYS) if sum(figures.kills.values()) + len(alive) < kills + at_once else "none"
+            way = (
+                rng.choice(WAYS)
+                if sum(figures.kills.values()) + len(alive) < kills + at_once
+                else "none"
+            )
             figures.suspended += way == "suspend"
             trail = folder / "trails" / f"{name}-{started}.txt"
             process = _start(folder, url, name, trials, trail, way, rng.randrange(2**31))
@@ -340,7 +386,9 @@ def _files(handle: StudyHandle, found: list[FrozenTrial]) -> Iterator[str]:
     """Files that are missing, damaged or left over."""
     for trial in found:
         folder = handle.trial_dir(trial.number)
-        left = [path.name for path in folder.glob("checkpoint-*")] + [path.name for path in folder.glob(".*.tmp*")]
+        left = [path.name for path in folder.glob("checkpoint-*")] + [
+            path.name for path in folder.glob(".*.tmp*")
+        ]
         if left:
             yield f"trial {trial.number} of {handle.name} left {', '.join(left)} behind"
         if trial.state != TrialState.COMPLETE:
@@ -358,9 +406,13 @@ def _not_as_alone(handle: StudyHandle, found: list[FrozenTrial], figures: Figure
     torch.set_num_threads(1)
     experiment = CryptoExperiment(handle.spec, load_study_bars(handle.spec), torch.device("cpu"))
     for trial in [t for t in found if t.state in FINISHED]:
-        trainer = Trainer(experiment, stop=lambda: False, progress=lambda _: None, say=lambda _: None)
+        trainer = Trainer(
+            experiment, stop=lambda: False, progress=lambda _: None, say=lambda _: None
+        )
         settings = handle.space.resolve(trial.params)
-        training = trainer.start(Plan(-1, trial.number, trial.params, settings, trial.user_attrs["sweepd:seed"]))
+        training = trainer.start(
+            Plan(-1, trial.number, trial.params, settings, trial.user_attrs["sweepd:seed"])
+        )
         alone: dict[int, float] = {}
         for rung in range(1, len(trial.intermediate_values) + 1):
             trainer.advance([training], lambda t: t.rung + 1)
@@ -375,7 +427,9 @@ def _not_as_alone(handle: StudyHandle, found: list[FrozenTrial], figures: Figure
             members = load_members(handle.run_dir / trial.user_attrs["sweepd:members"]["path"])
             actors = trainer.actors(training)
             same = same and all(
-                torch.equal(own[key], other[key]) for own, other in zip(actors, members, strict=True) for key in own
+                torch.equal(own[key], other[key])
+                for own, other in zip(actors, members, strict=True)
+                for key in own
             )
         if not same:
             yield f"trial {trial.number} of {handle.name} has other numbers than the same trial left alone"

@@ -66,7 +66,9 @@ class Exchange:
     denied: int | None = None
     blocked: bool = False
     units: dict[str, Decimal] = field(default_factory=dict)
-    orders: dict[str, dict[str, Any]] = field(default_factory=dict)  # by client id, in the order of arrival
+    orders: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # by client id, in the order of arrival
     faults: list[Fault] = field(default_factory=list)
     asked: list[tuple[str, str]] = field(default_factory=list)
     url: str = ""
@@ -94,14 +96,20 @@ class Exchange:
         if method == "GET" and path == "/v2/orders:by_client_order_id":
             return self._shown(self.orders.get(query["client_order_id"]))
         if method == "GET" and path.startswith("/v2/orders/"):
-            known = (order for order in self.orders.values() if order["id"] == path.rpartition("/")[2])
+            known = (
+                order for order in self.orders.values() if order["id"] == path.rpartition("/")[2]
+            )
             return self._shown(next(known, None))
         if method == "GET" and path == "/v2/account":
             return 200, self._account()
         if method == "GET" and path == "/v2/positions":
-            return 200, [self._position(symbol, units) for symbol, units in self.units.items() if units > 0]
+            return 200, [
+                self._position(symbol, units) for symbol, units in self.units.items() if units > 0
+            ]
         if method == "GET" and path == "/v2/assets":
-            return 200, [self._asset(symbol) for symbol in self.prices if symbol not in self.unlisted]
+            return 200, [
+                self._asset(symbol) for symbol in self.prices if symbol not in self.unlisted
+            ]
         if method == "GET" and path == "/v2/clock":
             now = self._now()
             return 200, {"timestamp": now, "is_open": True, "next_open": now, "next_close": now}
@@ -109,7 +117,10 @@ class Exchange:
             for order in self.orders.values():
                 if order["id"] == path.rpartition("/")[2]:
                     if order["status"] not in OPEN:
-                        return 422, {"code": 42210000, "message": f"order is already in {order['status']!r} state"}
+                        return 422, {
+                            "code": 42210000,
+                            "message": f"order is already in {order['status']!r} state",
+                        }
                     order["status"] = "canceled"
                     return 204, None
             return 404, {"code": 40410000, "message": "order not found"}
@@ -120,11 +131,17 @@ class Exchange:
         if client in self.orders:
             return 422, {"code": 40010001, "message": "client_order_id must be unique"}
         if len(client) > 128:
-            return 422, {"code": 40010001, "message": "client_order_id must be no more than 128 characters"}
+            return 422, {
+                "code": 40010001,
+                "message": "client_order_id must be no more than 128 characters",
+            }
         if self.blocked:
             return 403, {"code": 40310000, "message": "account is restricted to liquidation only"}
         if symbol not in self.prices or symbol in self.untradable | self.unlisted:
-            return 422, {"code": 42210000, "message": f"asset {symbol!r} is not active or not found"}
+            return 422, {
+                "code": 42210000,
+                "message": f"asset {symbol!r} is not active or not found",
+            }
         if body["time_in_force"] not in ("gtc", "ioc") or body["type"] != "market":
             return 422, {"code": 42210000, "message": "invalid crypto time_in_force"}
         quantity = Decimal(str(body["qty"])) if body.get("qty") is not None else None
@@ -133,31 +150,60 @@ class Exchange:
         if (quantity is None) == (notional is None):
             return 422, {"code": 42210000, "message": "one of qty or notional is required"}
         if quantity is not None and (quantity < self.minimum or quantity % self.increment):
-            return 422, {"code": 42210000, "message": f"qty must be >= {self.minimum} and a multiple of its increment"}
+            return 422, {
+                "code": 42210000,
+                "message": f"qty must be >= {self.minimum} and a multiple of its increment",
+            }
         if side == "buy":
             cost = notional if notional is not None else (quantity or Decimal(0)) * price
             if cost < 10:
-                return 403, {"code": 40310000, "message": "cost basis must be >= minimal amount of order 10"}
+                return 403, {
+                    "code": 40310000,
+                    "message": "cost basis must be >= minimal amount of order 10",
+                }
             if cost > self.cash:
-                return 403, {"code": 40310000, "message": f"insufficient balance for USD (requested: {cost}, "
-                             f"available: {self.cash})"}  # fmt: skip
+                return 403, {
+                    "code": 40310000,
+                    "message": f"insufficient balance for USD (requested: {cost}, "
+                    f"available: {self.cash})",
+                }
         else:
             wanted = quantity if quantity is not None else (notional or Decimal(0)) / price
             held = self.units.get(symbol, Decimal(0))
             if wanted > held:
-                return 403, {"code": 40310000, "message": f"insufficient balance for {symbol[:-4]} (requested: "
-                             f"{wanted}, available: {held})"}  # fmt: skip
+                return 403, {
+                    "code": 40310000,
+                    "message": f"insufficient balance for {symbol[:-4]} (requested: "
+                    f"{wanted}, available: {held})",
+                }
         order = {
-            "id": str(uuid.uuid4()), "client_order_id": client, "created_at": self._now(), "updated_at": self._now(),
-            "submitted_at": self._now(), "filled_at": None, "asset_id": str(uuid.uuid5(uuid.NAMESPACE_DNS, symbol)),
-            "symbol": symbol, "asset_class": "crypto", "qty": None if quantity is None else str(quantity),
-            "notional": None if notional is None else str(notional), "filled_qty": "0", "filled_avg_price": None,
-            "order_class": "", "order_type": "market", "type": "market", "side": side,
-            "time_in_force": body["time_in_force"], "status": "pending_new", "extended_hours": False,
-            "asked": 0, "hidden": self.lag,
-        }  # fmt: skip
+            "id": str(uuid.uuid4()),
+            "client_order_id": client,
+            "created_at": self._now(),
+            "updated_at": self._now(),
+            "submitted_at": self._now(),
+            "filled_at": None,
+            "asset_id": str(uuid.uuid5(uuid.NAMESPACE_DNS, symbol)),
+            "symbol": symbol,
+            "asset_class": "crypto",
+            "qty": None if quantity is None else str(quantity),
+            "notional": None if notional is None else str(notional),
+            "filled_qty": "0",
+            "filled_avg_price": None,
+            "order_class": "",
+            "order_type": "market",
+            "type": "market",
+            "side": side,
+            "time_in_force": body["time_in_force"],
+            "status": "pending_new",
+            "extended_hours": False,
+            "asked": 0,
+            "hidden": self.lag,
+        }
         self.orders[client] = order
-        taken = _public(order)  # the answer to an order says that it was taken, and not yet what became of it
+        taken = _public(
+            order
+        )  # the answer to an order says that it was taken, and not yet what became of it
         if self.settle_after == 0:
             self._fill(order)
         return 200, taken
@@ -186,9 +232,12 @@ class Exchange:
             self.cash += filled * price * (1 - self.fee)
         whole = self.fill_share == 1
         order.update(
-            filled_qty=str(filled), filled_avg_price=str(price) if filled else None, updated_at=self._now(),
-            filled_at=self._now() if filled else None, status="filled" if whole else "canceled",
-        )  # fmt: skip
+            filled_qty=str(filled),
+            filled_avg_price=str(price) if filled else None,
+            updated_at=self._now(),
+            filled_at=self._now() if filled else None,
+            status="filled" if whole else "canceled",
+        )
 
     def _price(self, symbol: str, side: str) -> Decimal:
         half = self.spread / 2
@@ -199,34 +248,66 @@ class Exchange:
 
     def _account(self) -> dict[str, Any]:
         return {
-            "id": str(uuid.UUID(int=1)), "account_number": "PA0000000001", "status": "ACTIVE", "currency": "USD",
-            "crypto_status": "ACTIVE", "cash": str(self.cash), "equity": str(self.value()),
-            "buying_power": str(self.cash), "non_marginable_buying_power": str(self.cash), "portfolio_value":
-            str(self.value()), "pattern_day_trader": False, "trading_blocked": self.blocked,
-            "transfers_blocked": False, "account_blocked": self.blocked, "trade_suspended_by_user": False,
-            "shorting_enabled": False, "multiplier": "1", "created_at": self._now(),
-        }  # fmt: skip
+            "id": str(uuid.UUID(int=1)),
+            "account_number": "PA0000000001",
+            "status": "ACTIVE",
+            "currency": "USD",
+            "crypto_status": "ACTIVE",
+            "cash": str(self.cash),
+            "equity": str(self.value()),
+            "buying_power": str(self.cash),
+            "non_marginable_buying_power": str(self.cash),
+            "portfolio_value": str(self.value()),
+            "pattern_day_trader": False,
+            "trading_blocked": self.blocked,
+            "transfers_blocked": False,
+            "account_blocked": self.blocked,
+            "trade_suspended_by_user": False,
+            "shorting_enabled": False,
+            "multiplier": "1",
+            "created_at": self._now(),
+        }
 
     def _position(self, symbol: str, units: Decimal) -> dict[str, Any]:
         price = self.prices[symbol]
         return {
-            "asset_id": str(uuid.uuid5(uuid.NAMESPACE_DNS, symbol)), "symbol": symbol.replace("/", ""),
-            "exchange": "CRYPTO", "asset_class": "crypto", "avg_entry_price": str(price), "qty": str(units),
-            "qty_available": str(units), "side": "long", "market_value": str(units * price), "cost_basis":
-            str(units * price), "unrealized_pl": "0", "unrealized_plpc": "0", "unrealized_intraday_pl": "0",
-            "unrealized_intraday_plpc": "0", "current_price": str(price), "lastday_price": str(price),
-            "change_today": "0", "asset_marginable": False,
-        }  # fmt: skip
+            "asset_id": str(uuid.uuid5(uuid.NAMESPACE_DNS, symbol)),
+            "symbol": symbol.replace("/", ""),
+            "exchange": "CRYPTO",
+            "asset_class": "crypto",
+            "avg_entry_price": str(price),
+            "qty": str(units),
+            "qty_available": str(units),
+            "side": "long",
+            "market_value": str(units * price),
+            "cost_basis": str(units * price),
+            "unrealized_pl": "0",
+            "unrealized_plpc": "0",
+            "unrealized_intraday_pl": "0",
+            "unrealized_intraday_plpc": "0",
+            "current_price": str(price),
+            "lastday_price": str(price),
+            "change_today": "0",
+            "asset_marginable": False,
+        }
 
     def _asset(self, symbol: str) -> dict[str, Any]:
         return {
-            "id": str(uuid.uuid5(uuid.NAMESPACE_DNS, symbol)), "class": "crypto", "exchange": "CRYPTO",
-            "symbol": symbol, "name": symbol, "status": "inactive" if symbol in self.untradable else
-            "active", "tradable": symbol not in self.untradable,
-            "marginable": False, "shortable": False, "easy_to_borrow": False, "fractionable": True,
-            "min_order_size": str(self.minimum), "min_trade_increment": str(self.increment),
+            "id": str(uuid.uuid5(uuid.NAMESPACE_DNS, symbol)),
+            "class": "crypto",
+            "exchange": "CRYPTO",
+            "symbol": symbol,
+            "name": symbol,
+            "status": "inactive" if symbol in self.untradable else "active",
+            "tradable": symbol not in self.untradable,
+            "marginable": False,
+            "shortable": False,
+            "easy_to_borrow": False,
+            "fractionable": True,
+            "min_order_size": str(self.minimum),
+            "min_trade_increment": str(self.increment),
             "price_increment": "0.01",
-        }  # fmt: skip
+        }
 
 
 def _public(order: dict[str, Any]) -> dict[str, Any]:
@@ -257,8 +338,13 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 return None
             if fault and isinstance(fault.kind, int):
-                return self._send(fault.kind, {"code": fault.kind * 100_000, "message": "told to fail"})
-            right = (self.headers.get("APCA-API-KEY-ID"), self.headers.get("APCA-API-SECRET-KEY")) == ("key", "secret")
+                return self._send(
+                    fault.kind, {"code": fault.kind * 100_000, "message": "told to fail"}
+                )
+            right = (
+                self.headers.get("APCA-API-KEY-ID"),
+                self.headers.get("APCA-API-SECRET-KEY"),
+            ) == ("key", "secret")
             if exchange.denied == 403:
                 return self._send(403, {"code": 40310000, "message": "forbidden."})
             if exchange.denied or not right:
@@ -274,7 +360,13 @@ class _Handler(BaseHTTPRequestHandler):
         return self._send(status, content, text=bool(fault and fault.kind == "text"))
 
     def _send(self, status: int, content: Any, *, text: bool = False) -> None:
-        data = b"<html>gateway</html>" if text else b"" if content is None else json.dumps(content).encode()
+        data = (
+            b"<html>gateway</html>"
+            if text
+            else b""
+            if content is None
+            else json.dumps(content).encode()
+        )
         try:
             self.send_response(status)
             self.send_header("Content-Type", "text/html" if text else "application/json")
@@ -294,7 +386,9 @@ def serving(exchange: Exchange, port: int = 0) -> Iterator[Exchange]:
     handler = type("Handler", (_Handler,), {"exchange": exchange})
     server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     exchange.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     try:
         yield exchange

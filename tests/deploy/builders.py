@@ -21,7 +21,15 @@ from torch import Tensor
 from agents.policy.frozen import save_members
 from deploy.market.bundle import Bundle, default_symbols, format_time, make_bundle, recipe_part
 from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, sha256
-from deploy.registry.manifest import DataPart, EnsembleManifest, Manifest, OriginPart, PolicyPart, TrialPart, trial_file
+from deploy.registry.manifest import (
+    DataPart,
+    EnsembleManifest,
+    Manifest,
+    OriginPart,
+    PolicyPart,
+    TrialPart,
+    trial_file,
+)
 from envs.crypto.bars import Bars, load_bars, write_bars
 from envs.crypto.features import get_recipe
 from envs.crypto.params import EnvParams, Instruments
@@ -32,14 +40,18 @@ START = 1_577_836_800
 HIDDEN = (8, 8)
 
 
-def random_actor(state_dim: int, action_dim: int, seed: int, *, gain: float = 1.0) -> dict[str, Tensor]:
+def random_actor(
+    state_dim: int, action_dim: int, seed: int, *, gain: float = 1.0
+) -> dict[str, Tensor]:
     """An actor that trades: random weights, and a normaliser that is not the identity."""
     generator = torch.Generator().manual_seed(seed)
     sizes = (state_dim, *HIDDEN, action_dim)
     member: dict[str, Tensor] = {}
     for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         scale = gain * (2.0 / inputs) ** 0.5
-        member[f"net.{2 * layer}.weight"] = scale * torch.randn(outputs, inputs, generator=generator)
+        member[f"net.{2 * layer}.weight"] = scale * torch.randn(
+            outputs, inputs, generator=generator
+        )
         member[f"net.{2 * layer}.bias"] = 0.1 * torch.randn(outputs, generator=generator)
     member["action_std_log"] = torch.full((1, action_dim), -1.0)
     member["state_avg"] = 0.1 * torch.randn(state_dim, generator=generator)
@@ -75,7 +87,10 @@ def small_bundle(
     lags = max_lookback or params.lookback
     state_dim = 1 + 3 * len(tickers) + lags * recipe.width(len(tickers))
     content = members_bytes(
-        [random_actor(state_dim, len(tickers), 100 * seed + index, gain=gain) for index in range(members)]
+        [
+            random_actor(state_dim, len(tickers), 100 * seed + index, gain=gain)
+            for index in range(members)
+        ]
     )
     fields: dict[str, Any] = {
         "tickers": tickers,
@@ -103,7 +118,12 @@ def small_bundle(
             parameters={"learning_rate": 1e-3, "lr_schedule": "constant"},
             ppo_params={"clip": 0.2},
         ),
-        "data": DataPart(fingerprint="f" * 64, first=format_time(START), last=format_time(last_seen), synthetic=False),
+        "data": DataPart(
+            fingerprint="f" * 64,
+            first=format_time(START),
+            last=format_time(last_seen),
+            synthetic=False,
+        ),
         "last_seen_bar": format_time(last_seen),
         "metrics": {"describes": "the members, in cross-validation", "paths": []},
         "gate": {},
@@ -114,7 +134,9 @@ def small_bundle(
     return make_bundle(Manifest(**(fields | changes)), {MEMBERS_FILE: content})
 
 
-def ensemble_of(bundles: Sequence[Bundle], shares: Sequence[float] | None = None, **changes: Any) -> Bundle:
+def ensemble_of(
+    bundles: Sequence[Bundle], shares: Sequence[float] | None = None, **changes: Any
+) -> Bundle:
     """The bundles' trials as sub-accounts of one account. shares: of the capital, by default equal ones."""
     shares = shares or [1.0 / len(bundles)] * len(bundles)
     files, parts = {}, []
@@ -211,7 +233,9 @@ class FakeStudy:
             "code_version": "0.1.0",
             "torch_version": "2.13.0",
         }
-        self.study = optuna.create_study(study_name=name, storage=self.storage, direction="maximize")
+        self.study = optuna.create_study(
+            study_name=name, storage=self.storage, direction="maximize"
+        )
         self.study.set_user_attr("sweepd:spec", json.dumps(spec))
         self.study.set_user_attr("sweepd:uid", f"{name:0<32}")
         self.study.set_user_attr(FOLDER_KEY, recorded_folder(self.storage, self.run_dir))
@@ -271,7 +295,9 @@ class FakeStudy:
                 state=state,
                 value=value if state == TrialState.COMPLETE else None,
                 params={"learning_rate": 1e-3},
-                distributions={"learning_rate": optuna.distributions.FloatDistribution(1e-5, 1e-2, log=True)},
+                distributions={
+                    "learning_rate": optuna.distributions.FloatDistribution(1e-5, 1e-2, log=True)
+                },
                 user_attrs=attributes,
             )
         )

@@ -28,7 +28,9 @@ def folded(registry: Registry, slot: str = SLOT) -> Folded:
     moves = 0
     for event in registry.events(slot):
         if event.kind in ("promoted", "rolled-back"):
-            assert event.previous == champion, f"event {event.kind} replaces {event.previous}, not {champion}"
+            assert event.previous == champion, (
+                f"event {event.kind} replaces {event.previous}, not {champion}"
+            )
             assert event.kind == "promoted" or event.bundle == previous
             champion, previous, moves = event.bundle, champion, moves + 1
             if event.kind == "promoted":
@@ -52,7 +54,9 @@ def audit(folder: Path, url: str | None = None, slot: str = SLOT) -> Folded:
             registry.any_bundle(hash_)
     versions = registry.versions(slot)
     assert [version.number for version in versions] == list(range(1, len(versions) + 1))
-    assert {hash_ for hash_ in state[:2] if hash_} | state[2] <= {version.bundle for version in versions}
+    assert {hash_ for hash_ in state[:2] if hash_} | state[2] <= {
+        version.bundle for version in versions
+    }
     return state
 
 
@@ -96,7 +100,12 @@ def live(folder: str, url: str | None, seed: int, bundles: list[Bundle] | None =
     turn = 0
     while True:
         turn += 1
-        act(registry, rng.choice(("promote", "promote", "challenger", "rollback", "clear")), rng.choice(bundles), turn)
+        act(
+            registry,
+            rng.choice(("promote", "promote", "challenger", "rollback", "clear")),
+            rng.choice(bundles),
+            turn,
+        )
 
 
 def act(registry: Registry, action: str, bundle: Bundle, turn: int = 0) -> None:
@@ -104,7 +113,9 @@ def act(registry: Registry, action: str, bundle: Bundle, turn: int = 0) -> None:
     try:
         if action == "promote":
             expected = registry.slot(SLOT).champion
-            registry.promote(SLOT, bundle, expected=expected, reason=f"turn {turn}", report={"turn": turn})
+            registry.promote(
+                SLOT, bundle, expected=expected, reason=f"turn {turn}", report={"turn": turn}
+            )
         elif action == "challenger":
             registry.challenger(SLOT, bundle, reason=f"turn {turn}")
         elif action == "rollback":
@@ -125,7 +136,9 @@ def race(folder: str, url: str | None, bundle: Bundle, start: Any) -> None:
     start.wait()
     while True:
         try:
-            registry.promote(SLOT, bundle, expected=registry.slot(SLOT).champion, reason=f"racer {bundle.name}")
+            registry.promote(
+                SLOT, bundle, expected=registry.slot(SLOT).champion, reason=f"racer {bundle.name}"
+            )
             return
         except ChampionMoved:
             continue

@@ -14,7 +14,9 @@ START = 1_704_067_200  # 2024-01-01 00:00 UTC
 NOW = START + 3600 * 24 * 365  # long after any bar made here
 
 
-def sample_bars(count: int = 50, tickers: tuple[str, ...] = ("BTC/USDT", "ETH/USDT"), timeframe: str = "1h") -> Bars:
+def sample_bars(
+    count: int = 50, tickers: tuple[str, ...] = ("BTC/USDT", "ETH/USDT"), timeframe: str = "1h"
+) -> Bars:
     """A seeded random walk without holes."""
     rng = np.random.default_rng(5)
     shape = (count, len(tickers))
@@ -23,14 +25,18 @@ def sample_bars(count: int = 50, tickers: tuple[str, ...] = ("BTC/USDT", "ETH/US
     high, low = np.maximum(open_, close) * 1.002, np.minimum(open_, close) * 0.998
     time = START + np.arange(count) * bar_seconds(timeframe)
     volume = rng.uniform(1, 10, shape)
-    return Bars(tickers, timeframe, time, open_, high, low, close, volume, np.zeros(shape, dtype=bool))
+    return Bars(
+        tickers, timeframe, time, open_, high, low, close, volume, np.zeros(shape, dtype=bool)
+    )
 
 
 def frame(count: int = 50, step: int = 3600, start: int = START) -> pd.DataFrame:
     """What one freqtrade file holds."""
     bars = sample_bars(count, ("X/USDT",))
     date = pd.to_datetime(start + np.arange(count) * step, unit="s", utc=True).as_unit("ms")
-    columns = {name: getattr(bars, name)[:, 0] for name in ("open", "high", "low", "close", "volume")}
+    columns = {
+        name: getattr(bars, name)[:, 0] for name in ("open", "high", "low", "close", "volume")
+    }
     return pd.DataFrame({"date": date, **columns})
 
 

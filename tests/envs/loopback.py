@@ -22,7 +22,9 @@ class Market:
     A failure is a status, a status with headers, or "cut" (part of an answer), "hang up" (none), "text" (not JSON).
     """
 
-    def __init__(self, rows: np.ndarray, base: int, symbols: tuple[str, ...] = ("BTC/USD", "ETH/USD")) -> None:
+    def __init__(
+        self, rows: np.ndarray, base: int, symbols: tuple[str, ...] = ("BTC/USD", "ETH/USD")
+    ) -> None:
         self.rows, self.base, self.symbols = rows, base, symbols
         self.failures: list[Failure] = []
         self.asked: list[dict[str, str]] = []
@@ -44,7 +46,9 @@ class Market:
     def alpaca(self, query: dict[str, str]) -> tuple[int, Any]:
         if query["symbols"] not in self.symbols:
             return 400, {"message": f"invalid symbol: {query['symbols']}"}
-        step = {"1Min": 60, "5Min": 300, "15Min": 900, "30Min": 1800, "1Hour": 3600}[query["timeframe"]]
+        step = {"1Min": 60, "5Min": 300, "15Min": 900, "30Min": 1800, "1Hour": 3600}[
+            query["timeframe"]
+        ]
         first, last = (datetime.fromisoformat(query[name]).timestamp() for name in ("start", "end"))
         rows = self.bars(step)
         rows = rows[(rows[:, 0] >= first) & (rows[:, 0] <= last)]
@@ -52,7 +56,8 @@ class Market:
         limit = min(int(query["limit"]), self.page)
         names = "tohlcv"
         bars = [
-            {name: (_text(row[0]) if name == "t" else row[i]) for i, name in enumerate(names)} | {"n": 1, "vw": row[1]}
+            {name: (_text(row[0]) if name == "t" else row[i]) for i, name in enumerate(names)}
+            | {"n": 1, "vw": row[1]}
             for row in rows[offset : offset + limit].tolist()
         ]
         token = f"p{offset + limit}" if offset + limit < len(rows) else None
@@ -60,14 +65,23 @@ class Market:
 
     def klines(self, query: dict[str, str]) -> tuple[int, Any]:
         rows = self.bars({"5m": 300, "1h": 3600}[query["interval"]])
-        rows = rows[rows[:, 0] * 1000 >= int(query["startTime"])][: min(int(query["limit"]), self.page)]
-        return 200, [[int(row[0]) * 1000, *(str(value) for value in row[1:])] for row in rows.tolist()]
+        rows = rows[rows[:, 0] * 1000 >= int(query["startTime"])][
+            : min(int(query["limit"]), self.page)
+        ]
+        return 200, [
+            [int(row[0]) * 1000, *(str(value) for value in row[1:])] for row in rows.tolist()
+        ]
 
     def exchange_info(self) -> tuple[int, Any]:
         symbols = [
             {
-                "symbol": name.replace("/", ""), "baseAsset": name.split("/")[0], "quoteAsset": name.split("/")[1],
-                "status": "TRADING", "isSpotTradingAllowed": True, "filters": [], "permissions": ["SPOT"],
+                "symbol": name.replace("/", ""),
+                "baseAsset": name.split("/")[0],
+                "quoteAsset": name.split("/")[1],
+                "status": "TRADING",
+                "isSpotTradingAllowed": True,
+                "filters": [],
+                "permissions": ["SPOT"],
             }
             for name in self.symbols
         ]
@@ -122,7 +136,9 @@ def serving(market: Market) -> Iterator[Market]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     market.url = f"http://127.0.0.1:{server.server_port}"
     try:

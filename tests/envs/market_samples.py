@@ -55,7 +55,9 @@ def sample_market(
     timeframe: str = "1h",
 ) -> Market:
     """`sample_bars` with made-up features: column 0 is the bar's number, the others are noise."""
-    made = sample_bars(seed, bars, assets, hole_share=hole_share, volatility=volatility, timeframe=timeframe)
+    made = sample_bars(
+        seed, bars, assets, hole_share=hole_share, volatility=volatility, timeframe=timeframe
+    )
     table = np.random.default_rng(seed + 1).normal(size=(bars, features)).astype(np.float32)
     table[:, 0] = np.arange(bars)
     return Market(made, "sample", table, instruments or Instruments.unrestricted(assets))

@@ -70,17 +70,24 @@ class ReferenceMarket:
 
     def value(self) -> float:
         closes = self.closes[self.bar]
-        return self.cash + math.fsum(p.units * c for p, c in zip(self.positions, closes, strict=True))
+        return self.cash + math.fsum(
+            p.units * c for p, c in zip(self.positions, closes, strict=True)
+        )
 
     def equal_weight(self) -> float:
         closes = self.closes[self.bar]
-        return math.fsum(self.equal_cash) + math.fsum(u * c for u, c in zip(self.equal_units, closes, strict=True))
+        return math.fsum(self.equal_cash) + math.fsum(
+            u * c for u, c in zip(self.equal_units, closes, strict=True)
+        )
 
     def observation(self, held_scale: float) -> list[float]:
         """Cash share, weights, unrealised returns, clocks."""
         closes, total = self.closes[self.bar], self.value()
         weights = [p.units * c / total for p, c in zip(self.positions, closes, strict=True)]
-        gains = [c / p.cost - 1.0 if p.units > 0 else 0.0 for p, c in zip(self.positions, closes, strict=True)]
+        gains = [
+            c / p.cost - 1.0 if p.units > 0 else 0.0
+            for p, c in zip(self.positions, closes, strict=True)
+        ]
         clocks = [min(1.0, p.held / held_scale) for p in self.positions]
         return [self.cash / total, *weights, *gains, *clocks]
 
@@ -98,10 +105,18 @@ class ReferenceMarket:
             minimum = max(p.minimum_order, self.minimums[i], SMALLEST)
             sell = 0.0
             # 1. forced exits override the action
-            if position.units > 0 and p.trailing_stop > 0 and close < position.highest * (1 - p.trailing_stop):
+            if (
+                position.units > 0
+                and p.trailing_stop > 0
+                and close < position.highest * (1 - p.trailing_stop)
+            ):
                 sells[i] = position.units
                 continue
-            if position.units > 0 and p.max_holding_bars > 0 and position.held >= p.max_holding_bars:
+            if (
+                position.units > 0
+                and p.max_holding_bars > 0
+                and position.held >= p.max_holding_bars
+            ):
                 sell = p.max_holding_fraction * position.units
                 restarts[i] = True
             # 2. sells
@@ -178,7 +193,9 @@ class ReferenceMarket:
                 self.positions[i].highest = max(self.positions[i].highest, closes[i])
         for i in range(self.assets):
             if self.equal_cash[i] > 0 and not holes[i]:
-                self.equal_units[i] = self.equal_cash[i] * (1 - p.fee) / (opens[i] * (1 + p.slippage))
+                self.equal_units[i] = (
+                    self.equal_cash[i] * (1 - p.fee) / (opens[i] * (1 + p.slippage))
+                )
                 self.equal_cash[i] = 0.0
         reward = self._reward(value_before, equal_before, drawdown_before)
         self.age += 1
@@ -196,7 +213,9 @@ class ReferenceMarket:
         b = math.log(self.equal_weight() / equal_before)
         self.peak = max(self.peak, total)
         drawdown = 1 - total / self.peak
-        heaviest = max(q.units * c / total for q, c in zip(self.positions, self.closes[self.bar], strict=True))
+        heaviest = max(
+            q.units * c / total for q, c in zip(self.positions, self.closes[self.bar], strict=True)
+        )
         weight = max(p.time_decay_floor, 1 - self.age / self.episode_bars)
         return p.reward_scale * (
             weight * (p.alpha_weight * (x - b) + (1 - p.alpha_weight) * x)

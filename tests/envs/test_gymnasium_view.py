@@ -19,7 +19,9 @@ from tests.envs.market_samples import sample_market
 def test_the_single_environment_passes_gymnasiums_check() -> None:
     register()
     env = gymnasium.make(CRYPTO_ID, market=sample_market(), episode_bars=30)
-    with pytest.warns(UserWarning, match="infinity"):  # returns have no bounds, and gymnasium would like some
+    with pytest.warns(
+        UserWarning, match="infinity"
+    ):  # returns have no bounds, and gymnasium would like some
         check_env(env.unwrapped, skip_render_check=True)
 
 
@@ -58,7 +60,9 @@ def test_the_vector_view_has_gymnasiums_semantics() -> None:
         if truncated.any():
             assert infos["_final_obs"].all()
             assert infos["final_obs"][2][0] < 0.9  # it had bought something
-            np.testing.assert_array_equal(obs[:, 0], 1.0)  # and the new episode begins with cash alone
+            np.testing.assert_array_equal(
+                obs[:, 0], 1.0
+            )  # and the new episode begins with cash alone
         else:
             assert not infos
 

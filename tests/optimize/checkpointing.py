@@ -25,8 +25,14 @@ def kept_in(folder: Path, kept: list[Training]) -> Callable[[Sequence[Training]]
         for training in trainings:
             path = folder / f"{len(kept)}.safetensors"
             curves = dict(training.curves)
-            sha256 = write_checkpoint(path, Checkpoint(list(training.members), training.rung, 1.0, {}, curves))
+            sha256 = write_checkpoint(
+                path, Checkpoint(list(training.members), training.rung, 1.0, {}, curves)
+            )
             back = read_checkpoint(path, sha256)
-            kept.append(Training(training.plan, back.members, back.rung, curves=defaultdict(list, back.curves)))
+            kept.append(
+                Training(
+                    training.plan, back.members, back.rung, curves=defaultdict(list, back.curves)
+                )
+            )
 
     return keep

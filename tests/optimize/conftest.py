@@ -28,7 +28,13 @@ from optimize.cli.commands import search_commands
 from optimize.study.storage import StudyStorage, open_storage, storage_url
 
 # What the commands import when they first need it: once here is enough for all processes that are forked from this one.
-PRELOADED = (alembic.command, matplotlib.backends.backend_agg, matplotlib.figure, torch.utils.tensorboard, actions)
+PRELOADED = (
+    alembic.command,
+    matplotlib.backends.backend_agg,
+    matplotlib.figure,
+    torch.utils.tensorboard,
+    actions,
+)
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -60,10 +66,37 @@ time_decay_floor = { low = 0.2, high = 1.0 }
 lookback = { low = 1, high = 2 }
 """
 TRAIN = (
-    "--data-dir", "bars", "--recipe", "tiny-test", "--search-space", "tiny.toml", "--cv", "kfold", "--groups", "3",
-    "--holdout", "0.1", "--budget", "192", "--rungs", "3", "--horizon", "16", "--n-envs", "2", "--slots", "4",
-    "--trials-per-batch", "3", "--threads", "1", "--gpu", "cpu", "--study-name", "s",
-)  # fmt: skip
+    "--data-dir",
+    "bars",
+    "--recipe",
+    "tiny-test",
+    "--search-space",
+    "tiny.toml",
+    "--cv",
+    "kfold",
+    "--groups",
+    "3",
+    "--holdout",
+    "0.1",
+    "--budget",
+    "192",
+    "--rungs",
+    "3",
+    "--horizon",
+    "16",
+    "--n-envs",
+    "2",
+    "--slots",
+    "4",
+    "--trials-per-batch",
+    "3",
+    "--threads",
+    "1",
+    "--gpu",
+    "cpu",
+    "--study-name",
+    "s",
+)
 
 
 def search_app() -> typer.Typer:
@@ -100,7 +133,9 @@ class Running:
     def __init__(self, words: list[str], folder: Path, output: Path) -> None:
         self.output = output
         output.touch()
-        self.process = multiprocessing.get_context("fork").Process(target=run_command, args=(words, folder, output))
+        self.process = multiprocessing.get_context("fork").Process(
+            target=run_command, args=(words, folder, output)
+        )
         self.process.start()
 
     def signal(self, signum: int) -> None:

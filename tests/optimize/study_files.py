@@ -29,7 +29,9 @@ def open_handle(folder: Path, url: str | None = None) -> StudyHandle:
     """The study in the folder's SQLite file; or at this URL, with its files in the folder."""
     runs = folder / "runs"
     # The database of a server does not tell where its files lie, and the tests run in another folder.
-    return StudyHandle(open_storage(storage_url(url, runs), create=False), "s", runs if url else None)
+    return StudyHandle(
+        open_storage(storage_url(url, runs), create=False), "s", runs if url else None
+    )
 
 
 def make_handle(folder: Path, spec: StudySpec) -> StudyHandle:
@@ -70,7 +72,9 @@ def count(folder: Path, query: str) -> int:
     table yet.
     """
     try:
-        with closing(sqlite3.connect(f"file:{folder}/runs/sweepd.db?mode=ro", uri=True)) as connection:
+        with closing(
+            sqlite3.connect(f"file:{folder}/runs/sweepd.db?mode=ro", uri=True)
+        ) as connection:
             return int(connection.execute(query).fetchone()[0])
     except sqlite3.Error:
         return 0
@@ -78,4 +82,10 @@ def count(folder: Path, query: str) -> int:
 
 def training_begun(folder: Path) -> bool:
     """A trial is being trained: its worker has said so with a heartbeat."""
-    return count(folder, "SELECT count(*) FROM sweepd_workers WHERE state = 'training' AND info LIKE '%trials%'") > 0
+    return (
+        count(
+            folder,
+            "SELECT count(*) FROM sweepd_workers WHERE state = 'training' AND info LIKE '%trials%'",
+        )
+        > 0
+    )

@@ -11,10 +11,14 @@ def make_append_only(table: str) -> None:
         refusal = f"rows of {table} are append-only"
         name = f"{table}_no_{action.lower()}"
         if op.get_bind().dialect.name == "sqlite":
-            op.execute(f"CREATE TRIGGER {name} BEFORE {action} ON {table} BEGIN SELECT RAISE(ABORT, '{refusal}'); END")
+            op.execute(
+                f"CREATE TRIGGER {name} BEFORE {action} ON {table} BEGIN SELECT RAISE(ABORT, '{refusal}'); END"
+            )
         else:
             op.execute(
                 f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION '{refusal}'; END "
                 "$$ LANGUAGE plpgsql"
             )
-            op.execute(f"CREATE TRIGGER {name} BEFORE {action} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()")
+            op.execute(
+                f"CREATE TRIGGER {name} BEFORE {action} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()"
+            )

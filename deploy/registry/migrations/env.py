@@ -7,7 +7,9 @@ from alembic import context
 from deploy.registry.models import VERSION_TABLE, Base
 
 context.configure(
-    connection=context.config.attributes["connection"], target_metadata=Base.metadata, version_table=VERSION_TABLE
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    version_table=VERSION_TABLE,
 )
 with context.begin_transaction():
     context.run_migrations()

@@ -38,7 +38,14 @@ NINE_DIGITS = Decimal("1e-9")  # the finest step at Alpaca; for assets that it d
 LONGEST_ID = 128  # characters of a client id; Alpaca rejects longer ones
 FINAL = frozenset({"filled", "canceled", "expired", "rejected", "done_for_day", "replaced"})
 LONGEST_PAUSE = 15.0
-LOOKS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before each further lookup of an order that is not listed
+LOOKS = (
+    0.25,
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+)  # seconds before each further lookup of an order that is not listed
 Result = TypeVar("Result")
 
 
@@ -113,16 +120,22 @@ class AlpacaBroker(Broker):
         try:
             from alpaca.trading.client import TradingClient
         except ImportError:
-            raise InputError(f"--broker alpaca needs alpaca-py: {install_extra('alpaca')}") from None
+            raise InputError(
+                f"--broker alpaca needs alpaca-py: {install_extra('alpaca')}"
+            ) from None
         self._symbols = dict(symbols)
         self._fee = Decimal(str(fee))
         self._patience, self._sleep = patience, sleep
-        self._client: Any = TradingClient(key, secret, paper=True, raw_data=True, url_override=url.rstrip("/"))
+        self._client: Any = TradingClient(
+            key, secret, paper=True, raw_data=True, url_override=url.rstrip("/")
+        )
         # alpaca-py has no timeouts, and repeats a POST by itself: here every request ends, and repeating is `_ask`'s.
         self._client._retry = 0
         for scheme in ("https://", "http://"):
             self._client._session.mount(scheme, _Timely(timeout))
-        self.account_name = self._ask("the account", lambda: str(self._client.get_account()["account_number"]))
+        self.account_name = self._ask(
+            "the account", lambda: str(self._client.get_account()["account_number"])
+        )
         self._assets = self._read_assets()
         self.untradable = {
             ticker: f"Alpaca does not trade {symbol}"
@@ -136,7 +149,10 @@ class AlpacaBroker(Broker):
         """Cash in USD, and units by ticker, rounded down to the smallest step: less than that cannot be sold."""
         cash = self._ask("the account", lambda: Decimal(self._client.get_account()["cash"]))
         units = self._positions()
-        sellable = {ticker: self._in_steps(symbol, units[symbol]) for ticker, symbol in self._symbols.items()}
+        sellable = {
+            ticker: self._in_steps(symbol, units[symbol])
+            for ticker, symbol in self._symbols.items()
+        }
         units_held = {ticker: float(amount) for ticker, amount in sellable.items()}
         return AccountState(float(cash), units_held, late_fees=True)
 
@@ -166,7 +182,9 @@ class AlpacaBroker(Broker):
                 self._sleep(pause)
             found = {order.client_id: self._look(_Sent(order)) for order in missing}
             self._open |= {
-                order.client_id: _Sent(order, record) for order in missing if (record := found[order.client_id])
+                order.client_id: _Sent(order, record)
+                for order in missing
+                if (record := found[order.client_id])
             }
             missing = [order for order in missing if found[order.client_id] is None]
         return missing
@@ -185,7 +203,8 @@ class AlpacaBroker(Broker):
         """Minimum orders (USD) and increments, as the account's asset records have them."""
         records = [self._assets[self._symbols[ticker]] for ticker in tickers]
         return Instruments(
-            tuple(float(SMALLEST_BUY) for _ in records), tuple(float(record.step) for record in records)
+            tuple(float(SMALLEST_BUY) for _ in records),
+            tuple(float(record.step) for record in records),
         )
 
     def clock_skew(self) -> float:
@@ -275,7 +294,9 @@ class AlpacaBroker(Broker):
         return self._fill(order, record)
 
     def _cancel(self, order_id: str) -> None:
-        with contextlib.suppress(Refused):  # it was finished meanwhile; the next lookup has the result
+        with contextlib.suppress(
+            Refused
+        ):  # it was finished meanwhile; the next lookup has the result
             self._ask("a cancellation", lambda: self._client.cancel_order_by_id(order_id))
 
     def _fill(self, order: Order, found: Record) -> Fill:
@@ -284,9 +305,15 @@ class AlpacaBroker(Broker):
         notional = found.filled * found.price
         received = found.filled * (1 - self._fee) if order.side == "buy" else found.filled
         return Fill(
-            order, "filled", found.at, float(received), float(notional), float(notional * self._fee),
-            float(found.price), reason="" if found.status == "filled" else f"filled in part, then {found.status}",
-        )  # fmt: skip
+            order,
+            "filled",
+            found.at,
+            float(received),
+            float(notional),
+            float(notional * self._fee),
+            float(found.price),
+            reason="" if found.status == "filled" else f"filled in part, then {found.status}",
+        )
 
     # ---- positions, assets, requests ----
 
@@ -294,9 +321,15 @@ class AlpacaBroker(Broker):
         """Units by symbol. Positions are listed as BTCUSD, orders as BTC/USD."""
         units = self._ask(
             "the positions",
-            lambda: {one["symbol"].replace("/", ""): Decimal(one["qty"]) for one in self._client.get_all_positions()},
+            lambda: {
+                one["symbol"].replace("/", ""): Decimal(one["qty"])
+                for one in self._client.get_all_positions()
+            },
         )
-        return {symbol: units.get(symbol.replace("/", ""), Decimal(0)) for symbol in self._symbols.values()}
+        return {
+            symbol: units.get(symbol.replace("/", ""), Decimal(0))
+            for symbol in self._symbols.values()
+        }
 
     def _in_steps(self, symbol: str, units: Decimal) -> Decimal:
         """`units` rounded down to the asset's smallest step."""
@@ -319,7 +352,9 @@ class AlpacaBroker(Broker):
                     tradable=True,
                 )
                 for record in listed
-                if record["symbol"] in self._symbols.values() and record["tradable"] and record["status"] == "active"
+                if record["symbol"] in self._symbols.values()
+                and record["tradable"]
+                and record["status"] == "active"
             }
 
         found = self._ask("the assets", read)
@@ -348,7 +383,9 @@ class AlpacaBroker(Broker):
                     raise TryAgainLater(f"Alpaca does not answer about {what}: {away}") from None
                 self._sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-            with contextlib.suppress(TryAgainLater):  # still out of reach: the loop watches the time
+            with contextlib.suppress(
+                TryAgainLater
+            ):  # still out of reach: the loop watches the time
                 if arrived is not None and (found := arrived()) is not None:
                     return found
 
@@ -397,7 +434,9 @@ class _Timely(HTTPAdapter):
         super().__init__()
         self._timeout = timeout
 
-    def send(self, request: requests.PreparedRequest, *arguments: Any, **keywords: Any) -> requests.Response:
+    def send(
+        self, request: requests.PreparedRequest, *arguments: Any, **keywords: Any
+    ) -> requests.Response:
         keywords["timeout"] = keywords.get("timeout") or self._timeout
         return super().send(request, *arguments, **keywords)
 
@@ -410,9 +449,19 @@ def check_url(url: str) -> None:
         own = ipaddress.ip_address(host).is_loopback
     except ValueError:
         own = host == "localhost"
-    paper = parts.scheme == "https" and host == urlsplit(PAPER_URL).hostname and parts.port in (None, 443)
-    if parts.username or parts.password or not (paper or (own and parts.scheme in ("http", "https"))):
-        raise InputError(f"--url {url!r} is refused: only {PAPER_URL} and this machine may be traded on")
+    paper = (
+        parts.scheme == "https"
+        and host == urlsplit(PAPER_URL).hostname
+        and parts.port in (None, 443)
+    )
+    if (
+        parts.username
+        or parts.password
+        or not (paper or (own and parts.scheme in ("http", "https")))
+    ):
+        raise InputError(
+            f"--url {url!r} is refused: only {PAPER_URL} and this machine may be traded on"
+        )
 
 
 def _epoch(text: str) -> float:

@@ -26,7 +26,9 @@ class SimBroker(Broker):
 
     immediate = False
 
-    def __init__(self, tickers: Sequence[str], cash: float, params: EnvParams, instruments: Instruments) -> None:
+    def __init__(
+        self, tickers: Sequence[str], cash: float, params: EnvParams, instruments: Instruments
+    ) -> None:
         count = len(tickers)
         self._tickers = tuple(tickers)
         self._rules = Rules.of(params, instruments, rows=count)
@@ -39,12 +41,17 @@ class SimBroker(Broker):
 
     def state(self) -> dict[str, Any]:
         """What the account holds, as a JSON object. Orders that wait for the next bar must be sent again."""
-        return {"cash": float(self._cash), "units": dict(zip(self._tickers, self._units.tolist(), strict=True))}
+        return {
+            "cash": float(self._cash),
+            "units": dict(zip(self._tickers, self._units.tolist(), strict=True)),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Hold what was held when `state` was taken."""
         self._cash = torch.tensor(state["cash"], dtype=torch.float64)
-        self._units = torch.tensor([state["units"][ticker] for ticker in self._tickers], dtype=torch.float64)
+        self._units = torch.tensor(
+            [state["units"][ticker] for ticker in self._tickers], dtype=torch.float64
+        )
 
     def transfer(self, flow: Flow) -> None:
         """Add a transfer to cash and units; none of them falls below 0."""
@@ -60,7 +67,9 @@ class SimBroker(Broker):
 
     def account(self) -> AccountState:
         """What the account holds now."""
-        return AccountState(float(self._cash), dict(zip(self._tickers, self._units.tolist(), strict=True)))
+        return AccountState(
+            float(self._cash), dict(zip(self._tickers, self._units.tolist(), strict=True))
+        )
 
     def submit(self, orders: Sequence[Order]) -> None:
         """Take orders for the next bar. Raises ValueError for a client id sent before, an unknown ticker, or two
@@ -71,7 +80,9 @@ class SimBroker(Broker):
             if order.client_id in self._sent:
                 raise ValueError(f"order {order.client_id} was sent before")
             if order.ticker not in self._tickers or order.ticker in known:
-                raise ValueError(f"order {order.client_id}: {order.ticker} is not traded here, or has an order already")
+                raise ValueError(
+                    f"order {order.client_id}: {order.ticker} is not traded here, or has an order already"
+                )
             known.add(order.ticker)
             self._sent.add(order.client_id)
             self._pending.append(order)
@@ -86,15 +97,23 @@ class SimBroker(Broker):
         if not self._pending:
             return
         count = len(self._tickers)
-        sells, buys = torch.zeros(count, dtype=torch.float64), torch.zeros(count, dtype=torch.float64)
+        sells, buys = (
+            torch.zeros(count, dtype=torch.float64),
+            torch.zeros(count, dtype=torch.float64),
+        )
         for order in self._pending:
             asset = self._tickers.index(order.ticker)
             sells[asset], buys[asset] = order.units, order.notional
         # Row j holds the order for asset j alone, so that what each one came to can be told apart; together they are
         # the account.
-        opens, holes = torch.from_numpy(open_).expand(count, -1), torch.from_numpy(hole).expand(count, -1)
+        opens, holes = (
+            torch.from_numpy(open_).expand(count, -1),
+            torch.from_numpy(hole).expand(count, -1),
+        )
         before = self._portfolio(count)
-        after, filled = fill_orders(before, _orders(torch.diag(sells), torch.diag(buys)), opens, holes, self._rules)
+        after, filled = fill_orders(
+            before, _orders(torch.diag(sells), torch.diag(buys)), opens, holes, self._rules
+        )
         moved = after.cash - before.cash
         spent, received = moved.clamp_max(0.0).sum(), moved.clamp_min(0.0).sum()
         self._cash = (self._cash + spent).clamp_min(0.0) + received
@@ -108,14 +127,26 @@ class SimBroker(Broker):
             notional, fee = float(filled.notional[asset]), float(filled.fees[asset])
             slipped = 1.0 + self._slippage if order.side == "buy" else 1.0 - self._slippage
             self._settled.append(
-                Fill(order, "filled", time, abs(float(bought[asset])), notional, fee, float(open_[asset]) * slipped)
+                Fill(
+                    order,
+                    "filled",
+                    time,
+                    abs(float(bought[asset])),
+                    notional,
+                    fee,
+                    float(open_[asset]) * slipped,
+                )
             )
         self._pending = []
 
     def _portfolio(self, rows: int) -> Portfolio:
         nothing = torch.zeros(rows, len(self._tickers), dtype=torch.float64)
         return Portfolio(
-            self._cash.expand(rows).clone(), self._units.expand(rows, -1).clone(), nothing, nothing, nothing
+            self._cash.expand(rows).clone(),
+            self._units.expand(rows, -1).clone(),
+            nothing,
+            nothing,
+            nothing,
         )
 
 

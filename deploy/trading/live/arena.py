@@ -77,7 +77,12 @@ def arena_level(looks_taken: int) -> float:
 
 
 def compare(
-    challenger_returns: Array, champion_returns: Array, timeframe: str, looks_taken: int, *, seed: int = 0
+    challenger_returns: Array,
+    champion_returns: Array,
+    timeframe: str,
+    looks_taken: int,
+    *,
+    seed: int = 0,
 ) -> Comparison:
     """Compare (n,) simple per-bar returns of the same bars, since both trade beside each other.
 
@@ -85,7 +90,9 @@ def compare(
     bars up to the newest look that is due are looked at. Raises ValueError for records of different lengths.
     """
     if len(challenger_returns) != len(champion_returns):
-        raise ValueError(f"{len(challenger_returns)} bars against {len(champion_returns)}: they must be the same ones")
+        raise ValueError(
+            f"{len(challenger_returns)} bars against {len(champion_returns)}: they must be the same ones"
+        )
     days = days_due(len(champion_returns), timeframe)
     if days == 0:
         done = len(champion_returns) * bar_seconds(timeframe) // DAY
@@ -98,7 +105,11 @@ def compare(
     total = float(np.sum(gained))
     advantage = math.expm1(total)
     annual = math.expm1(min(total / bars * bars_per_year(timeframe), 700.0))
-    chance = f"chance {p:.2g} without a difference" if total > 0.0 else f"chance {p_worse:.2g} if it were as good"
+    chance = (
+        f"chance {p:.2g} without a difference"
+        if total > 0.0
+        else f"chance {p_worse:.2g} if it were as good"
+    )
     text = (
         f"{advantage:+.2%} against the champion in {days} days ({annual:+.1%} a year), {chance}; look "
         f"{looks_taken + 1} at this champion asks for {level:.2g}"
@@ -160,8 +171,12 @@ class Benchmark:
 EQUAL_WEIGHT, CASH = "equal weight", "cash"
 
 
-def benchmarks(tickers: Sequence[str], value: float, *, fee: float, slippage: float) -> dict[str, Benchmark]:
+def benchmarks(
+    tickers: Sequence[str], value: float, *, fee: float, slippage: float
+) -> dict[str, Benchmark]:
     """What a slot's lanes are seen beside, by name: equal weight, each ticker held, and cash."""
     sets: dict[str, list[int]] = {EQUAL_WEIGHT: list(range(len(tickers)))}
     sets |= {f"hold {ticker}": [place] for place, ticker in enumerate(tickers)} | {CASH: []}
-    return {name: Benchmark(value, assets, fee=fee, slippage=slippage) for name, assets in sets.items()}
+    return {
+        name: Benchmark(value, assets, fee=fee, slippage=slippage) for name, assets in sets.items()
+    }

@@ -31,7 +31,12 @@ class FastClock(Clock):
     """
 
     def __init__(
-        self, start: float, speed: float, stop: threading.Event | None = None, *, began: float | None = None
+        self,
+        start: float,
+        speed: float,
+        stop: threading.Event | None = None,
+        *,
+        began: float | None = None,
     ) -> None:
         super().__init__(stop)
         self._start, self._speed = start, speed

@@ -52,7 +52,12 @@ class Contest:
         return sorted(found, key=lambda bundle: -bundle.origin.objective_value)[: self._size]
 
     def judge(
-        self, champion_lane: str, champion: Bundle, rivals: Sequence[TradingLane], bar: int, state: dict[str, Any]
+        self,
+        champion_lane: str,
+        champion: Bundle,
+        rivals: Sequence[TradingLane],
+        bar: int,
+        state: dict[str, Any],
     ) -> tuple[dict[str, Any], list[Told]]:
         """Compare every challenger for whom a look is due; who is better becomes champion, who is worse withdraws.
 
@@ -64,8 +69,13 @@ class Contest:
             state = {"champion": champion.hash, "since": bar, "looks": 0, "days": {}}
         told: list[Told] = []
         for lane in rivals:
-            bundle, since = lane.bundle, max(state["since"], bar if lane.since is None else lane.since)
-            if days_due((bar - since) // bar_seconds(timeframe), timeframe) <= state["days"].get(bundle.hash, 0):
+            bundle, since = (
+                lane.bundle,
+                max(state["since"], bar if lane.since is None else lane.since),
+            )
+            if days_due((bar - since) // bar_seconds(timeframe), timeframe) <= state["days"].get(
+                bundle.hash, 0
+            ):
                 continue
             records = returns_beside(self._store, self._slot, (lane.name, champion_lane), since)
             days = days_due(len(records[lane.name]), timeframe)
@@ -78,10 +88,15 @@ class Contest:
                 state["looks"],
                 seed=bootstrap_seed(bundle),
             )
-            state = state | {"looks": state["looks"] + 1, "days": state["days"] | {bundle.hash: days}}
+            state = state | {
+                "looks": state["looks"] + 1,
+                "days": state["days"] | {bundle.hash: days},
+            }
             told.append(("arena", f"{bundle.name}: {result.outcome}: {result.text}"))
             if result.outcome == "worse":
-                self._registry.withdraw(self._slot, bundle.hash, f"lost in the arena: {result.text}")
+                self._registry.withdraw(
+                    self._slot, bundle.hash, f"lost in the arena: {result.text}"
+                )
             elif result.outcome == "better":
                 try:
                     self._registry.promote(

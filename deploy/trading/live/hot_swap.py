@@ -21,7 +21,9 @@ def problem_with(bundle: Bundle, running: Bundle, history: Bars) -> str | None:
     if theirs.timeframe != ours.timeframe:
         return f"it trades bars of {theirs.timeframe}, and the slot is traded on {ours.timeframe}"
     if set(theirs.tickers) != set(ours.tickers):
-        return f"it trades {', '.join(theirs.tickers)}, and the slot holds {', '.join(ours.tickers)}"
+        return (
+            f"it trades {', '.join(theirs.tickers)}, and the slot holds {', '.join(ours.tickers)}"
+        )
     broker, trader = sim_broker(bundle), PaperTrader(bundle, slot="dry-run")
     first = len(history) - DRY_RUN_BARS
     if first < trader.bars_needed:

@@ -26,7 +26,9 @@ class TradingLane:
     book. counted: fills that are booked already and will be listed in the next bar's line.
     """
 
-    def __init__(self, slot: str, name: str, kind: LaneKind, trader: PaperTrader, broker: Broker) -> None:
+    def __init__(
+        self, slot: str, name: str, kind: LaneKind, trader: PaperTrader, broker: Broker
+    ) -> None:
         self.slot, self.name, self.kind = slot, name, kind
         self.trader, self.broker = trader, broker
         self.since: int | None = None
@@ -40,7 +42,13 @@ class TradingLane:
         return self.trader.bundle
 
     def close_bar(
-        self, bar: ClosedBar, changes: Changes, conditions: Conditions, *, decide: bool, transfer: Flow = NOTHING
+        self,
+        bar: ClosedBar,
+        changes: Changes,
+        conditions: Conditions,
+        *,
+        decide: bool,
+        transfer: Flow = NOTHING,
     ) -> Entry:
         """Book what became of the last bar's orders, and act on a closed bar; `note` says what is to be written.
 
@@ -55,7 +63,9 @@ class TradingLane:
         self.settled, self.counted = [], []
         account = self.broker.account()
         self.since = bar.time if self.since is None else self.since
-        return self.trader.on_bar(bar, booked, account, counted=counted, decide=decide, conditions=conditions)
+        return self.trader.on_bar(
+            bar, booked, account, counted=counted, decide=decide, conditions=conditions
+        )
 
     def hand_over(self, bundle: Bundle, history: Bars, limits: RiskLimits) -> None:
         """Trade another bundle from now on, with the present positions. Only after a bar without a decision."""
@@ -70,7 +80,11 @@ class TradingLane:
     def note(self, bar: ClosedBar, entry: Entry, changes: Changes) -> None:
         """Put the bar's line, the intended orders and the lane's state into `changes`."""
         tickers = self.bundle.manifest.tickers
-        action = None if entry.action is None else dict(zip(tickers, map(float, entry.action), strict=True))
+        action = (
+            None
+            if entry.action is None
+            else dict(zip(tickers, map(float, entry.action), strict=True))
+        )
         changes.bars.append(
             LaneBar(
                 lane=self.name,
@@ -105,7 +119,14 @@ class TradingLane:
         """Orders that sell whatever the account holds, between two bars. bar: the last one acted on."""
         held = self.broker.account().units
         return [
-            Order(f"{self.trader.slot}-{bar}-{ticker}-halt{now:.0f}", ticker, "sell", bar, units=units, whole=True)
+            Order(
+                f"{self.trader.slot}-{bar}-{ticker}-halt{now:.0f}",
+                ticker,
+                "sell",
+                bar,
+                units=units,
+                whole=True,
+            )
             for ticker, units in held.items()
             if units > 0.0 and ticker in self.bundle.manifest.tickers
         ]
@@ -156,7 +177,9 @@ class TradingLane:
         self.since, self._booked = kept.since, set(kept.state["booked"])
 
 
-def lane_trader(slot: str, name: str, bundle: Bundle, *, any_account: bool, limits: RiskLimits) -> PaperTrader:
+def lane_trader(
+    slot: str, name: str, bundle: Bundle, *, any_account: bool, limits: RiskLimits
+) -> PaperTrader:
     """The trader of a lane, whose orders carry the lane's name unless it is the account."""
     prefix = slot if name == ACCOUNT else f"{slot}.{name}"
     return PaperTrader(bundle, slot=prefix, any_account=any_account, limits=limits)

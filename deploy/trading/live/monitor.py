@@ -133,7 +133,9 @@ def track(account: Array, simulator: Array, timeframe: str) -> Tracking:
     difference = account - simulator
     worst = int(np.argmax(np.abs(difference)))
     return Tracking(
-        error=float(np.std(difference, ddof=1)) * math.sqrt(bars_per_year(timeframe)) if len(difference) > 1 else 0.0,
+        error=float(np.std(difference, ddof=1)) * math.sqrt(bars_per_year(timeframe))
+        if len(difference) > 1
+        else 0.0,
         gap=math.expm1(float(np.sum(_log(account) - _log(simulator)))),
         worst=float(difference[worst]),
         worst_bar=worst,
@@ -168,11 +170,19 @@ def watch(
         if other is not None and len(other) != length:
             raise ValueError(f"{name} has {len(other)} bars, not {length}")
     if len(scored) < FEWEST_SCORED:
-        raise ValueError(f"{len(scored)} scored bars are too few to compare with; {FEWEST_SCORED} are needed")
+        raise ValueError(
+            f"{len(scored)} scored bars are too few to compare with; {FEWEST_SCORED} are needed"
+        )
     first = first_look(timeframe, limits)
     look = look_number(count, timeframe, limits)
     if look == 0:
-        return Finding("too early", f"{count:,} of {first:,} bars: too early for a verdict", count, first, first)
+        return Finding(
+            "too early",
+            f"{count:,} of {first:,} bars: too early for a verdict",
+            count,
+            first,
+            first,
+        )
     judged = first << (look - 1)
     level = limits.alpha / (2.0 * look * (look + 1))
     rng = np.random.default_rng([seed, look])
@@ -182,14 +192,34 @@ def watch(
     drawdown = _compare_drawdowns(live, scored, limits.draws, rng)
     tracking = None if simulator is None else track(returns, simulator, timeframe)
     verdict, text = _verdict(edge, drawdown, tracking, level, timeframe, limits)
-    return Finding(verdict, text, count, first, 2 * judged, look, judged, level, tracking, edge, plain, drawdown)
+    return Finding(
+        verdict,
+        text,
+        count,
+        first,
+        2 * judged,
+        look,
+        judged,
+        level,
+        tracking,
+        edge,
+        plain,
+        drawdown,
+    )
 
 
 def _verdict(
-    edge: Compared, drawdown: Compared, tracking: Tracking | None, level: float, timeframe: str, limits: Limits
+    edge: Compared,
+    drawdown: Compared,
+    tracking: Tracking | None,
+    level: float,
+    timeframe: str,
+    limits: Limits,
 ) -> tuple[Judgement, str]:
     """Tracking comes first: where it is off, the account says little about the policy."""
-    if tracking is not None and (tracking.error > limits.tracking_error or abs(tracking.gap) > limits.tracking_gap):
+    if tracking is not None and (
+        tracking.error > limits.tracking_error or abs(tracking.gap) > limits.tracking_gap
+    ):
         return "tracking off", (
             f"the account and the simulator differ by {tracking.error:.2%} a year (limit {limits.tracking_error:.2%}) "
             f"and have drifted {tracking.gap:+.2%} apart (limit {limits.tracking_gap:.2%})"
@@ -227,7 +257,9 @@ def _luck(values: Array, length: int, draws: int, rng: np.random.Generator) -> A
     return np.asarray(means - np.mean(thin))
 
 
-def _compare_drawdowns(live: Array, scored: Array, draws: int, rng: np.random.Generator) -> Compared:
+def _compare_drawdowns(
+    live: Array, scored: Array, draws: int, rng: np.random.Generator
+) -> Compared:
     """Whether the live record fell deeper than the scored returns would make one of its length."""
     step = _step(scored, live.size, PATH_POINTS)
     own, other = _thinned(_log(live), step), _thinned(_log(scored), step)

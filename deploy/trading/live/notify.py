@@ -29,7 +29,9 @@ Message = tuple[str, str, str]  # title, text, apprise's type
 class Notifier:
     """Sends messages to addresses; to none of them, nothing happens."""
 
-    def __init__(self, channels: Sequence[_Channel], kinds: Sequence[str], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, channels: Sequence[_Channel], kinds: Sequence[str], say: Callable[[str], None]
+    ) -> None:
         self._channels, self._kinds, self._say = tuple(channels), frozenset(kinds), say
 
     @classmethod
@@ -39,18 +41,30 @@ class Notifier:
         say: told once per address that it fails. Raises InputError for an address or a kind that nobody knows, and
         where apprise is not installed.
         """
-        kinds = re.split(r"[,\s]+", environ.get(KINDS_VARIABLE, "").strip()) if environ.get(KINDS_VARIABLE) else KINDS
+        kinds = (
+            re.split(r"[,\s]+", environ.get(KINDS_VARIABLE, "").strip())
+            if environ.get(KINDS_VARIABLE)
+            else KINDS
+        )
         for kind in kinds:
             if kind not in KINDS:
-                raise InputError(f"{KINDS_VARIABLE} names {kind!r}; the kinds are {', '.join(KINDS)}")
+                raise InputError(
+                    f"{KINDS_VARIABLE} names {kind!r}; the kinds are {', '.join(KINDS)}"
+                )
         # An address may hold commas itself; the next one begins with a scheme.
         addresses = [
             address
-            for address in re.split(r"[,\s]+(?=[A-Za-z][\w+.-]*://)", environ.get(ADDRESSES_VARIABLE, "").strip(" ,"))
+            for address in re.split(
+                r"[,\s]+(?=[A-Za-z][\w+.-]*://)", environ.get(ADDRESSES_VARIABLE, "").strip(" ,")
+            )
             if address
         ]
         channels = [
-            _Channel(f"{number} of {len(addresses)}", _service(address, f"{number} of {len(addresses)}"), say)
+            _Channel(
+                f"{number} of {len(addresses)}",
+                _service(address, f"{number} of {len(addresses)}"),
+                say,
+            )
             for number, address in enumerate(addresses, 1)
         ]
         return cls(channels, kinds, say)
@@ -59,7 +73,9 @@ class Notifier:
     def words(self) -> str:
         """What is sent, in words that give nothing away; empty where nothing is."""
         chosen = ", ".join(kind for kind in KINDS if kind in self._kinds)
-        return f"{len(self._channels)} address(es) are told about {chosen}" if self._channels else ""
+        return (
+            f"{len(self._channels)} address(es) are told about {chosen}" if self._channels else ""
+        )
 
     def notify(self, kind: Kind, title: str, text: str) -> None:
         """Send a message of that kind, if it is wanted. Returns at once, and raises nothing."""
@@ -107,7 +123,9 @@ class _Channel:
             title, text, colour = message
             try:
                 arrived = bool(self._service.notify(title=title, body=text, notify_type=colour))
-            except Exception:  # whatever a service does: trading goes on (its text may hold the address)
+            except (
+                Exception
+            ):  # whatever a service does: trading goes on (its text may hold the address)
                 arrived = False
             if not arrived:
                 self._complain("fail")
@@ -123,7 +141,9 @@ def _service(address: str, name: str) -> Any:
     try:
         from apprise import Apprise
     except ImportError:
-        raise InputError(f"{ADDRESSES_VARIABLE} is set, which needs apprise: {install_extra('notify')}") from None
+        raise InputError(
+            f"{ADDRESSES_VARIABLE} is set, which needs apprise: {install_extra('notify')}"
+        ) from None
     logging.getLogger("apprise").disabled = True
     logging.getLogger("urllib3.connectionpool").setLevel(logging.WARNING)
     try:

@@ -15,7 +15,12 @@ Span = tuple[int, int | None]
 
 
 def returns_beside(
-    store: TraderStore, slot: str, lanes: tuple[str, ...], since: int, *, without: Sequence[Span] = ()
+    store: TraderStore,
+    slot: str,
+    lanes: tuple[str, ...],
+    since: int,
+    *,
+    without: Sequence[Span] = (),
 ) -> dict[str, Array]:
     """(n,) simple returns per bar of each lane, over the bars that all lanes have a line for. The first return starts
     at the close of the bar that opened at `since`. Transfers are left out (`deploy.trading.flows`).
@@ -33,7 +38,9 @@ def returns_beside(
     found = {}
     for lane, column in columns.items():
         grown = growth(column.value, column.flow)[np.isin(column.time, common)]
-        steps = np.divide(grown[1:], grown[:-1], out=np.ones_like(grown[1:]), where=grown[:-1] > 0.0)
+        steps = np.divide(
+            grown[1:], grown[:-1], out=np.ones_like(grown[1:]), where=grown[:-1] > 0.0
+        )
         found[lane] = (steps - 1.0)[kept]
     return found
 

@@ -21,7 +21,13 @@ from torch import Tensor
 
 from deploy.market.bundle import format_time
 from deploy.trading.flows import rebased
-from deploy.trading.live.risk_limits import RiskLimits, duration_text, parse_limits, percent, tightened
+from deploy.trading.live.risk_limits import (
+    RiskLimits,
+    duration_text,
+    parse_limits,
+    percent,
+    tightened,
+)
 from envs.crypto.portfolio import Orders, Portfolio
 from envs.crypto.timeframe import DAY
 
@@ -118,7 +124,11 @@ class DrawdownStop(Rule):
                     f"drawdown stop: {percent(1.0 - situation.value / self._peak)} below the highest value, "
                     f"{self._peak:,.2f}; nothing is bought until {format_time(math.ceil(self._until))}"
                 )
-        return FREE if self._until is None else Verdict(sell_all=True, buys=False, reasons=(self._reason,))
+        return (
+            FREE
+            if self._until is None
+            else Verdict(sell_all=True, buys=False, reasons=(self._reason,))
+        )
 
     def state(self) -> dict[str, Any]:
         """Peak, and until when it stops why."""
@@ -152,7 +162,11 @@ class DailyLossLimit(Rule):
             self._day, self._reason = day, ""
         self._base = rebased(self._base, situation.value, situation.flow)
         self._last = situation.value
-        if not self._reason and situation.value <= self._base * (1.0 - self._limit) and self._base > 0.0:
+        if (
+            not self._reason
+            and situation.value <= self._base * (1.0 - self._limit)
+            and self._base > 0.0
+        ):
             self._reason = (
                 f"daily loss limit: {percent(1.0 - situation.value / self._base)} of {self._base:,.2f} lost on "
                 f"{format_time(day * DAY)[:10]}; nothing is bought until the next day (UTC)"
@@ -211,7 +225,9 @@ class StaleHalt(Rule):
     name = "stale"
 
     def __init__(self, limit: float) -> None:
-        self.words = f"sends nothing where the newest bar closed more than {duration_text(limit)} ago"
+        self.words = (
+            f"sends nothing where the newest bar closed more than {duration_text(limit)} ago"
+        )
         self._limit = limit
 
     def judge(self, situation: Situation) -> Verdict:
@@ -243,7 +259,9 @@ class RiskRules:
         reasons = tuple(reason for verdict in verdicts for reason in verdict.reasons)
         if situation.halt is not None:
             sells = situation.halt_sells
-            return Verdict(sells, buys=False, sells=sells, reasons=(f"halted: {situation.halt}", *reasons))
+            return Verdict(
+                sells, buys=False, sells=sells, reasons=(f"halted: {situation.halt}", *reasons)
+            )
         sells = all(verdict.sells for verdict in verdicts)
         sell_all = sells and any(verdict.sell_all for verdict in verdicts)
         limits = [verdict.most_orders for verdict in verdicts if verdict.most_orders is not None]
@@ -284,7 +302,9 @@ def _rules(limits: RiskLimits) -> list[Rule]:
     return rules
 
 
-def apply(verdict: Verdict, plan: Orders, portfolio: Portfolio, close: Tensor) -> tuple[Orders, int]:
+def apply(
+    verdict: Verdict, plan: Orders, portfolio: Portfolio, close: Tensor
+) -> tuple[Orders, int]:
     """The orders that the verdict leaves of `plan` (R rows, which together are one account, as after netting: what rows
     buy of an asset is one order, and what they sell is one), and how many of them it drops.
 
@@ -294,18 +314,27 @@ def apply(verdict: Verdict, plan: Orders, portfolio: Portfolio, close: Tensor) -
     sells, buys = plan.sell_units > 0, plan.buy_notional > 0
     if verdict.sell_all:
         nothing = torch.zeros_like(plan.buy_notional)
-        everything = Orders(portfolio.units.clone(), nothing, portfolio.units > 0, nothing > 0, plan.dropped)
+        everything = Orders(
+            portfolio.units.clone(), nothing, portfolio.units > 0, nothing > 0, plan.dropped
+        )
         return everything, int(buys.any(0).sum())
     planned = _by_importance(plan, close)
-    wanted = [(side, asset) for side, asset in planned if (verdict.sells if side == "sell" else verdict.buys)]
+    wanted = [
+        (side, asset)
+        for side, asset in planned
+        if (verdict.sells if side == "sell" else verdict.buys)
+    ]
     kept = set(wanted[: verdict.most_orders])
     assets = range(plan.sell_units.shape[1])
-    keep_sell, keep_buy = (torch.tensor([(side, asset) in kept for asset in assets]) for side in ("sell", "buy"))
+    keep_sell, keep_buy = (
+        torch.tensor([(side, asset) in kept for asset in assets]) for side in ("sell", "buy")
+    )
     left = Orders(
         sell_units=torch.where(keep_sell, plan.sell_units, 0.0),
         buy_notional=torch.where(keep_buy, plan.buy_notional, 0.0),
         whole=plan.whole & keep_sell,
-        restart_clock=plan.restart_clock & (keep_sell | ~sells),  # a sell that isn't sent is due at the next bar again
+        restart_clock=plan.restart_clock
+        & (keep_sell | ~sells),  # a sell that isn't sent is due at the next bar again
         dropped=plan.dropped,
     )
     return left, len(planned) - len(kept)
@@ -315,8 +344,13 @@ def _by_importance(plan: Orders, close: Tensor) -> list[tuple[str, int]]:
     """The account's orders, (side, asset): what closes a position or is forced, other sells, buys; large ones first."""
     forced = ((plan.whole | plan.restart_clock) & (plan.sell_units > 0)).any(0).tolist()
     ranked = []
-    for side, rank, amounts in (("sell", 1, plan.sell_units * close), ("buy", 2, plan.buy_notional)):
+    for side, rank, amounts in (
+        ("sell", 1, plan.sell_units * close),
+        ("buy", 2, plan.buy_notional),
+    ):
         for asset, amount in enumerate(amounts.sum(0).tolist()):
             if amount > 0.0:
-                ranked.append((0 if side == "sell" and forced[asset] else rank, -amount, asset, side))
+                ranked.append(
+                    (0 if side == "sell" and forced[asset] else rank, -amount, asset, side)
+                )
     return [(side, asset) for _, _, asset, side in sorted(ranked)]

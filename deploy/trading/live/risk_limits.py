@@ -50,7 +50,9 @@ def tightened(params: EnvParams, limits: RiskLimits) -> EnvParams:
         stop = min(stop or 1.0, limits.trailing_stop)  # 0 is off
     return replace(
         params,
-        max_position=min(params.max_position, 1.0 if limits.max_position is None else limits.max_position),
+        max_position=min(
+            params.max_position, 1.0 if limits.max_position is None else limits.max_position
+        ),
         cash_reserve=max(params.cash_reserve, limits.cash_reserve or 0.0),
         trailing_stop=stop,
     )
@@ -73,7 +75,9 @@ def parse_limits(texts: Sequence[str]) -> RiskLimits:
             raise InputError(f"--risk {text}: it must be {wanted}, like {flag}={example}")
         values[name] = int(number) if name == "orders_per_hour" else number
     if "cooldown" in values and "drawdown" not in values:
-        raise InputError("--risk cooldown: it is how long a drawdown stop lasts; give --risk drawdown=SHARE, too")
+        raise InputError(
+            "--risk cooldown: it is how long a drawdown stop lasts; give --risk drawdown=SHARE, too"
+        )
     return RiskLimits(**values)  # type: ignore[arg-type]
 
 
@@ -93,7 +97,9 @@ def _seconds(text: str) -> float | None:
 
 def duration_text(seconds: float) -> str:
     """5400 as `90m`."""
-    unit = max((unit for unit in UNITS if seconds % UNITS[unit] == 0.0), key=UNITS.__getitem__, default="s")
+    unit = max(
+        (unit for unit in UNITS if seconds % UNITS[unit] == 0.0), key=UNITS.__getitem__, default="s"
+    )
     return f"{seconds / UNITS[unit]:g}{unit}"
 
 

@@ -35,7 +35,9 @@ def only_one(folder: Path, slot: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"slot {slot!r} is being traded by another process on this machine") from None
+            raise InputError(
+                f"slot {slot!r} is being traded by another process on this machine"
+            ) from None
         yield
 
 
@@ -95,7 +97,9 @@ def keep_trading(
         now = time.monotonic()
         trouble_since = now if trouble_since is None else trouble_since
         if now - trouble_since > PATIENCE:
-            raise TryAgainLater(f"{problem}; it has not been possible to trade for {PATIENCE / 60:.0f} minutes")
+            raise TryAgainLater(
+                f"{problem}; it has not been possible to trade for {PATIENCE / 60:.0f} minutes"
+            )
         pause = PAUSES[min(tries, len(PAUSES) - 1)]
         tries += 1
         say(f"{problem}; trying again in {pause:g} s")

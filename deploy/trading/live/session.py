@@ -27,7 +27,17 @@ from deploy.trading.live.contest import Contest, lane_name
 from deploy.trading.live.hot_swap import DRY_RUN_BARS, problem_with
 from deploy.trading.live.lane import TradingLane, lane_trader
 from deploy.trading.live.risk import RiskLimits
-from deploy.trading.live.store import ACCOUNT, STOPPED, Changes, Lane, LaneBar, LaneKind, OrderLine, Trader, TraderStore
+from deploy.trading.live.store import (
+    ACCOUNT,
+    STOPPED,
+    Changes,
+    Lane,
+    LaneBar,
+    LaneKind,
+    OrderLine,
+    Trader,
+    TraderStore,
+)
 from deploy.trading.live.watchman import OnAlert, Watchman
 from deploy.trading.paper_trader import ClosedBar, Conditions, Entry
 from envs.crypto.timeframe import DAY, bar_seconds
@@ -93,7 +103,9 @@ class Session:
         self._feed, broker = make_feed(bundle), make_broker(bundle)
         if ACCOUNT not in kept:
             for ticker, why in broker.untradable.items():
-                raise InputError(f"{ticker}: {why}; promote a bundle without it, or trade with --broker sim")
+                raise InputError(
+                    f"{ticker}: {why}; promote a bundle without it, or trade with --broker sim"
+                )
         self._token = self._store.take_over(
             self._slot,
             broker=options.broker,
@@ -110,13 +122,17 @@ class Session:
         self._account = self._lane(ACCOUNT, ACCOUNT, bundle, broker)
         self._lanes = [self._account]
         if broker.immediate:
-            self._lanes.append(self._lane(SHADOW, SHADOW, bundle, sim_broker(bundle, broker.account().cash)))
+            self._lanes.append(
+                self._lane(SHADOW, SHADOW, bundle, sim_broker(bundle, broker.account().cash))
+            )
         simulator = SHADOW if broker.immediate else None
         self._simulated = simulator or ACCOUNT  # the lane that challengers are compared with
         self._watchman = Watchman(self._slot, registry, self._store, options.on_alert, simulator)
         self._contest = Contest(self._slot, registry, self._store, options.arena)
         entrants = {lane_name(one): one for one in self._contest.entrants(bundle)}
-        self._lanes += [self._lane(name, CHALLENGER, one, sim_broker(one)) for name, one in entrants.items()]
+        self._lanes += [
+            self._lane(name, CHALLENGER, one, sim_broker(one)) for name, one in entrants.items()
+        ]
         self._benchmarks: dict[str, Benchmark] = {}
         self._start(kept, trader)
 
@@ -141,7 +157,9 @@ class Session:
             late = self._clock.now() - (bar.time + self._seconds) > self._max_delay
             self._step(bar, trader, decide=number == len(bars) - 1 and not late)
         if len(bars) > 1:
-            self._event("caught up", f"{len(bars) - 1} missed bars were booked; nothing was traded in them")
+            self._event(
+                "caught up", f"{len(bars) - 1} missed bars were booked; nothing was traded in them"
+            )
         self._watch_age()
         self.pulses += 1
 
@@ -155,7 +173,9 @@ class Session:
     def _start(self, kept: dict[str, Lane], trader: Trader) -> None:
         """Take the history, and go on where the slot was left, or begin."""
         needed = max(lane.trader.bars_needed for lane in self._lanes) + DRY_RUN_BARS
-        bars = self._feed.start(needed, self._clock.now(), trader.last_bar, self._state.get("prices", {}))
+        bars = self._feed.start(
+            needed, self._clock.now(), trader.last_bar, self._state.get("prices", {})
+        )
         self._history, self._last = bars, int(bars.time[-1])
         for lane in self._lanes:
             if lane.name in kept:
@@ -163,18 +183,27 @@ class Session:
             else:
                 lane.start(bars)
         self._benchmarks = {
-            name: Benchmark.restored(lane.state) for name, lane in kept.items() if lane.kind == BENCHMARK
+            name: Benchmark.restored(lane.state)
+            for name, lane in kept.items()
+            if lane.kind == BENCHMARK
         }
         for name in (name for name, lane in kept.items() if lane.kind == CHALLENGER):
             if name not in {lane.name for lane in self._lanes}:
-                self._commit(Changes(lanes=[replace(kept[name], retired="it no longer takes part")]))
+                self._commit(
+                    Changes(lanes=[replace(kept[name], retired="it no longer takes part")])
+                )
         if trader.last_bar is None:
-            self._event("started", f"{self._words(self._account.bundle)} begins with {self._options.broker}")
+            self._event(
+                "started", f"{self._words(self._account.bundle)} begins with {self._options.broker}"
+            )
             return
         self._recover(trader)
         self._event("started", f"goes on after the bar of {format_time(trader.last_bar)}")
         for ticker, why in self._account.broker.untradable.items():
-            self._event("untradable", f"{ticker}: {why} any more; its position stays, and the other tickers are traded")
+            self._event(
+                "untradable",
+                f"{ticker}: {why} any more; its position stays, and the other tickers are traded",
+            )
 
     def _recover(self, trader: Trader) -> None:
         """Find out about orders that an earlier process left, and send those that never were and still may be."""
@@ -197,14 +226,18 @@ class Session:
     def _step(self, bar: ClosedBar, trader: Trader, *, decide: bool) -> None:
         """Act on one closed bar."""
         self._history = bar.after(self._history).slice(1, len(self._history) + 1)
-        self._state = self._state | {"prices": dict(zip(self._feed.tickers, map(float, bar.close), strict=True))}
+        self._state = self._state | {
+            "prices": dict(zip(self._feed.tickers, map(float, bar.close), strict=True))
+        }
         heir = self._heir() if decide and trader.halt is None else None
         changes = Changes(last_bar=bar.time, session=self._state)
         transfer = Flow()  # into or out of the account, which is always the first lane
         orders: list[tuple[TradingLane, tuple[Order, ...]]] = []
         for lane in list(self._lanes):
             try:
-                entry = self._close_bar(lane, bar, trader, changes, heir=heir, decide=decide, transfer=transfer)
+                entry = self._close_bar(
+                    lane, bar, trader, changes, heir=heir, decide=decide, transfer=transfer
+                )
             except RunError as error:
                 if lane.kind != CHALLENGER:
                     raise
@@ -259,14 +292,18 @@ class Session:
             self._note_risk(entry, changes)
             if entry.flow or entry.flow.cost:
                 kind = "transfer" if entry.flow else "cost"
-                changes.events.append((kind, entry.flow.text(self._feed.tickers, bar.close), bar.time))
+                changes.events.append(
+                    (kind, entry.flow.text(self._feed.tickers, bar.close), bar.time)
+                )
         return entry
 
     def _conditions(self, bar: ClosedBar, trader: Trader, lane: TradingLane) -> Conditions:
         """What risk rules look at. An operator's halt stops the account and its shadow; challengers go on."""
         now, end = self._clock.now(), bar.time + self._seconds
         halted = lane.kind != CHALLENGER
-        return Conditions(now, max(0.0, now - end), trader.halt if halted else None, trader.halt_sells and halted)
+        return Conditions(
+            now, max(0.0, now - end), trader.halt if halted else None, trader.halt_sells and halted
+        )
 
     def _note_risk(self, entry: Entry, changes: Changes) -> None:
         """Say it when what risk rules have against trading changes, and not at every bar."""
@@ -279,7 +316,9 @@ class Session:
             spans[-1][1] = entry.time
         self._state = self._state | {"risk": list(entry.risk), "kept out": spans[-MOST_SPANS:]}
         changes.session = self._state
-        changes.events.append(("risk", "; ".join(entry.risk) or "nothing speaks against trading any more", entry.time))
+        changes.events.append(
+            ("risk", "; ".join(entry.risk) or "nothing speaks against trading any more", entry.time)
+        )
 
     def _note_benchmarks(self, bar: ClosedBar, changes: Changes) -> None:
         """What equal weight, each ticker held and cash are worth, since the account began."""
@@ -291,12 +330,16 @@ class Session:
         else:
             fee, slippage = bundle.account.fee, bundle.account.slippage
             value = changes.bars[0].value
-            self._benchmarks = benchmarks(sorted(self._feed.tickers), value, fee=fee, slippage=slippage)
+            self._benchmarks = benchmarks(
+                sorted(self._feed.tickers), value, fee=fee, slippage=slippage
+            )
         since = self._account.since
         assert since is not None
         for name, benchmark in self._benchmarks.items():
             value = float(benchmark.value(own.close))
-            changes.bars.append(LaneBar(name, bar.time, None, value, value if name == CASH else 0.0))
+            changes.bars.append(
+                LaneBar(name, bar.time, None, value, value if name == CASH else 0.0)
+            )
             changes.lanes.append(Lane(name, BENCHMARK, None, since, None, benchmark.state()))
 
     def _sum_up_day(self, bar: ClosedBar, changes: Changes) -> None:
@@ -304,7 +347,13 @@ class Session:
         line = changes.bars[0]
         equal = next(one.value for one in changes.bars if one.lane == EQUAL_WEIGHT)
         before = self._state.get("day")
-        today = {"day": bar.time // DAY, "value": line.value, "equal": equal, "trades": 0, "flow": 0.0}
+        today = {
+            "day": bar.time // DAY,
+            "value": line.value,
+            "equal": equal,
+            "trades": 0,
+            "flow": 0.0,
+        }
         if before is None:
             self._state = self._state | {"day": today}
             changes.session = self._state
@@ -313,12 +362,17 @@ class Session:
         trades, flow = before["trades"] + line.trades, before.get("flow", 0.0) + line.flow
         if before["day"] != today["day"]:
             gained, held = line.value / base - 1 if base > 0.0 else 0.0, equal / before["equal"] - 1
-            day, moved = format_time(before["day"] * DAY)[:10], f", transfers {flow:+,.2f}" if flow else ""
+            day, moved = (
+                format_time(before["day"] * DAY)[:10],
+                f", transfers {flow:+,.2f}" if flow else "",
+            )
             text = f"{day}: {line.value:,.2f} ({gained:+.2%}{moved}), equal weight {held:+.2%}, {trades} trades"
             changes.events.append(("day", text, bar.time))
             self._state = self._state | {"day": today}
         elif line.trades or line.flow:
-            self._state = self._state | {"day": before | {"value": base, "trades": trades, "flow": flow}}
+            self._state = self._state | {
+                "day": before | {"value": base, "trades": trades, "flow": flow}
+            }
         changes.session = self._state
 
     def _tell_trades(self, fills: Sequence[Fill]) -> None:
@@ -341,7 +395,9 @@ class Session:
         bundle, told = self._account.bundle, list[tuple[str, str]]()
         if self._refused is None and self._registry.slot(self._slot).champion == bundle.hash:
             rivals = [lane for lane in self._lanes if lane.kind == CHALLENGER]
-            arena, news = self._contest.judge(self._simulated, bundle, rivals, bar.time, self._state.get("arena", {}))
+            arena, news = self._contest.judge(
+                self._simulated, bundle, rivals, bar.time, self._state.get("arena", {})
+            )
             free = 0 if self._state.get("risk") else 1
             traded = self._state.get("bars", {}).get(bundle.hash, -1) + free
             monitor, more = self._watchman.look(
@@ -351,8 +407,14 @@ class Session:
                 monitor, strays = self._watchman.follow(bundle, monitor)
                 more = [*more, *strays]
             told = [*news, *more]
-            self._state = self._state | {"arena": arena, "monitor": monitor, "bars": {bundle.hash: traded}}
-        changes = Changes(session=self._state, events=[(kind, text, bar.time) for kind, text in told])
+            self._state = self._state | {
+                "arena": arena,
+                "monitor": monitor,
+                "bars": {bundle.hash: traded},
+            }
+        changes = Changes(
+            session=self._state, events=[(kind, text, bar.time) for kind, text in told]
+        )
         self._change_rivals(changes)
         self._commit(changes)
 
@@ -362,13 +424,17 @@ class Session:
         present = {lane.name: lane for lane in self._lanes if lane.kind == CHALLENGER}
         for name, lane in present.items():
             if name not in wanted:
-                self._retire(lane, "it no longer asks for the slot, or others have taken its place", changes)
+                self._retire(
+                    lane, "it no longer asks for the slot, or others have taken its place", changes
+                )
         for name in wanted.keys() - present.keys():
             lane = self._lane(name, CHALLENGER, wanted[name], sim_broker(wanted[name]))
             if lane.trader.bars_needed <= len(self._history):
                 lane.start(self._history)
                 self._lanes.append(lane)
-                changes.events.append(("arena", f"{name} trades beside the champion from now on", self._last))
+                changes.events.append(
+                    ("arena", f"{name} trades beside the champion from now on", self._last)
+                )
 
     def _retire(self, lane: TradingLane, why: str, changes: Changes) -> None:
         """Let a challenger go."""
@@ -420,8 +486,15 @@ class Session:
             self._status = f"no new bar for {age / self._seconds:.0f} bars"
         if stale != self._stale:
             self._stale = stale
-            kind, text = ("stale", "has no new bar for too long") if stale else ("fresh", "has new bars again")
-            self._event(kind, f"{self._options.feed} {text}; the last one opened at {format_time(self._last)}")
+            kind, text = (
+                ("stale", "has no new bar for too long")
+                if stale
+                else ("fresh", "has new bars again")
+            )
+            self._event(
+                kind,
+                f"{self._options.feed} {text}; the last one opened at {format_time(self._last)}",
+            )
 
     # ---- the database ----
 

@@ -78,7 +78,9 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
 
     bundle = registry.bundle(found.champion)
     recorded = _recorded_bars(registry, bundle, flags) if flags.feed == "recorded" else None
-    start = None if recorded is None else _first_moment(registry, found.name, bundle, recorded, flags)
+    start = (
+        None if recorded is None else _first_moment(registry, found.name, bundle, recorded, flags)
+    )
     options = TraderOptions(
         slot=found.name,
         broker=flags.broker,
@@ -112,7 +114,9 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
             options,
             registry,
             make_broker=lambda traded: make_broker(traded, flags, say, stop),
-            make_feed=lambda traded: make_feed(traded, registry, flags, recorded, say, stop, slot=found.name),
+            make_feed=lambda traded: make_feed(
+                traded, registry, flags, recorded, say, stop, slot=found.name
+            ),
             clock=_clock(flags.speed, start, stop),
             tell=tell,
             supervisor=Supervisor(),
@@ -126,20 +130,31 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
     say(f"{found.name}: stopped; the same command goes on from here")
 
 
-def make_broker(bundle: Bundle, flags: LiveFlags, say: Callable[[str], None], stop: threading.Event) -> Broker:
+def make_broker(
+    bundle: Bundle, flags: LiveFlags, say: Callable[[str], None], stop: threading.Event
+) -> Broker:
     """The broker of the slot's account."""
     if flags.broker == "sim":
         return sim_broker(bundle, flags.cash)
     symbols = _symbols(bundle, "alpaca", say)
     key, secret = (os.environ.get(name, "") for name in ("APCA_API_KEY_ID", "APCA_API_SECRET_KEY"))
     if not key or not secret:
-        raise InputError("--broker alpaca needs the keys of a paper account in APCA_API_KEY_ID and APCA_API_SECRET_KEY")
+        raise InputError(
+            "--broker alpaca needs the keys of a paper account in APCA_API_KEY_ID and APCA_API_SECRET_KEY"
+        )
     broker = AlpacaBroker(
-        symbols, key=key, secret=secret, fee=bundle.account.fee, url=flags.url or PAPER_URL, sleep=_waiting(stop)
+        symbols,
+        key=key,
+        secret=secret,
+        fee=bundle.account.fee,
+        url=flags.url or PAPER_URL,
+        sleep=_waiting(stop),
     )
     skew = broker.clock_skew()
     if abs(skew) > MOST_CLOCK_SKEW:
-        say(f"Alpaca's clock is {skew:+.0f} s ahead of this machine's: bars would be taken at the wrong time; set it")
+        say(
+            f"Alpaca's clock is {skew:+.0f} s ahead of this machine's: bars would be taken at the wrong time; set it"
+        )
     return broker
 
 
@@ -160,14 +175,22 @@ def make_feed(
         return RecordedFeed(in_order(recorded, bundle))
     sleep = _waiting(stop)
     if flags.feed == "folder":
-        return LiveFeed.of_folder(_folder(registry, bundle, flags), tickers, timeframe, say=say, sleep=sleep)
+        return LiveFeed.of_folder(
+            _folder(registry, bundle, flags), tickers, timeframe, say=say, sleep=sleep
+        )
     source: Source
-    begun = any(trader.feed == flags.feed for trader in TraderStore(registry.database).traders() if trader.slot == slot)
+    begun = any(
+        trader.feed == flags.feed
+        for trader in TraderStore(registry.database).traders()
+        if trader.slot == slot
+    )
     if flags.feed == "alpaca":
         source, symbols = AlpacaSource(sleep=sleep, notice=say), _symbols(bundle, "alpaca", say)
     else:
         source, symbols = CcxtSource(flags.feed, sleep=sleep, notice=say), {}
-    return LiveFeed.of_source(source, tickers, timeframe, symbols=symbols, say=say, sleep=sleep, begun=begun)
+    return LiveFeed.of_source(
+        source, tickers, timeframe, symbols=symbols, say=say, sleep=sleep, begun=begun
+    )
 
 
 def _check(flags: LiveFlags) -> None:
@@ -178,7 +201,9 @@ def _check(flags: LiveFlags) -> None:
     if flags.cash is not None and flags.broker != "sim":
         raise InputError("--cash is for --broker sim: another broker's account holds what it holds")
     if flags.feed != "recorded" and (flags.speed or flags.since):
-        raise InputError(f"--speed and --from are for --feed recorded; --feed {flags.feed} goes as fast as the market")
+        raise InputError(
+            f"--speed and --from are for --feed recorded; --feed {flags.feed} goes as fast as the market"
+        )
     if not math.isfinite(flags.speed):
         raise InputError("--speed must be a number; 0 is as fast as possible")
 
@@ -207,7 +232,9 @@ def _recorded_bars(registry: Registry, bundle: Bundle, flags: LiveFlags) -> Bars
     return bars_of(bundle, _folder(registry, bundle, flags))
 
 
-def _first_moment(registry: Registry, slot: str, bundle: Bundle, bars: Bars, flags: LiveFlags) -> float:
+def _first_moment(
+    registry: Registry, slot: str, bundle: Bundle, bars: Bars, flags: LiveFlags
+) -> float:
     """When a replay begins: where the slot was left, or at --from, or with the first bar that training never saw."""
     seconds = bar_seconds(bars.timeframe)
     trader = TraderStore(registry.database).trader(slot)

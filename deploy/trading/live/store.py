@@ -166,7 +166,9 @@ class TraderStore:
     def traders(self) -> list[Trader]:
         """Of all slots that were ever traded, by name."""
         with self._database.reading() as session:
-            return [_trader(row) for row in session.scalars(select(TraderRow).order_by(TraderRow.slot))]
+            return [
+                _trader(row) for row in session.scalars(select(TraderRow).order_by(TraderRow.slot))
+            ]
 
     def trader(self, slot: str) -> Trader | None:
         """Of that slot; None where it was never traded."""
@@ -179,11 +181,20 @@ class TraderStore:
         query = select(LaneRow).where(LaneRow.slot == slot).order_by(LaneRow.since, LaneRow.name)
         with self._database.reading() as session:
             return [
-                Lane(row.name, cast(LaneKind, row.kind), row.bundle, row.since, row.retired, row.state)
+                Lane(
+                    row.name,
+                    cast(LaneKind, row.kind),
+                    row.bundle,
+                    row.since,
+                    row.retired,
+                    row.state,
+                )
                 for row in session.scalars(query)
             ]
 
-    def lane_bars(self, slot: str, lane: str, *, since: int | None = None, newest: int | None = None) -> list[LaneBar]:
+    def lane_bars(
+        self, slot: str, lane: str, *, since: int | None = None, newest: int | None = None
+    ) -> list[LaneBar]:
         """A lane's lines, oldest first. since: only from bars that opened then. newest: only as many."""
         query = select(LaneBarRow).where(LaneBarRow.slot == slot, LaneBarRow.lane == lane)
         if since is not None:
@@ -197,7 +208,16 @@ class TraderStore:
         """A lane's lines from bars that opened at `since` or later, read fast: years of them are many."""
         row = LaneBarRow
         query = (
-            select(row.time, row.value, row.cash, row.flow, row.fees, row.notional, row.trades, row.bundle)
+            select(
+                row.time,
+                row.value,
+                row.cash,
+                row.flow,
+                row.fees,
+                row.notional,
+                row.trades,
+                row.bundle,
+            )
             .where(row.slot == slot, row.lane == lane, row.time >= since)
             .order_by(row.time)
         )
@@ -209,7 +229,12 @@ class TraderStore:
         return LaneColumns(time, value, cash, flow, fees, notional, trades, columns[7])
 
     def orders(
-        self, slot: str, *, lane: str | None = None, decided: int | None = None, newest: int | None = None
+        self,
+        slot: str,
+        *,
+        lane: str | None = None,
+        decided: int | None = None,
+        newest: int | None = None,
     ) -> list[OrderLine]:
         """Orders of a slot, oldest first; of that lane, decided at that bar, or only as many of the newest."""
         query = select(OrderRow).where(OrderRow.slot == slot)
@@ -218,21 +243,29 @@ class TraderStore:
         if decided is not None:
             query = query.where(OrderRow.decided == decided)
         with self._database.reading() as session:
-            rows = session.scalars(query.order_by(OrderRow.decided.desc(), OrderRow.client_id.desc()).limit(newest))
+            rows = session.scalars(
+                query.order_by(OrderRow.decided.desc(), OrderRow.client_id.desc()).limit(newest)
+            )
             return [_order_line(row) for row in rows][::-1]
 
-    def events(self, slot: str | None = None, *, after: int = 0, newest: int | None = None) -> list[TraderEvent]:
+    def events(
+        self, slot: str | None = None, *, after: int = 0, newest: int | None = None
+    ) -> list[TraderEvent]:
         """What happened to a slot's trader, or to all, oldest first; after the event of that id, or the newest ones."""
         query = select(TraderEventRow).where(TraderEventRow.id > after)
         if slot is not None:
             query = query.where(TraderEventRow.slot == slot)
         with self._database.reading() as session:
             rows = session.scalars(query.order_by(TraderEventRow.id.desc()).limit(newest))
-            return [TraderEvent(row.id, row.slot, row.at, row.bar, row.kind, row.text) for row in rows][::-1]
+            return [
+                TraderEvent(row.id, row.slot, row.at, row.bar, row.kind, row.text) for row in rows
+            ][::-1]
 
     # ---- writing ----
 
-    def take_over(self, slot: str, *, broker: str, feed: str, timeframe: str, account: str | None = None) -> str:
+    def take_over(
+        self, slot: str, *, broker: str, feed: str, timeframe: str, account: str | None = None
+    ) -> str:
         """Become the slot's trader; an earlier one may not write any more. Returns the token that writing needs.
 
         account: the venue's name of the account, None for virtual money. Raises InputError where the slot was traded
@@ -244,7 +277,9 @@ class TraderStore:
                 take_account(session, slot, broker, account)
             row = session.get(TraderRow, slot)
             if row is None:
-                row = TraderRow(slot=slot, last_bar=None, halt=None, halt_sells=False, session={}, broker=broker)
+                row = TraderRow(
+                    slot=slot, last_bar=None, halt=None, halt_sells=False, session={}, broker=broker
+                )
                 session.add(row)
             elif row.broker != broker:
                 raise InputError(
@@ -278,10 +313,15 @@ class TraderStore:
             for lane in changes.lanes:
                 session.merge(
                     LaneRow(
-                        slot=slot, name=lane.name, kind=lane.kind, bundle=lane.bundle, since=lane.since,
-                        retired=lane.retired, state=lane.state,
+                        slot=slot,
+                        name=lane.name,
+                        kind=lane.kind,
+                        bundle=lane.bundle,
+                        since=lane.since,
+                        retired=lane.retired,
+                        state=lane.state,
                     )
-                )  # fmt: skip
+                )
             session.add_all(LaneBarRow(slot=slot, **vars(bar)) for bar in changes.bars)
             session.add_all(_order_row(slot, line) for line in changes.intents)
             session.flush()
@@ -317,16 +357,22 @@ class TraderStore:
         with self._database.writing() as session:
             row = session.get_one(TraderRow, slot)
             if not row.token:
-                raise Replaced(f"slot {slot!r}: another slot took over its {row.broker} account {row.account}")
+                raise Replaced(
+                    f"slot {slot!r}: another slot took over its {row.broker} account {row.account}"
+                )
             if row.token != token:
-                raise Replaced(f"slot {slot!r} is traded by process {row.pid} on {row.host} since {row.started}")
+                raise Replaced(
+                    f"slot {slot!r} is traded by process {row.pid} on {row.host} since {row.started}"
+                )
             yield session, row
 
 
 def _require(session: Session, slot: str) -> TraderRow:
     row = session.get(TraderRow, slot)
     if row is None:
-        known = ", ".join(session.scalars(select(TraderRow.slot).order_by(TraderRow.slot))) or "none"
+        known = (
+            ", ".join(session.scalars(select(TraderRow.slot).order_by(TraderRow.slot))) or "none"
+        )
         raise InputError(f"slot {slot!r} was never traded; slots that were: {known}")
     return row
 
@@ -342,11 +388,24 @@ def _event(slot: str, kind: str, text: str, bar: int | None = None) -> TraderEve
 def _order_row(slot: str, line: OrderLine) -> OrderRow:
     order = line.order
     row = OrderRow(
-        client_id=order.client_id, slot=slot, lane=line.lane, decided=order.decided, ticker=order.ticker,
-        side=order.side, units=order.units, notional=order.notional, whole=order.whole,
-        restart_clock=order.restart_clock, status=INTENDED, at=None, filled_units=0.0, filled_notional=0.0, fee=0.0,
-        price=0.0, reason="",
-    )  # fmt: skip
+        client_id=order.client_id,
+        slot=slot,
+        lane=line.lane,
+        decided=order.decided,
+        ticker=order.ticker,
+        side=order.side,
+        units=order.units,
+        notional=order.notional,
+        whole=order.whole,
+        restart_clock=order.restart_clock,
+        status=INTENDED,
+        at=None,
+        filled_units=0.0,
+        filled_notional=0.0,
+        fee=0.0,
+        price=0.0,
+        reason="",
+    )
     if line.fill is not None:
         _settle(row, line.fill)
     return row
@@ -356,18 +415,32 @@ def _settle(row: OrderRow, fill: Fill) -> None:
     """Write what became of an order; once, since it is final."""
     if row.status != INTENDED:
         raise RunError(f"order {row.client_id} was {row.status} already")
-    row.status, row.at, row.fee, row.price, row.reason = fill.status, fill.at, fill.fee, fill.price, fill.reason
+    row.status, row.at, row.fee, row.price, row.reason = (
+        fill.status,
+        fill.at,
+        fill.fee,
+        fill.price,
+        fill.reason,
+    )
     row.filled_units, row.filled_notional = fill.units, fill.notional
 
 
 def _order_line(row: OrderRow) -> OrderLine:
     order = Order(
-        row.client_id, row.ticker, cast(Side, row.side), row.decided, row.units, row.notional, row.whole,
+        row.client_id,
+        row.ticker,
+        cast(Side, row.side),
+        row.decided,
+        row.units,
+        row.notional,
+        row.whole,
         row.restart_clock,
-    )  # fmt: skip
+    )
     if row.status == INTENDED:
         return OrderLine(row.lane, order)
     assert row.at is not None
     status: Status = "filled" if row.status == "filled" else "unfilled"
-    fill = Fill(order, status, row.at, row.filled_units, row.filled_notional, row.fee, row.price, row.reason)
+    fill = Fill(
+        order, status, row.at, row.filled_units, row.filled_notional, row.fee, row.price, row.reason
+    )
     return OrderLine(row.lane, order, fill)

@@ -14,7 +14,9 @@ from sqlalchemy.orm import Session
 from deploy.registry.models import ACCOUNT, STOPPED, LaneRow, OrderRow, TraderRow
 from envs.support.errors import InputError
 
-SILENT_SECONDS = 120.0  # without a heartbeat, and a trader no longer counts as running; it beats every 5 seconds
+SILENT_SECONDS = (
+    120.0  # without a heartbeat, and a trader no longer counts as running; it beats every 5 seconds
+)
 
 
 def take_account(session: Session, slot: str, broker: str, account: str) -> None:
@@ -29,7 +31,9 @@ def take_account(session: Session, slot: str, broker: str, account: str) -> None
             f"slot {slot!r} holds units in the {own.broker} account {own.account}, but the keys are those of the "
             f"account {account}; use the keys of {own.account}, or trade {account} in another slot"
         )
-    sharing = select(TraderRow).where(TraderRow.slot != slot, TraderRow.broker == broker, TraderRow.account == account)
+    sharing = select(TraderRow).where(
+        TraderRow.slot != slot, TraderRow.broker == broker, TraderRow.account == account
+    )
     for other in session.scalars(sharing):
         runs = is_running(other)
         if runs or holds_units(session, other):
@@ -39,7 +43,9 @@ def take_account(session: Session, slot: str, broker: str, account: str) -> None
                 f"share an account; use the keys of another paper account, or sell everything there (sweepd trade halt "
                 f"{other.slot}) and stop its trader"
             )
-        other.token = ""  # it was silent for too long; if its process goes on, its next write ends it
+        other.token = (
+            ""  # it was silent for too long; if its process goes on, its next write ends it
+        )
 
 
 def is_running(trader: TraderRow) -> bool:

@@ -28,7 +28,12 @@ class Watchman:
     """Watches a slot's account. simulator: the lane that says what the simulator made of it, or None."""
 
     def __init__(
-        self, slot: str, registry: Registry, store: TraderStore, on_alert: OnAlert, simulator: str | None
+        self,
+        slot: str,
+        registry: Registry,
+        store: TraderStore,
+        on_alert: OnAlert,
+        simulator: str | None,
     ) -> None:
         self._slot, self._registry, self._store = slot, registry, store
         self._on_alert, self._simulator = on_alert, simulator
@@ -46,7 +51,12 @@ class Watchman:
         timeframe = bundle.manifest.timeframe
         due = look_number(bars, timeframe)
         if state.get("bundle") != bundle.hash:
-            state = {"bundle": bundle.hash, "look": 0, "verdict": "too early", "text": "too early for a verdict"}
+            state = {
+                "bundle": bundle.hash,
+                "look": 0,
+                "verdict": "too early",
+                "text": "too early for a verdict",
+            }
         if due <= state["look"]:
             return state, []
         scored = self._scored_returns(bundle)
@@ -60,7 +70,12 @@ class Watchman:
             return state, []
         simulated = records[self._simulator] if self._simulator else None
         finding = watch(
-            records[ACCOUNT], records[EQUAL_WEIGHT], simulated, *scored, timeframe, seed=bootstrap_seed(bundle)
+            records[ACCOUNT],
+            records[EQUAL_WEIGHT],
+            simulated,
+            *scored,
+            timeframe,
+            seed=bootstrap_seed(bundle),
         )
         state = {"bundle": bundle.hash} | finding.to_dict() | {"look": due}
         if finding.verdict == "tracking off":

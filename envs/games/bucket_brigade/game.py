@@ -54,16 +54,22 @@ class BucketBrigade(VecEnv):
         every = [params] if isinstance(params, BucketParams) else list(params)
         members = len(every)
         if not every or envs_per_member < 1:
-            raise InputError(f"Bucket Brigade needs members and envs, and got {members} of {envs_per_member} envs")
+            raise InputError(
+                f"Bucket Brigade needs members and envs, and got {members} of {envs_per_member} envs"
+            )
         houses, agents = every[0].num_houses, every[0].num_agents
         if any((own.num_houses, own.num_agents) != (houses, agents) for own in every):
-            raise InputError("members of one batch of Bucket Brigade must have the same num_houses and num_agents")
+            raise InputError(
+                "members of one batch of Bucket Brigade must have the same num_houses and num_agents"
+            )
         if envs_per_member % agents:
             raise InputError(
                 f"Bucket Brigade's envs per member are {envs_per_member}; they must be a multiple of {agents}"
             )
         if together < 1 or members % together:
-            raise InputError(f"{members} members of Bucket Brigade cannot play in groups of {together}")
+            raise InputError(
+                f"{members} members of Bucket Brigade cannot play in groups of {together}"
+            )
         self.device = torch.device(device)
         self.debug, self.together, self.scaled, self.prescaled = debug, together, scaled, scaled
         self.rematches = together > 1
@@ -75,7 +81,9 @@ class BucketBrigade(VecEnv):
         self.action_dim = sum(self.action_dims)
 
         self.games = BucketGames(houses, agents, self.num_games, self.device)
-        self.seen = BucketObservation(houses, agents, self.num_games, scaled=scaled, device=self.device)
+        self.seen = BucketObservation(
+            houses, agents, self.num_games, scaled=scaled, device=self.device
+        )
         self.state_dim = self.seen.size
         self._final_houses, self._final_acts = self.games.houses.clone(), self.games.acts.clone()
         self._scale = torch.ones(self.num_games, dtype=torch.float64, device=self.device)
@@ -96,7 +104,9 @@ class BucketBrigade(VecEnv):
     def configure_member(self, member: int, params: BucketParams) -> None:
         """Give a slot to another member; follow it with `reset_member` or `set_member`."""
         if (params.num_houses, params.num_agents) != (self.num_houses, self.num_agents):
-            raise InputError("members of one batch of Bucket Brigade must have the same num_houses and num_agents")
+            raise InputError(
+                "members of one batch of Bucket Brigade must have the same num_houses and num_agents"
+            )
         games = self._share(member)
         self._params[member] = params
         self.games.configure(games, params)
@@ -138,8 +148,13 @@ class BucketBrigade(VecEnv):
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.step`."""
-        if action.shape != (self.num_envs, 3):  # torch would broadcast it, or complain in its own words
-            raise ValueError(f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, 3)}")
+        if action.shape != (
+            self.num_envs,
+            3,
+        ):  # torch would broadcast it, or complain in its own words
+            raise ValueError(
+                f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, 3)}"
+            )
         if not self._started:
             raise RuntimeError("step was called before reset")
         noted = self._faults.note(action)
@@ -185,7 +200,10 @@ class BucketBrigade(VecEnv):
         games, rows = self._share(member), self._rows(member)
         group, place = divmod(member, self.together)
         own = {name: tensor[..., games] for name, tensor in self._state().items()}
-        own |= {"seats": self._seat_of[rows] - self._rows(member - place).start, "dealer": self._dealers.state(group)}
+        own |= {
+            "seats": self._seat_of[rows] - self._rows(member - place).start,
+            "dealer": self._dealers.state(group),
+        }
         own |= self._luck.state(member)
         own |= self._faults.state(rows)
         return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in own.items()}
@@ -214,9 +232,13 @@ class BucketBrigade(VecEnv):
         """What moves with time, games last."""
         games = self.games
         return {
-            "houses": games.houses, "acts": games.acts, "progress": games.progress, "night": games.night,
-            "final_houses": self._final_houses, "final_acts": self._final_acts,
-        }  # fmt: skip
+            "houses": games.houses,
+            "acts": games.acts,
+            "progress": games.progress,
+            "night": games.night,
+            "final_houses": self._final_houses,
+            "final_acts": self._final_acts,
+        }
 
     # ---- rows and seats ------------------------------------------------------------------------------------------
 
@@ -247,6 +269,9 @@ class BucketBrigade(VecEnv):
     def _deal(self, rows: slice, seats: Tensor) -> None:
         """Give these rows these seats."""
         self._seat_of[rows] = seats
-        self._game_of[rows], self._agent_of[rows] = seats // self.num_agents, seats % self.num_agents
+        self._game_of[rows], self._agent_of[rows] = (
+            seats // self.num_agents,
+            seats % self.num_agents,
+        )
         self.reward_unit = self._scale[self._game_of]
         self._row_of[seats] = torch.arange(rows.start, rows.stop, device=self.device)

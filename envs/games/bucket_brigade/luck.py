@@ -15,7 +15,9 @@ from envs.games.bucket_brigade.rules import Luck, luck_of
 from envs.games.bucket_brigade.scenarios import BucketParams
 
 _AHEAD = 64  # nights for which a member's luck is drawn where nobody called `draw`
-_CACHED = 2**16  # numbers that are drawn and looked at before the next ones: so many stay in a processor's cache
+_CACHED = (
+    2**16
+)  # numbers that are drawn and looked at before the next ones: so many stay in a processor's cache
 
 
 class LuckAhead:
@@ -24,7 +26,9 @@ class LuckAhead:
     Buffers hold nights first and games last; the next night is at `_at`.
     """
 
-    def __init__(self, params: Sequence[BucketParams], games_per_member: int, device: torch.device) -> None:
+    def __init__(
+        self, params: Sequence[BucketParams], games_per_member: int, device: torch.device
+    ) -> None:
         self._params = list(params)
         self._per_member, self._device = games_per_member, device
         self._houses, self._games = params[0].num_houses, len(params) * games_per_member
@@ -33,7 +37,9 @@ class LuckAhead:
         self._ignites, self._starts = self._new(torch.bool), self._new(torch.bool)
         self._spreads: Tensor | None = None  # where anybody's fires last
         self._at = self._until = 0  # nights until somebody's luck is used up
-        self._drawn = np.zeros(len(params), dtype=np.int64)  # nights that each member drew, from the first place on
+        self._drawn = np.zeros(
+            len(params), dtype=np.int64
+        )  # nights that each member drew, from the first place on
 
     def configure(self, member: int, params: BucketParams) -> None:
         """Draw by these rules from now on; follow it with `restart` or `set_state`."""
@@ -97,7 +103,9 @@ class LuckAhead:
         return slice(member * self._per_member, (member + 1) * self._per_member)
 
     def _new(self, dtype: torch.dtype, *sides: int, nights: int = 0) -> Tensor:
-        return torch.zeros(nights, self._houses, *sides, self._games, dtype=dtype, device=self._device)
+        return torch.zeros(
+            nights, self._houses, *sides, self._games, dtype=dtype, device=self._device
+        )
 
     def _buffers(self, member: int) -> dict[str, Tensor]:
         buffers = {"needed": self._needed, "ignites": self._ignites, "starts": self._starts}
@@ -111,7 +119,11 @@ class LuckAhead:
             for name in ("_needed", "_ignites", "_starts", "_spreads"):
                 buffer = getattr(self, name)
                 if buffer is not None:
-                    setattr(self, name, torch.cat([buffer, buffer.new_zeros(missing, *buffer.shape[1:])]))
+                    setattr(
+                        self,
+                        name,
+                        torch.cat([buffer, buffer.new_zeros(missing, *buffer.shape[1:])]),
+                    )
 
     def _compact(self) -> None:
         """Move what is left to the first places."""
@@ -161,7 +173,12 @@ class LuckAhead:
         rest = _rest(uniform, params.prob_house_catches_fire)
         if not params.continuous:
             return luck_of(params, uniform, rest, None)
-        return luck_of(params, uniform, None, torch.stack([rest, _rest(rest, params.prob_fire_spreads_to_neighbor)], 2))
+        return luck_of(
+            params,
+            uniform,
+            None,
+            torch.stack([rest, _rest(rest, params.prob_fire_spreads_to_neighbor)], 2),
+        )
 
 
 def _rest(uniform: Tensor, chance: float) -> Tensor:
@@ -169,5 +186,9 @@ def _rest(uniform: Tensor, chance: float) -> Tensor:
     of its part to the other.
     """
     below = uniform < chance
-    rest = torch.where(below, uniform * (1.0 / (chance or 1.0)), (uniform - chance) * (1.0 / ((1.0 - chance) or 1.0)))
+    rest = torch.where(
+        below,
+        uniform * (1.0 / (chance or 1.0)),
+        (uniform - chance) * (1.0 / ((1.0 - chance) or 1.0)),
+    )
     return rest.clamp_max_(1.0 - 2.0**-24)  # which rounding may pass

@@ -29,9 +29,15 @@ class BucketObservation:
     shared: numbers that all agents of a game see. size: all.
     """
 
-    def __init__(self, num_houses: int, num_agents: int, games: int, *, scaled: bool, device: torch.device) -> None:
+    def __init__(
+        self, num_houses: int, num_agents: int, games: int, *, scaled: bool, device: torch.device
+    ) -> None:
         self.num_houses, self.num_agents, self.scaled = num_houses, num_agents, scaled
-        self._seen = 3 * num_houses + num_agents * (num_houses + 2) if scaled else num_houses + 4 * num_agents
+        self._seen = (
+            3 * num_houses + num_agents * (num_houses + 2)
+            if scaled
+            else num_houses + 4 * num_agents
+        )
         self.shared = self._seen + SCENARIO_SIZE
         self.size = self.shared + num_agents
         self._table = torch.zeros(games, self.size, device=device)
@@ -41,15 +47,23 @@ class BucketObservation:
             patterns = torch.tensor(list(itertools.product(range(3), repeat=self._together)))
             self._houses = torch.eye(3)[patterns].flatten(1).to(device)
             act = torch.tensor(list(itertools.product(range(num_houses), (0, 1), (0, 1))))
-            self._acts = torch.cat([torch.eye(num_houses)[act[:, HOUSE]], act[:, MODE:].float()], dim=1).to(device)
-            self._houses_shown = torch.zeros(games * num_houses // self._together, 3 * self._together, device=device)
+            self._acts = torch.cat(
+                [torch.eye(num_houses)[act[:, HOUSE]], act[:, MODE:].float()], dim=1
+            ).to(device)
+            self._houses_shown = torch.zeros(
+                games * num_houses // self._together, 3 * self._together, device=device
+            )
             self._acts_shown = torch.zeros(games * num_agents, num_houses + 2, device=device)
         else:
             at = [
                 *range(num_houses),
                 *(num_houses + 3 * agent + SIGNAL for agent in range(num_agents)),
                 *(num_houses + 3 * agent + HOUSE for agent in range(num_agents)),
-                *(num_houses + 3 * agent + part for agent in range(num_agents) for part in (HOUSE, MODE)),
+                *(
+                    num_houses + 3 * agent + part
+                    for agent in range(num_agents)
+                    for part in (HOUSE, MODE)
+                ),
             ]
             self._order = torch.tensor(at, device=device)
 
@@ -62,7 +76,9 @@ class BucketObservation:
             numbers[11] /= 10.0
         self._table[games, self._seen : self.shared] = numbers.to(self._table)
 
-    def show(self, houses: Tensor, acts: Tensor, out: Tensor, game_of: Tensor, agent_of: Tensor | None) -> None:
+    def show(
+        self, houses: Tensor, acts: Tensor, out: Tensor, game_of: Tensor, agent_of: Tensor | None
+    ) -> None:
         """Write the observations of rows into out (rows, size).
 
         houses: (H, E), acts: (N, 3, E) uint8. game_of, agent_of: (rows,) int64, whose each row is; agent_of None: they
@@ -89,9 +105,9 @@ class BucketObservation:
         for house in range(1, self._together):
             pattern = pattern * 3 + groups[:, house]
         at = pattern.t().to(torch.int64).flatten()
-        table[:, : 3 * self.num_houses] = torch.index_select(self._houses, 0, at, out=self._houses_shown).view(
-            games, -1
-        )
+        table[:, : 3 * self.num_houses] = torch.index_select(
+            self._houses, 0, at, out=self._houses_shown
+        ).view(games, -1)
         act = acts if len(self._acts) <= 256 else acts.to(torch.int16)
         act = (act[:, HOUSE] * 4).add_(act[:, MODE], alpha=2).add_(act[:, SIGNAL])
         at = act.t().to(torch.int64).flatten()

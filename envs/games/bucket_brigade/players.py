@@ -59,7 +59,9 @@ def random_player(sight: Sight, uniform: Tensor) -> Tensor:
 
 def resting_player(sight: Sight, uniform: Tensor) -> Tensor:  # noqa: ARG001
     """Rests, and says so."""
-    return _action(sight.own_house, torch.full_like(sight.agent, REST), torch.full_like(sight.agent, REST))
+    return _action(
+        sight.own_house, torch.full_like(sight.agent, REST), torch.full_like(sight.agent, REST)
+    )
 
 
 def specialist(sight: Sight, uniform: Tensor) -> Tensor:  # noqa: ARG001
@@ -103,7 +105,9 @@ class Brigade:
         """player: one, or a name in `PLAYERS`. seen: the environment's. Raises InputError for an unknown name."""
         if isinstance(player, str):
             if player not in PLAYERS:
-                raise InputError(f"the player {player!r} is not known; choose one of {', '.join(PLAYERS)}")
+                raise InputError(
+                    f"the player {player!r} is not known; choose one of {', '.join(PLAYERS)}"
+                )
             player = PLAYERS[player]
         self._player, self._seen = player, seen
         self._generator = torch.Generator().manual_seed(seed)
@@ -112,7 +116,9 @@ class Brigade:
         """(rows, 3) int64 actions on (rows, size) observations."""
         burning = self._seen.houses_in(obs) == BURNING
         uniform = torch.rand(len(obs), 4, generator=self._generator).to(obs.device)
-        return self._player(Sight(burning, self._seen.agent_in(obs), self._seen.num_agents), uniform)
+        return self._player(
+            Sight(burning, self._seen.agent_in(obs), self._seen.num_agents), uniform
+        )
 
 
 def _any_burning(burning: Tensor, uniform: Tensor, otherwise: Tensor) -> Tensor:

@@ -32,7 +32,10 @@ class Scene(NamedTuple):
 
 def scene(env: BucketBrigade, game: int = 0, rewards: Sequence[float] | None = None) -> Scene:
     """A game as it is now. Waits for the device. rewards: the last night's, agent by agent."""
-    acts = tuple((int(house), int(mode), int(signal)) for house, mode, signal in env.games.acts[..., game].tolist())
+    acts = tuple(
+        (int(house), int(mode), int(signal))
+        for house, mode, signal in env.games.acts[..., game].tolist()
+    )
     given = None if rewards is None else tuple(float(reward) for reward in rewards)
     return Scene(tuple(env.games.houses[:, game].tolist()), acts, int(env.games.night[game]), given)
 
@@ -43,7 +46,10 @@ def as_text(shown: Scene) -> str:
     A house is its number and `.` safe, `*` burning or `x` ruined; an agent is a letter, a capital where it works.
     """
     count = len(shown.houses)
-    cells = [f"{house}{MARKS[state]}" + _agents_at(shown, house) for house, state in enumerate(shown.houses)]
+    cells = [
+        f"{house}{MARKS[state]}" + _agents_at(shown, house)
+        for house, state in enumerate(shown.houses)
+    ]
     widest = max(map(len, cells))
     high = max(3, math.ceil(count / 2) + 1)
     wide = max(4 * high, 3 * widest + 2)
@@ -103,7 +109,9 @@ def as_frame(shown: Scene, size: int = 480) -> NDArray[np.uint8]:
     for house, state in enumerate(shown.houses):
         x, y = math.sin(step * house), math.cos(step * house)
         axes.add_patch(Circle((x, y), radius, facecolor=_COLORS[state], edgecolor=_INK))
-        axes.text(x, y, str(house), color="white", ha="center", va="center", fontsize=min(12, 70 * radius))
+        axes.text(
+            x, y, str(house), color="white", ha="center", va="center", fontsize=min(12, 70 * radius)
+        )
         here = [agent for agent, act in enumerate(shown.acts) if act[0] == house and shown.night]
         for place, agent in enumerate(here):
             _, mode, signal = shown.acts[agent]
@@ -111,10 +119,21 @@ def as_frame(shown: Scene, size: int = 480) -> NDArray[np.uint8]:
             turn = step * house
             at = (inward * math.sin(turn), inward * math.cos(turn))
             if signal == WORK:
-                axes.add_patch(Circle(at, 0.075, fill=False, edgecolor=_COLORS[BURNING], linewidth=2))
+                axes.add_patch(
+                    Circle(at, 0.075, fill=False, edgecolor=_COLORS[BURNING], linewidth=2)
+                )
             works = mode == WORK
-            axes.add_patch(Circle(at, 0.055, facecolor=_WORKER if works else _PAPER, edgecolor=_WORKER))
-            axes.text(*at, name(agent), color="white" if works else _WORKER, ha="center", va="center", fontsize=8)
+            axes.add_patch(
+                Circle(at, 0.055, facecolor=_WORKER if works else _PAPER, edgecolor=_WORKER)
+            )
+            axes.text(
+                *at,
+                name(agent),
+                color="white" if works else _WORKER,
+                ha="center",
+                va="center",
+                fontsize=8,
+            )
     team = "" if shown.rewards is None else f"\nteam {sum(shown.rewards):+.1f}"
     axes.text(0, 0, f"night {shown.night}{team}", color=_INK, ha="center", va="center", fontsize=11)
     drawn = io.BytesIO()

@@ -52,7 +52,9 @@ def workers_needed(params: BucketParams, uniform: Tensor) -> Tensor:
     return needed
 
 
-def luck_of(params: BucketParams, ignite: Tensor, extinguish: Tensor | None, spread: Tensor | None) -> Luck:
+def luck_of(
+    params: BucketParams, ignite: Tensor, extinguish: Tensor | None, spread: Tensor | None
+) -> Luck:
     """What uniform numbers in [0, 1) mean under one game's rules: an event happens where its number is below its
     probability.
 
@@ -77,7 +79,12 @@ class BucketGames:
     """
 
     def __init__(self, num_houses: int, num_agents: int, games: int, device: torch.device) -> None:
-        self.num_houses, self.num_agents, self.games, self.device = num_houses, num_agents, games, device
+        self.num_houses, self.num_agents, self.games, self.device = (
+            num_houses,
+            num_agents,
+            games,
+            device,
+        )
         rounds = -(-num_houses // num_agents)
 
         def new(*size: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -101,7 +108,9 @@ class BucketGames:
         self._min_nights, self._max_nights = new(dtype=torch.int32), new(dtype=torch.int32)
         self._burns_out, self._lasts = new(dtype=torch.bool), new(dtype=torch.bool)
         self._quiet_ends, self._start_counts = new(dtype=torch.bool), new(dtype=torch.bool)
-        self._rules: dict[int, BucketParams] = {}  # by first game, to know which phases anybody needs
+        self._rules: dict[
+            int, BucketParams
+        ] = {}  # by first game, to know which phases anybody needs
         self._positional = self._continuous = self._shaped = False
 
         # House h is owned by agent h mod N: rows of N houses, the last one padded with houses that are never touched.
@@ -110,40 +119,62 @@ class BucketGames:
         numbers = torch.arange(num_houses, dtype=torch.uint8, device=device)
         self._numbers = numbers.view(-1, 1).repeat(1, games)
         # Bytes are compared with bytes in a row ten times as fast as with a number.
-        self._states = torch.arange(3, dtype=torch.uint8, device=device).view(-1, 1).repeat(1, games)
+        self._states = (
+            torch.arange(3, dtype=torch.uint8, device=device).view(-1, 1).repeat(1, games)
+        )
 
     def configure(self, games: slice, params: BucketParams) -> None:
         """Set the rules of some games."""
         p = params
 
         def per_agent(name: str) -> Tensor:
-            return torch.tensor(p.per_agent(name), dtype=torch.float64, device=self.device).unsqueeze(1)
+            return torch.tensor(
+                p.per_agent(name), dtype=torch.float64, device=self.device
+            ).unsqueeze(1)
 
         for tensor, value in (
-            (self._team, p.team_reward_house_survives), (self._loss, p.team_penalty_house_burns),
-            (self._rest, p.reward_rest), (self._work, -p.cost_to_work_one_night - p.reward_rest),
+            (self._team, p.team_reward_house_survives),
+            (self._loss, p.team_penalty_house_burns),
+            (self._rest, p.reward_rest),
+            (self._work, -p.cost_to_work_one_night - p.reward_rest),
             (self._reach, 1 if p.action_validity_mode == "adjacent_only" else p.num_houses),
-            (self._distance_cost, p.distance_cost_alpha), (self._progress_coef, p.progress_shaping_coef),
-            (self._extinguish_bonus, p.action_shaping_alpha), (self._presence_bonus, p.action_shaping_beta),
-            (self._welfare, p.welfare_weight), (self._welfare_gamma, p.team_welfare_gamma),
+            (self._distance_cost, p.distance_cost_alpha),
+            (self._progress_coef, p.progress_shaping_coef),
+            (self._extinguish_bonus, p.action_shaping_alpha),
+            (self._presence_bonus, p.action_shaping_beta),
+            (self._welfare, p.welfare_weight),
+            (self._welfare_gamma, p.team_welfare_gamma),
             (self._suppression, p.suppression_per_worker if p.continuous else 0.0),
-            (self._min_nights, p.min_nights), (self._max_nights, p.max_nights),
-            (self._burns_out, not p.continuous), (self._lasts, p.continuous),
-            (self._quiet_ends, p.semantics == "default"), (self._start_counts, p.semantics == "persistent"),
-        ):  # fmt: skip
+            (self._min_nights, p.min_nights),
+            (self._max_nights, p.max_nights),
+            (self._burns_out, not p.continuous),
+            (self._lasts, p.continuous),
+            (self._quiet_ends, p.semantics == "default"),
+            (self._start_counts, p.semantics == "persistent"),
+        ):
             tensor[games] = value
-        own, other = per_agent("reward_own_house_survives"), per_agent("reward_other_house_survives")
+        own, other = (
+            per_agent("reward_own_house_survives"),
+            per_agent("reward_other_house_survives"),
+        )
         self._own_saved[:, games], self._any_saved[:, games] = own - other, other
         own, other = per_agent("penalty_own_house_burns"), per_agent("penalty_other_house_burns")
         self._own_ruined[:, games], self._any_ruined[:, games] = other - own, -other
-        self._home[:, games] = torch.tensor(p.homes, dtype=torch.int16, device=self.device).unsqueeze(1)
+        self._home[:, games] = torch.tensor(
+            p.homes, dtype=torch.int16, device=self.device
+        ).unsqueeze(1)
 
         self._rules[games.start] = p
         every = self._rules.values()
         self._continuous = any(one.continuous for one in every)
-        self._positional = any(one.action_validity_mode == "adjacent_only" or one.distance_cost_alpha for one in every)
+        self._positional = any(
+            one.action_validity_mode == "adjacent_only" or one.distance_cost_alpha for one in every
+        )
         self._shaped = any(
-            one.progress_shaping_coef or one.action_shaping_alpha or one.action_shaping_beta or one.welfare_weight
+            one.progress_shaping_coef
+            or one.action_shaping_alpha
+            or one.action_shaping_beta
+            or one.welfare_weight
             for one in every
         )
 
@@ -197,7 +228,9 @@ class BucketGames:
         ignited = safe & luck.ignites
         burning |= ignited
         safe ^= ignited
-        torch.add(burning.view(torch.uint8), ruined.view(torch.uint8), alpha=RUINED, out=self.houses)
+        torch.add(
+            burning.view(torch.uint8), ruined.view(torch.uint8), alpha=RUINED, out=self.houses
+        )
 
         saved = torch.bitwise_and(safe, was_burning).view(torch.uint8)
         safe_now, ruined_now = safe.sum(0, dtype=torch.uint8), ruined.sum(0, dtype=torch.uint8)
@@ -212,7 +245,11 @@ class BucketGames:
             rewards.sub_(distance.mul_(mode).double().mul_(self._distance_cost))
         if ruined_before is not None:
             burning_before = was_burning.sum(0, dtype=torch.uint8)
-            before = (self.num_houses - burning_before - ruined_before, burning_before, ruined_before)
+            before = (
+                self.num_houses - burning_before - ruined_before,
+                burning_before,
+                ruined_before,
+            )
             now = (safe_now, self.num_houses - safe_now - ruined_now, ruined_now)
             rewards.add_(self._shaping(before, now, terminated))
             rewards.add_(self._bonuses(house, mode, workers, saved, safe & ~was_burning))
@@ -243,13 +280,17 @@ class BucketGames:
                 burning[neighbour] |= lit
                 safe[neighbour] ^= lit
 
-    def _rewards(self, mode: Tensor, saved: Tensor, ruined: Tensor, safe_now: Tensor, ruined_now: Tensor) -> Tensor:
+    def _rewards(
+        self, mode: Tensor, saved: Tensor, ruined: Tensor, safe_now: Tensor, ruined_now: Tensor
+    ) -> Tensor:
         """(N, E): of the team, for work or rest, and for houses saved and ruined."""
         self._saved.copy_(saved)
         self._ruined.copy_(ruined)
         own_saved, own_ruined = self._tally.sum(1, dtype=torch.uint8).double()
         safe_count, ruined_count = safe_now.double(), ruined_now.double()
-        team = self._team * (safe_count / self.num_houses) - self._loss * (ruined_count / self.num_houses)
+        team = self._team * (safe_count / self.num_houses) - self._loss * (
+            ruined_count / self.num_houses
+        )
         rewards = (team + self._rest) + mode * self._work
         rewards.addcmul_(own_saved, self._own_saved)
         rewards.addcmul_(saved.sum(0, dtype=torch.uint8).double(), self._any_saved)
@@ -257,7 +298,10 @@ class BucketGames:
         return rewards.addcmul_(ruined_count, self._any_ruined)
 
     def _shaping(
-        self, before: tuple[Tensor, Tensor, Tensor], now: tuple[Tensor, Tensor, Tensor], terminated: Tensor
+        self,
+        before: tuple[Tensor, Tensor, Tensor],
+        now: tuple[Tensor, Tensor, Tensor],
+        terminated: Tensor,
     ) -> Tensor:
         """(E,), for all agents of a game alike. before, now: safe, burning and ruined houses."""
         gained = now[0].double() - before[0].double()
@@ -269,7 +313,9 @@ class BucketGames:
         safe, burning, ruined = (count.double() / self.num_houses for count in counts)
         return self._team * safe - self._loss * ruined - 0.5 * self._loss * burning
 
-    def _bonuses(self, house: Tensor, mode: Tensor, workers: Tensor, saved: Tensor, kept: Tensor) -> Tensor:
+    def _bonuses(
+        self, house: Tensor, mode: Tensor, workers: Tensor, saved: Tensor, kept: Tensor
+    ) -> Tensor:
         """(N, E): for workers at houses that they saved, shared among them, or that were safe and are."""
         bonus = self._extinguish_bonus * saved / workers.clamp_min(1) + self._presence_bonus * kept
         return bonus.gather(0, house.to(torch.int64)).mul_(mode)

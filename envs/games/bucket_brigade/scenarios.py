@@ -18,11 +18,16 @@ MAX_HOUSES, MAX_AGENTS = 100, 100  # counts are kept in bytes
 PerAgent = float | tuple[float, ...]
 
 _PROBABILITIES = (
-    "prob_fire_spreads_to_neighbor", "prob_solo_agent_extinguishes_fire", "prob_house_catches_fire",
-)  # fmt: skip
+    "prob_fire_spreads_to_neighbor",
+    "prob_solo_agent_extinguishes_fire",
+    "prob_house_catches_fire",
+)
 PER_AGENT = (
-    "reward_own_house_survives", "reward_other_house_survives", "penalty_own_house_burns", "penalty_other_house_burns",
-)  # fmt: skip
+    "reward_own_house_survives",
+    "reward_other_house_survives",
+    "penalty_own_house_burns",
+    "penalty_other_house_burns",
+)
 _WHOLE = {
     "num_houses": (1, MAX_HOUSES),
     "num_agents": (1, MAX_AGENTS),
@@ -60,17 +65,25 @@ class BucketParams:
     penalty_other_house_burns: PerAgent = 0.0
     cost_to_work_one_night: float = 0.5
     reward_rest: float = 0.5
-    agent_home_positions: tuple[int, ...] = ()  # one house per agent; empty: agent i's is i mod num_houses
-    distance_cost_alpha: float = 0.0  # work costs so much more per house between home and the place of work
+    agent_home_positions: tuple[
+        int, ...
+    ] = ()  # one house per agent; empty: agent i's is i mod num_houses
+    distance_cost_alpha: float = (
+        0.0  # work costs so much more per house between home and the place of work
+    )
     progress_shaping_coef: float = 0.0
     action_shaping_alpha: float = 0.0
     action_shaping_beta: float = 0.0
     team_welfare_kind: str = "none"
     team_welfare_lambda: float = 0.0
     team_welfare_gamma: float = 1.0
-    action_validity_mode: str = "always_valid"  # adjacent_only: agents get no farther than one house from home
+    action_validity_mode: str = (
+        "always_valid"  # adjacent_only: agents get no farther than one house from home
+    )
     extinguish_mode: str = "bernoulli"
-    suppression_per_worker: float = 0.0  # continuous mode: share of a fire that one worker puts out in a night
+    suppression_per_worker: float = (
+        0.0  # continuous mode: share of a fire that one worker puts out in a night
+    )
     semantics: str = "default"  # persistent: only all safe or all ruined ends a game; what was there at reset counts
     min_nights: int = 12  # a game lasts at least one night more
     max_nights: int = 100  # a game that lasts so long is cut there: a truncation
@@ -89,13 +102,23 @@ class BucketParams:
                 raise _refused(name, value, f"a whole number from {low} to {high}")
         elif name == "agent_home_positions":
             homes = _as_tuple(value)
-            right = homes is not None and all(_is_whole(home) and 0 <= home < self.num_houses for home in homes)
+            right = homes is not None and all(
+                _is_whole(home) and 0 <= home < self.num_houses for home in homes
+            )
             if homes is None or not right or len(homes) not in (0, self.num_agents):
-                raise _refused(name, value, f"{self.num_agents} houses from 0 to {self.num_houses - 1}, or none")
+                raise _refused(
+                    name,
+                    value,
+                    f"{self.num_agents} houses from 0 to {self.num_houses - 1}, or none",
+                )
             object.__setattr__(self, name, homes)
         elif name in PER_AGENT and not _is_number(value):
             numbers = _as_tuple(value)
-            if numbers is None or len(numbers) != self.num_agents or not all(_is_number(one) for one in numbers):
+            if (
+                numbers is None
+                or len(numbers) != self.num_agents
+                or not all(_is_number(one) for one in numbers)
+            ):
                 raise _refused(name, value, f"a number, or {self.num_agents} of them")
             object.__setattr__(self, name, tuple(float(one) for one in numbers))
         elif not _is_number(value):
@@ -113,7 +136,9 @@ class BucketParams:
     @property
     def homes(self) -> tuple[int, ...]:
         """Every agent's home."""
-        return self.agent_home_positions or tuple(agent % self.num_houses for agent in range(self.num_agents))
+        return self.agent_home_positions or tuple(
+            agent % self.num_houses for agent in range(self.num_agents)
+        )
 
     @property
     def continuous(self) -> bool:
@@ -129,7 +154,10 @@ class BucketParams:
     def reward_scale(self) -> float:
         """The largest of what a house can bring or cost, or 1: rewards divided by it are of the order of 1."""
         largest = max(abs(value) for name in PER_AGENT for value in self.per_agent(name))
-        return max(largest, abs(self.team_reward_house_survives), abs(self.team_penalty_house_burns)) or 1.0
+        return (
+            max(largest, abs(self.team_reward_house_survives), abs(self.team_penalty_house_burns))
+            or 1.0
+        )
 
     @property
     def shortest_game(self) -> int:
@@ -140,10 +168,16 @@ class BucketParams:
         """The 12 numbers of the scenario that every agent sees; per-agent fields by their mean."""
         means = [math.fsum(self.per_agent(name)) / self.num_agents for name in PER_AGENT]
         return (
-            self.prob_fire_spreads_to_neighbor, self.prob_solo_agent_extinguishes_fire, self.prob_house_catches_fire,
-            self.team_reward_house_survives, self.team_penalty_house_burns, *means, self.cost_to_work_one_night,
-            float(self.min_nights), float(self.num_agents),
-        )  # fmt: skip
+            self.prob_fire_spreads_to_neighbor,
+            self.prob_solo_agent_extinguishes_fire,
+            self.prob_house_catches_fire,
+            self.team_reward_house_survives,
+            self.team_penalty_house_burns,
+            *means,
+            self.cost_to_work_one_night,
+            float(self.min_nights),
+            float(self.num_agents),
+        )
 
 
 def params_from(scenario: Mapping[str, Any]) -> BucketParams:
@@ -157,27 +191,45 @@ def params_from(scenario: Mapping[str, Any]) -> BucketParams:
         elif name in known:
             own[name] = value
         else:
-            raise InputError(f"Bucket Brigade has no parameter {name!r}; it has {', '.join(sorted(known))}")
+            raise InputError(
+                f"Bucket Brigade has no parameter {name!r}; it has {', '.join(sorted(known))}"
+            )
     return BucketParams(**own)
 
 
 def scenario(name: str, **changes: Any) -> BucketParams:
     """The parameters of a scenario in `SCENARIOS`, with changes to them. Raises InputError for an unknown name."""
     if name not in SCENARIOS:
-        raise InputError(f"the scenario {name!r} is not known; choose one of {', '.join(SCENARIOS)}")
+        raise InputError(
+            f"the scenario {name!r} is not known; choose one of {', '.join(SCENARIOS)}"
+        )
     return params_from({**SCENARIOS[name], **changes})
 
 
 def _row(
-    spread: float, extinguish: float, ignite: float, team: float, penalty: float, work: float, min_nights: int,
-    own_reward: float = 1.0, own_penalty: float = 2.0, **more: Any,
-) -> dict[str, Any]:  # fmt: skip
+    spread: float,
+    extinguish: float,
+    ignite: float,
+    team: float,
+    penalty: float,
+    work: float,
+    min_nights: int,
+    own_reward: float = 1.0,
+    own_penalty: float = 2.0,
+    **more: Any,
+) -> dict[str, Any]:
     return {
-        "prob_fire_spreads_to_neighbor": spread, "prob_solo_agent_extinguishes_fire": extinguish,
-        "prob_house_catches_fire": ignite, "team_reward_house_survives": team, "team_penalty_house_burns": penalty,
-        "cost_to_work_one_night": work, "min_nights": min_nights, "reward_own_house_survives": own_reward,
-        "penalty_own_house_burns": own_penalty, **more,
-    }  # fmt: skip
+        "prob_fire_spreads_to_neighbor": spread,
+        "prob_solo_agent_extinguishes_fire": extinguish,
+        "prob_house_catches_fire": ignite,
+        "team_reward_house_survives": team,
+        "team_penalty_house_burns": penalty,
+        "cost_to_work_one_night": work,
+        "min_nights": min_nights,
+        "reward_own_house_survives": own_reward,
+        "penalty_own_house_burns": own_penalty,
+        **more,
+    }
 
 
 # Spread, extinguish, ignition; reward and penalty of the team; cost of work; least nights; own reward and penalty.
@@ -196,11 +248,31 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "mixed_motivation": _row(0.3, 0.5, 0.03, 100, 100, 0.6, 15),
     "minimal_specialization": _row(0.25, 0.5, 0.02, 10, 10, 0.5, 12, 50, 100),
     "positional_default": _row(
-        0.25, 0.5, 0.02, 100, 100, 0.5, 12, 20, 40, agent_home_positions=(0, 3, 5, 8), distance_cost_alpha=0.1
+        0.25,
+        0.5,
+        0.02,
+        100,
+        100,
+        0.5,
+        12,
+        20,
+        40,
+        agent_home_positions=(0, 3, 5, 8),
+        distance_cost_alpha=0.1,
     ),
     "v2_minimal": _row(0.25, 0.5, 0.05, 10, 10, 0.5, 8, 50, 100, num_houses=2),
     "default_continuous": _row(
-        0.25, 0.5, 0.02, 100, 100, 0.5, 12, 20, 40, extinguish_mode="continuous", suppression_per_worker=0.5
+        0.25,
+        0.5,
+        0.02,
+        100,
+        100,
+        0.5,
+        12,
+        20,
+        40,
+        extinguish_mode="continuous",
+        suppression_per_worker=0.5,
     ),
     "asym_b05_k09_c05": _row(0.5, 0.9, 0.02, 10, 10, 0.5, 12, 50, 100),
     "asym_b09_k09_c05": _row(0.9, 0.9, 0.02, 10, 10, 0.5, 12, 50, 100),

@@ -28,7 +28,9 @@ class OneGame:
     def __init__(self, params: BucketParams, *, scaled: bool, render_mode: str | None) -> None:
         """Raises InputError for an unknown render mode."""
         if render_mode not in (None, *_RENDER_MODES):
-            raise InputError(f"the render mode is {render_mode!r}; it must be one of {', '.join(_RENDER_MODES)}")
+            raise InputError(
+                f"the render mode is {render_mode!r}; it must be one of {', '.join(_RENDER_MODES)}"
+            )
         self.env = BucketBrigade(params, params.num_agents, scaled=scaled)
         self._render_mode = render_mode
         self._scene: Scene | None = None
@@ -62,8 +64,12 @@ class OneGame:
         return as_text(self._scene) if self._render_mode == "ansi" else as_frame(self._scene)
 
     def _last(self, night: int, rewards: list[float]) -> Scene:
-        houses, acts = self.env.ended() if self.over else (self.env.games.houses, self.env.games.acts)
-        every = tuple((int(house), int(mode), int(signal)) for house, mode, signal in acts[..., 0].tolist())
+        houses, acts = (
+            self.env.ended() if self.over else (self.env.games.houses, self.env.games.acts)
+        )
+        every = tuple(
+            (int(house), int(mode), int(signal)) for house, mode, signal in acts[..., 0].tolist()
+        )
         return Scene(tuple(houses[:, 0].tolist()), every, night, tuple(rewards))
 
 
@@ -73,11 +79,19 @@ class BucketParallel:
     """
 
     def __init__(
-        self, params: BucketParams | None = None, *, scaled: bool = True, render_mode: str | None = None
+        self,
+        params: BucketParams | None = None,
+        *,
+        scaled: bool = True,
+        render_mode: str | None = None,
     ) -> None:
         """Raises InputError for an unknown render mode ("ansi" and "rgb_array" are known)."""
         self.game = OneGame(params or BucketParams(), scaled=scaled, render_mode=render_mode)
-        self.metadata = {"name": "bucket_brigade_v0", "render_modes": list(_RENDER_MODES), "is_parallelizable": True}
+        self.metadata = {
+            "name": "bucket_brigade_v0",
+            "render_modes": list(_RENDER_MODES),
+            "is_parallelizable": True,
+        }
         self.render_mode = render_mode
         self.possible_agents = [f"agent_{agent}" for agent in range(self.game.env.num_agents)]
         self.agents: list[str] = []
@@ -118,7 +132,13 @@ class BucketParallel:
 
     def step(
         self, actions: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+    ) -> tuple[
+        dict[str, Any],
+        dict[str, float],
+        dict[str, bool],
+        dict[str, bool],
+        dict[str, dict[str, Any]],
+    ]:
         """One night. actions: of every agent; none once the game is over, and then nothing happens. Raises RunError for
         an illegal action.
         """
@@ -127,9 +147,12 @@ class BucketParallel:
         action = np.stack([np.asarray(actions[agent], dtype=np.int64) for agent in self.agents])
         obs, made = self.game.step(torch.from_numpy(action))
         told = (
-            self._named(obs.numpy()), self._named(made.reward.tolist()), self._named(made.terminated.tolist()),
-            self._named(made.truncated.tolist()), {agent: dict[str, Any]() for agent in self.agents},
-        )  # fmt: skip
+            self._named(obs.numpy()),
+            self._named(made.reward.tolist()),
+            self._named(made.terminated.tolist()),
+            self._named(made.truncated.tolist()),
+            {agent: dict[str, Any]() for agent in self.agents},
+        )
         if self.game.over:
             self.agents = []
         return told
@@ -166,7 +189,9 @@ class BucketSeat(gymnasium.Env[Any, Any]):
         self.game = OneGame(params or BucketParams(), scaled=scaled, render_mode=render_mode)
         agents = self.game.env.num_agents
         if not 0 <= seat < agents:
-            raise InputError(f"the seat is {seat!r}; it must be a whole number from 0 to {agents - 1}")
+            raise InputError(
+                f"the seat is {seat!r}; it must be a whole number from 0 to {agents - 1}"
+            )
         self._seat, self._company = seat, company
         self._brigade = Brigade(company, self.game.env.seen, derive_seed("company", seat))
         self._obs = torch.zeros(agents, self.game.env.state_dim)
@@ -184,13 +209,21 @@ class BucketSeat(gymnasium.Env[Any, Any]):
         self._obs = self.game.reset(seed)
         return self._own(), {}
 
-    def step(self, action: Any) -> tuple[NDArray[np.float32], SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(
+        self, action: Any
+    ) -> tuple[NDArray[np.float32], SupportsFloat, bool, bool, dict[str, Any]]:
         """One night; the reward is the seat's own. Raises RunError for an illegal action."""
         taken = self._brigade(self._obs)
         taken[self._seat] = torch.as_tensor(np.asarray(action))
         self._obs, made = self.game.step(taken)
         seat = self._seat
-        return self._own(), float(made.reward[seat]), bool(made.terminated[seat]), bool(made.truncated[seat]), {}
+        return (
+            self._own(),
+            float(made.reward[seat]),
+            bool(made.terminated[seat]),
+            bool(made.truncated[seat]),
+            {},
+        )
 
     def render(self) -> Any:
         """The last night, as `render_mode` says."""

@@ -38,18 +38,34 @@ def windows(market: Market, member: int) -> list[tuple[int, int]]:
 
 
 def begin(market: Market, members: dict[int, int]) -> tuple[PPO, CryptoEnv]:
-    who = [members.get(slot, 0) for slot in range(SLOTS)]  # an empty slot steps along with anyone's settings
-    params, ground = [env_params(member) for member in who], [windows(market, member) for member in who]
+    who = [
+        members.get(slot, 0) for slot in range(SLOTS)
+    ]  # an empty slot steps along with anyone's settings
+    params, ground = (
+        [env_params(member) for member in who],
+        [windows(market, member) for member in who],
+    )
     env = CryptoEnv(market, params, ground, ENVS, max_lookback=LOOKBACK, privileged_age=True)
     shape = Shape(
-        state_dim=env.state_dim, action_dim=env.action_dim, privileged_dim=1, slots=SLOTS, net_width=16, num_envs=ENVS,
-        horizon=16, minibatch=32, epochs=2,
-    )  # fmt: skip
+        state_dim=env.state_dim,
+        action_dim=env.action_dim,
+        privileged_dim=1,
+        slots=SLOTS,
+        net_width=16,
+        num_envs=ENVS,
+        horizon=16,
+        minibatch=32,
+        epochs=2,
+    )
     ppo = PPO(shape)
     for slot, member in members.items():
-        normaliser = observation_normaliser(market, windows(market, member), env_params(member).lookback, LOOKBACK)
+        normaliser = observation_normaliser(
+            market, windows(market, member), env_params(member).lookback, LOOKBACK
+        )
         ppo.add_member(slot, member_params(member), member, 6, *normaliser)
-    ppo.begin(env.reset([100 + members[slot] if slot in members else None for slot in range(SLOTS)]))
+    ppo.begin(
+        env.reset([100 + members[slot] if slot in members else None for slot in range(SLOTS)])
+    )
     return ppo, env
 
 

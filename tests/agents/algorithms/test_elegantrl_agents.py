@@ -22,27 +22,49 @@ from tests.agents.own_agents import PatientAgent, SmoothActor
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
 
 SLOTS = 3
-BOTH = [(name, numbers) for name, kind in KINDS.items() for numbers in (True, False)
-        if (kind.continuous if numbers else kind.discrete)]  # fmt: skip
+BOTH = [
+    (name, numbers)
+    for name, kind in KINDS.items()
+    for numbers in (True, False)
+    if (kind.continuous if numbers else kind.discrete)
+]
 
 
 def program_for(name: str, env: ToyEnv, **changes: Any) -> ElegantAgents:
-    sizes = {"minibatch": 8, "epochs": 2, "updates": 5, "buffer": 20 * env.envs_per_member, "horizon": 8} | changes
+    sizes = {
+        "minibatch": 8,
+        "epochs": 2,
+        "updates": 5,
+        "buffer": 20 * env.envs_per_member,
+        "horizon": 8,
+    } | changes
     return ElegantAgents(shape_for(env, algorithm=f"elegantrl:{name}", **sizes))
 
 
 def params_for(program: ElegantAgents, index: int, **changes: Any) -> Any:
     warmup = {"warmup": (0, 40, 80)[index % 3]} if program.kind.replays else {}
     return program.params_type(
-        **{"learning_rate": 1e-3 * (1 + index), "gamma": 0.9 + 0.01 * index, "reward_scale": 1.0 + index}
-        | warmup | changes
-    )  # fmt: skip
+        **{
+            "learning_rate": 1e-3 * (1 + index),
+            "gamma": 0.9 + 0.01 * index,
+            "reward_scale": 1.0 + index,
+        }
+        | warmup
+        | changes
+    )
 
 
 def started(name: str, env: ToyEnv, members: dict[int, int], **changes: Any) -> ElegantAgents:
     program = program_for(name, env)
     for slot, member in members.items():
-        program.add_member(slot, params_for(program, member, **changes), 100 + member, 8, env.state_avg, env.state_std)
+        program.add_member(
+            slot,
+            params_for(program, member, **changes),
+            100 + member,
+            8,
+            env.state_avg,
+            env.state_std,
+        )
         env.streams.seed(slot, 200 + member)
     program.begin(env.reset())
     return program
@@ -58,7 +80,9 @@ def test_a_program_of_one_does_what_elegantrl_does(name: str, numbers: bool) -> 
     agent, adapted, shape = theirs.agents[0], ElegantEnv(other), theirs.shape
     agent.reward_scale = theirs._member(0).params.reward_scale
     agent.last_state = theirs.obs.clone()
-    buffer = ReplayBuffer(20, shape.state_dim, 1 if shape.discrete else shape.action_dim, gpu_id=-1, num_envs=4)
+    buffer = ReplayBuffer(
+        20, shape.state_dim, 1 if shape.discrete else shape.action_dim, gpu_id=-1, num_envs=4
+    )
     before = {key: tensor.clone() for key, tensor in agent.act.state_dict().items()}
     updates = [float(stats.updates[0]) for stats in program.train(env, 3)]
     assert updates == [5.0 if theirs.kind.replays else 8.0] * 3
@@ -68,7 +92,9 @@ def test_a_program_of_one_does_what_elegantrl_does(name: str, numbers: bool) -> 
             other.draw(8)
             with torch.no_grad():
                 if numbers or theirs.kind.replays:
-                    items = agent.explore_env(adapted, 8, if_random=theirs.kind.replays and not rollout)
+                    items = agent.explore_env(
+                        adapted, 8, if_random=theirs.kind.replays and not rollout
+                    )
                 else:
                     items = explore_choices(agent, adapted)
             if theirs.kind.replays:
@@ -86,14 +112,22 @@ def explore_choices(agent: Any, env: ElegantEnv) -> tuple[Tensor, ...]:
     for _ in range(8):
         action, log_prob = agent.act.get_action(agent.last_state)
         state, reward, done, _ = env.step(action)
-        row = (agent.last_state, action.unsqueeze(1), log_prob, reward * agent.reward_scale, 1.0 - done.float())
+        row = (
+            agent.last_state,
+            action.unsqueeze(1),
+            log_prob,
+            reward * agent.reward_scale,
+            1.0 - done.float(),
+        )
         for parts, part in zip(kept, row, strict=True):
             parts.append(part)
         agent.last_state = state
     return tuple(torch.stack(parts) for parts in kept)
 
 
-@pytest.mark.parametrize(("name", "numbers"), [("td3", True), ("modsac", True), ("a2c", True), ("d3qn", False)])
+@pytest.mark.parametrize(
+    ("name", "numbers"), [("td3", True), ("modsac", True), ("a2c", True), ("d3qn", False)]
+)
 def test_members_are_apart_and_go_on_exactly(tmp_path: Path, name: str, numbers: bool) -> None:
     kind = ToyEnv if numbers else ChoiceEnv
 
@@ -125,10 +159,23 @@ def test_members_are_apart_and_go_on_exactly(tmp_path: Path, name: str, numbers:
 
 
 CHANGES: dict[str, float] = {
-    "learning_rate": 2e-3, "gamma": 0.6, "gae_lambda": 0.5, "clip": 0.01, "entropy_coef": 0.1, "soft_update_tau": 0.2,
-    "reward_scale": 2.0, "max_grad_norm": 0.01, "adam_eps": 1e-2, "weight_decay": 0.3, "warmup": 64,
-    "explore_rate": 0.9, "explore_noise_std": 0.5, "policy_noise_std": 0.5, "target_entropy": 0.5, "initial_alpha": 1.5,
-}  # fmt: skip
+    "learning_rate": 2e-3,
+    "gamma": 0.6,
+    "gae_lambda": 0.5,
+    "clip": 0.01,
+    "entropy_coef": 0.1,
+    "soft_update_tau": 0.2,
+    "reward_scale": 2.0,
+    "max_grad_norm": 0.01,
+    "adam_eps": 1e-2,
+    "weight_decay": 0.3,
+    "warmup": 64,
+    "explore_rate": 0.9,
+    "explore_noise_std": 0.5,
+    "policy_noise_std": 0.5,
+    "target_entropy": 0.5,
+    "initial_alpha": 1.5,
+}
 
 
 @pytest.mark.parametrize(("name", "numbers"), BOTH)
@@ -139,7 +186,9 @@ def test_every_hyperparameter_moves_the_update(name: str, numbers: bool) -> None
         env = kind(1, 4)
         program = program_for(name, env)
         given = {"warmup": 32} if program.kind.replays else {}
-        program.add_member(0, program.params_type(**given | changes), 1, 6, env.state_avg, env.state_std)
+        program.add_member(
+            0, program.params_type(**given | changes), 1, 6, env.state_avg, env.state_std
+        )
         program.begin(env.reset(5))
         program.train(env, 2)
         return torch.cat([part.flatten() for part in program.agents[0].act.state_dict().values()])
@@ -162,7 +211,9 @@ def test_what_is_exported_acts_alike_when_frozen() -> None:
 
 
 @pytest.mark.parametrize(("name", "numbers"), [("ppo", True), ("sac", True), ("doubledqn", False)])
-def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(name: str, numbers: bool) -> None:
+def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(
+    name: str, numbers: bool
+) -> None:
     kind = ToyEnv if numbers else ChoiceEnv
     calm_env, env = kind(SLOTS, 4), kind(SLOTS, 4)
     calm, program = started(name, calm_env, {0: 1}), started(name, env, {0: 1, 1: 0})
@@ -175,7 +226,9 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(name: str, nu
 
 
 @pytest.mark.parametrize(("name", "numbers"), BOTH)
-def test_a_member_that_sees_no_numbers_is_reported_and_leaves_the_others_alone(name: str, numbers: bool) -> None:
+def test_a_member_that_sees_no_numbers_is_reported_and_leaves_the_others_alone(
+    name: str, numbers: bool
+) -> None:
     """ElegantRL's agents that draw their actions from a distribution raise where it is none."""
     kind = ToyEnv if numbers else ChoiceEnv
     warmup = {"warmup": 0} if KINDS[name].replays else {}
@@ -196,13 +249,17 @@ def test_a_member_that_sees_no_numbers_is_reported_and_leaves_the_others_alone(n
 
 def test_what_does_not_work_is_refused_with_a_sentence() -> None:
     for name in BROKEN:
-        with pytest.raises(InputError, match=rf"elegantrl:{name} does not work in ElegantRL 0.3.6: .*choose one of"):
+        with pytest.raises(
+            InputError, match=rf"elegantrl:{name} does not work in ElegantRL 0.3.6: .*choose one of"
+        ):
             kind_of(f"elegantrl:{name}")
     with pytest.raises(InputError, match="'elegantrl:x' is none of ElegantRL's agents"):
         kind_of("elegantrl:x")
     with pytest.raises(InputError, match="elegantrl:td3 takes actions that are numbers"):
         program_for("td3", ChoiceEnv(1, 4))
-    with pytest.raises(InputError, match="elegantrl:dqn takes actions that are one of several choices"):
+    with pytest.raises(
+        InputError, match="elegantrl:dqn takes actions that are one of several choices"
+    ):
         program_for("dqn", ToyEnv(1, 4))
     with pytest.raises(InputError, match="columns for the critic alone"):
         program_for("td3", ToyEnv(1, 4, privileged=True))

@@ -24,7 +24,9 @@ def test_it_trains_as_often_as_ours(envs: int) -> None:
     before = {name: tensor.clone() for name, tensor in agent.act.state_dict().items()}
     train_rollout(agent, adapted, 24)
     after = agent.act.state_dict()
-    assert all(not torch.equal(before[name], after[name]) for name in before if name.startswith("net."))
+    assert all(
+        not torch.equal(before[name], after[name]) for name in before if name.startswith("net.")
+    )
     assert torch.equal(after["state_avg"], env.state_avg)
     assert int(next(iter(agent.act_optimizer.state.values()))["step"]) == shape.samples // 8 * 2
 
@@ -59,5 +61,7 @@ def test_its_discrete_agent_trains_too(envs: int) -> None:
     before = {name: tensor.clone() for name, tensor in agent.act.state_dict().items()}
     train_rollout(agent, adapted, 24)
     after = agent.act.state_dict()
-    assert all(not torch.equal(before[name], after[name]) for name in before if name.startswith("net."))
+    assert all(
+        not torch.equal(before[name], after[name]) for name in before if name.startswith("net.")
+    )
     assert not env.faults().any()

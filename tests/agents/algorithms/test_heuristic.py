@@ -40,7 +40,9 @@ def test_members_play_as_their_parameters_say_in_any_slot_and_after_resume() -> 
     one.add_member(0, lazy, 7, 1, NOTHING, NOTHING)
     one.add_member(2, HeuristicParams(**hero._asdict()), 8, 1, NOTHING, NOTHING)
     played = returns(one)
-    assert played[2].mean() > 0 > -1000 > played[0].mean()  # heroes and idlers in the reference: about 390 and -1,330
+    assert (
+        played[2].mean() > 0 > -1000 > played[0].mean()
+    )  # heroes and idlers in the reference: about 390 and -1,330
     other.set_member(1, one.get_member(0))
     other.set_member(0, one.get_member(2))
     again = returns(other)

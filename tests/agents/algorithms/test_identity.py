@@ -26,12 +26,18 @@ def made(kind: type[ToyEnv], actions: int = 0) -> ToyEnv:
 
     actions: numbers, or options of a choice, that are an action; 0: as many as the kind has by default.
     """
-    size = {} if not actions else {"choices": actions} if kind.if_discrete else {"action_dim": actions}
+    size = (
+        {} if not actions else {"choices": actions} if kind.if_discrete else {"action_dim": actions}
+    )
     return kind(SLOTS, 4) if kind is ImageEnv else kind(SLOTS, 4, privileged=True, **size)
 
 
 def trained(
-    members: dict[int, int], rollouts: int = ROLLOUTS, kind: type[ToyEnv] = ToyEnv, actions: int = 0, **changes: Any
+    members: dict[int, int],
+    rollouts: int = ROLLOUTS,
+    kind: type[ToyEnv] = ToyEnv,
+    actions: int = 0,
+    **changes: Any,
 ) -> tuple[PPO, ToyEnv]:
     env = made(kind, actions)
     ppo = start(env, members, **changes)
@@ -45,7 +51,14 @@ def some_legal(chosen: Tensor) -> Tensor:
     return torch.arange(size) != chosen.sum(1, keepdim=True) % size
 
 
-CASES = [(0, 16, 16, 1), (1, 16, 16, 1), (2, 16, 16, 1), (0, 64, 48, 1), (1, 64, 48, 2), (2, 128, 33, 1)]
+CASES = [
+    (0, 16, 16, 1),
+    (1, 16, 16, 1),
+    (2, 16, 16, 1),
+    (0, 64, 48, 1),
+    (1, 64, 48, 2),
+    (2, 128, 33, 1),
+]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +66,10 @@ CASES = [(0, 16, 16, 1), (1, 16, 16, 1), (2, 16, 16, 1), (0, 64, 48, 1), (1, 64,
     [
         *((kind, *case, "") for kind in (ToyEnv, ChoiceEnv) for case in CASES),
         *((kind, *CASES[1], "") for kind in (Rematching, MaskedEnv, CrewedEnv, ImageEnv)),
-        *((kind, *CASES[1], recurrent) for kind, recurrent in ((CrewedEnv, "gru"), (ToyEnv, "lstm"))),
+        *(
+            (kind, *CASES[1], recurrent)
+            for kind, recurrent in ((CrewedEnv, "gru"), (ToyEnv, "lstm"))
+        ),
     ],
 )
 def test_alone_in_company_and_in_another_slot(
@@ -65,7 +81,9 @@ def test_alone_in_company_and_in_another_slot(
 
 
 @pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])
-@pytest.mark.parametrize(("actions", "width", "minibatch"), [(5, 64, 17), (7, 33, 13), (10, 128, 48)])
+@pytest.mark.parametrize(
+    ("actions", "width", "minibatch"), [(5, 64, 17), (7, 33, 13), (10, 128, 48)]
+)
 def test_products_with_few_columns_are_the_same_in_every_slot(
     kind: type[ToyEnv], actions: int, width: int, minibatch: int
 ) -> None:
@@ -73,7 +91,9 @@ def test_products_with_few_columns_are_the_same_in_every_slot(
     same_in_any_company(kind, 1, {"net_width": width, "minibatch": minibatch}, actions)
 
 
-def same_in_any_company(kind: type[ToyEnv], member: int, size: dict[str, Any], actions: int = 0) -> None:
+def same_in_any_company(
+    kind: type[ToyEnv], member: int, size: dict[str, Any], actions: int = 0
+) -> None:
     """Training and evaluation give a member the same bits alone, in company and in another slot."""
     alone, env = trained({1: member}, kind=kind, actions=actions, **size)
     alone_stats = alone.train(env, 1)[-1]
@@ -88,19 +108,29 @@ def same_in_any_company(kind: type[ToyEnv], member: int, size: dict[str, Any], a
             assert torch.equal(value[slot], getattr(alone_stats, name)[1]), name
         acts, others, generator = alone.act_fn(), ppo.act_fn(), torch.Generator().manual_seed(slot)
         for count in (1, 2, 3) * 4:  # a last bit that depends on the slot shows now and then only
-            rows = torch.randn(SLOTS, count, alone.shape.obs_dim, generator=generator).to(alone.rollout.obs.dtype)
+            rows = torch.randn(SLOTS, count, alone.shape.obs_dim, generator=generator).to(
+                alone.rollout.obs.dtype
+            )
             swapped = rows.clone()
             swapped[slot] = rows[1]
             ours = acts(rows.view(-1, alone.shape.obs_dim), some_legal).view(SLOTS, count, -1)[1]
-            theirs = others(swapped.view(-1, alone.shape.obs_dim), some_legal).view(SLOTS, count, -1)[slot]
+            theirs = others(swapped.view(-1, alone.shape.obs_dim), some_legal).view(
+                SLOTS, count, -1
+            )[slot]
             assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
     ("kind", "recurrent"),
-    [*((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv)), (CrewedEnv, "gru"), (ToyEnv, "lstm")],
+    [
+        *((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv)),
+        (CrewedEnv, "gru"),
+        (ToyEnv, "lstm"),
+    ],
 )
-def test_saved_and_put_back_anywhere_it_goes_on_exactly(tmp_path: Path, kind: type[ToyEnv], recurrent: str) -> None:
+def test_saved_and_put_back_anywhere_it_goes_on_exactly(
+    tmp_path: Path, kind: type[ToyEnv], recurrent: str
+) -> None:
     memory = {"recurrent": recurrent, "bptt": 4}
     straight, straight_env = trained({1: 2, 3: 1}, 5, kind, **memory)
     half, half_env = trained({1: 2, 3: 1}, 2, kind, **memory)
@@ -132,9 +162,12 @@ def test_saving_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "recurrent"), [*((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv)), (ToyEnv, "gru")]
+    ("kind", "recurrent"),
+    [*((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv)), (ToyEnv, "gru")],
 )
-def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[ToyEnv], recurrent: str) -> None:
+def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(
+    kind: type[ToyEnv], recurrent: str
+) -> None:
     memory = {"recurrent": recurrent, "bptt": 4}
     calm, calm_env = trained({0: 1, 3: 2}, 3, kind, **memory)
     env = made(kind)
@@ -148,7 +181,9 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[To
         assert_same(calm_env.get_member(slot), env.get_member(slot))
     assert not env.faults().any()  # its actions stayed legal
     env.poison = None
-    ppo.add_member(1, PPOParams(), 7, 4, env.state_avg, env.state_std)  # the slot serves again, none the worse
+    ppo.add_member(
+        1, PPOParams(), 7, 4, env.state_avg, env.state_std
+    )  # the slot serves again, none the worse
     ppo.begin(env.reset(), [1])
     ppo.train(env, 1)
     assert ppo.diverged == [False, False, True, False, False]
@@ -194,9 +229,7 @@ def test_an_empty_mask_stops_the_run_before_anything_is_learned_from_it() -> Non
     assert isinstance(env, MaskedEnv)
     before = ppo.get_member(1)
     env.empty = 5
-    words = (
-        r"row 5 \(member 1\) had no legal option for choice 1 in step 13, its state: player 1, age \d; an environment"
-    )
+    words = r"row 5 \(member 1\) had no legal option for choice 1 in step 13, its state: player 1, age \d; an environment"
     with pytest.raises(RunError, match=words):
         ppo.train(env, 1)
     assert torch.equal(ppo.get_member(1)["weights"], before["weights"])
@@ -206,10 +239,14 @@ def test_an_empty_mask_stops_the_run_before_anything_is_learned_from_it() -> Non
 def test_every_field_of_a_shape_tells_states_apart() -> None:
     shape = Shape(state_dim=4, action_dim=4, discrete=True)
     changes: dict[str, dict[str, Any]] = {
-        "discrete": {"discrete": False}, "action_dims": {"action_dims": (2, 2)}, "masked": {"masked": True},
-        "autoregressive": {"action_dims": (2, 2), "autoregressive": True}, "crewed": {"crewed": True},
-        "recurrent": {"recurrent": "gru"}, "image_shape": {"state_dim": 25, "image_shape": (1, 5, 5)},
-    }  # fmt: skip
+        "discrete": {"discrete": False},
+        "action_dims": {"action_dims": (2, 2)},
+        "masked": {"masked": True},
+        "autoregressive": {"action_dims": (2, 2), "autoregressive": True},
+        "crewed": {"crewed": True},
+        "recurrent": {"recurrent": "gru"},
+        "image_shape": {"state_dim": 25, "image_shape": (1, 5, 5)},
+    }
     codes = [PPO(replace(shape, slots=1))._shape_code().tolist()]
     for field in fields(Shape):
         if field.name not in {"slots", "algorithm"}:  # a member doesn't depend on those
@@ -226,7 +263,9 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
         ({"shape": state["shape"] + 1}, "is of shape"),
         ({"adam_m": state["adam_m"][:, :-1]}, "adam_m is"),
     ):
-        wrong = {name: tensor for name, tensor in {**state, **changes}.items() if tensor is not None}
+        wrong = {
+            name: tensor for name, tensor in {**state, **changes}.items() if tensor is not None
+        }
         with pytest.raises(InputError, match=words):
             ppo.set_member(1, wrong)
         assert_same(state, ppo.get_member(1))

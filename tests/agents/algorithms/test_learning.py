@@ -18,9 +18,14 @@ def test_defaults_learn_the_toy_task() -> None:
     members = 3
     env = ToyEnv(members, 16, max_step=20)
     shape = Shape(
-        state_dim=env.state_dim, action_dim=env.action_dim, slots=members, net_width=32, num_envs=16, horizon=32,
+        state_dim=env.state_dim,
+        action_dim=env.action_dim,
+        slots=members,
+        net_width=32,
+        num_envs=16,
+        horizon=32,
         minibatch=128,
-    )  # fmt: skip
+    )
     ppo = PPO(shape)
     for slot in range(members):
         ppo.add_member(slot, PPOParams(), slot, 30, env.state_avg, env.state_std)
@@ -41,9 +46,15 @@ def test_defaults_learn_to_choose() -> None:
     members = 3
     env = ChoiceEnv(members, 16, choices=5, max_step=20)
     shape = Shape(
-        state_dim=env.state_dim, action_dim=5, discrete=True, slots=members, net_width=32, num_envs=16, horizon=32,
+        state_dim=env.state_dim,
+        action_dim=5,
+        discrete=True,
+        slots=members,
+        net_width=32,
+        num_envs=16,
+        horizon=32,
         minibatch=128,
-    )  # fmt: skip
+    )
     ppo = PPO(shape)
     for slot in range(members):
         ppo.add_member(slot, PPOParams(), slot, 30, env.state_avg, env.state_std)

@@ -22,9 +22,15 @@ KINDS = pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])
 
 
 def trained(
-    members: dict[int, int], rollouts: int = 5, kind: type[ToyEnv] = ToyEnv, actions: int = 0, **sizes: int
+    members: dict[int, int],
+    rollouts: int = 5,
+    kind: type[ToyEnv] = ToyEnv,
+    actions: int = 0,
+    **sizes: int,
 ) -> tuple[OffPolicy, ToyEnv]:
-    size = {} if not actions else {"choices": actions} if kind.if_discrete else {"action_dim": actions}
+    size = (
+        {} if not actions else {"choices": actions} if kind.if_discrete else {"action_dim": actions}
+    )
     program, env = started(kind(SLOTS, 4, **size), members, **sizes)
     program.train(env, rollouts)
     return program, env
@@ -32,7 +38,8 @@ def trained(
 
 @KINDS
 @pytest.mark.parametrize(
-    ("member", "width", "minibatch", "actions"), [(1, 33, 17, 0), (2, 64, 96, 0), (1, 64, 17, 5), (1, 33, 48, 7)]
+    ("member", "width", "minibatch", "actions"),
+    [(1, 33, 17, 0), (2, 64, 96, 0), (1, 64, 17, 5), (1, 33, 48, 7)],
 )
 def test_alone_in_company_and_in_another_slot(
     kind: type[ToyEnv], member: int, width: int, minibatch: int, actions: int
@@ -55,7 +62,9 @@ def test_alone_in_company_and_in_another_slot(
             swapped = rows.clone()
             swapped[slot] = rows[1]
             ours = alone.act_fn()(rows.flatten(0, 1)).view(SLOTS, count, -1)[1]
-            assert torch.equal(ours, program.act_fn()(swapped.flatten(0, 1)).view(SLOTS, count, -1)[slot])
+            assert torch.equal(
+                ours, program.act_fn()(swapped.flatten(0, 1)).view(SLOTS, count, -1)[slot]
+            )
 
 
 @KINDS
@@ -97,11 +106,17 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[To
     before = program.get_member(3)
     program.train(env, 1)
     after = program.get_member(3)
-    assert all(torch.equal(before[name], after[name]) for name in before if name.startswith(("net.", "target.")))
+    assert all(
+        torch.equal(before[name], after[name])
+        for name in before
+        if name.startswith(("net.", "target."))
+    )
     env.poison = None
     program.set_member(1, program.get_member(2))
     assert program.diverged == [False, True, True, True]  # a checkpoint doesn't heal it
-    program.add_member(1, member_params(env, 0), 7, 4, env.state_avg, env.state_std)  # the slot serves again
+    program.add_member(
+        1, member_params(env, 0), 7, 4, env.state_avg, env.state_std
+    )  # the slot serves again
     program.begin(env.reset(), [1])
     program.train(env, 1)
     assert program.diverged == [False, False, True, True]
@@ -120,7 +135,9 @@ def test_warm_up_is_random_and_teaches_nothing() -> None:
         history = program.train(env, 3)
         assert [float(stats.updates[0]) for stats in history] == [6.0] * 3
         assert [float(stats.updates[1]) for stats in history] == [0.0, 0.0, 6.0]
-    sac, sac_env = started(ToyEnv(1, 4, max_step=20), {0: 1}, horizon=200, buffer=800, minibatch=8)  # warm-up of 60
+    sac, sac_env = started(
+        ToyEnv(1, 4, max_step=20), {0: 1}, horizon=200, buffer=800, minibatch=8
+    )  # warm-up of 60
     sac.train(sac_env, 1)
     actions = sac.get_member(0)["replay.side"][..., :2]
     early, late = actions[:15].flatten(), actions[15:].flatten()
@@ -143,14 +160,23 @@ def test_random_choices_follow_the_schedule() -> None:
         program._collect(env)
         batch = program.replay.gather(torch.arange(2_000))
         greedy = program.act_fn()(batch.obs[0])
-    assert float((batch.action[0, :, 0] != greedy).float().mean()) == pytest.approx(0.4 * 3 / 4, abs=0.04)
+    assert float((batch.action[0, :, 0] != greedy).float().mean()) == pytest.approx(
+        0.4 * 3 / 4, abs=0.04
+    )
 
 
 def test_random_choices_are_held_for_a_while() -> None:
     """For n steps or more with probability 1 / n, up to a bound; then the next is drawn."""
     env = ChoiceEnv(1, 300, choices=100)
     program = program_for(env, horizon=60, buffer=18_000)
-    program.add_member(0, D3QNParams(explore_start=1.0, explore_end=1.0, warmup=0), 1, 4, env.state_avg, env.state_std)
+    program.add_member(
+        0,
+        D3QNParams(explore_start=1.0, explore_end=1.0, warmup=0),
+        1,
+        4,
+        env.state_avg,
+        env.state_std,
+    )
     program.begin(env.reset(3))
     with torch.no_grad():
         program._collect(env)
@@ -159,7 +185,9 @@ def test_random_choices_are_held_for_a_while() -> None:
     # Now and then two holds in a row are of the same choice.
     assert sum(length > 8 for length in runs) < 0.02 * len(runs)
     for least in (2, 4, 8):
-        assert sum(length >= least for length in runs) / len(runs) == pytest.approx(1 / least, abs=0.03)
+        assert sum(length >= least for length in runs) / len(runs) == pytest.approx(
+            1 / least, abs=0.03
+        )
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "d3qn"])
@@ -182,7 +210,9 @@ def test_what_does_not_fit_is_refused(algorithm: str) -> None:
         ({"replay.side": state["replay.side"][:-1]}, "replayed side"),
         ({"params": state["params"][:-1]}, "numbers, where"),
     ):
-        wrong = {name: tensor for name, tensor in {**state, **changes}.items() if tensor is not None}
+        wrong = {
+            name: tensor for name, tensor in {**state, **changes}.items() if tensor is not None
+        }
         with pytest.raises(InputError, match=words):
             program.set_member(1, wrong)
         assert_same(state, program.get_member(1))

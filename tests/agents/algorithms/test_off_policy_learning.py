@@ -18,7 +18,9 @@ def test_sac_learns_the_toy_task() -> None:
     sizes = {"net_width": 32, "horizon": 16, "minibatch": 64, "updates": 40, "buffer": 8_000}
     sac = SAC(Shape.for_env(env, algorithm="sac", **sizes))
     for slot in range(members):
-        sac.add_member(slot, SACParams(gamma=0.9, warmup=256), slot, 12, env.state_avg, env.state_std)
+        sac.add_member(
+            slot, SACParams(gamma=0.9, warmup=256), slot, 12, env.state_avg, env.state_std
+        )
     sac.begin(env.reset([1, 2]))
     start = trial(env, sac.act_fn())
     history = sac.train(env, 12)
@@ -34,7 +36,9 @@ def test_d3qn_learns_to_choose() -> None:
     sizes = {"net_width": 32, "horizon": 16, "minibatch": 64, "updates": 40, "buffer": 8_000}
     d3qn = D3QN(Shape.for_env(env, algorithm="d3qn", **sizes))
     for slot in range(members):
-        d3qn.add_member(slot, D3QNParams(gamma=0.9, warmup=256), slot, 12, env.state_avg, env.state_std)
+        d3qn.add_member(
+            slot, D3QNParams(gamma=0.9, warmup=256), slot, 12, env.state_avg, env.state_std
+        )
     d3qn.begin(env.reset([1, 2]))
     start = trial(env, d3qn.act_fn())
     d3qn.train(env, 12)

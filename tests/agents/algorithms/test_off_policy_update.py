@@ -38,7 +38,9 @@ def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
 
 
 def close(ours: dict[str, Tensor], theirs: dict[str, Tensor], dtype: torch.dtype) -> None:
-    tight = {"rtol": 1e-8, "atol": 1e-10} if dtype == torch.float64 else {"rtol": 1e-3, "atol": 2e-5}
+    tight = (
+        {"rtol": 1e-8, "atol": 1e-10} if dtype == torch.float64 else {"rtol": 1e-3, "atol": 2e-5}
+    )
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():
         torch.testing.assert_close(ours[name].to(tensor.dtype), tensor, **tight, msg=name)
@@ -52,9 +54,11 @@ class Given:
         self.add_size = len(batches)
         first = batches[0]
         self.add_item = (
-            first.obs[member][:, None], first.action[member][:, None], first.reward[member][:, None],
+            first.obs[member][:, None],
+            first.action[member][:, None],
+            first.reward[member][:, None],
             first.alive[member][:, None],
-        )  # fmt: skip
+        )
 
     def sample(self, _: int) -> tuple[Tensor, ...]:
         batch, member = self.batches[self.at], self.member
@@ -71,23 +75,48 @@ def batches_for(shape: Shape) -> list[Batch]:
 
     def action() -> Tensor:
         if shape.discrete:
-            return torch.randint(shape.action_dim, (MEMBERS, ROWS, 1), generator=generator).to(normal().dtype)
+            return torch.randint(shape.action_dim, (MEMBERS, ROWS, 1), generator=generator).to(
+                normal().dtype
+            )
         return normal(shape.action_dim).tanh()
 
     return [
-        Batch(normal(shape.state_dim), action(), 3.0 * normal(), (normal() > -1.0).to(normal().dtype),
-              normal(shape.state_dim))
+        Batch(
+            normal(shape.state_dim),
+            action(),
+            3.0 * normal(),
+            (normal() > -1.0).to(normal().dtype),
+            normal(shape.state_dim),
+        )
         for _ in range(STEPS)
-    ]  # fmt: skip
+    ]
 
 
 def elegant(kind: Any, shape: Shape, params: OffPolicyParams) -> Any:
-    config = Config(kind, None, {"env_name": "toy", "num_envs": 1, "max_step": 7, "if_discrete": shape.discrete,
-                                 "state_dim": shape.state_dim, "action_dim": shape.action_dim})  # fmt: skip
+    config = Config(
+        kind,
+        None,
+        {
+            "env_name": "toy",
+            "num_envs": 1,
+            "max_step": 7,
+            "if_discrete": shape.discrete,
+            "state_dim": shape.state_dim,
+            "action_dim": shape.action_dim,
+        },
+    )
     config.learning_rate, config.clip_grad_norm = params.learning_rate, params.max_grad_norm
-    config.gamma, config.soft_update_tau, config.batch_size = params.gamma, params.soft_update_tau, ROWS
+    config.gamma, config.soft_update_tau, config.batch_size = (
+        params.gamma,
+        params.soft_update_tau,
+        ROWS,
+    )
     agent = kind(shape.net_dims, shape.state_dim, shape.action_dim, gpu_id=-1, args=config)
-    for optimizer in {agent.act_optimizer, agent.cri_optimizer, getattr(agent, "alpha_optimizer", agent.cri_optimizer)}:
+    for optimizer in {
+        agent.act_optimizer,
+        agent.cri_optimizer,
+        getattr(agent, "alpha_optimizer", agent.cri_optimizer),
+    }:
         optimizer.param_groups[0].update(eps=params.adam_eps, weight_decay=params.weight_decay)
     agent.last_state = torch.zeros(1, shape.state_dim)
     return agent
@@ -103,17 +132,34 @@ def run(program: OffPolicy, batches: list[Batch], noise: Tensor | None) -> None:
 
 
 @pytest.mark.parametrize("max_grad_norm", [0.05, 3.0])
-def test_sac_updates_equal_elegantrl(dtype: torch.dtype, max_grad_norm: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = Shape(state_dim=5, action_dim=2, slots=MEMBERS, net_width=16, num_envs=2, horizon=4, minibatch=ROWS,
-                  buffer=64, updates=STEPS, algorithm="sac")  # fmt: skip
+def test_sac_updates_equal_elegantrl(
+    dtype: torch.dtype, max_grad_norm: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = Shape(
+        state_dim=5,
+        action_dim=2,
+        slots=MEMBERS,
+        net_width=16,
+        num_envs=2,
+        horizon=4,
+        minibatch=ROWS,
+        buffer=64,
+        updates=STEPS,
+        algorithm="sac",
+    )
     program = SAC(shape)
     agents = []
     for slot in range(MEMBERS):
         params = SACParams(
-            learning_rate=1e-3 * (slot + 1), gamma=0.9 + 0.03 * slot, soft_update_tau=0.01 * (slot + 1),
-            max_grad_norm=max_grad_norm, weight_decay=0.01, adam_eps=1e-6, target_entropy=-1.0 + 0.3 * slot,
+            learning_rate=1e-3 * (slot + 1),
+            gamma=0.9 + 0.03 * slot,
+            soft_update_tau=0.01 * (slot + 1),
+            max_grad_norm=max_grad_norm,
+            weight_decay=0.01,
+            adam_eps=1e-6,
+            target_entropy=-1.0 + 0.3 * slot,
             initial_alpha=0.2 * (slot + 1),
-        )  # fmt: skip
+        )
         program.add_member(slot, params, slot, 10, torch.full((5,), 0.3), torch.full((5,), 1.7))
         agent = elegant(AgentSAC, shape, params)
         actor, critic = program.export_member(slot)
@@ -127,7 +173,10 @@ def test_sac_updates_equal_elegantrl(dtype: torch.dtype, max_grad_norm: float, m
     run(program, batches, noise)
     for slot, agent in enumerate(agents):
         draws = iter(noise[:, :, slot].flatten(0, 1))
-        monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda *_, **__: next(draws))  # noqa: B023
+        monkeypatch.setattr(
+            "torch.distributions.normal._standard_normal",
+            lambda *_, **__: next(draws),  # noqa: B023
+        )
         monkeypatch.setattr(agent, "get_cumulative_rewards", lambda rewards, **_: rewards)
         agent.update_net(Given(batches, slot))
         actor, critic = program.export_member(slot)
@@ -139,16 +188,31 @@ def test_sac_updates_equal_elegantrl(dtype: torch.dtype, max_grad_norm: float, m
 
 @pytest.mark.parametrize("max_grad_norm", [0.05, 3.0])
 def test_d3qn_updates_equal_elegantrl(dtype: torch.dtype, max_grad_norm: float) -> None:
-    shape = Shape(state_dim=5, action_dim=3, discrete=True, slots=MEMBERS, net_width=16, num_envs=2, horizon=4,
-                  minibatch=ROWS, buffer=64, updates=STEPS, algorithm="d3qn")  # fmt: skip
+    shape = Shape(
+        state_dim=5,
+        action_dim=3,
+        discrete=True,
+        slots=MEMBERS,
+        net_width=16,
+        num_envs=2,
+        horizon=4,
+        minibatch=ROWS,
+        buffer=64,
+        updates=STEPS,
+        algorithm="d3qn",
+    )
     program = D3QN(shape)
     batches = batches_for(shape)
     agents = []
     for slot in range(MEMBERS):
         params = D3QNParams(
-            learning_rate=1e-3 * (slot + 1), gamma=0.9 + 0.03 * slot, soft_update_tau=0.01 * (slot + 1),
-            max_grad_norm=max_grad_norm, weight_decay=0.01, adam_eps=1e-6,
-        )  # fmt: skip
+            learning_rate=1e-3 * (slot + 1),
+            gamma=0.9 + 0.03 * slot,
+            soft_update_tau=0.01 * (slot + 1),
+            max_grad_norm=max_grad_norm,
+            weight_decay=0.01,
+            adam_eps=1e-6,
+        )
         program.add_member(slot, params, slot, 10, torch.full((5,), 0.3), torch.full((5,), 1.7))
         agent = elegant(AgentD3QN, shape, params)
         net, target = program.export_member(slot)
@@ -187,7 +251,11 @@ class NoHostReads(TorchDispatchMode):
     """Raises where an operation would make the host wait for a device's value."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket in {torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.equal}:
+        if func.overloadpacket in {
+            torch.ops.aten._local_scalar_dense,
+            torch.ops.aten.nonzero,
+            torch.ops.aten.equal,
+        }:
             raise AssertionError(f"{func} reads a value on the host")
         return func(*args, **(kwargs or {}))
 
@@ -203,10 +271,21 @@ def test_neither_rollout_nor_update_reads_a_value_on_the_host(kind: type[ToyEnv]
 
 
 CHANGES: dict[str, Any] = {
-    "learning_rate": 2e-3, "gamma": 0.8, "soft_update_tau": 0.05, "reward_scale": 2.0, "max_grad_norm": 0.01,
-    "adam_eps": 1e-3, "weight_decay": 0.1, "warmup": 60, "target_entropy": 0.5, "initial_alpha": 1.5,
-    "explore_start": 0.2, "explore_end": 0.9, "explore_share": 1.0, "explore_hold": 1,
-}  # fmt: skip
+    "learning_rate": 2e-3,
+    "gamma": 0.8,
+    "soft_update_tau": 0.05,
+    "reward_scale": 2.0,
+    "max_grad_norm": 0.01,
+    "adam_eps": 1e-3,
+    "weight_decay": 0.1,
+    "warmup": 60,
+    "target_entropy": 0.5,
+    "initial_alpha": 1.5,
+    "explore_start": 0.2,
+    "explore_end": 0.9,
+    "explore_share": 1.0,
+    "explore_hold": 1,
+}
 
 
 @pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])

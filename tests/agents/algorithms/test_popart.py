@@ -51,7 +51,9 @@ def test_mean_and_deviation_follow_the_returns_and_values_stay() -> None:
     generator = torch.Generator().manual_seed(0)
     avg, square = [0.0] * 2, [0.0] * 2
     for rollout in range(30):
-        returns = 50.0 + 7.0 * torch.randn(3, 48, generator=generator, dtype=torch.float64) * (1 + rollout)
+        returns = 50.0 + 7.0 * torch.randn(3, 48, generator=generator, dtype=torch.float64) * (
+            1 + rollout
+        )
         rate = torch.tensor([[max(0.05 * member, 1 / (rollout + 1))] for member in (1, 2, 0)])
         before = [values(ppo, slot) for slot in range(3)]
         mean, variance = returns.mean(1, keepdim=True), returns.var(1, keepdim=True)
@@ -62,7 +64,9 @@ def test_mean_and_deviation_follow_the_returns_and_values_stay() -> None:
             avg[slot] += share * (own - avg[slot])
             square[slot] += share * (float(variance[slot]) + own**2 - square[slot])
             assert float(population.value_avg[slot]) == pytest.approx(avg[slot], rel=1e-4)
-            assert float(population.value_std[slot]) == pytest.approx((square[slot] - avg[slot] ** 2) ** 0.5, rel=1e-4)
+            assert float(population.value_std[slot]) == pytest.approx(
+                (square[slot] - avg[slot] ** 2) ** 0.5, rel=1e-4
+            )
             if rollout:
                 torch.testing.assert_close(values(ppo, slot), before[slot], rtol=1e-4, atol=1e-2)
         assert torch.equal(values(ppo, 2), before[2])

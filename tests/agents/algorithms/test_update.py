@@ -21,7 +21,15 @@ from envs.core.streams import Streams
 from envs.core.vec_env import Step
 from envs.support.errors import InputError
 from tests.agents.helpers import assert_same, shape_for, start
-from tests.agents.toy_env import ChoiceEnv, ChoicesEnv, CrewedEnv, ImageEnv, MaskedEnv, Rematching, ToyEnv
+from tests.agents.toy_env import (
+    ChoiceEnv,
+    ChoicesEnv,
+    CrewedEnv,
+    ImageEnv,
+    MaskedEnv,
+    Rematching,
+    ToyEnv,
+)
 
 
 @pytest.fixture(params=[torch.float64, torch.float32], ids=["float64", "float32"])
@@ -71,13 +79,19 @@ class SeveralChoices(ActorDiscretePPO):  # type: ignore[misc]  # ElegantRL is un
         """action: (rows, 2), or (rows, 2 + action_dim) with the masks."""
         first, second = self.net(self.state_norm(state)).split(ChoicesEnv.action_dims, -1)
         if hasattr(self, "chain"):
-            second = second + self.chain["1"](torch.nn.functional.one_hot(action[:, 0].long(), 3).to(second.dtype))
+            second = second + self.chain["1"](
+                torch.nn.functional.one_hot(action[:, 0].long(), 3).to(second.dtype)
+            )
             masks = action[:, 2:].bool().split(ChoicesEnv.action_dims, -1)
             first, second = (
-                torch.where(mask, logits, -1e20) for mask, logits in zip(masks, (first, second), strict=True)
+                torch.where(mask, logits, -1e20)
+                for mask, logits in zip(masks, (first, second), strict=True)
             )
         choices = [torch.distributions.Categorical(logits=logits) for logits in (first, second)]
-        log_probs = [choice.log_prob(index) for choice, index in zip(choices, action.unbind(-1), strict=False)]
+        log_probs = [
+            choice.log_prob(index)
+            for choice, index in zip(choices, action.unbind(-1), strict=False)
+        ]
         return sum(log_probs), sum(choice.entropy() for choice in choices)
 
 
@@ -85,8 +99,18 @@ def elegant_agent(ppo: PPO, slot: int, params: PPOParams) -> AgentPPO:
     """ElegantRL's agent with the member's weights, and its AdamW with the member's numbers."""
     shape = ppo.shape
     kind = AgentDiscretePPO if shape.discrete else AgentPPO
-    config = Config(kind, None, {"env_name": "toy", "num_envs": shape.num_envs, "max_step": 7, "if_discrete":
-                                 shape.discrete, "state_dim": shape.state_dim, "action_dim": shape.action_dim})  # fmt: skip
+    config = Config(
+        kind,
+        None,
+        {
+            "env_name": "toy",
+            "num_envs": shape.num_envs,
+            "max_step": 7,
+            "if_discrete": shape.discrete,
+            "state_dim": shape.state_dim,
+            "action_dim": shape.action_dim,
+        },
+    )
     config.learning_rate, config.clip_grad_norm = params.learning_rate, params.max_grad_norm
     config.gamma, config.lambda_gae_adv = params.gamma, params.gae_lambda
     agent = kind(shape.net_dims, shape.state_dim, shape.action_dim, gpu_id=-1, args=config)
@@ -98,7 +122,9 @@ def elegant_agent(ppo: PPO, slot: int, params: PPOParams) -> AgentPPO:
         agent.act.chain = torch.nn.ModuleDict({"1": chain})
         agent.act_optimizer.param_groups[0]["params"].append(chain.weight)
     for module, state in zip((agent.act, agent.cri), ppo.export_member(slot), strict=True):
-        module.load_state_dict({name: tensor for name, tensor in state.items() if name != "action_dims"})
+        module.load_state_dict(
+            {name: tensor for name, tensor in state.items() if name != "action_dims"}
+        )
     for optimizer in (agent.act_optimizer, agent.cri_optimizer):
         optimizer.param_groups[0].update(eps=params.adam_eps, weight_decay=params.weight_decay)
     return agent
@@ -106,7 +132,9 @@ def elegant_agent(ppo: PPO, slot: int, params: PPOParams) -> AgentPPO:
 
 @pytest.mark.parametrize("max_grad_norm", [0.05, 3.0])
 @pytest.mark.parametrize("kind", [Recording, RecordingChoice, RecordingChoices, RecordingMasked])
-def test_whole_update_equals_elegantrl(dtype: torch.dtype, kind: type[Recording], max_grad_norm: float) -> None:
+def test_whole_update_equals_elegantrl(
+    dtype: torch.dtype, kind: type[Recording], max_grad_norm: float
+) -> None:
     """Six minibatches through ElegantRL's modules, criterion, AdamW and clip give the member's weights and moments."""
     members, envs = 3, 4
     env = kind(members, envs)
@@ -114,14 +142,22 @@ def test_whole_update_equals_elegantrl(dtype: torch.dtype, kind: type[Recording]
     ppo = PPO(shape)
     for slot in range(members):
         params = PPOParams(
-            learning_rate=1e-3 * (slot + 1), clip=0.1 * (slot + 1), entropy_coef=0.02 * slot, initial_log_std=-0.5,
-            value_coef=1.0, max_grad_norm=max_grad_norm, weight_decay=0.01, adam_eps=1e-6,
-        )  # fmt: skip
+            learning_rate=1e-3 * (slot + 1),
+            clip=0.1 * (slot + 1),
+            entropy_coef=0.02 * slot,
+            initial_log_std=-0.5,
+            value_coef=1.0,
+            max_grad_norm=max_grad_norm,
+            weight_decay=0.01,
+            adam_eps=1e-6,
+        )
         ppo.add_member(slot, params, slot, 10, env.state_avg, env.state_std)
     ppo.begin(env.reset([1, 2, 3]))
     agents = [elegant_agent(ppo, slot, ppo._member(slot).params) for slot in range(members)]
     ppo.rollout.collect(env, ppo.streams)
-    explained = ppo.rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
+    explained = ppo.rollout.estimate(
+        ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning
+    )
     orders = Streams(members)
     for slot in range(members):
         orders.set_state(slot, ppo.streams.state(slot))
@@ -135,10 +171,16 @@ def test_whole_update_equals_elegantrl(dtype: torch.dtype, kind: type[Recording]
         side = ppo.rollout._side[slot, :-1].flatten(0, 1)
         actions, (old, advantages, returns) = side[:, :-3], side[:, -3:].unbind(1)
         if shape.masked:
-            actions = torch.cat((actions, ppo.rollout._all.flags[slot, :-1].flatten(0, 1).to(actions.dtype)), 1)
+            actions = torch.cat(
+                (actions, ppo.rollout._all.flags[slot, :-1].flatten(0, 1).to(actions.dtype)), 1
+            )
         with torch.no_grad():
             log_prob, entropy = agent.act.get_logprob_entropy(states, actions)
-        tight = {"rtol": 1e-10, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-5}
+        tight = (
+            {"rtol": 1e-10, "atol": 1e-12}
+            if dtype == torch.float64
+            else {"rtol": 1e-4, "atol": 2e-5}
+        )
         torch.testing.assert_close(log_prob, old, **tight)
         for ids in orders_of[slot].reshape(-1, shape.minibatch):
             value = agent.cri(states[ids])
@@ -146,13 +188,22 @@ def test_whole_update_equals_elegantrl(dtype: torch.dtype, kind: type[Recording]
             log_prob, entropy = agent.act.get_logprob_entropy(states[ids], actions[ids])
             ratio = (log_prob - old[ids]).exp()
             surrogate = torch.min(
-                advantages[ids] * ratio, advantages[ids] * ratio.clamp(1 - agent.ratio_clip, 1 + agent.ratio_clip)
+                advantages[ids] * ratio,
+                advantages[ids] * ratio.clamp(1 - agent.ratio_clip, 1 + agent.ratio_clip),
             )
-            agent.optimizer_update(agent.act_optimizer, -(surrogate.mean() + entropy.mean() * agent.lambda_entropy))
+            agent.optimizer_update(
+                agent.act_optimizer, -(surrogate.mean() + entropy.mean() * agent.lambda_entropy)
+            )
         for module, ours in zip((agent.act, agent.cri), ppo.export_member(slot), strict=True):
             for name, tensor in module.state_dict().items():
-                tight = {"rtol": 1e-9, "atol": 1e-11} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-5}
-                torch.testing.assert_close(ours[name].to(tensor.dtype), tensor, **tight, msg=f"{slot} {name}")
+                tight = (
+                    {"rtol": 1e-9, "atol": 1e-11}
+                    if dtype == torch.float64
+                    else {"rtol": 1e-4, "atol": 2e-5}
+                )
+                torch.testing.assert_close(
+                    ours[name].to(tensor.dtype), tensor, **tight, msg=f"{slot} {name}"
+                )
         first = next(iter(agent.act_optimizer.state.values()))
         assert int(first["step"]) == int(ppo.optimizer.step[slot]) == 6
 
@@ -176,7 +227,9 @@ def test_advantages_equal_a_scalar_reference(horizon: int, interval: int, cliff:
         def value(obs: Tensor, weights: dict[str, Tensor] = weights) -> float:
             hidden = (obs.double() - weights["state_avg"]) / weights["state_std"]
             for layer in (0, 2):
-                hidden = torch.relu(weights[f"net.{layer}.weight"] @ hidden + weights[f"net.{layer}.bias"])
+                hidden = torch.relu(
+                    weights[f"net.{layer}.weight"] @ hidden + weights[f"net.{layer}.bias"]
+                )
             return float(weights["net.4.weight"] @ hidden + weights["net.4.bias"])
 
         g, la = float(gamma[member]), float(lam[member])
@@ -195,7 +248,9 @@ def test_advantages_equal_a_scalar_reference(horizon: int, interval: int, cliff:
                     truncations += 1
                 else:
                     following, carry = value(env.seen[seen_before + t + 1][row]), 1.0
-                advantage = float(step.reward[row]) + g * following - here + g * la * carry * advantage
+                advantage = (
+                    float(step.reward[row]) + g * following - here + g * la * carry * advantage
+                )
                 expected[t, lane], returns[t, lane] = advantage, advantage + here
         side = ppo.rollout._side[member, :-1]
         torch.testing.assert_close(side[..., 4].double(), returns, rtol=1e-5, atol=1e-5)
@@ -206,10 +261,20 @@ def test_advantages_equal_a_scalar_reference(horizon: int, interval: int, cliff:
 
 
 CHANGES: dict[str, Any] = {
-    "learning_rate": 2e-3, "gamma": 0.8, "gae_lambda": 0.5, "clip": 0.01, "entropy_coef": 0.1, "initial_log_std": -0.3,
-    "value_coef": 1.5, "max_grad_norm": 0.05, "target_kl": 1e-4, "adam_eps": 1e-3, "weight_decay": 0.1,
-    "lr_schedule": "linear", "popart_beta": 0.1,
-}  # fmt: skip
+    "learning_rate": 2e-3,
+    "gamma": 0.8,
+    "gae_lambda": 0.5,
+    "clip": 0.01,
+    "entropy_coef": 0.1,
+    "initial_log_std": -0.3,
+    "value_coef": 1.5,
+    "max_grad_norm": 0.05,
+    "target_kl": 1e-4,
+    "adam_eps": 1e-3,
+    "weight_decay": 0.1,
+    "lr_schedule": "linear",
+    "popart_beta": 0.1,
+}
 
 
 def train_with(params: PPOParams, kind: type[ToyEnv] = ToyEnv) -> dict[str, Tensor]:
@@ -241,21 +306,34 @@ class NoHostReads(TorchDispatchMode):
     """Raises where an operation would make the host wait for a device's value."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket in {torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.equal}:
+        if func.overloadpacket in {
+            torch.ops.aten._local_scalar_dense,
+            torch.ops.aten.nonzero,
+            torch.ops.aten.equal,
+        }:
             raise AssertionError(f"{func} reads a value on the host")
         return func(*args, **(kwargs or {}))
 
 
-KINDS = [*((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv, CrewedEnv, ImageEnv)), (ToyEnv, "lstm")]
+KINDS = [
+    *((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv, CrewedEnv, ImageEnv)),
+    (ToyEnv, "lstm"),
+]
 
 
 @pytest.mark.parametrize(("kind", "recurrent"), KINDS)
-def test_neither_rollout_nor_update_reads_a_value_on_the_host(kind: type[ToyEnv], recurrent: str) -> None:
+def test_neither_rollout_nor_update_reads_a_value_on_the_host(
+    kind: type[ToyEnv], recurrent: str
+) -> None:
     env = kind(3, 4)
-    ppo = start(env, {0: 0, 1: 1, 2: 2}, recurrent=recurrent, bptt=4)  # with and without target-KL and weight decay
+    ppo = start(
+        env, {0: 0, 1: 1, 2: 2}, recurrent=recurrent, bptt=4
+    )  # with and without target-KL and weight decay
     with NoHostReads():
         ppo.rollout.collect(env, ppo.streams)
-        ppo._update(ppo.rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning))
+        ppo._update(
+            ppo.rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
+        )
         with pytest.raises(AssertionError, match="on the host"):
             ppo._diverged.any().item()
 
@@ -264,7 +342,14 @@ def test_target_kl_leaves_out_the_rest_of_the_rollout() -> None:
     env = ToyEnv(2, 4)
     ppo = PPO(shape_for(env, epochs=6))
     for slot, target in enumerate((0.0, 1e-3)):
-        ppo.add_member(slot, PPOParams(target_kl=target, learning_rate=5e-3), 1, 4, env.state_avg, env.state_std)
+        ppo.add_member(
+            slot,
+            PPOParams(target_kl=target, learning_rate=5e-3),
+            1,
+            4,
+            env.state_avg,
+            env.state_std,
+        )
     ppo.begin(env.reset([5, 5]))
     stats = ppo.train(env, 1)[0]
     assert float(stats.updates[0]) == 18
@@ -290,8 +375,12 @@ def test_a_member_that_rests_keeps_every_bit() -> None:
 
 
 def test_schedules_end_low_and_never_at_nothing() -> None:
-    linear, cosine, constant = (PPOParams(lr_schedule=name) for name in ("linear", "cosine", "constant"))
-    assert [linear.learning_rate_at(r, 4) for r in range(4)] == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
+    linear, cosine, constant = (
+        PPOParams(lr_schedule=name) for name in ("linear", "cosine", "constant")
+    )
+    assert [linear.learning_rate_at(r, 4) for r in range(4)] == pytest.approx(
+        [1e-3, 7.5e-4, 5e-4, 2.5e-4]
+    )
     assert cosine.learning_rate_at(2, 4) == pytest.approx(5e-4)
     assert cosine.learning_rate_at(3, 4) == cosine.learning_rate_at(9, 4) > 0
     assert constant.learning_rate_at(3, 4) == 1e-3
@@ -300,7 +389,9 @@ def test_schedules_end_low_and_never_at_nothing() -> None:
 def test_the_width_is_capped_and_the_entropy_known() -> None:
     env = ToyEnv(1, 4)
     ppo = PPO(shape_for(env))
-    ppo.add_member(0, PPOParams(initial_log_std=0.5, entropy_coef=5.0), 1, 4, env.state_avg, env.state_std)
+    ppo.add_member(
+        0, PPOParams(initial_log_std=0.5, entropy_coef=5.0), 1, 4, env.state_avg, env.state_std
+    )
     ppo.begin(env.reset(5))
     stats = ppo.train(env, 3)[-1]
     assert float(ppo.population.weights.log_std.max()) <= 0.0

@@ -14,7 +14,10 @@ from tests.agents.toy_env import ChoiceEnv, ChoicesEnv, ToyEnv
 @pytest.mark.parametrize("width", [16, 128])
 def test_programs_act_together_as_each_of_them_does_alone(kind: type[ToyEnv], width: int) -> None:
     env = kind(3, 4, privileged=True)
-    parts = [start(env, {slot: first + slot for slot in range(3)}, net_width=width).act_fn() for first in (0, 3)]
+    parts = [
+        start(env, {slot: first + slot for slot in range(3)}, net_width=width).act_fn()
+        for first in (0, 3)
+    ]
     together = Actors.together(parts)
     assert together.shape.slots == 6
     for rows in (1, 5):

@@ -10,7 +10,9 @@ from tests.agents.helpers import assert_same, shape_for, start
 from tests.agents.toy_env import ChoicesEnv, CrewedChoices, CrewedEnv, LatePayEnv, ToyEnv
 
 
-def trained(kind: type[ToyEnv], *, garbage: float = 0.0, stay: bool = False) -> tuple[PPO, dict[str, torch.Tensor]]:
+def trained(
+    kind: type[ToyEnv], *, garbage: float = 0.0, stay: bool = False
+) -> tuple[PPO, dict[str, torch.Tensor]]:
     env = kind(3, 4, cliff=0.9)
     if isinstance(env, CrewedEnv):
         env.garbage, env.stay = garbage, stay
@@ -33,7 +35,9 @@ def test_what_absent_agents_see_changes_nothing(kind: type[CrewedEnv], garbage: 
 
 
 @pytest.mark.parametrize(("plain", "crewed"), [(ToyEnv, CrewedEnv), (ChoicesEnv, CrewedChoices)])
-def test_a_full_crew_learns_what_it_learns_without_one(plain: type[ToyEnv], crewed: type[CrewedEnv]) -> None:
+def test_a_full_crew_learns_what_it_learns_without_one(
+    plain: type[ToyEnv], crewed: type[CrewedEnv]
+) -> None:
     one, one_stats = trained(plain)
     other, other_stats = trained(crewed, stay=True)
     torch.testing.assert_close(one_stats, other_stats, rtol=1e-3, atol=1e-4)
@@ -54,14 +58,20 @@ def test_advantages_run_over_an_agents_own_actions() -> None:
         for row in range(4):
             present = rollout._present[member, :, row].tolist()
             done = (rollout._terminated | rollout._truncated)[member, :, row].tolist()
-            value, final = rollout._values[member, :, row].tolist(), rollout._final_values[member, :, row].tolist()
+            value, final = (
+                rollout._values[member, :, row].tolist(),
+                rollout._final_values[member, :, row].tolist(),
+            )
             advantage = 0.0
             for step in reversed([step for step in range(23) if present[step]]):
                 after = next((later for later in range(step + 1, 24) if present[later]), None)
                 end = next((at for at in range(step, min(after or 23, 23)) if done[at]), None)
                 if end is not None:
                     ends_alone += end > step
-                    following, advantage = final[end], 0.0  # of an end that it didn't see, the value is 0
+                    following, advantage = (
+                        final[end],
+                        0.0,
+                    )  # of an end that it didn't see, the value is 0
                     assert end == step or following == 0.0
                 elif after is None:
                     trailing += 1
@@ -79,7 +89,9 @@ def test_advantages_run_over_an_agents_own_actions() -> None:
         assert torch.equal(counts, learned)
         side = rollout._side[member, :-1]
         torch.testing.assert_close(side[..., -1][counts], returns[counts])
-        normal = (advantages[counts] - advantages[counts].mean()) / (advantages[counts].std() + 1e-4)
+        normal = (advantages[counts] - advantages[counts].mean()) / (
+            advantages[counts].std() + 1e-4
+        )
         torch.testing.assert_close(side[..., -2][counts], normal, rtol=1e-4, atol=1e-5)
         assert not side[..., -2:][~counts].any()
     assert ends_alone > 0
@@ -95,17 +107,23 @@ def test_a_gradient_step_is_that_of_the_present_alone(kind: type[CrewedEnv]) -> 
     ppo.rollout.collect(env, ppo.streams)
     ppo.rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
     torch.manual_seed(1)
-    ppo.population.flat += 0.1 * torch.randn_like(ppo.population.flat)  # so that ratios and errors differ
+    ppo.population.flat += 0.1 * torch.randn_like(
+        ppo.population.flat
+    )  # so that ratios and errors differ
     counted = ppo.rollout._taken().learned
     assert counted is not None
     ppo.rollout._taken().side[..., -3].masked_fill_(~counted, -1000.0)  # whatever was done there
     some = [torch.nonzero(row)[:8, 0] + first for row, first in zip(counted, (0, 52), strict=True)]
-    others = [torch.nonzero(~row)[:8, 0] + first for row, first in zip(counted, (0, 52), strict=True)]
+    others = [
+        torch.nonzero(~row)[:8, 0] + first for row, first in zip(counted, (0, 52), strict=True)
+    ]
     terms = _Terms.of(ppo._numbers, ppo.population, 16)
     found = []
     for rest in (others, some):
         rows = torch.cat([torch.cat(pair) for pair in zip(some, rest, strict=True)])
-        _, _, distribution, losses = ppo._minibatch(rows, torch.zeros(2, dtype=torch.bool), terms, stop_early=True)
+        _, _, distribution, losses = ppo._minibatch(
+            rows, torch.zeros(2, dtype=torch.bool), terms, stop_early=True
+        )
         ppo.optimizer.norms(ppo._grads)
         found.append((ppo.optimizer.grad.clone(), ppo._minibatch_stats(*losses, distribution)))
     torch.testing.assert_close(*found)

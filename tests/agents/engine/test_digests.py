@@ -19,8 +19,12 @@ def test_weights_are_the_same_anywhere_and_the_ones_that_were_kept(name: str) ->
     assert digest(program.train(ALONE, 2)) == alone, "depends on threads"
     kept = known().get(kind(), {})
     if name not in kept:
-        pytest.skip(f"no digest is kept for {kind()}; slot, company and threads agree (python -m tests.agents.digests)")
-    assert alone == kept[name], "other numbers than before; on purpose? python -m tests.agents.digests --write"
+        pytest.skip(
+            f"no digest is kept for {kind()}; slot, company and threads agree (python -m tests.agents.digests)"
+        )
+    assert alone == kept[name], (
+        "other numbers than before; on purpose? python -m tests.agents.digests --write"
+    )
 
 
 # Enough samples, or weights, for torch to split a sum between threads.

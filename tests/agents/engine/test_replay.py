@@ -17,7 +17,9 @@ def filled(
 ) -> tuple[Replay, list[list[tuple[Tensor, ...]]]]:
     """A ring, and every transition of each row in order: (obs, action, reward, alive, next obs)."""
     members, envs = env.num_members, env.envs_per_member
-    replay = Replay(members, envs, capacity, horizon, env.state_dim, env.action_dim, env.device, dtype)
+    replay = Replay(
+        members, envs, capacity, horizon, env.state_dim, env.action_dim, env.device, dtype
+    )
     scale = torch.arange(1.0, members + 1.0).view(-1, 1)
     seen: list[list[tuple[Tensor, ...]]] = [[] for _ in range(env.num_envs)]
     obs = env.reset(list(range(members)))
@@ -32,7 +34,9 @@ def filled(
                 reward = step.reward[row] * scale[row // envs, 0]
                 alive = torch.tensor(float(not over))
                 seen[row].append((obs[row].clone(), action[row], reward, alive, following.clone()))
-            replay.note(obs.view(members, envs, -1), action.view(members, envs, -1), step, scale, env)
+            replay.note(
+                obs.view(members, envs, -1), action.view(members, envs, -1), step, scale, env
+            )
             obs = step.obs
         replay.store()
     return replay, seen
@@ -40,7 +44,9 @@ def filled(
 
 @pytest.mark.parametrize("rollouts", [1, 3, 5])
 @pytest.mark.parametrize(("cliff", "interval"), [(10.0, 7), (10.0, 3), (0.4, 1)])
-def test_it_holds_the_latest_transitions_as_they_were(rollouts: int, cliff: float, interval: int) -> None:
+def test_it_holds_the_latest_transitions_as_they_were(
+    rollouts: int, cliff: float, interval: int
+) -> None:
     env = ToyEnv(2, 3, cliff=cliff)
     env.bootstrap_interval = interval
     capacity, horizon = 20, 9
@@ -58,7 +64,9 @@ def test_it_holds_the_latest_transitions_as_they_were(rollouts: int, cliff: floa
                     assert torch.equal(part[member, at], value)
     ends = sum(not torch.equal(row[i][4], row[i + 1][0]) for row in seen for i in range(steps - 1))
     assert ends > 0  # some step was followed by the last observation of a truncated episode
-    assert any(float(entry[3]) == 0.0 for row in seen for entry in row) == (cliff < 10.0 and steps > 5)
+    assert any(float(entry[3]) == 0.0 for row in seen for entry in row) == (
+        cliff < 10.0 and steps > 5
+    )
 
 
 def test_draws_are_uniform_over_what_is_held_and_a_member_draws_alone() -> None:
@@ -97,7 +105,9 @@ def test_images_stay_bytes() -> None:
     for at in range(2):
         picture = torch.full((1, 2, 3), 250 + at, dtype=torch.uint8)
         step = env.step(torch.zeros(2, 2))
-        step = step._replace(obs=torch.full((2, 3), 9 + at, dtype=torch.uint8), truncated=torch.zeros(2).bool())
+        step = step._replace(
+            obs=torch.full((2, 3), 9 + at, dtype=torch.uint8), truncated=torch.zeros(2).bool()
+        )
         replay.note(picture, torch.zeros(1, 2, 2), step, torch.ones(1, 1), env)
     replay.store()
     batch = replay.gather(torch.tensor([0, 2]))

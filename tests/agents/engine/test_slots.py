@@ -50,34 +50,57 @@ def test_an_operation_gives_a_slot_the_same_bits_wherever_it_lies(name: str) -> 
 
 
 SEVEN = Shape(state_dim=1, action_dim=21, discrete=True, action_dims=(3,) * 7)
-SHAPES = [*(Shape(state_dim=1, action_dim=size) for size in (5, 7, 10, 17)),
-          *(Shape(state_dim=1, action_dim=size, discrete=True) for size in (5, 7, 10)), SEVEN,
-          replace(SEVEN, autoregressive=True)]  # fmt: skip
+SHAPES = [
+    *(Shape(state_dim=1, action_dim=size) for size in (5, 7, 10, 17)),
+    *(Shape(state_dim=1, action_dim=size, discrete=True) for size in (5, 7, 10)),
+    SEVEN,
+    replace(SEVEN, autoregressive=True),
+]
 
 
-def found(shape: Shape, outputs: Tensor, noise: Tensor, log_std: Tensor, chain: list[Tensor]) -> list[Tensor]:
+def found(
+    shape: Shape, outputs: Tensor, noise: Tensor, log_std: Tensor, chain: list[Tensor]
+) -> list[Tensor]:
     """All numbers that a distribution gives: samples, log-probabilities, entropies and gradients."""
     kind, slots = distribution_of(shape), len(outputs)
-    weights, into = (new_gradients(replace(shape, slots=slots), torch.device("cpu")) for _ in range(2))
+    weights, into = (
+        new_gradients(replace(shape, slots=slots), torch.device("cpu")) for _ in range(2)
+    )
     weights.log_std, weights.chain = log_std, chain
     ours, kept = kind(shape, outputs, weights), torch.empty(noise.shape)
     ours.sample(noise, kept)
     log_prob = ours.log_prob(kept)
-    return [kept, log_prob, ours.entropy(), ours.backward(log_prob, log_prob, into), into.log_std, *into.chain]
+    return [
+        kept,
+        log_prob,
+        ours.entropy(),
+        ours.backward(log_prob, log_prob, into),
+        into.log_std,
+        *into.chain,
+    ]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_distribution_gives_a_slot_the_same_bits_wherever_it_lies(shape: Shape) -> None:
     """Seven choices, since a sum of five and more is where torch begins to add in another order elsewhere."""
-    generator, deviations = torch.Generator().manual_seed(0), 0 if shape.discrete else shape.action_dim
-    sizes = [(sum(shape.choices[:index]), size) for index, size in enumerate(shape.choices) if index]
+    generator, deviations = (
+        torch.Generator().manual_seed(0),
+        0 if shape.discrete else shape.action_dim,
+    )
+    sizes = [
+        (sum(shape.choices[:index]), size) for index, size in enumerate(shape.choices) if index
+    ]
     for rows in (1, 3, 13, 50):
         outputs = torch.randn(5, rows, shape.action_dim, generator=generator)
         noise = torch.rand(5, rows, distribution_of(shape).columns(shape), generator=generator)
         log_std = -torch.rand(5, 1, deviations, generator=generator)
-        chain = [torch.randn(5, *size, generator=generator) for size in sizes if shape.autoregressive]
+        chain = [
+            torch.randn(5, *size, generator=generator) for size in sizes if shape.autoregressive
+        ]
         moved = torch.randperm(5, generator=generator)
         here = found(shape, outputs, noise, log_std, chain)
-        there = found(shape, outputs[moved], noise[moved], log_std[moved], [leaf[moved] for leaf in chain])
+        there = found(
+            shape, outputs[moved], noise[moved], log_std[moved], [leaf[moved] for leaf in chain]
+        )
         for one, other in zip(here, there, strict=True):
             assert torch.equal(one[moved], other)

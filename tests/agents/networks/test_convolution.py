@@ -21,7 +21,10 @@ SLOTS, ROWS = 3, 5
 
 def torch_network(state: dict[str, Tensor]) -> nn.Sequential:
     """A member's actor or critic as torch's modules, made of nothing but what was exported (and the actor's facts)."""
-    strides, net = state["conv_strides"].tolist(), nn.Sequential(nn.Unflatten(1, state["image_shape"].tolist()))
+    strides, net = (
+        state["conv_strides"].tolist(),
+        nn.Sequential(nn.Unflatten(1, state["image_shape"].tolist())),
+    )
     parts: list[nn.Module] = []
     for index, stride in enumerate(strides):
         weight = state[f"conv.{index}.weight"]
@@ -41,9 +44,16 @@ def torch_network(state: dict[str, Tensor]) -> nn.Sequential:
 def test_forward_and_backward_are_torchs(image_shape: tuple[int, int, int]) -> None:
     size = image_shape[0] * image_shape[1] * image_shape[2]
     shape = Shape(
-        state_dim=size, action_dim=3, discrete=True, image_shape=image_shape, slots=SLOTS, net_width=8, num_envs=2,
-        horizon=8, minibatch=ROWS,
-    )  # fmt: skip
+        state_dim=size,
+        action_dim=3,
+        discrete=True,
+        image_shape=image_shape,
+        slots=SLOTS,
+        net_width=8,
+        num_envs=2,
+        horizon=8,
+        minibatch=ROWS,
+    )
     population, gradients = Population(shape, CPU), Population(shape, CPU)
     torch.manual_seed(1)
     for slot in range(SLOTS):
@@ -68,10 +78,16 @@ def test_forward_and_backward_are_torchs(image_shape: tuple[int, int, int]) -> N
         facts = {name: actor[name] for name in ("image_shape", "conv_strides")}
         theirs = [torch_network(state | facts) for state in (actor, critic)]
         outputs = [network(normalised) for network in theirs]
-        torch.testing.assert_close(outputs, [acts.output[slot], acts.value[slot]], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            outputs, [acts.output[slot], acts.value[slot]], rtol=1e-4, atol=1e-5
+        )
         ((outputs[0] * d_output[slot]).sum() + (outputs[1] * d_value[slot]).sum()).backward()
         for network, state in zip(theirs, gradients.export_member(slot), strict=True):
-            ours = [state[name] for name in sorted(state) if name.startswith(("conv.", "net.")) and "str" not in name]
+            ours = [
+                state[name]
+                for name in sorted(state)
+                if name.startswith(("conv.", "net.")) and "str" not in name
+            ]
             expected = [part.grad for part in network.parameters()]
             # torch's order is weight, bias; sorted names have bias first.
             swapped = [part for pair in zip(ours[1::2], ours[::2], strict=True) for part in pair]
@@ -82,7 +98,9 @@ def test_images_stay_bytes_until_the_network_and_a_program_learns_from_them() ->
     env = ImageEnv(1, 16, choices=5, max_step=20)
     ppo = PPO(shape_for(env, num_envs=16, horizon=16, minibatch=64, epochs=8, net_width=32))
     assert ppo.rollout.obs.dtype == ppo.rollout._store.dtype == torch.uint8
-    ppo.add_member(0, PPOParams(entropy_coef=0.01, learning_rate=3e-3), 0, 6, env.state_avg, env.state_std)
+    ppo.add_member(
+        0, PPOParams(entropy_coef=0.01, learning_rate=3e-3), 0, 6, env.state_avg, env.state_std
+    )
     ppo.begin(env.reset(3))
     before = score(env, ppo)
     ppo.train(env, 5)

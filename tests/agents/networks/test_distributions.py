@@ -19,7 +19,13 @@ CHOICES = Shape(state_dim=1, action_dim=9, slots=SLOTS, discrete=True, action_di
 CHAIN = replace(CHOICES, autoregressive=True)
 MASKED = replace(CHAIN, masked=True)
 ONE_MASKED = replace(ONE_CHOICE, masked=True)
-EVERY = {"numbers": NUMBERS, "choice": ONE_CHOICE, "choices": CHOICES, "chain": CHAIN, "masked": MASKED}
+EVERY = {
+    "numbers": NUMBERS,
+    "choice": ONE_CHOICE,
+    "choices": CHOICES,
+    "chain": CHAIN,
+    "masked": MASKED,
+}
 EVERY["one masked"] = ONE_MASKED
 SHAPES = pytest.mark.parametrize("shape", EVERY.values(), ids=EVERY.keys())
 
@@ -58,7 +64,9 @@ def torch_version(ours: Distribution, kept: Tensor) -> tuple[Tensor, Tensor]:
     """(log-probability, entropy), (SLOTS, ROWS) each."""
     shape = ours.shape
     if not shape.discrete:
-        normal = torch.distributions.Normal(ours.outputs, ours.weights.log_std.exp().expand_as(ours.outputs))
+        normal = torch.distributions.Normal(
+            ours.outputs, ours.weights.log_std.exp().expand_as(ours.outputs)
+        )
         return normal.log_prob(kept).sum(-1), normal.entropy().sum(-1)
     log_probs, entropies, chosen = [], [], kept.long()
     for choice, segment in enumerate(ours.outputs.split(shape.choices, -1)):
@@ -100,7 +108,10 @@ def test_numbers_and_gradients_are_torchs(shape: Shape) -> None:
     for parameter in parameters:
         parameter.requires_grad_()
     theirs = torch_version(ours, kept)
-    for d_entropy in (torch.randn(SLOTS, 1).double(), torch.randn(SLOTS, ROWS).double()):  # for each row, too
+    for d_entropy in (
+        torch.randn(SLOTS, 1).double(),
+        torch.randn(SLOTS, ROWS).double(),
+    ):  # for each row, too
         with torch.no_grad():
             log_prob, entropy = ours.log_prob(kept), ours.entropy().expand(SLOTS, ROWS)
             d_outputs = ours.backward(d_log_prob, d_entropy, into)
@@ -108,7 +119,9 @@ def test_numbers_and_gradients_are_torchs(shape: Shape) -> None:
         loss = (theirs[0] * d_log_prob).sum() + (theirs[1] * d_entropy).sum()
         expected = torch.autograd.grad(loss, [outputs, *parameters], retain_graph=True)
         torch.testing.assert_close(d_outputs, expected[0])
-        torch.testing.assert_close(into.chain if shape.discrete else [into.log_std], list(expected[1:]))
+        torch.testing.assert_close(
+            into.chain if shape.discrete else [into.log_std], list(expected[1:])
+        )
         if ours.masks is not None:
             assert d_outputs[~ours.masks].eq(0).all()
 
@@ -127,12 +140,16 @@ def test_drawn_one_after_the_other_as_often_as_their_log_probabilities_say(shape
     masks = masks_of(shape, every)
     expected = make(shape, logits[:, :48], masks).log_prob(every).exp().view(-1, 2)
     found = torch.zeros(2, 4, 2, 3)
-    found.index_put_((torch.arange(rows) % 2, *kept[0].long().unbind(1)), torch.ones(()), accumulate=True)
+    found.index_put_(
+        (torch.arange(rows) % 2, *kept[0].long().unbind(1)), torch.ones(()), accumulate=True
+    )
     found = found.flatten(1).mT / (rows / 2)
     torch.testing.assert_close(found, expected, atol=0.02, rtol=0.0)
     torch.testing.assert_close(expected.sum(0), torch.ones(2))
     if masks is not None:
-        possible = masks.gather(-1, (every + torch.tensor([0.0, 4.0, 6.0])).long()).all(-1).view(-1, 2)
+        possible = (
+            masks.gather(-1, (every + torch.tensor([0.0, 4.0, 6.0])).long()).all(-1).view(-1, 2)
+        )
         assert not possible.all()
         assert found[~possible].eq(0).all()
         assert expected[~possible].eq(0).all()  # exactly
@@ -158,7 +175,10 @@ def test_acting_where_choices_may_be_illegal_needs_the_rules() -> None:
 
 def test_where_nothing_is_legal_nothing_becomes_nan() -> None:
     masks = torch.zeros(SLOTS, ROWS, 9, dtype=torch.bool)
-    distribution, kept = make(MASKED, torch.randn(SLOTS, ROWS, 9), masks), torch.empty(SLOTS, ROWS, 3)
+    distribution, kept = (
+        make(MASKED, torch.randn(SLOTS, ROWS, 9), masks),
+        torch.empty(SLOTS, ROWS, 3),
+    )
     nothing = [torch.zeros(SLOTS * ROWS, size, dtype=torch.bool) for size in MASKED.choices]
     distribution.sample(torch.rand(SLOTS, ROWS, 3), kept, lambda chosen: nothing[chosen.shape[1]])
     into = new_gradients(MASKED, torch.device("cpu"))
@@ -203,4 +223,6 @@ def test_actions_stay_legal_whatever_the_outputs(shape: Shape, bad: float) -> No
         if not shape.discrete:
             assert (action.abs() <= 1.0).all()
         else:
-            assert ((action.view(2, -1) >= 0) & (action.view(2, -1) < torch.tensor(shape.choices))).all()
+            assert (
+                (action.view(2, -1) >= 0) & (action.view(2, -1) < torch.tensor(shape.choices))
+            ).all()

@@ -69,7 +69,9 @@ def outputs(shape: Shape, weights: dict[str, Tensor], obs: Tensor, side: dict[st
                 after = torch.gru_cell(x, before, *cell)
             else:
                 after = torch.cat(torch.lstm_cell(x, before.chunk(2, 1), *cell), 1)
-            state = torch.where(side["learned"].view(shape.bptt, -1)[step].unsqueeze(1), after, before)
+            state = torch.where(
+                side["learned"].view(shape.bptt, -1)[step].unsqueeze(1), after, before
+            )
             shown.append(state[:, : shape.net_width])
         hidden = torch.cat(shown)
     return hidden @ weights[f"{top}.weight"].mT + weights[f"{top}.bias"]
@@ -81,39 +83,57 @@ def log_prob_and_entropy(
     if not shape.discrete:
         normal = Normal(given, weights["action_std_log"].exp().expand_as(given))
         return normal.log_prob(kept).sum(-1), normal.entropy().sum(-1)
-    made, chosen = [], [one_hot(index.long(), size) for index, size in zip(kept.unbind(-1), shape.choices, strict=True)]
+    made, chosen = (
+        [],
+        [
+            one_hot(index.long(), size)
+            for index, size in zip(kept.unbind(-1), shape.choices, strict=True)
+        ],
+    )
     legal = torch.ones_like(given, dtype=torch.bool) if masks is None else masks
     for choice, (logits, mask) in enumerate(
         zip(given.split(shape.choices, -1), legal.split(shape.choices, -1), strict=True)
     ):
         if shape.autoregressive and choice:
-            logits = logits + torch.cat(chosen[:choice], -1).to(logits) @ weights[f"chain.{choice}.weight"].mT
+            logits = (
+                logits
+                + torch.cat(chosen[:choice], -1).to(logits) @ weights[f"chain.{choice}.weight"].mT
+            )
         made.append(Categorical(logits=torch.where(mask, logits, -1e20)))
     log_probs = [one.log_prob(kept[:, choice]) for choice, one in enumerate(made)]
     return torch.stack(log_probs).sum(0), torch.stack([one.entropy() for one in made]).sum(0)
 
 
-def losses(ppo: PPO, slot: int, actor: dict[str, Tensor], critic: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+def losses(
+    ppo: PPO, slot: int, actor: dict[str, Tensor], critic: dict[str, Tensor]
+) -> tuple[Tensor, Tensor]:
     """What a member's actor and critic minimise on the program's present minibatch."""
     shape, batch, params = ppo.shape, ppo._batch, member_params(MEMBERS[slot])
     learned = torch.ones(ROWS, dtype=torch.bool) if batch.learned is None else batch.learned[slot]
     sides: list[dict[str, Any]] = [{"learned": learned}, {"learned": learned}]
     if shape.recurrent:
         for kind, side in enumerate(sides):
-            side |= {"memory": batch.memory[slot + kind * len(MEMBERS)], "starts": batch.starts[slot]}
+            side |= {
+                "memory": batch.memory[slot + kind * len(MEMBERS)],
+                "starts": batch.starts[slot],
+            }
     masks = None if batch.masks is None else batch.masks[slot]
     given = outputs(shape, actor, batch.obs[slot], sides[0])
     log_prob, entropy = log_prob_and_entropy(shape, actor, given, batch.actions[slot], masks)
     old, advantage, returns = batch.side[slot][:, -3:].unbind(-1)
     ratio = (log_prob - old).exp()
-    gain = torch.minimum(advantage * ratio, advantage * ratio.clamp(1.0 - params.clip, 1.0 + params.clip))
+    gain = torch.minimum(
+        advantage * ratio, advantage * ratio.clamp(1.0 - params.clip, 1.0 + params.clip)
+    )
     value = outputs(shape, critic, batch.obs[slot], sides[1])[:, 0]
     error = params.value_coef * smooth_l1_loss(value, returns, reduction="none")
     return -(gain + params.entropy_coef * entropy)[learned].mean(), error[learned].mean()
 
 
 @pytest.mark.parametrize("recurrent", ["", "gru", "lstm"])
-@pytest.mark.parametrize("kind", [ToyEnv, MaskedEnv, CrewedChoices, CrewedMasked, ImageEnv, CrewedImages])
+@pytest.mark.parametrize(
+    "kind", [ToyEnv, MaskedEnv, CrewedChoices, CrewedMasked, ImageEnv, CrewedImages]
+)
 def test_a_step_is_autograds(kind: type[ToyEnv], recurrent: str) -> None:
     env = kind(len(MEMBERS), 4, cliff=1.2)
     size = {"recurrent": recurrent, "bptt": STEPS, "net_width": 9, "minibatch": ROWS}
@@ -139,6 +159,10 @@ def test_a_step_is_autograds(kind: type[ToyEnv], recurrent: str) -> None:
         for network, loss, ours in zip(
             networks, losses(ppo, slot, *networks), _named(ppo._grads, slot, ppo.shape), strict=True
         ):
-            theirs = torch.autograd.grad(loss, [network[name] for name in ours], materialize_grads=True)
+            theirs = torch.autograd.grad(
+                loss, [network[name] for name in ours], materialize_grads=True
+            )
             for (name, own), other in zip(ours.items(), theirs, strict=True):
-                torch.testing.assert_close(_turned(name, own), other, rtol=1e-9, atol=1e-12, msg=name)
+                torch.testing.assert_close(
+                    _turned(name, own), other, rtol=1e-9, atol=1e-12, msg=name
+                )

@@ -16,16 +16,26 @@ CPU = torch.device("cpu")
 
 def random_population(depth: int, privileged: int) -> tuple[Shape, Population]:
     shape = Shape(
-        state_dim=5, action_dim=3, privileged_dim=privileged, slots=3, net_width=8, net_depth=depth,
-        num_envs=2, horizon=8, minibatch=7,
-    )  # fmt: skip
+        state_dim=5,
+        action_dim=3,
+        privileged_dim=privileged,
+        slots=3,
+        net_width=8,
+        net_depth=depth,
+        num_envs=2,
+        horizon=8,
+        minibatch=7,
+    )
     population = Population(shape, CPU)
     torch.manual_seed(depth)
     for slot in range(shape.slots):
         avg, std = torch.randn(shape.obs_dim), torch.rand(shape.obs_dim) + 0.5
         population.new_member(slot, slot, -0.5 - slot, avg, std)
         actor, critic = population.export_member(slot)
-        critic["value_avg"], critic["value_std"] = torch.tensor([0.3 * slot]), torch.tensor([1.0 + slot])
+        critic["value_avg"], critic["value_std"] = (
+            torch.tensor([0.3 * slot]),
+            torch.tensor([1.0 + slot]),
+        )
         actor["action_std_log"] += 0.1 * torch.randn(1, 3)
         population.import_member(slot, actor, critic)
     return shape, population
@@ -54,7 +64,9 @@ def test_forward_and_backward_are_elegantrl_and_autograd(depth: int, privileged:
 
     gradients = Population(shape, CPU)  # borrowed for its naming: gradients laid out as weights are
     for kind in ("shared", "actor", "critic"):
-        for target, source in zip(getattr(gradients.weights, kind)(), getattr(grads, kind)(), strict=True):
+        for target, source in zip(
+            getattr(gradients.weights, kind)(), getattr(grads, kind)(), strict=True
+        ):
             target.copy_(source)
     for slot in range(shape.slots):
         actor, critic = modules(population, slot)
@@ -69,7 +81,9 @@ def test_forward_and_backward_are_elegantrl_and_autograd(depth: int, privileged:
         for module, ours in zip((actor, critic), gradients.export_member(slot), strict=True):
             for name, parameter in module.named_parameters():
                 if name.startswith("net."):
-                    torch.testing.assert_close(parameter.grad, ours[name], rtol=1e-4, atol=1e-5, msg=name)
+                    torch.testing.assert_close(
+                        parameter.grad, ours[name], rtol=1e-4, atol=1e-5, msg=name
+                    )
 
 
 def test_one_kind_of_network_can_run_alone() -> None:
@@ -107,7 +121,16 @@ def test_new_members_are_what_elegantrl_constructs() -> None:
 
 
 def test_discrete_members_are_what_elegantrl_constructs_and_have_no_width() -> None:
-    shape = Shape(state_dim=5, action_dim=3, discrete=True, slots=2, net_width=8, num_envs=2, horizon=8, minibatch=7)
+    shape = Shape(
+        state_dim=5,
+        action_dim=3,
+        discrete=True,
+        slots=2,
+        net_width=8,
+        num_envs=2,
+        horizon=8,
+        minibatch=7,
+    )
     population = Population(shape, CPU)
     population.new_member(1, 42, -1.5, torch.zeros(5), torch.ones(5))
     with torch.random.fork_rng():
@@ -180,8 +203,16 @@ def test_shape_refuses_what_can_not_run() -> None:
         Shape(state_dim=2, action_dim=1, discrete=1)
     with pytest.raises(InputError, match="sum to action_dim 4"):
         Shape(state_dim=2, action_dim=4, discrete=True, action_dims=(2, 3))
-    assert Shape(state_dim=2, action_dim=1, num_envs=4, horizon=4, minibatch=17, algorithm="sac").updates == 64
-    for sizes in ({"num_envs": 4, "horizon": 4, "minibatch": 17}, {"num_envs": 17, "horizon": 1, "minibatch": 2}):
+    assert (
+        Shape(
+            state_dim=2, action_dim=1, num_envs=4, horizon=4, minibatch=17, algorithm="sac"
+        ).updates
+        == 64
+    )
+    for sizes in (
+        {"num_envs": 4, "horizon": 4, "minibatch": 17},
+        {"num_envs": 17, "horizon": 1, "minibatch": 2},
+    ):
         with pytest.raises(InputError, match="buffer 16 must hold at least a rollout"):
             Shape(state_dim=2, action_dim=1, algorithm="sac", buffer=16, **sizes)
     with pytest.raises(InputError, match="algorithm must be 'ppo' for this program, not 'sac'"):

@@ -24,8 +24,11 @@ def test_each_precision_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     for name, device, setting in (
-        ("bf16", CPU, "medium"), ("fp32", CPU, "highest"), ("tf32", CARD, "high"), ("fp32", CARD, "highest"),
-    ):  # fmt: skip
+        ("bf16", CPU, "medium"),
+        ("fp32", CPU, "highest"),
+        ("tf32", CARD, "high"),
+        ("fp32", CARD, "highest"),
+    ):
         set_precision(name, device)
         assert torch.get_float32_matmul_precision() == setting
 
@@ -50,7 +53,13 @@ def test_convolutions_and_recurrent_layers_follow_the_choice_and_are_determinist
 @pytest.mark.parametrize(
     ("name", "device", "capability", "hip", "message"),
     [
-        ("fp64", CPU, (9, 0), None, "--precision 'fp64' is not known; choose one of fp32, tf32, bf16"),
+        (
+            "fp64",
+            CPU,
+            (9, 0),
+            None,
+            "--precision 'fp64' is not known; choose one of fp32, tf32, bf16",
+        ),
         ("tf32", CPU, (9, 0), None, "--precision tf32: cpu has no TF32"),
         ("tf32", CARD, (7, 5), None, "--precision tf32: cuda:0 has no TF32"),
         ("tf32", CARD, (9, 4), "7.2", "--precision tf32: cuda:0 has no TF32"),
@@ -59,9 +68,13 @@ def test_convolutions_and_recurrent_layers_follow_the_choice_and_are_determinist
     ],
 )
 def test_what_a_device_has_not_is_refused(
-    name: str, device: torch.device, capability: tuple[int, int], hip: str | None, message: str,
+    name: str,
+    device: torch.device,
+    capability: tuple[int, int],
+    hip: str | None,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": False})
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)

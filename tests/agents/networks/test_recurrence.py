@@ -25,7 +25,10 @@ def torch_cell(kind: str, width: int, leaves: list[Tensor]) -> nn.Module:
     cell = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}[kind](width, width).double()
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     cell.load_state_dict(
-        {name: leaf.mT if "weight" in name else leaf[0] for name, leaf in zip(names, leaves, strict=True)}
+        {
+            name: leaf.mT if "weight" in name else leaf[0]
+            for name, leaf in zip(names, leaves, strict=True)
+        }
     )
     return cell
 
@@ -39,12 +42,18 @@ def test_outputs_and_gradients_through_time_are_torchs(kind: str, absences: bool
     sizes = [(width, gates), (width, gates), (1, gates), (1, gates)]
     leaves = [torch.randn(2 * slots, *size, dtype=torch.float64) for size in sizes]
     cells = Cells(kind, slots, width, steps * sequences, steps, CPU)
-    cells.state, cells.output, cells._ones = cells.state.double(), cells.output.double(), cells._ones.double()
+    cells.state, cells.output, cells._ones = (
+        cells.state.double(),
+        cells.output.double(),
+        cells._ones.double(),
+    )
     before = torch.randn_like(cells.state)
     cells.state.copy_(before)
     cells.starts = torch.rand(slots, steps, sequences) < 0.3
     cells.live = torch.rand(slots, steps, sequences) < 0.7 if absences else None
-    inputs = torch.randn(2 * slots, steps * sequences, width, dtype=torch.float64, requires_grad=True)
+    inputs = torch.randn(
+        2 * slots, steps * sequences, width, dtype=torch.float64, requires_grad=True
+    )
     d_output = torch.randn(2 * slots, steps * sequences, width, dtype=torch.float64)
     with torch.no_grad():
         cells.forward(leaves, inputs, slice(0, 2 * slots))
@@ -61,13 +70,17 @@ def test_outputs_and_gradients_through_time_are_torchs(kind: str, absences: bool
             after = after if kind == "lstm" else (after,)
             if cells.live is not None:
                 here = cells.live[network % slots, step].unsqueeze(1)
-                after = tuple(torch.where(here, new, old) for new, old in zip(after, state, strict=True))
+                after = tuple(
+                    torch.where(here, new, old) for new, old in zip(after, state, strict=True)
+                )
             state = after
             outputs.append(state[0])
         theirs = torch.cat(outputs)
         torch.testing.assert_close(theirs, cells.output[network])
         torch.testing.assert_close(torch.cat(state, -1), cells.state[network])
-        wanted = torch.autograd.grad((theirs * d_output[network]).sum(), [inputs, *cell.parameters()])
+        wanted = torch.autograd.grad(
+            (theirs * d_output[network]).sum(), [inputs, *cell.parameters()]
+        )
         torch.testing.assert_close(d_inputs[network], wanted[0][network])
         ours = [into[0][network].mT, into[1][network].mT, into[2][network, 0], into[3][network, 0]]
         torch.testing.assert_close(ours, list(wanted[1:]))
@@ -84,12 +97,25 @@ def score(env: RecallEnv, act: Actors) -> Tensor:
     return total.view(env.num_members, -1).mean(1) / 48
 
 
-@pytest.mark.parametrize(("recurrent", "least", "most"), [("gru", 0.95, 1.0), ("lstm", 0.95, 1.0), ("", 0.3, 0.7)])
-def test_what_was_shown_is_remembered_by_those_that_can(recurrent: str, least: float, most: float) -> None:
+@pytest.mark.parametrize(
+    ("recurrent", "least", "most"), [("gru", 0.95, 1.0), ("lstm", 0.95, 1.0), ("", 0.3, 0.7)]
+)
+def test_what_was_shown_is_remembered_by_those_that_can(
+    recurrent: str, least: float, most: float
+) -> None:
     env = RecallEnv(1, 32)
-    sizes = {"net_width": 16, "net_depth": 1, "horizon": 10, "minibatch": 160, "epochs": 4, "bptt": 5}
+    sizes = {
+        "net_width": 16,
+        "net_depth": 1,
+        "horizon": 10,
+        "minibatch": 160,
+        "epochs": 4,
+        "bptt": 5,
+    }
     ppo = PPO(Shape.for_env(env, recurrent=recurrent, **sizes))
-    ppo.add_member(0, PPOParams(learning_rate=2e-2, entropy_coef=0.005), 0, 6, env.state_avg, env.state_std)
+    ppo.add_member(
+        0, PPOParams(learning_rate=2e-2, entropy_coef=0.005), 0, 6, env.state_avg, env.state_std
+    )
     ppo.begin(env.reset([1]))
     ppo.train(env, 6)
     assert least <= float(score(env, ppo.act_fn())) <= most
@@ -112,8 +138,12 @@ def test_a_rollout_is_what_the_networks_say_of_it_again(kind: str, env_kind: typ
     running, terms = torch.zeros(2, dtype=torch.bool), _Terms.of(ppo._numbers, ppo.population, 48)
     _, _, _, (log_ratio, error, _) = ppo._minibatch(rows[0], running, terms, stop_early=False)
     learned = ppo._batch.learned if env.crewed else torch.ones_like(log_ratio, dtype=torch.bool)
-    assert learned is not None  # an agent's last action before its leave teaches nothing, and isn't lived through again
-    torch.testing.assert_close(log_ratio[learned], torch.zeros_like(log_ratio[learned]), rtol=0.0, atol=2e-5)
+    assert (
+        learned is not None
+    )  # an agent's last action before its leave teaches nothing, and isn't lived through again
+    torch.testing.assert_close(
+        log_ratio[learned], torch.zeros_like(log_ratio[learned]), rtol=0.0, atol=2e-5
+    )
     values = rollout.value(ppo._learning.value)
     flat = rollout._values.view(2, -1)[:, :48].reshape(-1)
     again = torch.empty(96)
@@ -142,21 +172,27 @@ def test_a_truncated_episodes_last_value_is_of_its_own_memory() -> None:
     ppo.rollout.collect(env, ppo.streams)
     critic = ppo.export_member(0)[1]
     cell = nn.LSTMCell(16, 16)
-    cell.load_state_dict({name[4:]: part for name, part in critic.items() if name.startswith("rnn.")})
+    cell.load_state_dict(
+        {name[4:]: part for name, part in critic.items() if name.startswith("rnn.")}
+    )
 
     def value(seen: list[Tensor]) -> Tensor:
         state = (torch.zeros(3, 16), torch.zeros(3, 16))
         for x in seen:
             hidden = (x - critic["state_avg"]) / critic["state_std"]
             for layer in (0, 2):
-                hidden = torch.relu(hidden @ critic[f"net.{layer}.weight"].mT + critic[f"net.{layer}.bias"])
+                hidden = torch.relu(
+                    hidden @ critic[f"net.{layer}.weight"].mT + critic[f"net.{layer}.bias"]
+                )
             state = cell(hidden, state)
         return (state[0] @ critic["net.4.weight"].mT + critic["net.4.bias"])[:, 0].detach()
 
     torch.testing.assert_close(
         ppo.rollout._final_values[0, 4], value([*obs[:5], env.final_obs()]), atol=1e-5, rtol=1e-4
     )
-    torch.testing.assert_close(ppo.rollout._values[0, 5], value(obs[5:6]), atol=1e-5, rtol=1e-4)  # and forgotten
+    torch.testing.assert_close(
+        ppo.rollout._values[0, 5], value(obs[5:6]), atol=1e-5, rtol=1e-4
+    )  # and forgotten
     torch.testing.assert_close(ppo.rollout._values[0, 8], value(obs[5:]), atol=1e-5, rtol=1e-4)
 
 

@@ -31,7 +31,9 @@ def make_members(
         actor.state_avg.data = torch.randn(state, generator=generator)
         actor.state_std.data = torch.rand(state, generator=generator) + 0.5
         actor.net[-1].weight.data *= 20.0  # so that actions are not all near zero
-        members.append({name: tensor.detach().clone() for name, tensor in actor.state_dict().items()})
+        members.append(
+            {name: tensor.detach().clone() for name, tensor in actor.state_dict().items()}
+        )
     return members
 
 
@@ -43,7 +45,10 @@ def plain_action(members: list[dict[str, Tensor]], obs: list[float]) -> list[flo
         values = [(x - a) / s for x, a, s in zip(obs, avg, std, strict=True)]
         layers = sorted(int(name.split(".")[1]) for name in member if name.endswith(".weight"))
         for layer in layers:
-            weight, bias = member[f"net.{layer}.weight"].tolist(), member[f"net.{layer}.bias"].tolist()
+            weight, bias = (
+                member[f"net.{layer}.weight"].tolist(),
+                member[f"net.{layer}.bias"].tolist(),
+            )
             values = [
                 b + math.fsum(w * v for w, v in zip(row, values, strict=True))
                 for row, b in zip(weight, bias, strict=True)
@@ -66,7 +71,14 @@ def test_actions_are_the_mean_of_the_members(count: int, obs: list[float]) -> No
 
 def test_the_fast_batch_agrees_with_the_canonical_policy() -> None:
     shape = Shape(
-        state_dim=5, action_dim=2, privileged_dim=1, slots=3, net_width=32, num_envs=2, horizon=2, minibatch=4
+        state_dim=5,
+        action_dim=2,
+        privileged_dim=1,
+        slots=3,
+        net_width=32,
+        num_envs=2,
+        horizon=2,
+        minibatch=4,
     )
     ppo = PPO(shape)
     for slot in range(3):
@@ -76,13 +88,25 @@ def test_the_fast_batch_agrees_with_the_canonical_policy() -> None:
     for slot in range(3):
         policy = FrozenPolicy([ppo.export_member(slot)[0]])
         for row in range(7):
-            assert np.abs(policy.act(obs[slot, row, :5].numpy()) - fast[slot, row].numpy()).max() < 2e-6
+            assert (
+                np.abs(policy.act(obs[slot, row, :5].numpy()) - fast[slot, row].numpy()).max()
+                < 2e-6
+            )
     some = ppo.act_fn([2, 0])(torch.cat((obs[2], obs[0]))).view(2, 7, 2)
     torch.testing.assert_close(some, fast[[2, 0]])
 
 
 def test_discrete_members_choose_what_they_hold_most_likely_together(tmp_path: Path) -> None:
-    shape = Shape(state_dim=5, action_dim=4, discrete=True, slots=3, net_width=32, num_envs=2, horizon=2, minibatch=4)
+    shape = Shape(
+        state_dim=5,
+        action_dim=4,
+        discrete=True,
+        slots=3,
+        net_width=32,
+        num_envs=2,
+        horizon=2,
+        minibatch=4,
+    )
     ppo = PPO(shape)
     for slot in range(3):
         ppo.add_member(slot, PPOParams(), slot, 1, torch.randn(5), torch.rand(5) + 0.5)
@@ -93,7 +117,9 @@ def test_discrete_members_choose_what_they_hold_most_likely_together(tmp_path: P
     actors = [ppo.export_member(slot)[0] for slot in range(3)]
     for slot in range(3):
         policy = FrozenPolicy([actors[slot]])
-        assert [policy.act(row.numpy()).tolist() for row in obs[slot]] == [[float(choice)] for choice in fast[slot]]
+        assert [policy.act(row.numpy()).tolist() for row in obs[slot]] == [
+            [float(choice)] for choice in fast[slot]
+        ]
     save_members(tmp_path / "policy.safetensors", actors)
     ensemble = FrozenPolicy.load(tmp_path / "policy.safetensors")
     assert ensemble.discrete
@@ -103,9 +129,13 @@ def test_discrete_members_choose_what_they_hold_most_likely_together(tmp_path: P
         for actor in actors:
             module = ActorDiscretePPO([32, 32], 5, 4)
             module.load_state_dict(actor)
-            probabilities += module.double().net(module.state_norm(row.double())).softmax(-1).detach()
+            probabilities += (
+                module.double().net(module.state_norm(row.double())).softmax(-1).detach()
+            )
         assert ensemble.act(row.numpy()).tolist() == [float(probabilities.argmax())]
-    with pytest.raises(InputError, match="some members choose among actions, and some give numbers"):
+    with pytest.raises(
+        InputError, match="some members choose among actions, and some give numbers"
+    ):
         FrozenPolicy([*make_members(1, actions=4), actors[0]])
 
 
@@ -126,10 +156,14 @@ def test_observations_that_are_none_are_refused() -> None:
         policy.act(np.array([0, 0, 0, np.nan, np.inf], dtype=np.float32))
 
 
-def test_saved_members_come_back_to_the_bit_and_equal_members_give_equal_files(tmp_path: Path) -> None:
+def test_saved_members_come_back_to_the_bit_and_equal_members_give_equal_files(
+    tmp_path: Path,
+) -> None:
     members = make_members(12)
     save_members(tmp_path / "a.safetensors", members)
-    save_members(tmp_path / "b.safetensors", [dict(reversed(list(member.items()))) for member in members])
+    save_members(
+        tmp_path / "b.safetensors", [dict(reversed(list(member.items()))) for member in members]
+    )
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
     loaded = load_members(tmp_path / "a.safetensors")
     assert len(loaded) == 12
@@ -137,7 +171,9 @@ def test_saved_members_come_back_to_the_bit_and_equal_members_give_equal_files(t
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     obs = np.linspace(-1, 1, 5, dtype=np.float32)
-    assert np.array_equal(FrozenPolicy(members).act(obs), FrozenPolicy.load(tmp_path / "a.safetensors").act(obs))
+    assert np.array_equal(
+        FrozenPolicy(members).act(obs), FrozenPolicy.load(tmp_path / "a.safetensors").act(obs)
+    )
     ActorPPO([8, 8], 5, 2).load_state_dict(loaded[0])
 
 
@@ -156,12 +192,27 @@ def rewritten(path: Path, **changes: Tensor | None) -> None:
     ("changes", "words"),
     [
         ({"m001__net__2__bias": None}, r"member 1 lacks \['net.2.bias'\]"),
-        ({"m001__net__9__bias": torch.zeros(2)}, r"member 1 lacks \[\] and has \['net.9.bias'\] too many"),
-        ({"m001__net__0__weight": torch.zeros(8, 6)}, r"member 1 has net.0.weight of shape \(8, 6\), where \(8, 5\)"),
+        (
+            {"m001__net__9__bias": torch.zeros(2)},
+            r"member 1 lacks \[\] and has \['net.9.bias'\] too many",
+        ),
+        (
+            {"m001__net__0__weight": torch.zeros(8, 6)},
+            r"member 1 has net.0.weight of shape \(8, 6\), where \(8, 5\)",
+        ),
         ({"m002__net__4__bias": torch.zeros(3)}, r"member 2 has net.4.bias of shape \(3,\)"),
-        ({"m000__state_std": torch.zeros(5)}, "member 0 has values in state_std that are not above zero"),
-        ({"m000__net__0__bias": torch.full((8,), torch.nan)}, "member 0 has values in net.0.bias that are not finite"),
-        ({"m000__net__0__bias": torch.zeros(8, dtype=torch.float16)}, "as torch.float16, not float32"),
+        (
+            {"m000__state_std": torch.zeros(5)},
+            "member 0 has values in state_std that are not above zero",
+        ),
+        (
+            {"m000__net__0__bias": torch.full((8,), torch.nan)},
+            "member 0 has values in net.0.bias that are not finite",
+        ),
+        (
+            {"m000__net__0__bias": torch.zeros(8, dtype=torch.float16)},
+            "as torch.float16, not float32",
+        ),
         ({"m007__net__0__bias": torch.zeros(8)}, r"numbered \[0, 1, 2, 7\]"),
         ({"weights": torch.zeros(8)}, "'weights' is no member's tensor"),
         ({"m000__action_std_log": torch.zeros(1, 3)}, "action_std_log"),
@@ -179,7 +230,9 @@ def test_malformed_files_are_refused_with_a_sentence(
 
 
 @given(st.data())
-def test_damaged_files_are_refused_or_whole(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_damaged_files_are_refused_or_whole(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     """Cut, overwritten or empty: a sentence, or members that pass every check, but never another error."""
     path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
     save_members(path, make_members(1))
@@ -206,6 +259,8 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     save_file({}, tmp_path / "empty.safetensors")
     with pytest.raises(InputError, match="has no members"):
         load_members(tmp_path / "empty.safetensors")
-    with pytest.raises(InputError, match="member 1 maps 4 inputs to 2 actions, but member 0 maps 5 to 2"):
+    with pytest.raises(
+        InputError, match="member 1 maps 4 inputs to 2 actions, but member 0 maps 5 to 2"
+    ):
         FrozenPolicy([*make_members(1), *make_members(1, state=4)])
     assert [path.name for path in tmp_path.iterdir()] == ["empty.safetensors"]

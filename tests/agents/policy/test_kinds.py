@@ -17,7 +17,7 @@ from elegantrl.agents.net import (
     QNetDuel,
     QNetTwin,
     QNetTwinDuel,
-)  # fmt: skip
+)
 from torch import Tensor
 
 from agents.algorithms.ppo import PPO, PPOParams
@@ -43,24 +43,39 @@ def module_of(kind: Any, seed: int = 0, dims: tuple[int, ...] = (8, 6)) -> Any:
 
 
 def member_of(kind: Any, seed: int = 0, **sizes: Any) -> dict[str, Tensor]:
-    return {name: part.detach().clone() for name, part in module_of(kind, seed, **sizes).state_dict().items()}
+    return {
+        name: part.detach().clone()
+        for name, part in module_of(kind, seed, **sizes).state_dict().items()
+    }
 
 
-def several(seed: int = 0, dims: tuple[int, ...] = (1, 3), *, chained: bool = True) -> dict[str, Tensor]:
+def several(
+    seed: int = 0, dims: tuple[int, ...] = (1, 3), *, chained: bool = True
+) -> dict[str, Tensor]:
     """A member that makes two choices."""
     member = member_of(ActorDiscretePPO, seed)
     generator = torch.Generator().manual_seed(seed)
-    chain = {"chain.1.weight": 3.0 * torch.randn(dims[1], dims[0], generator=generator)} if chained else {}
+    chain = (
+        {"chain.1.weight": 3.0 * torch.randn(dims[1], dims[0], generator=generator)}
+        if chained
+        else {}
+    )
     return member | {"action_dims": torch.tensor(dims)} | chain
 
 
 @pytest.mark.parametrize("kind", [*NUMBERS, *VALUES, ActorDiscretePPO])
 @pytest.mark.parametrize("dims", [(8,), (8, 6, 7)])
-def test_one_member_acts_as_the_module_does(tmp_path: Path, kind: Any, dims: tuple[int, ...]) -> None:
+def test_one_member_acts_as_the_module_does(
+    tmp_path: Path, kind: Any, dims: tuple[int, ...]
+) -> None:
     module = module_of(kind, 3, dims)
     save_members(tmp_path / "policy.safetensors", [member_of(kind, 3, dims=dims)])
     policy = FrozenPolicy.load(tmp_path / "policy.safetensors")
-    assert (policy.state_dim, policy.action_dim, policy.discrete) == (STATE, ACTIONS, kind not in NUMBERS)
+    assert (policy.state_dim, policy.action_dim, policy.discrete) == (
+        STATE,
+        ACTIONS,
+        kind not in NUMBERS,
+    )
     obs = 2.0 * torch.randn(64, STATE)
     theirs = module.double()(obs.double()).detach()
     many = policy.act_batch(obs)
@@ -96,19 +111,27 @@ def test_numbers_are_the_mean_of_members_of_any_kind() -> None:
     members = [member_of(ActorPPO), member_of(ActorSAC)]
     obs = torch.randn(10, STATE)
     each = [FrozenPolicy([member]).act_batch(obs) for member in members]
-    torch.testing.assert_close(FrozenPolicy(members).act_batch(obs), (each[0] + each[1]) / 2, rtol=0, atol=1.1e-6)
+    torch.testing.assert_close(
+        FrozenPolicy(members).act_batch(obs), (each[0] + each[1]) / 2, rtol=0, atol=1.1e-6
+    )
 
 
-def plain_shares(member: dict[str, Tensor], row: Tensor, chosen: list[int], legal: list[bool]) -> list[float]:
+def plain_shares(
+    member: dict[str, Tensor], row: Tensor, chosen: list[int], legal: list[bool]
+) -> list[float]:
     """By the definition: softmax of a choice's own logits and the chain's rows, over what is legal."""
     module = ActorDiscretePPO([8, 6], STATE, ACTIONS)
-    module.load_state_dict({name: part for name, part in member.items() if name in module.state_dict()})
+    module.load_state_dict(
+        {name: part for name, part in member.items() if name in module.state_dict()}
+    )
     logits = module.double().net(module.state_norm(row.double()[None]))[0].tolist()
     sizes = member["action_dims"].tolist()
     start, size = sum(sizes[: len(chosen)]), sizes[len(chosen)]
     own = logits[start : start + size]
     if chosen and "chain.1.weight" in member:
-        own = [x + float(member["chain.1.weight"][option, chosen[0]]) for option, x in enumerate(own)]
+        own = [
+            x + float(member["chain.1.weight"][option, chosen[0]]) for option, x in enumerate(own)
+        ]
     weights = [math.exp(x - max(own)) if fine else 0.0 for x, fine in zip(own, legal, strict=True)]
     return [weight / sum(weights) for weight in weights]
 
@@ -139,7 +162,9 @@ def test_several_choices_one_after_the_other_among_the_legal(dims: tuple[int, ..
             mean = [sum(parts) for parts in zip(*shares, strict=True)]
             chosen.append(max(range(len(mean)), key=mean.__getitem__))
         assert many[index].tolist() == chosen
-        one = policy.act(row.numpy(), lambda made, index=index: masks[made.shape[1]][index : index + 1])  # type: ignore[misc]
+        one = policy.act(
+            row.numpy(), lambda made, index=index: masks[made.shape[1]][index : index + 1]
+        )  # type: ignore[misc]
         assert one.tolist() == [float(option) for option in chosen]
     drawn = policy.act_batch(obs, False, torch.Generator().manual_seed(1), legal)
     assert all(bool(mask.gather(1, drawn[:, k : k + 1]).all()) for k, mask in enumerate(masks))
@@ -149,7 +174,14 @@ def test_images_go_through_convolutions_first() -> None:
     env = ImageEnv(1, 3)
     shape = Shape.for_env(env, net_width=16, horizon=4, minibatch=4)
     ppo = PPO(shape)
-    ppo.add_member(0, PPOParams(), 1, 1, torch.full((env.state_dim,), 100.0), torch.full((env.state_dim,), 60.0))
+    ppo.add_member(
+        0,
+        PPOParams(),
+        1,
+        1,
+        torch.full((env.state_dim,), 100.0),
+        torch.full((env.state_dim,), 60.0),
+    )
     actor = ppo.export_member(0)[0]
     policy = FrozenPolicy([actor])
     obs = torch.randint(256, (40, env.state_dim), dtype=torch.uint8)
@@ -197,7 +229,10 @@ def test_members_with_a_memory_take_a_call_as_the_next_step(kind: Any, cell: Any
     for _ in range(2):
         policy.reset()
         for states, theirs in zip(steps[:, 0], plain(0, over=False), strict=True):
-            assert np.abs(policy.act(states.numpy()) - theirs.detach().numpy().reshape(-1)).max() <= 1.0000001e-6
+            assert (
+                np.abs(policy.act(states.numpy()) - theirs.detach().numpy().reshape(-1)).max()
+                <= 1.0000001e-6
+            )
     for wrong, words in (
         ({"rnn.bias_hh": torch.zeros(5)}, r"rnn.bias_hh of shape \(5,\)"),
         ({"rnn.weight_hh": torch.zeros(3, 6)}, "rnn.weight_hh of shape"),
@@ -205,7 +240,12 @@ def test_members_with_a_memory_take_a_call_as_the_next_step(kind: Any, cell: Any
         with pytest.raises(InputError, match=words):
             FrozenPolicy([member | wrong])
     with pytest.raises(InputError, match=r"too many"):
-        FrozenPolicy([member_of(ActorSAC) | {name: member[name] for name in member if name.startswith("rnn.")}])
+        FrozenPolicy(
+            [
+                member_of(ActorSAC)
+                | {name: member[name] for name in member if name.startswith("rnn.")}
+            ]
+        )
 
 
 @pytest.mark.parametrize("recurrent", ["gru", "lstm"])
@@ -230,10 +270,14 @@ def test_samples_follow_the_shares_and_the_gaussians() -> None:
     assert torch.equal(drawn, again)
     modules = [module_of(ActorDiscretePPO, seed) for seed in (1, 2)]
     mean = sum(module.net(module.state_norm(obs)).softmax(-1) for module in modules)[0] / 2
-    torch.testing.assert_close(drawn.bincount(minlength=4) / 20_000, mean.detach(), rtol=0, atol=0.02)
+    torch.testing.assert_close(
+        drawn.bincount(minlength=4) / 20_000, mean.detach(), rtol=0, atol=0.02
+    )
     for kind in NUMBERS:
         module = module_of(kind, 1)
-        drawn = FrozenPolicy([member_of(kind, 1)]).act_batch(obs.expand(20_000, -1), False, generator)
+        drawn = FrozenPolicy([member_of(kind, 1)]).act_batch(
+            obs.expand(20_000, -1), False, generator
+        )
         actions = module.get_action(obs.expand(20_000, -1))
         theirs = actions.detach() if kind is ActorSAC else actions[0].tanh().detach()
         torch.testing.assert_close(drawn.mean(0).float(), theirs.mean(0), rtol=0, atol=0.04)
@@ -248,24 +292,43 @@ def without(member: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     ("member", "words"),
     [
         (without(member_of(ActorSAC), "net_a.0.bias"), r"lacks \['net_a.0.bias'\]"),
-        (member_of(ActorSAC) | {"net_a.0.weight": torch.zeros(7, 6), "net_a.0.bias": torch.zeros(7)}, "odd number"),
+        (
+            member_of(ActorSAC)
+            | {"net_a.0.weight": torch.zeros(7, 6), "net_a.0.bias": torch.zeros(7)},
+            "odd number",
+        ),
         (without(member_of(QNetTwinDuel), "net_adv2.0.weight"), r"lacks \['net_adv2.0.weight'\]"),
-        (member_of(QNetTwinDuel) | {"net_val2.0.weight": torch.zeros(3, 6)}, r"\(3, 6\), where \(4, 6\) fits"),
+        (
+            member_of(QNetTwinDuel) | {"net_val2.0.weight": torch.zeros(3, 6)},
+            r"\(3, 6\), where \(4, 6\) fits",
+        ),
         (member_of(QNetDuel) | {"value_std": torch.zeros(2)}, r"value_std of shape \(2,\)"),
         (without(member_of(QNet), "value_std"), r"lacks \['value_std'\]"),
-        (several() | {"action_dims": torch.tensor([1.0, 3.0])}, "action_dims as torch.float32, not int64"),
+        (
+            several() | {"action_dims": torch.tensor([1.0, 3.0])},
+            "action_dims as torch.float32, not int64",
+        ),
         (several(dims=(2, 1)), "which are no sizes of choices that sum to the 4 outputs"),
-        (several() | {"chain.1.weight": torch.zeros(3, 2)}, r"chain.1.weight of shape \(3, 2\), where \(3, 1\) fits"),
+        (
+            several() | {"chain.1.weight": torch.zeros(3, 2)},
+            r"chain.1.weight of shape \(3, 2\), where \(3, 1\) fits",
+        ),
         (several() | {"chain.2.weight": torch.zeros(3, 2)}, r"\['chain.2.weight'\] too many"),
     ],
-)  # fmt: skip
-def test_what_is_no_member_is_refused_with_a_sentence(member: dict[str, Tensor], words: str) -> None:
+)
+def test_what_is_no_member_is_refused_with_a_sentence(
+    member: dict[str, Tensor], words: str
+) -> None:
     with pytest.raises(InputError, match=words):
         FrozenPolicy([member])
 
 
-def test_members_that_choose_otherwise_and_states_of_another_size_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"member 1 makes choices of \(2, 2\), but member 0 of \(1, 3\)"):
+def test_members_that_choose_otherwise_and_states_of_another_size_are_refused(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(
+        InputError, match=r"member 1 makes choices of \(2, 2\), but member 0 of \(1, 3\)"
+    ):
         save_members(tmp_path / "x", [several(), several(dims=(2, 2))])
     with pytest.raises(InputError, match="some members choose among actions"):
         FrozenPolicy([member_of(QNet), member_of(ActorSAC)])

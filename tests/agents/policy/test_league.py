@@ -35,7 +35,10 @@ def stationed(obs: Tensor) -> Tensor:
 def two_players() -> list[Players]:
     seen = BucketBrigade(PARAMS, 4).seen
     specialist = Brigade("specialist", seen, 0)  # without any chance
-    both = Players(("resting", "stationed"), lambda obs: torch.cat([rest(obs.chunk(2)[0]), stationed(obs.chunk(2)[1])]))
+    both = Players(
+        ("resting", "stationed"),
+        lambda obs: torch.cat([rest(obs.chunk(2)[0]), stationed(obs.chunk(2)[1])]),
+    )
     return [both, Players(("specialist",), specialist)]
 
 
@@ -54,17 +57,24 @@ def test_payoffs_are_those_of_games_played_one_after_the_other() -> None:
             obs = env.reset([derive_seed(seed, "games")])
             returns, over = [[0.0] * 4 for _ in range(games)], [False] * games
             while not all(over):
-                who = [[row if seat == game % 4 else column for seat in range(4)] for game in range(games)]
+                who = [
+                    [row if seat == game % 4 else column for seat in range(4)]
+                    for game in range(games)
+                ]
                 one_by_one = [acts[who[r // 4][r % 4]](obs[r : r + 1]) for r in range(4 * games)]
                 step = env.step(torch.cat(one_by_one))
                 obs, rewards = step.obs, step.reward.double() * env.reward_unit
                 for game in range(games):
                     for seat in range(4):
-                        returns[game][seat] += 0.0 if over[game] else float(rewards[4 * game + seat])
+                        returns[game][seat] += (
+                            0.0 if over[game] else float(rewards[4 * game + seat])
+                        )
                     over[game] |= bool((step.terminated | step.truncated)[4 * game])
             own = [returns[game][game % 4] for game in range(games)]
             assert matches.own[row, column].tolist() == pytest.approx(own, abs=1e-6)
-            assert matches.team[row, column].tolist() == pytest.approx([sum(one) for one in returns], abs=1e-6)
+            assert matches.team[row, column].tolist() == pytest.approx(
+                [sum(one) for one in returns], abs=1e-6
+            )
 
 
 def test_baseline_players_join_the_league_and_its_report_is_json() -> None:
@@ -93,8 +103,16 @@ def test_a_league_needs_several_seats_and_whole_rounds(game: str, games: int) ->
         ([[0, -1, 1], [1, 0, -1], [-1, 1, 0]], [1 / 3, 1 / 3, 1 / 3], 0.0),  # rock, paper, scissors
         ([[0, -1, 2], [1, 0, -1], [-2, 1, 0]], [0.25, 0.5, 0.25], 0.0),  # rock wins twice as much
         ([[3, 0], [5, 1]], [0.0, 1.0], 1.0),  # the prisoners' dilemma: both confess
-        ([[-1, 2], [0, 1]], [0.5, 0.5], 0.5),  # hawks and doves, where a fight costs twice what is fought about
-        ([[4, 0], [3, 2]], [1.0, 0.0], 4.0),  # the stag hunt has three: the best-paid one is to hunt the stag
+        (
+            [[-1, 2], [0, 1]],
+            [0.5, 0.5],
+            0.5,
+        ),  # hawks and doves, where a fight costs twice what is fought about
+        (
+            [[4, 0], [3, 2]],
+            [1.0, 0.0],
+            4.0,
+        ),  # the stag hunt has three: the best-paid one is to hunt the stag
         ([[7.0]], [1.0], 7.0),
         ([[2.0, 2.0], [2.0, 2.0]], None, 2.0),
     ],
@@ -118,7 +136,9 @@ def test_nobody_gains_by_leaving_an_equilibrium() -> None:
 
 def test_zero_sum_games_of_many_players_take_a_moment() -> None:
     half = np.random.default_rng(0).normal(size=(40, 40))
-    payoffs = 500.0 + half - half.T  # nobody knows a better mixture than maximin: minutes as a mixed-integer program
+    payoffs = (
+        500.0 + half - half.T
+    )  # nobody knows a better mixture than maximin: minutes as a mixed-integer program
     began = time.monotonic()
     found = equilibrium(payoffs)
     assert time.monotonic() - began < 10.0
@@ -128,7 +148,9 @@ def test_zero_sum_games_of_many_players_take_a_moment() -> None:
     assert (payoffs @ found.weights).max() == pytest.approx(500.0, abs=1e-6)
 
 
-def test_the_search_for_an_equilibrium_ends_in_time_and_says_what_it_is_worth(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_an_equilibrium_ends_in_time_and_says_what_it_is_worth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rng = np.random.default_rng(0)
     half = rng.normal(size=(30, 30))
     payoffs = half - half.T + 0.01 * rng.normal(size=(30, 30))  # not zero-sum, and hard
@@ -139,14 +161,19 @@ def test_the_search_for_an_equilibrium_ends_in_time_and_says_what_it_is_worth(mo
     monkeypatch.setattr("agents.policy.equilibrium.TIME_LIMIT", 0.2)
     own = payoffs[..., None] + np.zeros(2)
     told = report(Matches(tuple(map(str, range(30))), 2, own, own), members=0)
-    assert told["equilibrium"] == {"all": {"unsolved": "no equilibrium was found within 0.2 s among 30 players"}}
+    assert told["equilibrium"] == {
+        "all": {"unsolved": "no equilibrium was found within 0.2 s among 30 players"}
+    }
     assert equilibrium_words(told["equilibrium"]["all"]).startswith("no equilibrium was found")
     stopped = SimpleNamespace(x=np.array([0.0, 1.0, 0.0, 1.0, 0.2]), status=1, mip_dual_bound=-0.8)
     monkeypatch.setattr("agents.policy.equilibrium._best_paid", lambda *_: stopped)
     found = equilibrium(np.array([[3.0, 0.0], [5.0, 1.0]]))
     assert (found.payoff, found.bound, found.proven) == (1.0, 4.0, False)
     words = {"weights": {"b": 1.0}, "payoff": found.payoff, "payoff_bound": found.bound}
-    assert equilibrium_words(words) == "b 100%; it pays 1 (stopped by its time limit; none pays more than 4)"
+    assert (
+        equilibrium_words(words)
+        == "b 100%; it pays 1 (stopped by its time limit; none pays more than 4)"
+    )
 
 
 @pytest.mark.parametrize("payoffs", [np.zeros((2, 3)), np.zeros((0, 0)), np.full((2, 2), np.nan)])

@@ -63,9 +63,15 @@ def scored(bars: Bars, seed: int, **changes: Any) -> Bundle:
         **result.metrics.to_dict(),
     }
     finding = {
-        "name": "holdout-excess", "stage": "hold-out", "value": 0.01, "comparison": ">", "limit": 0.0,
-        "verdict": "pass", "explanation": "beats equal weight", "flag": "--limit holdout-excess=0",
-    }  # fmt: skip
+        "name": "holdout-excess",
+        "stage": "hold-out",
+        "value": 0.01,
+        "comparison": ">",
+        "limit": 0.0,
+        "verdict": "pass",
+        "explanation": "beats equal weight",
+        "flag": "--limit holdout-excess=0",
+    }
     gate = {"slot": SLOT, "look": 1, "holdout": holdout | changes, "findings": [finding]}
     return small_bundle(seed, **fields, gate=finite(gate))
 
@@ -80,7 +86,10 @@ def registry(tmp_path: Path, bundles: list[Bundle], data_dir: Path) -> Registry:
     """A champion, the one before it, and a challenger."""
     registry = Registry(tmp_path / "deployments")
     first, second, third = bundles
-    for champion, bundle, reason in ((None, first, "it was the first"), (first.hash, second, "it was better")):
+    for champion, bundle, reason in (
+        (None, first, "it was the first"),
+        (first.hash, second, "it was better"),
+    ):
         registry.promote(SLOT, bundle, expected=champion, reason=reason, data_dir=str(data_dir))
     registry.challenger(SLOT, third, reason="too few bars", data_dir=str(data_dir))
     return registry
@@ -120,7 +129,15 @@ def test_list_names_champion_previous_and_challengers(sweepd: Run, bundles: list
 
 def test_list_of_a_slot_tells_its_history(sweepd: Run) -> None:
     printed = sweepd("registry", "list", SLOT)
-    for text in ("champion", "previous", "challenger", "promoted", "it was the first", "it was better", "too few bars"):
+    for text in (
+        "champion",
+        "previous",
+        "challenger",
+        "promoted",
+        "it was the first",
+        "it was better",
+        "too few bars",
+    ):
         assert text in printed
     told = json.loads(sweepd("registry", "list", SLOT, "--json"))
     assert [(version["number"], version["is"]) for version in told["versions"]] == [
@@ -137,9 +154,18 @@ def test_show_fits_on_one_screen_and_says_what_matters(sweepd: Run, bundles: lis
     champion = bundles[1]
     printed = sweepd("registry", "show")
     for text in (
-        champion.hash, champion.members_sha256, "version 2, champion since", "it was better", "study small, trial 1",
-        "holdout-excess", "pass", "hold-out", "trades", "learning_rate 0.001", "judged by look 1",
-    ):  # fmt: skip
+        champion.hash,
+        champion.members_sha256,
+        "version 2, champion since",
+        "it was better",
+        "study small, trial 1",
+        "holdout-excess",
+        "pass",
+        "hold-out",
+        "trades",
+        "learning_rate 0.001",
+        "judged by look 1",
+    ):
         assert text in printed, text
     assert len(printed.splitlines()) <= 40
     facts = json.loads(sweepd("registry", "show", f"{SLOT}@previous", "--json"))
@@ -179,21 +205,31 @@ def test_rollback_is_one_command_under_two_names(
     assert registry.events(SLOT)[-1].reason == "it lost money"
 
 
-def test_a_challenger_can_be_withdrawn(sweepd: Run, registry: Registry, bundles: list[Bundle]) -> None:
-    with pytest.raises(InputError, match=f"is no challenger of slot '{SLOT}'; its challengers: {bundles[2].name}"):
+def test_a_challenger_can_be_withdrawn(
+    sweepd: Run, registry: Registry, bundles: list[Bundle]
+) -> None:
+    with pytest.raises(
+        InputError, match=f"is no challenger of slot '{SLOT}'; its challengers: {bundles[2].name}"
+    ):
         sweepd("registry", "withdraw", SLOT, SLOT)  # the champion stays
     said = sweepd("registry", "withdraw", SLOT, "--reason", "it was a mistake")
     assert f"{bundles[2].name} is withdrawn" in said
     assert registry.slot(SLOT).challengers == ()
     assert registry.slot(SLOT).champion == bundles[1].hash
     event = registry.events(SLOT)[-1]
-    assert (event.kind, event.bundle, event.reason) == ("withdrawn", bundles[2].hash, "it was a mistake")
+    assert (event.kind, event.bundle, event.reason) == (
+        "withdrawn",
+        bundles[2].hash,
+        "it was a mistake",
+    )
     with pytest.raises(InputError, match=r"name a challenger of slot .*: there are none"):
         sweepd("registry", "withdraw", SLOT)
     assert bundles[2].name in sweepd("registry", "gc")
 
 
-def test_gc_lists_and_removes_only_when_told(sweepd: Run, registry: Registry, bundles: list[Bundle]) -> None:
+def test_gc_lists_and_removes_only_when_told(
+    sweepd: Run, registry: Registry, bundles: list[Bundle]
+) -> None:
     assert "every bundle is needed" in sweepd("registry", "gc")
     registry.promote(SLOT, bundles[2], expected=bundles[1].hash, reason="")
     assert f"{bundles[0].name}" in sweepd("registry", "gc")
@@ -214,15 +250,29 @@ def test_verify_finds_the_same_numbers(sweepd: Run, bundles: list[Bundle]) -> No
     assert told["largest_difference"] <= TOLERANCE
     stored = bundles[0].manifest.gate["holdout"]
     assert told["metrics"]["sharpe"]["stored"] == stored["sharpe"]
-    assert set(told["metrics"]) == {name for name, value in stored.items() if not isinstance(value, str)}
+    assert set(told["metrics"]) == {
+        name for name, value in stored.items() if not isinstance(value, str)
+    }
 
 
 @pytest.mark.slow
 def test_verify_agrees_in_another_process_and_with_other_threads(registry: Registry) -> None:
     code = "import torch; torch.set_num_threads(2); from sweepd import main; main()"
-    words = [sys.executable, "-c", code, "registry", "verify", SLOT, "--json", "--deployments", str(registry.folder)]
+    words = [
+        sys.executable,
+        "-c",
+        code,
+        "registry",
+        "verify",
+        SLOT,
+        "--json",
+        "--deployments",
+        str(registry.folder),
+    ]
     threads = {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ | threads)
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, env=os.environ | threads
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["agrees"] is True
@@ -264,7 +314,9 @@ def test_an_absent_registry_is_named_and_not_made(tmp_path: Path) -> None:
     app = typer.Typer(pretty_exceptions_enable=False)
     deploy_commands(app)
     for words in (["list"], ["show"], ["diff", "a"], ["verify"], ["gc"], ["rollback"]):
-        result = CliRunner().invoke(app, ["registry", *words, "--deployments", str(tmp_path / "none")])
+        result = CliRunner().invoke(
+            app, ["registry", *words, "--deployments", str(tmp_path / "none")]
+        )
         assert isinstance(result.exception, InputError)
         assert "there is no registry at" in str(result.exception)
     assert not (tmp_path / "none").exists()

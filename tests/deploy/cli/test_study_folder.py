@@ -49,7 +49,11 @@ def cli() -> Cli:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def recorded(fake: FakeStudy) -> list[dict[str, Any]]:
@@ -99,20 +103,30 @@ def test_a_study_of_before_that_was_not_moved_is_still_found(fake: FakeStudy) ->
     assert open_study(fake.name, fake.storage).run_dir == fake.run_dir
 
 
-def test_runs_dir_names_the_folder_and_a_missing_one_is_refused(fake: FakeStudy, tmp_path: Path) -> None:
+def test_runs_dir_names_the_folder_and_a_missing_one_is_refused(
+    fake: FakeStudy, tmp_path: Path
+) -> None:
     (fake.folder / "runs").rename(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match=f"does not exist; name the folder that holds {fake.run_dir.name}: --runs-dir"):
+    with pytest.raises(
+        InputError,
+        match=f"does not exist; name the folder that holds {fake.run_dir.name}: --runs-dir",
+    ):
         find_study(fake.name, fake.storage)
     study = find_study(fake.name, fake.storage, tmp_path / "elsewhere")
     assert study.run_dir == tmp_path / "elsewhere" / fake.run_dir.name
     assert study_flags(study).endswith(f"--runs-dir {tmp_path / 'elsewhere'}")
 
 
-def test_a_study_on_a_server_is_found_in_runs_on_any_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_on_a_server_is_found_in_runs_on_any_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     url = "postgresql+psycopg://me:secret@host/db"
     assert study_folder(url, {FOLDER_KEY: "s-01234567"}) == tmp_path / "runs" / "s-01234567"
-    assert study_folder(url, {FOLDER_KEY: "s-01234567"}, Path("mnt")) == tmp_path / "mnt" / "s-01234567"
+    assert (
+        study_folder(url, {FOLDER_KEY: "s-01234567"}, Path("mnt"))
+        == tmp_path / "mnt" / "s-01234567"
+    )
     assert study_folder(url, {ABSOLUTE_KEY: "/gone/s-01234567"}) == tmp_path / "runs" / "s-01234567"
 
 
@@ -120,11 +134,17 @@ def test_a_dry_run_writes_only_the_hold_out_evaluation(
     fake: FakeStudy, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(fake.folder)
-    before = {name: content for name, content in files(fake.folder).items() if not name.startswith("studies.db")}
+    before = {
+        name: content
+        for name, content in files(fake.folder).items()
+        if not name.startswith("studies.db")
+    }
     attributes = recorded(fake)
     printed = cli("promote", "--storage", "studies.db", "--dry-run")
     assert "--dry-run: look 1 was counted, because its numbers were shown" in printed
-    assert "--dry-run: nothing was written" in cli("promote", "--storage", "studies.db", "--dry-run")  # the same look
+    assert "--dry-run: nothing was written" in cli(
+        "promote", "--storage", "studies.db", "--dry-run"
+    )  # the same look
     after = files(fake.folder)
     new = {name for name in after.keys() - before.keys() if not name.startswith("studies.db")}
     assert all(name.startswith("deployments/registry.db") for name in new)
@@ -142,7 +162,11 @@ def test_promotions_that_end_before_a_look_write_nothing(
     fake.add(3.0, fake.contrarian())
     weights = fake.run_dir / "trial-00001" / "members.safetensors"
     weights.write_bytes(weights.read_bytes() + b"changed")
-    before = {name: content for name, content in files(fake.folder).items() if not name.startswith("studies.db")}
+    before = {
+        name: content
+        for name, content in files(fake.folder).items()
+        if not name.startswith("studies.db")
+    }
     assert "FIRST STAGE" in cli("promote", "--storage", "studies.db", "--first-stage")
     printed = cli("promote", "--storage", "studies.db", "--dry-run", "--trial", "1")
     assert "NO CANDIDATE PASSES" in printed
@@ -150,7 +174,11 @@ def test_promotions_that_end_before_a_look_write_nothing(
     for wrong in (["--trial", "9"], ["--data-dir", "nowhere"], ["--slot", "a/b"]):
         with pytest.raises(InputError):
             cli("promote", "--storage", "studies.db", *wrong)
-    after = {name: content for name, content in files(fake.folder).items() if not name.startswith("studies.db")}
+    after = {
+        name: content
+        for name, content in files(fake.folder).items()
+        if not name.startswith("studies.db")
+    }
     assert after == before
 
 
@@ -159,18 +187,24 @@ def test_a_registry_that_cannot_be_written_to_is_refused_before_anything_is_comp
 ) -> None:
     monkeypatch.chdir(fake.folder)
     (fake.folder / "file").write_text("")
-    monkeypatch.setattr("deploy.market.promote.study_bars", lambda *_: pytest.fail("bars were read"))
+    monkeypatch.setattr(
+        "deploy.market.promote.study_bars", lambda *_: pytest.fail("bars were read")
+    )
     with pytest.raises(InputError, match=r"registry .* cannot be used \(.*file is not a folder\)"):
         cli("promote", "--storage", "studies.db", "--deployments", "file/deployments")
 
 
-def test_the_printed_commands_run_as_printed(fake: FakeStudy, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_printed_commands_run_as_printed(
+    fake: FakeStudy, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(fake.folder)
     place = ("--deployments", "my deployments")
     printed = cli("promote", "--storage", "studies.db", "--slot", "mine", *place)
     lines = [line for line in printed.splitlines() if line.startswith(program())]
     assert len(lines) == 1
-    words = shlex.split(lines[0].removeprefix(program()))  # without comments, as an interactive zsh does
+    words = shlex.split(
+        lines[0].removeprefix(program())
+    )  # without comments, as an interactive zsh does
     assert words == ["trade", "--replay", "mine", *place]
     assert "agree with its canonical score" in cli(*words)
 
@@ -183,7 +217,11 @@ def test_flags_of_the_registry_are_printed_without_a_password(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("extra", "packages"),
-    [("ccxt", ["ccxt>=4.4"]), ("video", ["imageio[ffmpeg]>=2.37"]), ("postgres", ["psycopg[binary]>=3.2"])],
+    [
+        ("ccxt", ["ccxt>=4.4"]),
+        ("video", ["imageio[ffmpeg]>=2.37"]),
+        ("postgres", ["psycopg[binary]>=3.2"]),
+    ],
 )
 def test_an_extra_is_installed_by_its_own_packages(extra: str, packages: list[str]) -> None:
     command = shlex.split(install_extra(extra))
@@ -196,5 +234,7 @@ def test_the_docs_name_the_packages_of_each_extra() -> None:
     docs = Path(__file__).parents[3] / "docs"
     text = "".join((docs / name).read_text() for name in ("operations.md", "games.md"))
     for extra in ("ccxt", "alpaca", "postgres", "notify", "video", "classic-control"):
-        assert f".venv/bin/pip install {install_extra(extra).partition(' install ')[2]}" in text, extra
+        assert f".venv/bin/pip install {install_extra(extra).partition(' install ')[2]}" in text, (
+            extra
+        )
     assert "pip install 'sweepd[" not in text

@@ -23,7 +23,15 @@ from deploy.market.bundle import Bundle
 from deploy.registry.models import TraderRow
 from deploy.registry.registry import Registry
 from deploy.trading.brokers.base import Fill, Order
-from deploy.trading.live.store import ACCOUNT, Changes, Lane, LaneBar, LaneKind, OrderLine, TraderStore
+from deploy.trading.live.store import (
+    ACCOUNT,
+    Changes,
+    Lane,
+    LaneBar,
+    LaneKind,
+    OrderLine,
+    TraderStore,
+)
 from tests.deploy.builders import small_bundle
 
 HOUR = 3600
@@ -68,7 +76,9 @@ def write_session(
     end = int(time.time()) // HOUR * HOUR - HOUR if end is None else end
     moments = end - HOUR * np.arange(bars)[::-1]
     drift, shape = np.array([2e-5, -1e-5, 4e-5]), (bars, len(TICKERS))
-    moves = drift + 0.006 * (0.8 * rng.standard_normal((bars, 1)) + 0.6 * rng.standard_normal(shape))
+    moves = drift + 0.006 * (
+        0.8 * rng.standard_normal((bars, 1)) + 0.6 * rng.standard_normal(shape)
+    )
     moves[0] = 0.0
     prices = np.array([60_000.0, 3_000.0, 150.0]) * np.exp(np.cumsum(moves, axis=0))
     equal = CASH * (prices / prices[0]).mean(axis=1)
@@ -82,7 +92,14 @@ def write_session(
     own = managed(0.55, 4e-5, 1.2e-3)
     lanes: list[tuple[str, LaneKind, str | None, int, str | None, Array]] = [
         (ACCOUNT, "account", made[0].hash, 0, None, own),
-        ("shadow", "shadow", made[0].hash, 0, None, own * (1.0 + 2e-4 * np.linspace(0.0, 1.0, bars) ** 2)),
+        (
+            "shadow",
+            "shadow",
+            made[0].hash,
+            0,
+            None,
+            own * (1.0 + 2e-4 * np.linspace(0.0, 1.0, bars) ** 2),
+        ),
     ]
     for place, challenger in enumerate(made[1:]):
         begin, retired = bars * (1 + place) // 4, None
@@ -107,21 +124,39 @@ def write_session(
     for name, kind, hash_, begin, retired, value in lanes:
         stop = bars if retired is None else min(bars, begin + 24 * 21)
         changes.lanes.append(Lane(name, kind, hash_, int(moments[begin]), retired, {}))
-        weights = np.clip(0.25 + 0.05 * rng.standard_normal((stop, len(TICKERS))).cumsum(axis=0) / 4, 0.0, 0.32)
+        weights = np.clip(
+            0.25 + 0.05 * rng.standard_normal((stop, len(TICKERS))).cumsum(axis=0) / 4, 0.0, 0.32
+        )
         before = previous if kind in ("account", "shadow") else None
         for bar in range(begin, stop):
             virtual = kind == "benchmark"
             traded = not virtual and bar > begin and bar % 7 == 0
             units = {} if virtual else _units(weights[bar] * value[bar] / prices[bar])
-            invested = 0.0 if virtual else float(sum(units[t] * prices[bar, n] for n, t in enumerate(TICKERS)))
+            invested = (
+                0.0
+                if virtual
+                else float(sum(units[t] * prices[bar, n] for n, t in enumerate(TICKERS)))
+            )
             changes.bars.append(
                 LaneBar(
-                    name, int(moments[bar]), before if before and bar < bars // 3 else hash_, float(value[bar]),
-                    cash=float(value[bar]) if name == "cash" else 0.0 if virtual else float(value[bar]) - invested,
-                    fees=0.4 if traded else 0.0, notional=400.0 if traded else 0.0, trades=int(traded), units=units,
-                    action=None if virtual else {t: float(weights[bar, n]) for n, t in enumerate(TICKERS)},
+                    name,
+                    int(moments[bar]),
+                    before if before and bar < bars // 3 else hash_,
+                    float(value[bar]),
+                    cash=float(value[bar])
+                    if name == "cash"
+                    else 0.0
+                    if virtual
+                    else float(value[bar]) - invested,
+                    fees=0.4 if traded else 0.0,
+                    notional=400.0 if traded else 0.0,
+                    trades=int(traded),
+                    units=units,
+                    action=None
+                    if virtual
+                    else {t: float(weights[bar, n]) for n, t in enumerate(TICKERS)},
                 )
-            )  # fmt: skip
+            )
     changes.intents, changes.events = _orders(slot, moments, prices), _events(moments, prices)
     store.commit(slot, token, changes)
     return Session(slot, token, moments, prices, {name: value for name, *_, value in lanes})
@@ -139,14 +174,27 @@ def _orders(slot: str, moments: NDArray[np.int64], prices: Array) -> list[OrderL
         ticker, price = TICKERS[asset], float(prices[bar, asset])
         identity = f"{slot}-{int(moments[bar])}-{ticker}"
         if place % 2:
-            order = Order(identity, ticker, "sell", int(moments[bar]), units=round(400.0 / price, 6))
+            order = Order(
+                identity, ticker, "sell", int(moments[bar]), units=round(400.0 / price, 6)
+            )
         else:
             order = Order(identity, ticker, "buy", int(moments[bar]), notional=400.0)
         fill: Fill | None = Fill(
-            order, "filled", int(moments[bar]) + HOUR, round(400.0 / price, 6), 400.0, 0.4, price * 1.0003
+            order,
+            "filled",
+            int(moments[bar]) + HOUR,
+            round(400.0 / price, 6),
+            400.0,
+            0.4,
+            price * 1.0003,
         )
         if place == 7:
-            fill = Fill(order, "unfilled", int(moments[bar]) + HOUR, reason="below the venue's minimum of 10 USD")
+            fill = Fill(
+                order,
+                "unfilled",
+                int(moments[bar]) + HOUR,
+                reason="below the venue's minimum of 10 USD",
+            )
         lines.append(OrderLine(ACCOUNT, order, None if place == 11 else fill))
     return lines
 
@@ -155,27 +203,44 @@ def _events(moments: NDArray[np.int64], prices: Array) -> list[tuple[str, str, i
     last = int(moments[-1])
     return [
         ("started", "with 10,000.00 of cash and no positions", int(moments[0])),
-        ("caught up", "over 3 bars that closed while nobody traded", int(moments[len(moments) // 2])),
+        (
+            "caught up",
+            "over 3 bars that closed while nobody traded",
+            int(moments[len(moments) // 2]),
+        ),
         ("order unfilled", "below the venue's minimum of 10 USD", last - 16 * HOUR),
         ("daily summary", f"3 orders, fees 1.20; BTC/USDT at {prices[-1, 0]:,.0f}", last),
-    ]  # fmt: skip
+    ]
 
 
 MONITOR = {
     "verdict": "as scored",
     "text": "after 1,344 bars (look 4) the live returns are not worse than scored ones would be by chance",
-    "bars": 1800, "first_look": 168, "next_look": 2688, "look": 4, "judged": 1344, "level": 0.00125,
-    "tracking": {"error": 0.0021, "gap": -0.0002, "worst": -0.0004, "worst_bar": 1203, "bars": 1800},
+    "bars": 1800,
+    "first_look": 168,
+    "next_look": 2688,
+    "look": 4,
+    "judged": 1344,
+    "level": 0.00125,
+    "tracking": {
+        "error": 0.0021,
+        "gap": -0.0002,
+        "worst": -0.0004,
+        "worst_bar": 1203,
+        "bars": 1800,
+    },
     "edge": {"live": 7.1e-5, "scored": 9.4e-5, "p": 0.41, "low": -4.0e-5, "high": 2.2e-4},
     "mean_return": {"live": 4.4e-5, "scored": 8.9e-5, "p": 0.36, "low": -1.2e-4, "high": 3.0e-4},
     "drawdown": {"live": 0.131, "scored": 0.118, "p": 0.33, "low": 0.061, "high": 0.204},
-}  # fmt: skip
+}
 ALERT = {
     "verdict": "worse than scored",
     "text": "after 336 bars (look 2) a live return over equal weight as low as this has chance 0.002",
-    "bars": 480, "look": 2, "judged": 336,
+    "bars": 480,
+    "look": 2,
+    "judged": 336,
     "edge": {"live": -8.1e-5, "scored": 9.4e-5, "p": 0.002, "low": -7.0e-5, "high": 2.5e-4},
-}  # fmt: skip
+}
 
 
 def fill(folder: Path, *, bars: int = 24 * 75) -> list[tuple[TraderStore, Session]]:
@@ -184,20 +249,36 @@ def fill(folder: Path, *, bars: int = 24 * 75) -> list[tuple[TraderStore, Sessio
     store = TraderStore(registry.database)
     made = bundles()
     registry.promote("demo-1h", made[4], expected=None, reason="met every rule on the hold-out")
-    registry.promote("demo-1h", made[0], expected=made[4].hash, reason="beats the champion on the same bars, p = 0.012")
+    registry.promote(
+        "demo-1h",
+        made[0],
+        expected=made[4].hash,
+        reason="beats the champion on the same bars, p = 0.012",
+    )
     for challenger in made[1:4]:
         registry.challenger("demo-1h", challenger, reason="passed the first stage")
     registry.withdraw("demo-1h", made[3].hash, "retired from the arena")
     registry.refuse("demo-1h", "no candidate passes: deflated Sharpe ratio 0.61 < 0.95")
-    full = write_session(store, "demo-1h", made[:4], bars=bars, previous=made[4].hash, session={"monitor": MONITOR})
+    full = write_session(
+        store, "demo-1h", made[:4], bars=bars, previous=made[4].hash, session={"monitor": MONITOR}
+    )
     alive = [(store, full)]
     registry.promote("halted-1h", made[1], expected=None, reason="met every rule on the hold-out")
     noted = {"monitor": ALERT, "risk": ["daily loss of 5.1 %, limit 5 %"]}
-    alive.append((store, write_session(store, "halted-1h", made[1:2], bars=24 * 20, seed=1, session=noted)))
+    alive.append(
+        (store, write_session(store, "halted-1h", made[1:2], bars=24 * 20, seed=1, session=noted))
+    )
     store.halt("halted-1h", "portfolio drawdown of 20.3 %, limit 20 %", sells=True)
     registry.promote("never-1h", made[2], expected=None, reason="met every rule on the hold-out")
     registry.promote("silent-1h", made[3], expected=None, reason="met every rule on the hold-out")
-    write_session(store, "silent-1h", made[3:4], bars=24 * 9, seed=2, end=int(time.time()) // HOUR * HOUR - 7 * HOUR)
+    write_session(
+        store,
+        "silent-1h",
+        made[3:4],
+        bars=24 * 9,
+        seed=2,
+        end=int(time.time()) // HOUR * HOUR - 7 * HOUR,
+    )
     died = dt.datetime.now(dt.UTC) - dt.timedelta(hours=7)
     with registry.database.writing() as rows:
         rows.get_one(TraderRow, "silent-1h").beat = died.isoformat()
@@ -209,7 +290,10 @@ def fill(folder: Path, *, bars: int = 24 * 75) -> list[tuple[TraderStore, Sessio
 def main() -> None:
     folder = Path(sys.argv[1])
     alive = fill(folder)
-    print(f"sweepd dashboard --deployments {folder}   # shows them; Ctrl-C ends these traders", flush=True)
+    print(
+        f"sweepd dashboard --deployments {folder}   # shows them; Ctrl-C ends these traders",
+        flush=True,
+    )
     while True:
         for store, session in alive:
             store.beat(session.slot, session.token, "waits for the next bar")

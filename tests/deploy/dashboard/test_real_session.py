@@ -24,10 +24,16 @@ def test_positions_curves_and_orders_of_a_real_session(tmp_path: Path) -> None:
     lines = world.lines()
     own = view.lane("account")
     assert own is not None
-    assert (own.bars, own.value, own.trades) == (len(lines), lines[-1].value, sum(line.trades for line in lines))
+    assert (own.bars, own.value, own.trades) == (
+        len(lines),
+        lines[-1].value,
+        sum(line.trades for line in lines),
+    )
     assert {lane.name for lane in view.lanes if lane.kind == "benchmark"} == {
-        "equal weight", "cash", *(f"hold {ticker}" for ticker in TICKERS),
-    }  # fmt: skip
+        "equal weight",
+        "cash",
+        *(f"hold {ticker}" for ticker in TICKERS),
+    }
     assert view.holdings is not None
     assert {one.ticker: one.price for one in view.holdings.positions} == dict(
         zip(TICKERS, bars.close[LAST].tolist(), strict=True)

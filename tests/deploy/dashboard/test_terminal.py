@@ -29,7 +29,9 @@ def printed(folder: Path, *arguments: str, search: Any = None) -> str:
     """What `sweepd dashboard` with these arguments prints."""
     app = typer.Typer()
     dashboard_command(app, lambda *_: search or NoStudies())
-    done = CliRunner().invoke(app, [*arguments, "--deployments", str(folder)], catch_exceptions=False)
+    done = CliRunner().invoke(
+        app, [*arguments, "--deployments", str(folder)], catch_exceptions=False
+    )
     assert done.exit_code == 0
     return done.output
 
@@ -52,10 +54,14 @@ def test_a_slots_screen_has_everything(made: Made) -> None:
         "Live monitor",
         "What happened",
     ):
-        assert title in text, title  # fmt: skip
+        assert title in text, title
     for lane in view.lanes:
         line = next(line for line in text.splitlines() if line.startswith(f"│ {lane.name} "))
-        for word in (f"{lane.value:,.2f}", words.percent(lane.total_return), words.share(lane.max_drawdown)):
+        for word in (
+            f"{lane.value:,.2f}",
+            words.percent(lane.total_return),
+            words.share(lane.max_drawdown),
+        ):
             assert word in line, (lane.name, word)
     assert re.search(r"buy BTC/USDT .* 400\.00", text)
     assert "unfilled: below the venue's minimum of 10 USD" in text
@@ -83,7 +89,9 @@ def test_once_prints_all_slots_or_one(made: Made) -> None:
     one = printed(made.folder, "--once", "never-1h")
     assert "Slot never-1h was never traded: sweepd trade never-1h starts it." in one
     assert "demo-1h" not in one
-    assert printed(made.folder, "--terminal", "never-1h").splitlines()[0] == one.splitlines()[0]  # no terminal: once
+    assert (
+        printed(made.folder, "--terminal", "never-1h").splitlines()[0] == one.splitlines()[0]
+    )  # no terminal: once
 
 
 def test_json_is_what_the_view_says(made: Made) -> None:
@@ -99,13 +107,19 @@ def test_training_is_shown_and_is_json(made: Made) -> None:
     search = OneStudy()
     search.show = lambda found: f"study {found['study']}"  # type: ignore[method-assign]
     assert printed(made.folder, "--training", "--once", search=search).strip() == "study btc"
-    assert json.loads(printed(made.folder, "--training", "--json", search=search))["history"]["values"]
+    assert json.loads(printed(made.folder, "--training", "--json", search=search))["history"][
+        "values"
+    ]
 
 
 def test_what_is_not_there_is_one_sentence(made: Made, tmp_path: Path) -> None:
     for folder, arguments, says in (
         (tmp_path, ("--once",), "there is no registry at"),
-        (made.folder, ("--once", "none"), "there is no slot 'none'; slots: demo-1h, halted-1h, never-1h, silent-1h"),
+        (
+            made.folder,
+            ("--once", "none"),
+            "there is no slot 'none'; slots: demo-1h, halted-1h, never-1h, silent-1h",
+        ),
         (made.folder, ("--training", "--once"), "start one with sweepd train"),
         (made.folder, ("--training", "--once", "demo-1h"), "a study is named with --study-name"),
     ):
@@ -120,11 +134,15 @@ def test_what_is_not_there_is_one_sentence(made: Made, tmp_path: Path) -> None:
 def test_players_of_games_are_shown_elsewhere(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "deployments")
     GamePromoter(study_of(tmp_path, [GOOD]), registry, games=16).run()
-    with pytest.raises(InputError, match=f"no slot of .* trades: {SLOT} hold players of games; sweepd play SLOT"):
+    with pytest.raises(
+        InputError, match=f"no slot of .* trades: {SLOT} hold players of games; sweepd play SLOT"
+    ):
         printed(registry.folder, "--json")
     registry.promote("demo-1h", bundles()[0], expected=None, reason="")
     assert SLOT not in printed(registry.folder, "--once")
-    with pytest.raises(InputError, match=f"'{SLOT}' holds a player of a game: sweepd play {SLOT} shows it"):
+    with pytest.raises(
+        InputError, match=f"'{SLOT}' holds a player of a game: sweepd play {SLOT} shows it"
+    ):
         printed(registry.folder, "--once", SLOT)
 
 
@@ -133,7 +151,14 @@ def test_markup_in_names_is_text(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     registry.promote(evil, bundles()[0], expected=None, reason=evil)
     store = TraderStore(registry.database)
-    write_session(store, evil, bundles()[:1], bars=40, session={"monitor": {"verdict": evil, "text": evil}}, feed=evil)
+    write_session(
+        store,
+        evil,
+        bundles()[:1],
+        bars=40,
+        session={"monitor": {"verdict": evil, "text": evil}},
+        feed=evil,
+    )
     store.halt(evil, evil, sells=False)
     assert printed(tmp_path, "--once").count(evil) >= 6
 
@@ -152,7 +177,14 @@ def test_a_terminal_renews_itself_until_it_is_interrupted(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("seconds", "says"),
-    [(3, "3 s"), (119, "119 s"), (600, "10 min"), (7300, "2.0 h"), (100 * 3600, "4.2 days"), (400 * 86400, "400 days")],
+    [
+        (3, "3 s"),
+        (119, "119 s"),
+        (600, "10 min"),
+        (7300, "2.0 h"),
+        (100 * 3600, "4.2 days"),
+        (400 * 86400, "400 days"),
+    ],
 )
 def test_lengths_of_time_are_told_in_their_largest_unit(seconds: float, says: str) -> None:
     assert words.span(seconds) == says
@@ -160,9 +192,18 @@ def test_lengths_of_time_are_told_in_their_largest_unit(seconds: float, says: st
 
 def test_numbers_are_written_for_people() -> None:
     assert [words.percent(value) for value in (0.1, -0.001234, 123.0, None, float("nan"))] == [
-        "+10.00 %", "-0.12 %", "+12,300 %", "–", "–",
-    ]  # fmt: skip
-    assert [words.price(value) for value in (60_000.0, 0.00001234, 9.5, None)] == ["60,000.00", "1.234e-05", "9.5", "–"]
+        "+10.00 %",
+        "-0.12 %",
+        "+12,300 %",
+        "–",
+        "–",
+    ]
+    assert [words.price(value) for value in (60_000.0, 0.00001234, 9.5, None)] == [
+        "60,000.00",
+        "1.234e-05",
+        "9.5",
+        "–",
+    ]
     assert words.money(0.0) == "0.00"
     assert words.moment(0) == "1970-01-01 00:00"
 
@@ -177,6 +218,14 @@ def test_looks_are_counted_in_the_registry_that_the_flags_name(tmp_path: Path) -
     app = typer.Typer()
     app.callback()(lambda: None)
     dashboard_command(app, open_search)
-    flags = ["--deployments", str(tmp_path), "--registry", f"sqlite:///{tmp_path}/r.db", "--storage", "x", "--json"]
+    flags = [
+        "--deployments",
+        str(tmp_path),
+        "--registry",
+        f"sqlite:///{tmp_path}/r.db",
+        "--storage",
+        "x",
+        "--json",
+    ]
     CliRunner().invoke(app, ["dashboard", "--training", *flags])
     assert [given[-1] for given in asked] == [(tmp_path, f"sqlite:///{tmp_path}/r.db")]

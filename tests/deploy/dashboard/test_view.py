@@ -34,7 +34,12 @@ DAY = 24 * HOUR
 def test_the_lanes_numbers_are_those_of_their_values(made: Made) -> None:
     """Computed here with plain loops."""
     session, view = made.sessions["demo-1h"], made.view("demo-1h")
-    assert [lane.kind for lane in view.lanes] == ["account", "shadow", *["challenger"] * 3, *["benchmark"] * 5]
+    assert [lane.kind for lane in view.lanes] == [
+        "account",
+        "shadow",
+        *["challenger"] * 3,
+        *["benchmark"] * 5,
+    ]
     for name in ("account", "equal weight", "hold SOL/USDT", "cash"):
         lane, values = view.lane(name), session.equities[name].tolist()
         assert lane is not None
@@ -43,14 +48,18 @@ def test_the_lanes_numbers_are_those_of_their_values(made: Made) -> None:
         for value in values:
             peak = max(peak, value)
             below.append(1.0 - value / peak)
-        assert lane.total_return == pytest.approx(values[-1] / values[0] - 1.0, rel=1e-12, abs=1e-12)
+        assert lane.total_return == pytest.approx(
+            values[-1] / values[0] - 1.0, rel=1e-12, abs=1e-12
+        )
         assert lane.week == pytest.approx(values[-1] / values[-1 - 7 * 24] - 1.0, abs=1e-12)
         assert lane.month == pytest.approx(values[-1] / values[-1 - 30 * 24] - 1.0, abs=1e-12)
         assert lane.drawdown == pytest.approx(below[-1], abs=1e-12)
         assert lane.max_drawdown == pytest.approx(max(below), abs=1e-12)
         assert lane.sharpe is not None
         deviation = statistics.stdev(returns)
-        expected = math.sqrt(365.25 * 24) * statistics.fmean(returns) / deviation if deviation else 0.0
+        expected = (
+            math.sqrt(365.25 * 24) * statistics.fmean(returns) / deviation if deviation else 0.0
+        )
         assert lane.sharpe == pytest.approx(expected, rel=1e-9, abs=1e-12)
         assert lane.days == pytest.approx((len(values) - 1) / 24)
     own = view.lane("account")
@@ -68,7 +77,9 @@ def test_positions_have_the_prices_that_the_trader_noted(made: Made) -> None:
         assert one.price == session.prices[-1, place]
         assert one.value == pytest.approx(one.units * session.prices[-1, place])
         assert one.weight == pytest.approx(one.units * session.prices[-1, place] / holdings.value)
-    assert sum(one.value or 0.0 for one in holdings.positions) + holdings.cash == pytest.approx(holdings.value)
+    assert sum(one.value or 0.0 for one in holdings.positions) + holdings.cash == pytest.approx(
+        holdings.value
+    )
 
 
 def test_without_noted_prices_a_single_position_still_has_its_value(tmp_path: Path) -> None:
@@ -77,7 +88,9 @@ def test_without_noted_prices_a_single_position_still_has_its_value(tmp_path: Pa
     token = store.take_over("s", broker="sim", feed="f", timeframe="1h")
 
     def bar(time: int, units: dict[str, float]) -> Changes:
-        return Changes(last_bar=time, bars=[LaneBar("account", time, None, 1000.0, 400.0, units=units)])
+        return Changes(
+            last_bar=time, bars=[LaneBar("account", time, None, 1000.0, 400.0, units=units)]
+        )
 
     store.commit("s", token, Changes(lanes=[Lane("account", "account", None, 0, None, {})]))
     store.commit("s", token, bar(0, {"A/B": 2.0, "C/D": 0.0}))
@@ -87,7 +100,9 @@ def test_without_noted_prices_a_single_position_still_has_its_value(tmp_path: Pa
     store.commit("s", token, bar(HOUR, {"A/B": 2.0, "C/D": 1.0}))
     holdings = _view(registry, store, "s").holdings
     assert holdings is not None
-    assert [(one.price, one.value, one.weight) for one in holdings.positions] == [(None, None, None)] * 2
+    assert [(one.price, one.value, one.weight) for one in holdings.positions] == [
+        (None, None, None)
+    ] * 2
 
 
 def _view(registry: Registry, store: TraderStore, slot: str):  # type: ignore[no-untyped-def]
@@ -111,13 +126,17 @@ def test_a_challenger_is_compared_with_the_champion_on_its_own_bars(made: Made) 
     assert [rival.state.split(":")[0] for rival in view.rivals] == ["trading", "trading", "retired"]
     shadow = session.equities["shadow"]
     for rival in view.rivals:
-        lane = next(lane for lane in view.lanes if lane.bundle == rival.bundle and lane.kind == "challenger")
+        lane = next(
+            lane for lane in view.lanes if lane.bundle == rival.bundle and lane.kind == "challenger"
+        )
         first = int(np.searchsorted(session.time, lane.since))
         last = first + lane.bars - 1
         own = session.equities[lane.name]
         assert rival.total_return == pytest.approx(own[last] / own[first] - 1.0)
         assert rival.champion_return == pytest.approx(shadow[last] / shadow[first] - 1.0)
-        assert rival.ahead == pytest.approx((rival.total_return or 0.0) - (rival.champion_return or 0.0))
+        assert rival.ahead == pytest.approx(
+            (rival.total_return or 0.0) - (rival.champion_return or 0.0)
+        )
     assert (view.rivals[0].ahead or 0.0) >= (view.rivals[1].ahead or 0.0)
 
 
@@ -146,18 +165,19 @@ def test_curves_begin_at_one_and_later_ones_on_the_accounts_line(made: Made) -> 
     week = made.view("demo-1h", days=7).curves[0]
     assert week.time[0] == session.time[-1] - 7 * DAY
     assert week.value[0] == 1.0
-    assert week.value[-1] == pytest.approx(session.equities["account"][-1] / session.equities["account"][-1 - 7 * 24])
+    assert week.value[-1] == pytest.approx(
+        session.equities["account"][-1] / session.equities["account"][-1 - 7 * 24]
+    )
 
 
 def test_the_picture_marks_the_bar_at_which_another_champion_took_over(made: Made) -> None:
     session = made.sessions["demo-1h"]
-    assert made.view("demo-1h").marks == [(int(session.time[len(session.time) // 3]), bundles()[0].hash)]
+    assert made.view("demo-1h").marks == [
+        (int(session.time[len(session.time) // 3]), bundles()[0].hash)
+    ]
 
 
-@given(
-    arrays(np.float64, st.integers(1, 400), elements=st.floats(-1e6, 1e6)),
-    st.integers(4, 100),
-)  # fmt: skip
+@given(arrays(np.float64, st.integers(1, 400), elements=st.floats(-1e6, 1e6)), st.integers(4, 100))
 def test_thinning_keeps_ends_and_extremes_of_every_stretch(values: np.ndarray, most: int) -> None:
     kept = thin(values, most)
     assert np.all(np.diff(kept) > 0)
@@ -169,17 +189,24 @@ def test_thinning_keeps_ends_and_extremes_of_every_stretch(values: np.ndarray, m
     for start, stop in itertools.pairwise(stretches):
         if stop > start:
             inside = values[kept[(kept >= start) & (kept < stop)]]
-            assert (inside.min(), inside.max()) == (values[start:stop].min(), values[start:stop].max())
+            assert (inside.min(), inside.max()) == (
+                values[start:stop].min(),
+                values[start:stop].max(),
+            )
 
 
-def test_weeks_of_five_minute_bars_are_few_points_with_the_worst_moment_among_them(tmp_path: Path) -> None:
+def test_weeks_of_five_minute_bars_are_few_points_with_the_worst_moment_among_them(
+    tmp_path: Path,
+) -> None:
     registry = Registry(tmp_path)
     store = TraderStore(registry.database)
     token = store.take_over("s", broker="sim", feed="f", timeframe="5m")
     values = 1000.0 + np.cumsum(np.random.default_rng(0).standard_normal(5_000))
     values[3_456] = 300.0
     lane = Lane("account", "account", None, 0, None, {})
-    bars = [LaneBar("account", 300 * bar, None, float(value), 0.0) for bar, value in enumerate(values)]
+    bars = [
+        LaneBar("account", 300 * bar, None, float(value), 0.0) for bar, value in enumerate(values)
+    ]
     store.commit("s", token, Changes(lanes=[lane], bars=bars))
     (curve,) = _view(registry, store, "s").curves
     assert len(curve.time) <= 610
@@ -202,7 +229,9 @@ def test_only_new_lines_are_read_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert cache.read("s", lane).lines.time.size == 0
     for bar in range(1, 4):
         store.commit(
-            "s", token, Changes(bars=[LaneBar("account", HOUR * bar, f"b{bar}", 100.0 + bar, 1.0, trades=bar)])
+            "s",
+            token,
+            Changes(bars=[LaneBar("account", HOUR * bar, f"b{bar}", 100.0 + bar, 1.0, trades=bar)]),
         )
         lines = cache.read("s", lane).lines
         assert lines.time.tolist() == [HOUR * (1 + place) for place in range(bar)]
@@ -215,8 +244,13 @@ def test_a_lane_that_lost_everything_has_numbers(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     store = TraderStore(registry.database)
     token = store.take_over("s", broker="sim", feed="f", timeframe="1h")
-    bars = [LaneBar("account", HOUR * bar, None, value, 0.0) for bar, value in enumerate((100.0, 50.0, 0.0, 0.0))]
-    store.commit("s", token, Changes(lanes=[Lane("account", "account", None, 0, None, {})], bars=bars))
+    bars = [
+        LaneBar("account", HOUR * bar, None, value, 0.0)
+        for bar, value in enumerate((100.0, 50.0, 0.0, 0.0))
+    ]
+    store.commit(
+        "s", token, Changes(lanes=[Lane("account", "account", None, 0, None, {})], bars=bars)
+    )
     (lane,) = _view(registry, store, "s").lanes
     assert (lane.total_return, lane.drawdown, lane.sharpe) == (-1.0, 1.0, None)
 
@@ -224,14 +258,21 @@ def test_a_lane_that_lost_everything_has_numbers(tmp_path: Path) -> None:
 def test_a_slot_that_was_never_traded_says_so_and_how_to_begin(made: Made) -> None:
     view = made.view("never-1h")
     assert (view.health.state, view.health.level) == ("never traded", "none")
-    assert view.health.sentences == ["Slot never-1h was never traded: sweepd trade never-1h starts it."]
+    assert view.health.sentences == [
+        "Slot never-1h was never traded: sweepd trade never-1h starts it."
+    ]
     assert view.lanes == view.orders == view.events == view.curves == []
     assert view.holdings is None
     assert view.champion == bundles()[2].hash
 
 
 def test_all_slots_are_found(made: Made) -> None:
-    assert slot_names(made.registry, made.store) == ["demo-1h", "halted-1h", "never-1h", "silent-1h"]
+    assert slot_names(made.registry, made.store) == [
+        "demo-1h",
+        "halted-1h",
+        "never-1h",
+        "silent-1h",
+    ]
 
 
 def test_a_halted_trader_says_why_and_how_to_go_on(made: Made) -> None:
@@ -258,7 +299,9 @@ def test_late_bars_are_counted_and_one_on_its_way_is_not(tmp_path: Path) -> None
 
     def at(moment: int, **changes: object) -> tuple[str, int | None]:
         """As if the clock stood there, with a fresh beat."""
-        shifted = dataclasses.replace(trader, **({"last_bar": int(now) - moment + 100 * HOUR} | changes))
+        shifted = dataclasses.replace(
+            trader, **({"last_bar": int(now) - moment + 100 * HOUR} | changes)
+        )
         found = health(shifted, now, slot="s")
         return found.state, found.bars_behind
 
@@ -293,14 +336,21 @@ def test_the_monitors_words_are_read_whatever_they_are(made: Made) -> None:
     assert found is not None
     assert (found.verdict, found.level, found.text) == ("as scored", "good", MONITOR["text"])
     edge = found.statistics[0]
-    assert (edge.name, edge.live, edge.scored, edge.p) == ("over equal weight, a bar", 7.1e-5, 9.4e-5, 0.41)
+    assert (edge.name, edge.live, edge.scored, edge.p) == (
+        "over equal weight, a bar",
+        7.1e-5,
+        9.4e-5,
+        0.41,
+    )
     assert found.facts["tracking error a year"] == "+0.21 %"
     assert found.facts["next look at"] == "2,688"
     halted = made.view("halted-1h").monitor
     assert halted is not None
     assert halted.level == "bad"
     assert verdict(None) is verdict({}) is verdict("text") is None
-    odd = verdict({"bars": "many", "edge": "high", "drawdown": {"live": "?"}, "tracking": {"error": None}})
+    odd = verdict(
+        {"bars": "many", "edge": "high", "drawdown": {"live": "?"}, "tracking": {"error": None}}
+    )
     assert odd is not None
     assert (odd.verdict, odd.level, odd.facts["tracking error a year"]) == ("unknown", "none", "–")
     assert odd.statistics[0].live is None

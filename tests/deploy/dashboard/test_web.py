@@ -57,7 +57,9 @@ class NoStudies:
     """A machine without studies."""
 
     def __init__(self, problem: Exception | None = None) -> None:
-        self.problem = problem or InputError("--storage runs/sweepd.db does not exist; start one with sweepd train")
+        self.problem = problem or InputError(
+            "--storage runs/sweepd.db does not exist; start one with sweepd train"
+        )
 
     def studies(self) -> list[str]:
         raise self.problem
@@ -73,19 +75,43 @@ class OneStudy(NoStudies):
 
     def __init__(self, **changes: Any) -> None:
         worker = {
-            "worker": "w", "host": "box", "pid": 7, "status": "alive", "state": "training", "beat_age": 3.0,
-            "trials": [4, 5], "rung": 2, "device": "cuda:0", "steps_per_second": 1_200_000, "trials_per_hour": 40.0,
-            "resident_bytes": 3 * 2**30, "gpu": {"share": 0.93, "used": 20 * 2**30, "total": 80 * 2**30},
-        }  # fmt: skip
+            "worker": "w",
+            "host": "box",
+            "pid": 7,
+            "status": "alive",
+            "state": "training",
+            "beat_age": 3.0,
+            "trials": [4, 5],
+            "rung": 2,
+            "device": "cuda:0",
+            "steps_per_second": 1_200_000,
+            "trials_per_hour": 40.0,
+            "resident_bytes": 3 * 2**30,
+            "gpu": {"share": 0.93, "used": 20 * 2**30, "total": 80 * 2**30},
+        }
         self.found = {
-            "study": "btc", "healthy": True, "unhealthy": [], "about": "crypto, 2 tickers, 1h", "paused": None,
-            "trials": {"WAITING": 0, "RUNNING": 2, "COMPLETE": 4, "PRUNED": 0, "FAIL": 1}, "total": 10, "done": 5,
-            "rungs": 4, "steps_per_second": 1_200_000, "trials_per_hour": 40.0, "eta_seconds": 450.0,
-            "best": {"trial": 3, "value": 0.9, "params": {"learning_rate": 3e-4}}, "workers": [worker],
-            "storage_retries": 0, "failures": [{"trial": 2, "reason": "diverged"}], "objective": "information-ratio",
-            "synthetic": True, "outlook": "the best of 10 trials needs 1.2", "history": PAST,
+            "study": "btc",
+            "healthy": True,
+            "unhealthy": [],
+            "about": "crypto, 2 tickers, 1h",
+            "paused": None,
+            "trials": {"WAITING": 0, "RUNNING": 2, "COMPLETE": 4, "PRUNED": 0, "FAIL": 1},
+            "total": 10,
+            "done": 5,
+            "rungs": 4,
+            "steps_per_second": 1_200_000,
+            "trials_per_hour": 40.0,
+            "eta_seconds": 450.0,
+            "best": {"trial": 3, "value": 0.9, "params": {"learning_rate": 3e-4}},
+            "workers": [worker],
+            "storage_retries": 0,
+            "failures": [{"trial": 2, "reason": "diverged"}],
+            "objective": "information-ratio",
+            "synthetic": True,
+            "outlook": "the best of 10 trials needs 1.2",
+            "history": PAST,
             "gate": {"trials": 10, "years": 2.0, "needed_sharpe": 1.2, "looks": 0},
-        } | changes  # fmt: skip
+        } | changes
 
     def studies(self) -> list[str]:  # type: ignore[override]
         return [str(self.found["study"]), "older"]
@@ -107,7 +133,9 @@ def get(asked: Client, path: str, **headers: str) -> TestResponse:
 
 
 def figures(answer: TestResponse) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', answer.text, re.DOTALL)
+    found = re.search(
+        r'<script type="application/json" id="figures">(.*?)</script>', answer.text, re.DOTALL
+    )
     assert found is not None
     content: dict[str, Any] = json.loads(found.group(1))
     return content
@@ -143,7 +171,9 @@ class Checked(HTMLParser):
             assert self.named[-1:] == ["region"]
         if tag not in self.VOID:
             self.open.append(tag)
-            self.named.append("region" if found.get("role") == "region" and found.get("aria-label") else "")
+            self.named.append(
+                "region" if found.get("role") == "region" and found.get("aria-label") else ""
+            )
 
     def handle_endtag(self, tag: str) -> None:
         if tag not in self.VOID:
@@ -156,18 +186,45 @@ def test_the_page_of_a_slot_shows_everything_of_it(made: Made) -> None:
     assert (answer.status_code, answer.mimetype) == (200, "text/html")
     view = made.view("demo-1h")
     page = Checked(answer.text)
-    shown = {"head", "lanes", "positions", "monitor", "orders", "arena", "champion", "events", "equity-text"}
+    shown = {
+        "head",
+        "lanes",
+        "positions",
+        "monitor",
+        "orders",
+        "arena",
+        "champion",
+        "events",
+        "equity-text",
+    }
     assert shown <= set(page.ids)
     for lane in view.lanes:
         assert lane.name in answer.text
-    words = ("buy BTC/USDT", "below the venue", "as scored", "beats the champion", "caught up", "retired: its return")
-    for word in (*words, f"{view.lanes[0].value:,.2f}", f"{100 * view.lanes[0].total_return:+.2f} %"):
+    words = (
+        "buy BTC/USDT",
+        "below the venue",
+        "as scored",
+        "beats the champion",
+        "caught up",
+        "retired: its return",
+    )
+    for word in (
+        *words,
+        f"{view.lanes[0].value:,.2f}",
+        f"{100 * view.lanes[0].total_return:+.2f} %",
+    ):
         assert word in answer.text, word
     picture = figures(answer)["equity"]
-    assert [line["name"] for line in picture["data"] if line.get("yaxis") is None] == [c.lane for c in view.curves]
+    assert [line["name"] for line in picture["data"] if line.get("yaxis") is None] == [
+        c.lane for c in view.curves
+    ]
     account = picture["data"][0]
     assert account["y"][-1] == pytest.approx(view.lanes[0].total_return, abs=1e-6)
-    hidden = [line["name"] for line in picture["data"] if line["visible"] == "legendonly" and "yaxis" not in line]
+    hidden = [
+        line["name"]
+        for line in picture["data"]
+        if line["visible"] == "legendonly" and "yaxis" not in line
+    ]
     assert hidden == ["hold BTC/USDT", "hold ETH/USDT", "hold SOL/USDT"]
     tones = {(line["tone"], line["line"]["dash"]) for line in picture["data"]}
     assert len(tones) == len(view.curves), "lines can be told apart"
@@ -190,7 +247,9 @@ def test_a_slot_never_traded_is_one_clear_sentence(made: Made) -> None:
     assert 'data-figure="equity"' not in text
 
 
-def test_an_empty_registry_is_one_clear_sentence_and_is_found_once_it_is_there(tmp_path: Path) -> None:
+def test_an_empty_registry_is_one_clear_sentence_and_is_found_once_it_is_there(
+    tmp_path: Path,
+) -> None:
     asked = client(tmp_path / "deployments")
     answer = get(asked, "/")
     assert answer.status_code == 200
@@ -219,11 +278,17 @@ def test_a_page_shows_new_bars_without_a_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "code"),
     [
-        ("127.0.0.1:8080", 200), ("localhost", 200), ("localhost:9999", 200), ("LOCALHOST:8080", 200),
+        ("127.0.0.1:8080", 200),
+        ("localhost", 200),
+        ("localhost:9999", 200),
+        ("LOCALHOST:8080", 200),
         ("evil.example", 403),
-        ("127.0.0.1.evil.example", 403), ("localhost.evil.example:8080", 403), ("", 403), ("127.0.0.1:8080@evil", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost.evil.example:8080", 403),
+        ("", 403),
+        ("127.0.0.1:8080@evil", 403),
     ],
-)  # fmt: skip
+)
 def test_only_who_asks_for_this_machine_is_answered(made: Made, host: str, code: int) -> None:
     """DNS rebinding: another site's name, which was made to mean 127.0.0.1."""
     asked = client(made.folder, OneStudy())
@@ -236,16 +301,22 @@ def test_only_who_asks_for_this_machine_is_answered(made: Made, host: str, code:
 @pytest.mark.parametrize("path", ["/", "/training", "/assets/x/page.css"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_pages_only_show(made: Made, path: str, method: str) -> None:
-    assert client(made.folder, OneStudy()).open(path, method=method, headers=HOST).status_code == 405
+    assert (
+        client(made.folder, OneStudy()).open(path, method=method, headers=HOST).status_code == 405
+    )
 
 
 @pytest.mark.parametrize(
     ("path", "code"),
     [
-        ("/?slot=none", 404), ("/?slot=demo-1h&days=x", 400), ("/?slot=demo-1h&days=7", 200), ("/assets/x/web.py", 404),
-        ("/assets/x/..%2fweb.py", 404), ("/training?study=none", 404),
+        ("/?slot=none", 404),
+        ("/?slot=demo-1h&days=x", 400),
+        ("/?slot=demo-1h&days=7", 200),
+        ("/assets/x/web.py", 404),
+        ("/assets/x/..%2fweb.py", 404),
+        ("/training?study=none", 404),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_there_is_said(made: Made, path: str, code: int) -> None:
     answer = get(client(made.folder, OneStudy()), path)
     assert answer.status_code == code
@@ -274,14 +345,18 @@ def test_names_and_reasons_are_text_and_never_markup(tmp_path: Path) -> None:
     store.commit(slot, session.token, Changes(events=[(EVIL, EVIL, None)], status=EVIL))
     store.halt(slot, EVIL, sells=False)
     asked = client(
-        tmp_path, OneStudy(study=EVIL, about=EVIL, unhealthy=[EVIL], failures=[{"trial": 1, "reason": EVIL}])
+        tmp_path,
+        OneStudy(study=EVIL, about=EVIL, unhealthy=[EVIL], failures=[{"trial": 1, "reason": EVIL}]),
     )
     for path in ("/", "/training"):
         text = get(asked, path).text
         assert "<script>alert" not in text
         assert "alert(" in text
         assert Checked(text)
-    assert get(client(tmp_path, NoStudies(InputError(EVIL))), "/training").text.count("<script>alert") == 0
+    assert (
+        get(client(tmp_path, NoStudies(InputError(EVIL))), "/training").text.count("<script>alert")
+        == 0
+    )
 
 
 def test_nothing_comes_from_elsewhere(made: Made) -> None:
@@ -323,7 +398,7 @@ def test_the_training_page_shows_rate_time_left_best_and_gpu(made: Made) -> None
         "synthetic",
         "the best of 10 trials needs 1.2",
     ):
-        assert word in answer.text, word  # fmt: skip
+        assert word in answer.text, word
     shown = figures(answer)
     assert sum(shown["rates"]["data"][0]["customdata"]) == 4
     assert shown["best"]["data"][1]["y"] == [0.1, 0.5, 0.5, 0.9]
@@ -340,7 +415,10 @@ def test_optuna_dashboard_is_reached_and_other_sites_cannot_write_to_it(made: Ma
     asked = client(made.folder, OneStudy())
     assert get(asked, "/dashboard/studies/1").text == "optuna"
     assert asked.post("/api/studies", headers=HOST).text == "optuna"
-    assert asked.post("/api/studies", headers=HOST | {"Origin": "http://127.0.0.1:8080"}).text == "optuna"
+    assert (
+        asked.post("/api/studies", headers=HOST | {"Origin": "http://127.0.0.1:8080"}).text
+        == "optuna"
+    )
     for origin in ("http://evil.example", "null", "http://127.0.0.1:9"):
         assert asked.post("/api/studies", headers=HOST | {"Origin": origin}).status_code == 403
 
@@ -360,7 +438,9 @@ def test_the_real_optuna_dashboard_answers_behind_the_page(made: Made, tmp_path:
 
 
 @pytest.mark.parametrize("of", ["study", "trial"])
-def test_an_artifact_runs_no_script_on_the_dashboards_origin(made: Made, tmp_path: Path, of: str) -> None:
+def test_an_artifact_runs_no_script_on_the_dashboards_origin(
+    made: Made, tmp_path: Path, of: str
+) -> None:
     from tests.deploy.builders import FakeStudy
 
     fake = FakeStudy(tmp_path)
@@ -374,7 +454,9 @@ def test_an_artifact_runs_no_script_on_the_dashboards_origin(made: Made, tmp_pat
     watch = StudyWatch(None, str(tmp_path / "studies.db"), tmp_path)
     watch.application = lambda: _optuna(fake.storage, store)  # type: ignore[method-assign]
     asked = client(made.folder, watch)
-    place = f"{fake.study._study_id}" if of == "study" else f"{fake.study._study_id}/{trial._trial_id}"
+    place = (
+        f"{fake.study._study_id}" if of == "study" else f"{fake.study._study_id}/{trial._trial_id}"
+    )
     for slashes in ("/", "//"):
         answer = get(asked, f"{slashes}artifacts/{place}/{artifact}")
         if slashes == "/":
@@ -397,7 +479,9 @@ def _optuna(storage: str, store: FileSystemArtifactStore | None = None) -> Any:
 
 
 @pytest.mark.parametrize("synthetic", [True, False])
-def test_a_champion_of_a_made_up_market_is_marked_everywhere(tmp_path: Path, synthetic: bool) -> None:
+def test_a_champion_of_a_made_up_market_is_marked_everywhere(
+    tmp_path: Path, synthetic: bool
+) -> None:
     from typer.testing import CliRunner
 
     folder = tmp_path / "deployments"
@@ -412,16 +496,25 @@ def test_a_champion_of_a_made_up_market_is_marked_everywhere(tmp_path: Path, syn
         return CliRunner().invoke(app, [*words, "--deployments", str(folder)]).output
 
     texts = [
-        output("dashboard", "--once"), output("dashboard", "demo-1h", "--once"), output("registry", "list"),
-        output("registry", "list", "demo-1h"), output("registry", "show", "demo-1h"),
+        output("dashboard", "--once"),
+        output("dashboard", "demo-1h", "--once"),
+        output("registry", "list"),
+        output("registry", "list", "demo-1h"),
+        output("registry", "show", "demo-1h"),
         get(client(folder, OneStudy()), "/?slot=demo-1h").text,
-    ]  # fmt: skip
+    ]
     assert [("synthetic" in text.lower()) for text in texts] == [synthetic] * len(texts), texts
     slots, slot, shown = (
         json.loads(output(*words, "--json"))
-        for words in (("registry", "list"), ("registry", "list", "demo-1h"), ("registry", "show", "demo-1h"))
+        for words in (
+            ("registry", "list"),
+            ("registry", "list", "demo-1h"),
+            ("registry", "show", "demo-1h"),
+        )
     )
-    assert slots[0]["synthetic"] is slot["synthetic"] is slot["versions"][0]["synthetic"] is synthetic
+    assert (
+        slots[0]["synthetic"] is slot["synthetic"] is slot["versions"][0]["synthetic"] is synthetic
+    )
     assert shown["data"]["synthetic"] is synthetic
     paper = json.loads(output("dashboard", "demo-1h", "--json"))["slots"][0]
     assert paper["health"]["synthetic"] is synthetic

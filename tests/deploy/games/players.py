@@ -38,9 +38,15 @@ def player(push: Sequence[float]) -> dict[str, Tensor]:
 def spec(**changes: Any) -> dict[str, Any]:
     """A frozen spec, as far as promotion reads it."""
     return {
-        "environment": "cartpole", "algorithm": "ppo", "env": ENV, "seed": 3, "objective": "return",
-        "code_version": "0.1.0", "torch_version": "2.13.0", "budget": 1,
-    } | changes  # fmt: skip
+        "environment": "cartpole",
+        "algorithm": "ppo",
+        "env": ENV,
+        "seed": 3,
+        "objective": "return",
+        "code_version": "0.1.0",
+        "torch_version": "2.13.0",
+        "budget": 1,
+    } | changes
 
 
 def attributes(
@@ -69,14 +75,23 @@ def study_of(folder: Path, *trials: Sequence[Sequence[float]], **changes: Any) -
     frozen: list[FrozenTrial] = []
     for number, players in enumerate(trials):
         scores = [50.0 - number - index for index in range(len(players))]
-        trial = create_trial(value=scores[0], user_attrs=attributes(folder, number, players, scores))
+        trial = create_trial(
+            value=scores[0], user_attrs=attributes(folder, number, players, scores)
+        )
         trial.number = number
         frozen.append(trial)
     described = spec(**changes)
     return GameStudy(
-        name="short", storage="", uid="u" * 32, run_dir=folder, described=described, trials=tuple(frozen),
-        finished=len(frozen), runs_dir=None, spec=GameSpec.model_validate(described),
-    )  # fmt: skip
+        name="short",
+        storage="",
+        uid="u" * 32,
+        run_dir=folder,
+        described=described,
+        trials=tuple(frozen),
+        finished=len(frozen),
+        runs_dir=None,
+        spec=GameSpec.model_validate(described),
+    )
 
 
 def store(study: GameStudy, url: str) -> None:
@@ -86,4 +101,6 @@ def store(study: GameStudy, url: str) -> None:
     made.set_user_attr("sweepd:uid", study.uid)
     made.set_user_attr(FOLDER_KEY, recorded_folder(url, study.run_dir))
     for trial in study.trials:
-        made.add_trial(create_trial(state=TrialState.COMPLETE, value=trial.value, user_attrs=trial.user_attrs))
+        made.add_trial(
+            create_trial(state=TrialState.COMPLETE, value=trial.value, user_attrs=trial.user_attrs)
+        )

@@ -41,7 +41,9 @@ def in_processes(folder: Path, studies: Sequence[GameStudy], point: int = 0) -> 
 
 
 @pytest.mark.slow
-def test_a_promotion_that_is_killed_anywhere_leaves_the_old_champion_or_the_new_one(tmp_path: Path) -> None:
+def test_a_promotion_that_is_killed_anywhere_leaves_the_old_champion_or_the_new_one(
+    tmp_path: Path,
+) -> None:
     start = Registry(tmp_path / "start")
     old = GamePromoter(study_of(tmp_path / "weak", [WEAK]), start, games=GAMES).run().champion
     start.database.engine.dispose()
@@ -66,11 +68,16 @@ def test_a_promotion_that_is_killed_anywhere_leaves_the_old_champion_or_the_new_
 
 
 def test_of_promoters_that_race_the_best_player_wins(tmp_path: Path) -> None:
-    studies = [study_of(tmp_path / name, [push]) for name, push in (("a", WEAK), ("b", GOOD), ("c", GOOD))]
+    studies = [
+        study_of(tmp_path / name, [push]) for name, push in (("a", WEAK), ("b", GOOD), ("c", GOOD))
+    ]
     registry = Registry(tmp_path / "deployments")
     assert in_processes(registry.folder, studies) == [0, 0, 0]
     champion, previous, _, moves = audit(registry.folder, slot=SLOT)
     assert champion is not None
     best = registry.any_bundle(champion)
-    assert best.manifest.origin.members_sha256 == studies[1].trials[0].user_attrs["sweepd:members"]["sha256"]
+    assert (
+        best.manifest.origin.members_sha256
+        == studies[1].trials[0].user_attrs["sweepd:members"]["sha256"]
+    )
     assert moves == (1 if previous is None else 2)

@@ -74,7 +74,9 @@ def promoted(sweepd: Run) -> str:
     return sweepd("promote-after-study", "--study-name", "short")
 
 
-def test_the_end_of_a_study_promotes_reports_and_records_a_game(promoted: str, folder: Path) -> None:
+def test_the_end_of_a_study_promotes_reports_and_records_a_game(
+    promoted: str, folder: Path
+) -> None:
     no_word_of_trading(promoted)
     for words in (
         "PROMOTED",
@@ -117,7 +119,10 @@ def test_a_second_promotion_changes_nothing(sweepd: Run) -> None:
         (["--weights", "fold-score"], "--weights is not for games"),
         (["--data-dir", "data"], "--data-dir is not for games"),
         (["--first-stage"], "--first-stage is not for games"),
-        (["--limit", "pbo=1"], "the rules are training-faults, beats-baselines, ahead-of-baselines, solved, beats-"),
+        (
+            ["--limit", "pbo=1"],
+            "the rules are training-faults, beats-baselines, ahead-of-baselines, solved, beats-",
+        ),
         (["--limit", "solved"], "like beats-champion=5"),
     ],
 )
@@ -133,10 +138,21 @@ def test_the_registry_knows_players(sweepd: Run, folder: Path) -> None:
     for words in (["list"], ["list", SLOT], ["show"], ["diff", SLOT], ["verify"], ["gc"]):
         no_word_of_trading(sweepd("registry", *words))
     shown = sweepd("registry", "show")
-    for text in (str(slot.champion), "version 2, champion", "trial 0", "seed 0 of 2", "judged by look 2", "champion "):
+    for text in (
+        str(slot.champion),
+        "version 2, champion",
+        "trial 0",
+        "seed 0 of 2",
+        "judged by look 2",
+        "champion ",
+    ):
         assert text in shown, text
     facts = json.loads(sweepd("registry", "show", f"{SLOT}@previous", "--json"))
-    assert (facts["bundle"], facts["origin"]["trial"], facts["panel"]["games"]) == (slot.previous, 1, 10)
+    assert (facts["bundle"], facts["origin"]["trial"], facts["panel"]["games"]) == (
+        slot.previous,
+        1,
+        10,
+    )
     assert "…" not in sweepd("registry", "diff", SLOT)
     found = json.loads(sweepd("registry", "diff", SLOT, "--json"))["differences"]
     assert found["origin.trial"] == [1, 0]
@@ -212,7 +228,9 @@ def test_every_game_can_be_shown_or_says_why_not() -> None:
     env.reset_member(0, 1)
     assert "sees" in renderer.text("step 0", final=False)
     if not importlib.util.find_spec("pygame"):
-        with pytest.raises(InputError, match="gym:CartPole-v1 needs a package that is missing here"):
+        with pytest.raises(
+            InputError, match="gym:CartPole-v1 needs a package that is missing here"
+        ):
             showing(game, game.params(), pictures=True)
 
 
@@ -220,7 +238,10 @@ def test_the_panel_of_a_bundle_made_before_games_were_counted_is_shown() -> None
     at = {"mean": 1.0, "low": 0.5, "high": 1.5, "confidence": 0.95}
     old = {"own": at, "difference": at, "wins": 0.625}
     new = {"own": at, "difference": at, "ahead": 61, "equal": 2, "behind": 37, "share": at}
-    table = panel_table({"games": 100, "own": at, "baselines": {"random": old}, "champion": {"name": "a"} | new}, "b")
+    table = panel_table(
+        {"games": 100, "own": at, "baselines": {"random": old}, "champion": {"name": "a"} | new},
+        "b",
+    )
     console = Console(width=160, file=io.StringIO())
     console.print(table)
     text = console.file.getvalue()  # type: ignore[attr-defined]

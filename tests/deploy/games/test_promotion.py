@@ -37,7 +37,13 @@ from deploy.games.study import GameStudy, build_bundle, read_candidate
 from deploy.games.verify import verify_game_bundle
 from deploy.market.bundle import load_bundle
 from deploy.promotion.rules import judge, with_limits
-from deploy.registry.bundle_files import MEMBERS_FILE, canonical_json, read_members, sha256, write_bundle
+from deploy.registry.bundle_files import (
+    MEMBERS_FILE,
+    canonical_json,
+    read_members,
+    sha256,
+    write_bundle,
+)
 from deploy.registry.bundles import load_any
 from deploy.registry.registry import Registry
 from deploy.registry.slots import LONGEST_SLOT, check_slot
@@ -98,7 +104,9 @@ def test_what_is_wrong_with_a_bundle_is_said(tmp_path: Path) -> None:
     def changed(**parts: dict[str, Any]) -> None:
         manifest = bundle.manifest
         for name, fields in parts.items():
-            manifest = manifest.model_copy(update={name: getattr(manifest, name).model_copy(update=fields)})
+            manifest = manifest.model_copy(
+                update={name: getattr(manifest, name).model_copy(update=fields)}
+            )
         make_game_bundle(manifest, bundle.files)
 
     with pytest.raises(InputError, match="'chess' is not known"):
@@ -117,7 +125,10 @@ def test_a_manifest_with_an_unknown_part_or_a_wrong_hash_is_refused(tmp_path: Pa
     manifest.chmod(0o644)
     content = json.loads(manifest.read_text())
     del content["hash"]
-    for changes, said in (({"wheels": 3}, "wheels: Extra inputs"), ({"format_version": 9}, "version 9")):
+    for changes, said in (
+        ({"wheels": 3}, "wheels: Extra inputs"),
+        ({"format_version": 9}, "version 9"),
+    ):
         other = content | changes
         named = other | {"hash": sha256(canonical_json(other).encode())}
         manifest.write_text(canonical_json(named))
@@ -178,7 +189,10 @@ def test_a_slot_with_a_name_that_older_versions_allowed_keeps_working(
     tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = {name: value for name, value in vars(CartPoleParams(**ENV)).items() if value is not None}
-    weak, good = study_of(tmp_path / "weak", [WEAK], env=env), study_of(tmp_path / "good", [GOOD], env=env)
+    weak, good = (
+        study_of(tmp_path / "weak", [WEAK], env=env),
+        study_of(tmp_path / "good", [GOOD], env=env),
+    )
     old = game_key("cartpole", env)
     with monkeypatch.context() as patched:
         patched.setattr(deploy.registry.registry, "check_slot", lambda name: name)
@@ -213,7 +227,9 @@ def test_players_play_the_same_games_and_none_of_the_search(tmp_path: Path) -> N
 def test_differences_are_paired_and_intervals_stricter_with_every_look() -> None:
     rng = np.random.default_rng(0)
     games = rng.normal(0.0, 50.0, 100)
-    ours, theirs = (Episodes(values[None], np.ones((1, 100), np.int64)) for values in (games + 1.0, games))
+    ours, theirs = (
+        Episodes(values[None], np.ones((1, 100), np.int64)) for values in (games + 1.0, games)
+    )
     found = compare("other", ours, theirs, 1, 0)
     assert (found.ahead, found.equal, found.behind) == (100, 0, 0)
     assert [found.difference.low, found.difference.high] == pytest.approx([1.0, 1.0], abs=1e-12)
@@ -233,7 +249,10 @@ def versus(ours: Any, theirs: Any) -> dict[str, str]:
     own = interval(played[0].returns[0], 0.95, 0)
     other = compare("random", *played, 1, 0)
     panel = Panel(seed=0, look=1, episodes=played[0], own=own, baselines=(other,), champion=other)
-    return {finding.name: finding.verdict for finding in judge(DEFAULT_RULES, Evidence((), panel), PANEL)}
+    return {
+        finding.name: finding.verdict
+        for finding in judge(DEFAULT_RULES, Evidence((), panel), PANEL)
+    }
 
 
 def test_better_means_a_higher_mean_and_ahead_in_most_games() -> None:
@@ -241,8 +260,11 @@ def test_better_means_a_higher_mean_and_ahead_in_most_games() -> None:
     lander = rng.normal(-143.0, 40.0, 100)
     random = lander + np.repeat([20.0, -80.0], [51, 49])  # a mean of -172, and ahead in 51 games
     assert versus(lander, random) == {
-        "beats-baselines": "pass", "ahead-of-baselines": "fail", "beats-champion": "pass", "ahead-of-champion": "fail"
-    }  # fmt: skip
+        "beats-baselines": "pass",
+        "ahead-of-baselines": "fail",
+        "beats-champion": "pass",
+        "ahead-of-champion": "fail",
+    }
     games = rng.normal(5000.0, 400.0, 100)
     for ours, theirs, verdict in (
         (games + rng.normal(45.0, 90.0, 100), games, "pass"),  # a lead of half a deviation
@@ -250,7 +272,11 @@ def test_better_means_a_higher_mean_and_ahead_in_most_games() -> None:
         ([500.0] * 100, [500.0] * 100, "fail"),
         ([1.0] * 30 + [0.0] * 70, [0.0] * 100, "pass"),  # a rare payoff that nobody else has
         (games + np.repeat([300.0, -10.0], [20, 80]), games, "fail"),  # a few games decide the mean
-        (games + np.repeat([20.0, -200.0], [90, 10]), games, "fail"),  # usually ahead, and worse on the whole
+        (
+            games + np.repeat([20.0, -200.0], [90, 10]),
+            games,
+            "fail",
+        ),  # usually ahead, and worse on the whole
     ):
         found = versus(ours, theirs)
         assert ("pass" if set(found.values()) == {"pass"} else "fail") == verdict, found
@@ -270,10 +296,17 @@ def test_what_a_panel_showed_is_said_plainly() -> None:
         at = Interval(mean, mean, mean, 0.95)
         return Opponent(name, at, at, 49, 2, 49, share_interval(49, 49, 0.95))
 
-    episodes, own = Episodes(np.zeros((1, 100)), np.ones((1, 100), np.int64)), Interval(-143.0, -150.0, -136.0, 0.95)
-    panel = Panel(seed=0, look=1, episodes=episodes, own=own, baselines=(opponent("random", -171.0),))
+    episodes, own = (
+        Episodes(np.zeros((1, 100)), np.ones((1, 100), np.int64)),
+        Interval(-143.0, -150.0, -136.0, 0.95),
+    )
+    panel = Panel(
+        seed=0, look=1, episodes=episodes, own=own, baselines=(opponent("random", -171.0),)
+    )
     said = shown(panel, 200.0)
-    assert said.startswith("Mean return of a game -143; -171 by random (ahead in 49 of 100 games, equal in 2).")
+    assert said.startswith(
+        "Mean return of a game -143; -171 by random (ahead in 49 of 100 games, equal in 2)."
+    )
     assert "counts as solved from 200 on: it is not." in said
     assert "The only other player was random play" in said
     more = dataclasses.replace(panel, champion=opponent("abc", -150.0))
@@ -292,13 +325,19 @@ def test_every_baseline_player_of_a_game_must_be_beaten() -> None:
 
 
 def test_heuristic_players_play_bucket_brigade_and_nothing_else() -> None:
-    thetas = {f"m{index:03d}.theta": torch.full((4,), 0.5 * index, dtype=torch.float64) for index in range(3)}
+    thetas = {
+        f"m{index:03d}.theta": torch.full((4,), 0.5 * index, dtype=torch.float64)
+        for index in range(3)
+    }
     content = single_file(split_members(save_tensors(thetas), 3)[1])
     always = read_player(content)
     assert isinstance(always, HeuristicPlayer)
     assert always.theta == (0.5, 0.5, 0.5, 0.5)
     game = get_game("bucket-brigade")
-    played = [Rules(game, game.params(scenario="rest_trap"), 4, 1).play_player(always).returns for _ in range(2)]
+    played = [
+        Rules(game, game.params(scenario="rest_trap"), 4, 1).play_player(always).returns
+        for _ in range(2)
+    ]
     assert (played[0] == played[1]).all()
     with pytest.raises(InputError, match="plays Bucket Brigade, and not"):
         Rules(get_game("cartpole"), get_game("cartpole").params(), 4, 1).play_player(always)
@@ -311,12 +350,16 @@ def test_heuristic_players_play_bucket_brigade_and_nothing_else() -> None:
 # -- promotion
 
 
-def test_a_player_becomes_champion_and_gives_way_to_a_better_one_only(tmp_path: Path, registry: Registry) -> None:
+def test_a_player_becomes_champion_and_gives_way_to_a_better_one_only(
+    tmp_path: Path, registry: Registry
+) -> None:
     first = promote(study_of(tmp_path / "a", [WEAK]), registry)
     assert (first.outcome, first.slot, first.version) == ("promoted", SLOT, 1)
     names = [finding.name for finding in first.chosen.findings]
     assert names == ["training-faults", "beats-baselines", "ahead-of-baselines", "solved"]
-    assert first.chosen.findings[-1].verdict == "told"  # nobody solves it in 60 steps, and that decides nothing
+    assert (
+        first.chosen.findings[-1].verdict == "told"
+    )  # nobody solves it in 60 steps, and that decides nothing
     again = promote(study_of(tmp_path / "a", [WEAK]), registry)
     assert again.outcome == "champion already"
     worse = promote(study_of(tmp_path / "b", [BAD]), registry)
@@ -345,7 +388,9 @@ def test_as_good_is_not_better(tmp_path: Path, registry: Registry) -> None:
     assert "the champion rightly stays" in equal.reason
 
 
-def test_the_same_weights_are_the_same_look_and_other_games_another(tmp_path: Path, registry: Registry) -> None:
+def test_the_same_weights_are_the_same_look_and_other_games_another(
+    tmp_path: Path, registry: Registry
+) -> None:
     study = study_of(tmp_path, [BAD])
     for games, look, repeated in ((GAMES, 1, False), (GAMES, 1, True), (GAMES + 1, 2, False)):
         found = GamePromoter(study, registry, games=games, dry_run=True).run()
@@ -355,11 +400,17 @@ def test_the_same_weights_are_the_same_look_and_other_games_another(tmp_path: Pa
     assert elsewhere.looks == 2  # another slot's name earns no new look
 
 
-def test_the_next_candidate_asks_where_looks_are_left_and_faults_cost_none(tmp_path: Path, registry: Registry) -> None:
+def test_the_next_candidate_asks_where_looks_are_left_and_faults_cost_none(
+    tmp_path: Path, registry: Registry
+) -> None:
     study = study_of(tmp_path, [GOOD], [BAD], [WEAK])
     (tmp_path / "trial-00000" / "members.safetensors").write_bytes(b"other")
     found = promote(study, registry)
-    assert (found.outcome, found.looks, found.chosen.candidate.trial.number) == ("none passes", 1, 1)
+    assert (found.outcome, found.looks, found.chosen.candidate.trial.number) == (
+        "none passes",
+        1,
+        1,
+    )
     assert "not the bytes that were scored" in found.candidates[0].findings[0].explanation
     assert promote(study, registry, looks=2).chosen.candidate.trial.number == 2
     only = GamePromoter(study, registry, games=GAMES).run(trial=2)
@@ -377,13 +428,19 @@ def test_limits_are_margins(tmp_path: Path, registry: Registry) -> None:
     easy = with_limits(DEFAULT_RULES, {"beats-baselines": -1000.0})
     found = promote(study_of(tmp_path, [GOOD]), registry, rules=easy)
     assert found.outcome == "promoted"
-    assert "met every rule, 1 of them loosened (beats-baselines > -1000 instead of 0)" in found.reason
+    assert (
+        "met every rule, 1 of them loosened (beats-baselines > -1000 instead of 0)" in found.reason
+    )
     assert registry.any_bundle(found.champion).manifest.gate["findings"][1]["loosened"]
 
 
 @pytest.mark.parametrize(("rival", "outcome"), [(WEAK, "promoted"), (GOOD, "champion already")])
 def test_of_two_promoters_that_race_one_compares_again(
-    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch, rival: tuple[float, ...], outcome: str
+    tmp_path: Path,
+    registry: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+    rival: tuple[float, ...],
+    outcome: str,
 ) -> None:
     judge: Callable[..., Any] = deploy.games.promote.judge_panel
     raced: list[Promotion] = []
@@ -429,8 +486,12 @@ def test_verify_plays_the_panel_again(tmp_path: Path, registry: Registry) -> Non
         verify_game_bundle(bundle_of(tmp_path))
 
 
-def test_a_network_that_nobody_else_knows_is_not_deployed(tmp_path: Path, registry: Registry) -> None:
-    study = study_of(tmp_path / "run", [GOOD], algorithm="elegantrl:ppo:tests.agents.own_agents:SmoothAgent")
+def test_a_network_that_nobody_else_knows_is_not_deployed(
+    tmp_path: Path, registry: Registry
+) -> None:
+    study = study_of(
+        tmp_path / "run", [GOOD], algorithm="elegantrl:ppo:tests.agents.own_agents:SmoothAgent"
+    )
     promotion = GamePromoter(study, registry, games=GAMES).run()
     assert promotion.outcome == "none passes"
     assert "has a network of its own, which can be searched but not deployed" in promotion.reason

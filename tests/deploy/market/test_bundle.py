@@ -44,12 +44,16 @@ def test_what_is_loaded_is_what_was_written(bundle: Bundle, written: Path) -> No
     assert sorted(item.name for item in written.iterdir()) == ["bundle.json", "members.safetensors"]
 
 
-def test_a_bundle_is_found_good_wherever_it_was_copied_to(written: Path, tmp_path: Path, bundle: Bundle) -> None:
+def test_a_bundle_is_found_good_wherever_it_was_copied_to(
+    written: Path, tmp_path: Path, bundle: Bundle
+) -> None:
     copy = written.rename(tmp_path / "my favourite")
     assert load_bundle(copy).hash == bundle.hash
 
 
-def test_writing_twice_keeps_the_first_and_other_content_has_another_name(bundle: Bundle, written: Path) -> None:
+def test_writing_twice_keeps_the_first_and_other_content_has_another_name(
+    bundle: Bundle, written: Path
+) -> None:
     assert {item.stat().st_mode & 0o777 for item in written.iterdir()} == {0o444}
     before = {item: item.stat().st_mtime_ns for item in written.iterdir()}
     assert write_bundle(bundle, written.parent) == written
@@ -57,7 +61,9 @@ def test_writing_twice_keeps_the_first_and_other_content_has_another_name(bundle
     other = small_bundle(gate={"look": 2})
     assert other.files == bundle.files
     assert other.hash != bundle.hash
-    assert [item.name for item in written.parent.iterdir()] == [written.name]  # no temporary folder is left
+    assert [item.name for item in written.parent.iterdir()] == [
+        written.name
+    ]  # no temporary folder is left
 
 
 def test_every_changed_byte_is_found(writable: Path) -> None:
@@ -138,7 +144,9 @@ def _forged(path: Path, change: dict[str, Any], *, drop: str | None = None) -> N
         ({"increment": [0.0]}, "one number for each"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_a_sentence(writable: Path, change: dict[str, Any], sentence: str) -> None:
+def test_what_makes_no_sense_is_refused_with_a_sentence(
+    writable: Path, change: dict[str, Any], sentence: str
+) -> None:
     _forged(writable, change)
     with pytest.raises(InputError, match=sentence) as caught:
         load_bundle(writable)
@@ -147,7 +155,18 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(writable: Path, change: 
 
 
 @pytest.mark.parametrize(
-    "part", ["tickers", "recipe", "env_params", "last_seen_bar", "files", "data", "gate", "metrics", "code_version"]
+    "part",
+    [
+        "tickers",
+        "recipe",
+        "env_params",
+        "last_seen_bar",
+        "files",
+        "data",
+        "gate",
+        "metrics",
+        "code_version",
+    ],
 )
 def test_nothing_may_be_missing(writable: Path, part: str) -> None:
     _forged(writable, {}, drop=part)
@@ -157,7 +176,10 @@ def test_nothing_may_be_missing(writable: Path, part: str) -> None:
 
 def test_members_that_choose_among_actions_are_refused() -> None:
     bundle = small_bundle()
-    actors = [{name: tensor for name, tensor in member.items() if name != "action_std_log"} for member in _members()]
+    actors = [
+        {name: tensor for name, tensor in member.items() if name != "action_std_log"}
+        for member in _members()
+    ]
     files = {"members.safetensors": members_bytes(actors)}
     manifest = bundle.manifest.model_copy(update={"files": describe_files(files)})
     with pytest.raises(InputError, match="choose one of several actions") as caught:
@@ -167,7 +189,9 @@ def test_members_that_choose_among_actions_are_refused() -> None:
 
 def _members() -> list[dict[str, Tensor]]:
     policy = small_bundle().manifest.trials[0].policy
-    return [random_actor(policy.state_dim, policy.action_dim, seed) for seed in range(policy.members)]
+    return [
+        random_actor(policy.state_dim, policy.action_dim, seed) for seed in range(policy.members)
+    ]
 
 
 def test_times_are_written_as_utc() -> None:

@@ -33,7 +33,9 @@ def _run(program: Path, *arguments: Path) -> subprocess.CompletedProcess[str]:
         "assert not {'torch', 'envs', 'agents', 'deploy', 'optimize'} & set(sys.modules)"
     )
     words = [sys.executable, "-I", "-c", code, program, *arguments]
-    return subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, check=False
+    )
 
 
 def test_thirty_lines_suffice(program: Path) -> None:
@@ -44,7 +46,11 @@ def test_thirty_lines_suffice(program: Path) -> None:
 def test_it_acts_as_sweepd_does(program: Path, tmp_path: Path) -> None:
     bundle = small_bundle(5, members=3, gain=2.0)
     folder = write_bundle(bundle, tmp_path / "bundles")
-    rows = np.random.default_rng(0).normal(size=(50, bundle.trials[0].policy.state_dim)).astype(np.float32)
+    rows = (
+        np.random.default_rng(0)
+        .normal(size=(50, bundle.trials[0].policy.state_dim))
+        .astype(np.float32)
+    )
     np.save(tmp_path / "obs.npy", rows)
     done = _run(program, folder, tmp_path / "obs.npy", tmp_path / "actions.npy")
     assert done.returncode == 0, done.stderr
@@ -54,13 +60,21 @@ def test_it_acts_as_sweepd_does(program: Path, tmp_path: Path) -> None:
 
 
 def test_it_gives_the_actions_of_several_trials_one_by_one(program: Path, tmp_path: Path) -> None:
-    bundle = ensemble_of([small_bundle(5, members=3, gain=2.0), small_bundle(6, gain=2.0)], (0.3, 0.7))
+    bundle = ensemble_of(
+        [small_bundle(5, members=3, gain=2.0), small_bundle(6, gain=2.0)], (0.3, 0.7)
+    )
     folder = write_bundle(bundle, tmp_path / "bundles")
-    rows = np.random.default_rng(0).normal(size=(20, bundle.trials[0].policy.state_dim)).astype(np.float32)
+    rows = (
+        np.random.default_rng(0)
+        .normal(size=(20, bundle.trials[0].policy.state_dim))
+        .astype(np.float32)
+    )
     np.save(tmp_path / "obs.npy", rows)
     done = _run(program, folder, tmp_path / "obs.npy", tmp_path / "actions.npy")
     assert done.returncode == 0, done.stderr
-    expected = np.array([[trial.policy.act(row) for row in rows] for trial in load_bundle(folder).trials])
+    expected = np.array(
+        [[trial.policy.act(row) for row in rows] for trial in load_bundle(folder).trials]
+    )
     assert np.array_equal(np.load(tmp_path / "actions.npy"), expected)
 
 

@@ -29,7 +29,9 @@ PARAMS = (
 def test_search_time_evaluation_agrees_with_the_canonical_path_to_a_thousandth() -> None:
     market = make_market(make_demo_market(3, assets=3, bars=1000))
     env = CryptoEnv.for_windows(market, PARAMS, [WINDOWS] * SLOTS, max_lookback=2)
-    shape = Shape(state_dim=env.state_dim, action_dim=3, slots=SLOTS, net_width=32, minibatch=64, num_envs=1)
+    shape = Shape(
+        state_dim=env.state_dim, action_dim=3, slots=SLOTS, net_width=32, minibatch=64, num_envs=1
+    )
     ppo = PPO(shape)
     for slot, params in enumerate(PARAMS):
         average, deviation = observation_normaliser(market, [(600, 900)], params.lookback, 2)
@@ -45,7 +47,9 @@ def test_search_time_evaluation_agrees_with_the_canonical_path_to_a_thousandth()
                 name: getattr(batch, name)[row, :length]
                 for name in ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
             }
-            fast = summarise(columns.pop("returns"), columns.pop("equal_weight"), "1h", **columns).to_dict()
+            fast = summarise(
+                columns.pop("returns"), columns.pop("equal_weight"), "1h", **columns
+            ).to_dict()
             canonical = score(policy, market, params, window, max_lookback=2).metrics.to_dict()
             assert canonical["trades"] > 100
             assert fast.pop("reason") == canonical.pop("reason")

@@ -48,12 +48,20 @@ def three(instruments: Instruments | None = None) -> Bundle:
     """Three trials that differ in everything but the account."""
     params = (
         EnvParams(action_scale=0.3, trailing_stop=0.04, lookback=2, **VENUE),
-        EnvParams(action_scale=0.5, max_holding_bars=9, max_holding_fraction=0.5, held_scale=20.0, **VENUE),
+        EnvParams(
+            action_scale=0.5, max_holding_bars=9, max_holding_fraction=0.5, held_scale=20.0, **VENUE
+        ),
         EnvParams(action_scale=0.2, cash_reserve=0.3, max_position=0.4, lookback=3, **VENUE),
     )
     bundles = [
         small_bundle(
-            seed, tickers=TICKERS, params=own, max_lookback=3, members=2 + seed % 2, gain=1.5, instruments=instruments
+            seed,
+            tickers=TICKERS,
+            params=own,
+            max_lookback=3,
+            members=2 + seed % 2,
+            gain=1.5,
+            instruments=instruments,
         )
         for seed, own in zip((3, 4, 5), params, strict=True)
     ]
@@ -62,7 +70,13 @@ def three(instruments: Instruments | None = None) -> Bundle:
 
 @pytest.mark.parametrize("holes", [0.0, 0.05])
 def test_a_trial_alone_as_a_sub_account_scores_as_ever_bit_for_bit(holes: float) -> None:
-    params = EnvParams(action_scale=0.3, trailing_stop=0.04, max_holding_bars=30, max_holding_fraction=0.7, lookback=2)
+    params = EnvParams(
+        action_scale=0.3,
+        trailing_stop=0.04,
+        max_holding_bars=30,
+        max_holding_fraction=0.7,
+        lookback=2,
+    )
     bundle = small_bundle(3, tickers=TICKERS, params=params, members=3, gain=1.5)
     bars = market_bars(7, holes=holes, bars=1000)
     plain, alone = score_bundle(bundle, bars, WINDOW), score_trials(bundle, bars, WINDOW)
@@ -74,12 +88,16 @@ def test_a_trial_alone_as_a_sub_account_scores_as_ever_bit_for_bit(holes: float)
 
 @pytest.mark.parametrize("holes", [0.0, 0.05])
 @pytest.mark.parametrize("increments", [False, True])
-def test_a_replay_of_several_trials_equals_the_canonical_score(holes: float, increments: bool) -> None:
+def test_a_replay_of_several_trials_equals_the_canonical_score(
+    holes: float, increments: bool
+) -> None:
     bundle = three(Instruments((0.0, 60.0, 0.0), (0.001, 0.0, 0.05)) if increments else None)
     bars = market_bars(7, holes=holes, bars=1000)
     scored, replayed = score_bundle(bundle, bars, WINDOW), replay(bundle, bars, WINDOW)
     for name in COLUMNS:
-        np.testing.assert_allclose(getattr(replayed, name), getattr(scored, name), rtol=1e-9, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(
+            getattr(replayed, name), getattr(scored, name), rtol=1e-9, atol=1e-12, err_msg=name
+        )
     ours, theirs = replayed.metrics.to_dict(), scored.metrics.to_dict()
     assert ours.pop("reason") == theirs.pop("reason")
     assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-9)
@@ -93,7 +111,9 @@ def test_a_trader_that_goes_on_from_its_state_after_every_bar_comes_to_the_same_
     trials: int,
 ) -> None:
     bars = market_bars(3, holes=0.05, bars=700)
-    bundle = three() if trials == 3 else small_bundle(tickers=TICKERS, params=SEVERE, max_lookback=2)
+    bundle = (
+        three() if trials == 3 else small_bundle(tickers=TICKERS, params=SEVERE, max_lookback=2)
+    )
     entries: list[list[Entry]] = []
     for often in (False, True):
         broker = SimBroker(TICKERS, 5_000.0, bundle.account, bundle.instruments)
@@ -131,10 +151,14 @@ def test_the_account_is_the_sum_of_its_sub_accounts_at_every_bar() -> None:
         assert sum(book.cash for book in books) == pytest.approx(account.cash, rel=1e-9, abs=1e-9)
         held = np.array([account.units[ticker] for ticker in TICKERS])
         assert (held >= 0.0).all()
-        np.testing.assert_allclose(np.sum([book.units for book in books], axis=0), held, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(
+            np.sum([book.units for book in books], axis=0), held, rtol=1e-9, atol=1e-12
+        )
         assert sum(book.value(bar.close) for book in books) == pytest.approx(entry.value, rel=1e-12)
         assert all(book.cash >= 0.0 and (book.units >= 0.0).all() for book in books)
-        for book in books:  # what is observed of a position is there where it is held, and nowhere else
+        for (
+            book
+        ) in books:  # what is observed of a position is there where it is held, and nowhere else
             assert ((book.basis > 0.0) == (book.units > 0.0)).all()
             assert ((book.high > 0.0) == (book.units > 0.0)).all()
     assert trader.correction < 1e-12  # rounding alone: nothing was put right behind our backs
@@ -277,7 +301,9 @@ def test_the_same_weights_with_other_shares_are_another_look() -> None:
 def test_shares_by_fold_score_lean_to_what_is_better_in_every_fold_and_never_far() -> None:
     sure = np.array([[3.0, 3.1, 2.9, 3.0], [1.0, 1.1, 0.9, 1.0]])
     noisy = np.array([[9.0, -4.0, 8.0, -1.0], [1.0, -7.0, 9.0, 1.0]])
-    assert fold_score_shares(sure) == pytest.approx([0.25 + 0.5 * 0.75, 0.25 + 0.5 * 0.25], abs=0.01)
+    assert fold_score_shares(sure) == pytest.approx(
+        [0.25 + 0.5 * 0.75, 0.25 + 0.5 * 0.25], abs=0.01
+    )
     assert fold_score_shares(noisy) == pytest.approx([0.5, 0.5], abs=1e-12)
     assert fold_score_shares(-sure) == pytest.approx([0.5, 0.5])
     assert fold_score_shares(np.array([[5.0], [1.0]])).sum() == pytest.approx(1.0)
@@ -320,8 +346,12 @@ def test_the_best_trials_are_promoted_together(
     assert [finding["verdict"] for finding in bundle.manifest.gate["findings"]] == ["pass"] * 7
     assert bundle.manifest.gate["selection"]["trials_chosen"] == [1, 2]
     assert run(fake, registry, ensemble=2).outcome == "champion already"
-    monkeypatch.setattr(gate_report, "write_pdf", lambda path, *_: path.touch())  # the page says the same
-    written = gate_report.write_report(open_study(fake.name, fake.storage), promotion, registry, fake.data_dir)
+    monkeypatch.setattr(
+        gate_report, "write_pdf", lambda path, *_: path.touch()
+    )  # the page says the same
+    written = gate_report.write_report(
+        open_study(fake.name, fake.storage), promotion, registry, fake.data_dir
+    )
     page = written[0].read_text()
     assert "This page is about the ensemble of trials 1 and 2, judged" in page
     assert "each as lucky as the best of 3" in page
@@ -333,7 +363,9 @@ def test_the_best_trials_are_promoted_together(
     deploy_commands(app)
 
     def sweepd(*words: str) -> str:
-        result = CliRunner().invoke(app, [*words, "--deployments", str(registry.folder)], env={"COLUMNS": "160"})
+        result = CliRunner().invoke(
+            app, [*words, "--deployments", str(registry.folder)], env={"COLUMNS": "160"}
+        )
         assert result.exit_code == 0, (result.output, result.exception)
         return result.output
 
@@ -370,11 +402,15 @@ def test_an_ensemble_of_one_is_the_trial_itself(fake: FakeStudy, tmp_path: Path)
     assert promoter.run().champion == found[0] == found[1]
 
 
-def test_the_luck_of_several_is_that_of_the_luckiest_times_what_diversification_gives(fake: FakeStudy) -> None:
+def test_the_luck_of_several_is_that_of_the_luckiest_times_what_diversification_gives(
+    fake: FakeStudy,
+) -> None:
     study = open_study(fake.name, fake.storage)
     search = study_search(study)
     together = combine(study.trials[:2], (0.5, 0.5), study.run_dir, "1h")
-    single = [search.backtests[trial.number].excess for trial in study.trials[:2]]  # of its one path
+    single = [
+        search.backtests[trial.number].excess for trial in study.trials[:2]
+    ]  # of its one path
     whole = 0.5 * single[0] + 0.5 * single[1]
     np.testing.assert_allclose(together.backtest.excess, whole, rtol=0, atol=1e-15)
     ratio = 0.5 * (single[0].std() + single[1].std()) / whole.std()
@@ -385,13 +421,17 @@ def test_the_luck_of_several_is_that_of_the_luckiest_times_what_diversification_
     assert own is not None
     assert best is not None
     assert own.luck == pytest.approx(ratio * best.luck, rel=1e-12)
-    assert own.moments.sharpe <= ratio * max(search.sharpes[:, 0]) * (1 + 1e-12)  # what the bound rests on
+    assert own.moments.sharpe <= ratio * max(search.sharpes[:, 0]) * (
+        1 + 1e-12
+    )  # what the bound rests on
     assert min(path.trades for path in candidate.paths) == min(
         search.backtests[number].metrics[0].trades for number in (1, 2)
     )
 
 
-def test_what_cannot_share_an_account_or_is_not_there_is_said(fake: FakeStudy, tmp_path: Path) -> None:
+def test_what_cannot_share_an_account_or_is_not_there_is_said(
+    fake: FakeStudy, tmp_path: Path
+) -> None:
     registry = Registry(tmp_path / "deployments")
     with pytest.raises(InputError, match="--ensemble 9 is more than the 3 COMPLETE trials"):
         run(fake, registry, ensemble=9)

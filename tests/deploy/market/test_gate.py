@@ -33,7 +33,9 @@ def metrics(**changes: Any) -> Metrics:
     rng = np.random.default_rng(0)
     equal = rng.normal(0.0, 0.01, 500)
     ones = np.ones(500)
-    good = summarise(equal + 2e-3, equal, "1h", trades=ones, fees=0.0 * ones, notional=ones, exposure=0.5 * ones)
+    good = summarise(
+        equal + 2e-3, equal, "1h", trades=ones, fees=0.0 * ones, notional=ones, exposure=0.5 * ones
+    )
     return dataclasses.replace(good, **changes)
 
 
@@ -80,7 +82,11 @@ GOOD = Evidence(
 
 
 def findings_of(evidence: Evidence) -> dict[str, str]:
-    found = [finding for stage in ("cross-validation", "hold-out") for finding in judge(DEFAULT_RULES, evidence, stage)]  # type: ignore[arg-type]
+    found = [
+        finding
+        for stage in ("cross-validation", "hold-out")
+        for finding in judge(DEFAULT_RULES, evidence, stage)
+    ]  # type: ignore[arg-type]
     return {finding.name: finding.verdict for finding in found}
 
 
@@ -102,7 +108,10 @@ def test_good_evidence_meets_every_rule() -> None:
         ("holdout-excess", {"excess": None}),
         ("max-drawdown", {"holdout": metrics(max_drawdown=0.36)}),
         ("beats-champion", {"duel": Duel("abc", 500, metrics(), metrics(), bootstrap(0.0501))}),
-        ("beats-champion", {"duel": Duel("abc", 0, None, None, problem="champion abc trades 5m bars")}),
+        (
+            "beats-champion",
+            {"duel": Duel("abc", 0, None, None, problem="champion abc trades 5m bars")},
+        ),
     ],
 )
 def test_each_rule_can_say_no(rule: str, change: dict[str, Any]) -> None:
@@ -113,12 +122,16 @@ def test_each_rule_can_say_no(rule: str, change: dict[str, Any]) -> None:
 
 def test_an_empty_slot_asks_for_no_duel_and_too_few_bars_defer() -> None:
     assert "beats-champion" not in findings_of(dataclasses.replace(GOOD, duel=None))
-    few = judge(DEFAULT_RULES, dataclasses.replace(GOOD, duel=Duel("abc", 12, None, None)), "hold-out")
+    few = judge(
+        DEFAULT_RULES, dataclasses.replace(GOOD, duel=Duel("abc", 12, None, None)), "hold-out"
+    )
     assert [finding.verdict for finding in few if finding.name == "beats-champion"] == ["defer"]
     assert deferred(few)
     assert not passed(few)
     assert "only 12 bars" in few[-1].explanation
-    worse = dataclasses.replace(GOOD, holdout=metrics(max_drawdown=0.5), duel=Duel("abc", 12, None, None))
+    worse = dataclasses.replace(
+        GOOD, holdout=metrics(max_drawdown=0.5), duel=Duel("abc", 12, None, None)
+    )
     assert not deferred(judge(DEFAULT_RULES, worse, "hold-out"))
 
 
@@ -126,8 +139,14 @@ def test_every_look_must_be_twice_as_sure_as_the_one_before() -> None:
     for look, level in ((1, 0.05), (2, 0.025), (3, 0.0125)):
         evidence = dataclasses.replace(GOOD, look=look, duel=None)
         for p, verdict in ((level, "pass"), (1.01 * level, "fail")):
-            finding = judge(DEFAULT_RULES, dataclasses.replace(evidence, excess=bootstrap(p)), "hold-out")[0]
-            assert (finding.name, finding.verdict, finding.limit) == ("holdout-excess", verdict, level)
+            finding = judge(
+                DEFAULT_RULES, dataclasses.replace(evidence, excess=bootstrap(p)), "hold-out"
+            )[0]
+            assert (finding.name, finding.verdict, finding.limit) == (
+                "holdout-excess",
+                verdict,
+                level,
+            )
             assert f"look {look}" in finding.explanation
     # The limit that a person sets is what all looks may spend together.
     strict = with_limits(DEFAULT_RULES, {"holdout-excess": 0.02})
@@ -142,8 +161,16 @@ def test_a_study_of_one_trial_chose_nothing_and_what_nobody_compared_is_not_aske
 
 
 def test_what_it_would_have_needed_is_said() -> None:
-    told = {finding.name: finding.explanation for finding in judge(DEFAULT_RULES, GOOD, "cross-validation")}
-    for words in ("+3.74", "best of 40 trials (32.2 independent", "+1.87 by luck", "+3.65 is needed"):
+    told = {
+        finding.name: finding.explanation
+        for finding in judge(DEFAULT_RULES, GOOD, "cross-validation")
+    }
+    for words in (
+        "+3.74",
+        "best of 40 trials (32.2 independent",
+        "+1.87 by luck",
+        "+3.65 is needed",
+    ):
         assert words in told["deflated-sharpe"]
     short = selection(dsr=0.5)
     deflation = dataclasses.replace(short.deflation, record=15_000.0)  # type: ignore[arg-type, type-var]
@@ -159,12 +186,23 @@ def test_no_stored_path_fails() -> None:
 
 def test_rules_can_be_added_and_limits_changed() -> None:
     extra = Rule(
-        "luck", "cross-validation", ">=", 0.95, "not luck", lambda _: Measured(0.9, "the chance that it is skill")
+        "luck",
+        "cross-validation",
+        ">=",
+        0.95,
+        "not luck",
+        lambda _: Measured(0.9, "the chance that it is skill"),
     )
     rules = with_limits((*DEFAULT_RULES, extra), {"max-drawdown": 0.01})
     found = judge(rules, GOOD, "cross-validation")
-    assert (found[-1].name, found[-1].verdict, found[-1].flag) == ("luck", "fail", "--limit luck=0.95")
-    assert [finding.name for finding in judge(rules, GOOD, "hold-out") if finding.verdict == "fail"] == ["max-drawdown"]
+    assert (found[-1].name, found[-1].verdict, found[-1].flag) == (
+        "luck",
+        "fail",
+        "--limit luck=0.95",
+    )
+    assert [
+        finding.name for finding in judge(rules, GOOD, "hold-out") if finding.verdict == "fail"
+    ] == ["max-drawdown"]
     assert {finding.verdict for finding in not_asked(rules, "hold-out", "why")} == {"not asked"}
     assert not passed(not_asked(rules, "hold-out", "why"))
     with pytest.raises(InputError, match="no such rule; the rules are training-faults"):
@@ -178,16 +216,35 @@ def test_rules_can_be_added_and_limits_changed() -> None:
 
 
 def test_a_number_that_is_not_finite_fails() -> None:
-    assert findings_of(dataclasses.replace(GOOD, holdout=metrics(max_drawdown=float("nan"))))["max-drawdown"] == "fail"
+    assert (
+        findings_of(dataclasses.replace(GOOD, holdout=metrics(max_drawdown=float("nan"))))[
+            "max-drawdown"
+        ]
+        == "fail"
+    )
 
 
 def test_limits_that_a_user_loosened_are_told_from_stricter_ones() -> None:
-    given = {"pbo": 0.5, "deflated-sharpe": 0.5, "path-trades": 100.0, "max-drawdown": 0.35, "holdout-excess": 0.2}
+    given = {
+        "pbo": 0.5,
+        "deflated-sharpe": 0.5,
+        "path-trades": 100.0,
+        "max-drawdown": 0.35,
+        "holdout-excess": 0.2,
+    }
     rules = with_limits(DEFAULT_RULES, given)
-    assert [rule.name for rule in rules if rule.loosened] == ["deflated-sharpe", "pbo", "holdout-excess"]
+    assert [rule.name for rule in rules if rule.loosened] == [
+        "deflated-sharpe",
+        "pbo",
+        "holdout-excess",
+    ]
     assert not any(rule.loosened for rule in DEFAULT_RULES)
     again = with_limits(rules, {"pbo": 0.3})  # still looser than the default, which is 0.2
-    assert [rule.name for rule in again if rule.loosened] == ["deflated-sharpe", "pbo", "holdout-excess"]
+    assert [rule.name for rule in again if rule.loosened] == [
+        "deflated-sharpe",
+        "pbo",
+        "holdout-excess",
+    ]
     second = dataclasses.replace(GOOD, look=2, excess=bootstrap(0.04))
     findings = [*judge(rules, second, "cross-validation"), *judge(rules, second, "hold-out")]
     told = [finding.to_dict() for finding in findings]
@@ -196,15 +253,23 @@ def test_limits_that_a_user_loosened_are_told_from_stricter_ones() -> None:
         "0.05 instead of 0.025)"
     )
     assert loosened(finding.to_dict() for finding in judge(DEFAULT_RULES, GOOD, "hold-out")) == ""
-    before = [{key: value for key, value in one.items() if key not in ("default", "loosened")} for one in told]
+    before = [
+        {key: value for key, value in one.items() if key not in ("default", "loosened")}
+        for one in told
+    ]
     assert loosened(before) == ""  # nothing is claimed of bundles that did not record it
 
 
 def test_a_p_value_from_few_independent_values_says_so() -> None:
     for batches, said in ((12, True), (29, True), (30, False), (0, False)):
         few = dataclasses.replace(bootstrap(0.01), batches=batches)
-        evidence = dataclasses.replace(GOOD, excess=few, duel=Duel("abc", 500, metrics(), metrics(), few))
-        found = {finding.name: finding.explanation for finding in judge(DEFAULT_RULES, evidence, "hold-out")}
+        evidence = dataclasses.replace(
+            GOOD, excess=few, duel=Duel("abc", 500, metrics(), metrics(), few)
+        )
+        found = {
+            finding.name: finding.explanation
+            for finding in judge(DEFAULT_RULES, evidence, "hold-out")
+        }
         for name in ("holdout-excess", "beats-champion"):
             words = f"500 bars count as about {batches} independent values, so p may be too small (measured at p = .05:"
             assert (words in found[name]) == said

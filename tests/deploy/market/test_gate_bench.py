@@ -23,11 +23,14 @@ def results(bench: ModuleType, promoted: dict[str, int]) -> dict[str, dict[str, 
     """Of as many studies as are asked for, with that many promotions of each kind."""
     return {
         f"{kind}-{number}": {
-            "kind": kind, "promoted": number < promoted[kind], "without_statistics": True, "failed": [],
+            "kind": kind,
+            "promoted": number < promoted[kind],
+            "without_statistics": True,
+            "failed": [],
         }
         for kind, count in bench.COUNTS.items()
         for number in range(count)
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,9 @@ def shown(promotion: Promotion) -> str:
     return captured.get()
 
 
-def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(fake: FakeStudy, registry: Registry) -> None:
+def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(
+    fake: FakeStudy, registry: Registry
+) -> None:
     fake.add(0.5, fake.idle())
     best = fake.add(2.0, fake.contrarian())
     fake.add(9.0, fake.idle(), state=TrialState.PRUNED)
@@ -77,7 +79,11 @@ def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(fake: FakeSt
     assert bundle.files["members.safetensors"] == stored.read_bytes()
     manifest = bundle.manifest
     assert manifest.tickers == fake.bars.tickers
-    assert (manifest.origin.study, manifest.origin.trial, manifest.origin.seed) == (fake.name, best, 2**62 + best)
+    assert (manifest.origin.study, manifest.origin.trial, manifest.origin.seed) == (
+        fake.name,
+        best,
+        2**62 + best,
+    )
     assert manifest.data.fingerprint == fake.bars.fingerprint
     assert manifest.gate["look"] == 1
     assert [finding["verdict"] for finding in manifest.gate["findings"]] == ["pass"] * 7
@@ -85,11 +91,21 @@ def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(fake: FakeSt
     # The newest bar seen is the one before the hold-out, whose first return is the gate's first.
     first, last = fake.splits.holdout
     assert bundle.last_seen == fake.bars.time[first - 1]
-    assert unseen_window(fake.bars, bundle.last_seen, 0) == (first - 1, last - 1) == fake.splits.holdout_window()
+    assert (
+        unseen_window(fake.bars, bundle.last_seen, 0)
+        == (first - 1, last - 1)
+        == fake.splits.holdout_window()
+    )
     assert manifest.gate["holdout"]["bars"] == last - first
     # An independent way to the same number.
     market = make_market(fake.bars)
-    again = score(bundle.trials[0].policy, market, bundle.account, fake.splits.holdout_window(), max_lookback=1).metrics
+    again = score(
+        bundle.trials[0].policy,
+        market,
+        bundle.account,
+        fake.splits.holdout_window(),
+        max_lookback=1,
+    ).metrics
     assert manifest.gate["holdout"]["total_return"] == pytest.approx(again.total_return, rel=1e-12)
     text = shown(promotion)
     assert "PROMOTED" in text
@@ -97,7 +113,9 @@ def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(fake: FakeSt
     assert "synthetic" in text
 
 
-def test_promoting_again_changes_nothing_and_costs_no_look(fake: FakeStudy, registry: Registry) -> None:
+def test_promoting_again_changes_nothing_and_costs_no_look(
+    fake: FakeStudy, registry: Registry
+) -> None:
     fake.add(2.0, fake.contrarian())
     first = run(fake, registry)
     again = run(fake, registry)
@@ -126,8 +144,12 @@ def test_no_candidate_passes_is_explained(fake: FakeStudy, registry: Registry) -
     assert follower.look is not None
     assert follower.look.number == 1
     assert quiet.score is None
-    assert {finding.name for finding in quiet.findings if finding.verdict == "fail"} == {"path-trades"}
-    assert {finding.name for finding in idle.findings if finding.verdict == "fail"} == {"constant-policy"}
+    assert {finding.name for finding in quiet.findings if finding.verdict == "fail"} == {
+        "path-trades"
+    }
+    assert {finding.name for finding in idle.findings if finding.verdict == "fail"} == {
+        "constant-policy"
+    }
     assert "cash" in idle.findings[-4].explanation
     (event,) = registry.events(SLOT)
     assert (event.kind, event.reason) == ("refused", promotion.reason)
@@ -141,7 +163,9 @@ def test_the_best_of_many_alike_is_luck(fake: FakeStudy, registry: Registry) -> 
         fake.add(value, fake.contrarian(), edge=0.0)
     promotion = run(fake, registry)
     assert promotion.outcome == "none passes"
-    failed = {finding.name for finding in promotion.candidates[0].findings if finding.verdict == "fail"}
+    failed = {
+        finding.name for finding in promotion.candidates[0].findings if finding.verdict == "fail"
+    }
     assert failed == {"deflated-sharpe", "pbo"}
     assert registry.looks(fake.bars.tickers, int(fake.bars.time[0]), int(fake.bars.time[-1])) == 0
     assert "no look at the hold-out was spent" in promotion.reason
@@ -152,7 +176,9 @@ def test_the_best_of_many_alike_is_luck(fake: FakeStudy, registry: Registry) -> 
     assert found["needed_sharpe"] > found["sharpe"]
 
 
-def test_looks_are_limited_and_the_next_candidate_gets_one_only_when_asked(fake: FakeStudy, registry: Registry) -> None:
+def test_looks_are_limited_and_the_next_candidate_gets_one_only_when_asked(
+    fake: FakeStudy, registry: Registry
+) -> None:
     fake.add(3.0, fake.follower())
     good = fake.add(2.0, fake.contrarian())
     assert run(fake, registry).outcome == "none passes"
@@ -211,7 +237,9 @@ def test_changed_weights_are_never_promoted(fake: FakeStudy, registry: Registry)
     assert "cannot be read" in run(fake, registry).reason
 
 
-def test_a_challenger_must_beat_the_champion_on_bars_that_both_have_not_seen(tmp_path: Path) -> None:
+def test_a_challenger_must_beat_the_champion_on_bars_that_both_have_not_seen(
+    tmp_path: Path,
+) -> None:
     fake, other = (FakeStudy(tmp_path, name=name) for name in ("fake", "other"))
     fake.add(2.0, fake.contrarian())
     other.add(2.0, other.follower())
@@ -230,7 +258,11 @@ def test_a_challenger_must_beat_the_champion_on_bars_that_both_have_not_seen(tmp
         seed = bootstrap_seed(challenger.chosen.bundle)  # type: ignore[arg-type]
         better = mean_above_zero(difference, seed=seed).p <= 0.025  # its look is the second
         assert challenger.outcome == ("promoted" if better else "none passes")
-        (verdict,) = [finding.verdict for finding in challenger.chosen.findings if finding.name == "beats-champion"]
+        (verdict,) = [
+            finding.verdict
+            for finding in challenger.chosen.findings
+            if finding.name == "beats-champion"
+        ]
         assert verdict == ("pass" if better else "fail")
         slot = registry.slot(SLOT)
         assert slot.champion == (challenger.champion if better else champion.champion)
@@ -261,7 +293,9 @@ def test_a_champion_that_moves_during_the_comparison_is_compared_again(
     fake: FakeStudy, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.add(2.0, fake.contrarian())
-    rival = small_bundle(3, tickers=fake.bars.tickers, last_seen=int(fake.bars.time[fake.splits.holdout[0] - 1]))
+    rival = small_bundle(
+        3, tickers=fake.bars.tickers, last_seen=int(fake.bars.time[fake.splits.holdout[0] - 1])
+    )
     real, calls = registry.promote, []
 
     def promote(*args: object, **keywords: object) -> int:
@@ -298,7 +332,9 @@ def test_who_is_overtaken_by_the_same_weights_is_champion_already(
     assert [event.kind for event in registry.events(SLOT)] == ["promoted"]
 
 
-def test_studies_without_anything_to_promote_say_so(fake: FakeStudy, registry: Registry, tmp_path: Path) -> None:
+def test_studies_without_anything_to_promote_say_so(
+    fake: FakeStudy, registry: Registry, tmp_path: Path
+) -> None:
     assert run(fake, registry).reason == "no trial of the study has finished yet"
     fake.add(1.0, fake.idle(), state=TrialState.FAIL)
     promotion = run(fake, registry)
@@ -356,7 +392,9 @@ def test_what_is_no_study_of_ours_is_refused(tmp_path: Path) -> None:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> list[Promotion]:
     """The promotions that a report was asked for. It takes seconds to draw, and a test of its own looks at it."""
     asked: list[Promotion] = []
-    monkeypatch.setattr(gate_report, "write_report", lambda _study, promotion, *_: asked.append(promotion) or [])
+    monkeypatch.setattr(
+        gate_report, "write_report", lambda _study, promotion, *_: asked.append(promotion) or []
+    )
     return asked
 
 
@@ -368,7 +406,9 @@ def cli(fake: FakeStudy, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(fake.folder)
 
     def invoke(*arguments: str) -> str:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "160"})
+        result = CliRunner().invoke(
+            app, [str(argument) for argument in arguments], env={"COLUMNS": "160"}
+        )
         if result.exception is not None:
             raise result.exception
         return result.stdout
@@ -377,7 +417,9 @@ def cli(fake: FakeStudy, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.slow
-def test_promote_trade_and_roll_back_from_the_command_line(fake: FakeStudy, cli, undrawn: list[Promotion]) -> None:
+def test_promote_trade_and_roll_back_from_the_command_line(
+    fake: FakeStudy, cli, undrawn: list[Promotion]
+) -> None:
     fake.add(2.0, fake.contrarian())
     dry = json.loads(cli("promote", "--storage", "studies.db", "--dry-run", "--json"))
     assert (dry["outcome"], dry["champion"]) == ("would promote", None)
@@ -415,7 +457,9 @@ def test_promote_trade_and_roll_back_from_the_command_line(fake: FakeStudy, cli,
     second = FakeStudy(fake.folder, name="second")
     second.add(2.0, second.contrarian(3.0))
     limits = ("--limit", "beats-champion=9")
-    assert "PROMOTED" in cli("promote", "--storage", "studies.db", "--study-name", "second", *limits)
+    assert "PROMOTED" in cli(
+        "promote", "--storage", "studies.db", "--study-name", "second", *limits
+    )
     registry = Registry(fake.folder / "deployments")
     now = registry.slot(SLOT)
     assert now.previous is not None
@@ -434,7 +478,10 @@ def test_a_bundle_with_one_byte_changed_cannot_trade(fake: FakeStudy, cli) -> No
     manifest = path / "bundle.json"
     text = manifest.read_text()
     manifest.write_text(text.replace("0.0025", "0.0024", 1))
-    for arguments in (("trade", "--replay"), ("trade", "--replay", "--bundle", str(path), "--data-dir", "data")):
+    for arguments in (
+        ("trade", "--replay"),
+        ("trade", "--replay", "--bundle", str(path), "--data-dir", "data"),
+    ):
         with pytest.raises(InputError, match="has been changed since it was written"):
             cli(*arguments)
     second = FakeStudy(fake.folder, name="second")
@@ -475,7 +522,9 @@ def test_after_a_study_the_verdict_the_replay_and_the_next_commands_are_printed(
     console = Console(width=160, force_terminal=False)
     with console.capture() as captured:
         promotion = promote_after_study(
-            open_study(fake.name, fake.storage), Registry(fake.folder / "deployments"), console=console
+            open_study(fake.name, fake.storage),
+            Registry(fake.folder / "deployments"),
+            console=console,
         )
     text = captured.get()
     assert promotion.outcome == "promoted"
@@ -488,18 +537,24 @@ def test_after_a_study_the_verdict_the_replay_and_the_next_commands_are_printed(
         "sweepd dashboard",
     ):
         assert words in text
-    box = text.splitlines()[[line.startswith("Next ─") for line in text.splitlines()].index(True) + 1 :]
+    box = text.splitlines()[
+        [line.startswith("Next ─") for line in text.splitlines()].index(True) + 1 :
+    ]
     assert all(line.endswith(":") for line in box[::2])
     assert all(line.startswith(program()) and "#" not in line for line in box[1::2])
     assert len(box) >= 8
 
 
-def test_after_a_study_without_a_winner_the_reason_is_printed(fake: FakeStudy, undrawn: list[Promotion]) -> None:
+def test_after_a_study_without_a_winner_the_reason_is_printed(
+    fake: FakeStudy, undrawn: list[Promotion]
+) -> None:
     fake.add(2.0, fake.follower())
     console = Console(width=160, force_terminal=False)
     with console.capture() as captured:
         promotion = promote_after_study(
-            open_study(fake.name, fake.storage), Registry(fake.folder / "deployments"), console=console
+            open_study(fake.name, fake.storage),
+            Registry(fake.folder / "deployments"),
+            console=console,
         )
     assert promotion.outcome == "none passes"
     assert "NO CANDIDATE PASSES" in captured.get()
@@ -508,12 +563,20 @@ def test_after_a_study_without_a_winner_the_reason_is_printed(fake: FakeStudy, u
 
 
 @pytest.mark.slow
-def test_the_report_is_two_pages_of_pdf_one_of_html_and_attached_to_the_study(fake: FakeStudy, cli) -> None:
+def test_the_report_is_two_pages_of_pdf_one_of_html_and_attached_to_the_study(
+    fake: FakeStudy, cli
+) -> None:
     fake.add(2.0, fake.contrarian(), **{"sweepd:fold_scores": [1.0, 2.0]})
     fake.add(1.0, fake.contrarian(0.3), **{"sweepd:fold_scores": [0.5, -1.0]})
     assert "gate.pdf" in cli("promote", "--storage", "studies.db")
     page = (fake.run_dir / "gate" / "gate.html").read_text()
-    for words in ("Promoted", "deflated-sharpe", "How to read this", "data:image/png;base64,", "best of 2 trials"):
+    for words in (
+        "Promoted",
+        "deflated-sharpe",
+        "How to read this",
+        "data:image/png;base64,",
+        "best of 2 trials",
+    ):
         assert words in page
     document = (fake.run_dir / "gate" / "gate.pdf").read_bytes()
     assert document.startswith(b"%PDF")
@@ -526,7 +589,9 @@ def test_the_report_is_two_pages_of_pdf_one_of_html_and_attached_to_the_study(fa
     assert "NO CANDIDATE PASSES" in cli("promote", "--storage", "studies.db", "--trial", "0")
 
 
-def test_the_first_stage_alone_takes_no_look_and_writes_nothing(fake: FakeStudy, registry: Registry) -> None:
+def test_the_first_stage_alone_takes_no_look_and_writes_nothing(
+    fake: FakeStudy, registry: Registry
+) -> None:
     fake.add(2.0, fake.idle())
     fake.add(1.0, fake.contrarian())
     promotion = run(fake, registry, looks=0)
@@ -548,7 +613,9 @@ def test_trials_that_are_all_as_good_are_told_from_trials_that_are_all_luck(
     assert "--pruner none" in promotion.reason
 
 
-def test_a_promotion_with_loosened_limits_says_so_everywhere(fake: FakeStudy, registry: Registry) -> None:
+def test_a_promotion_with_loosened_limits_says_so_everywhere(
+    fake: FakeStudy, registry: Registry
+) -> None:
     fake.add(2.0, fake.contrarian())
     rules = with_limits(DEFAULT_RULES, {"pbo": 0.9, "max-drawdown": 0.9, "path-trades": 31.0})
     promotion = run(fake, registry, rules=rules)
@@ -576,12 +643,17 @@ def test_a_promotion_with_loosened_limits_says_so_everywhere(fake: FakeStudy, re
     for said in ("<= 0.9 (default 0.35)", "pass, loosened", words):
         assert said in seen, said
     # Of bundles made before this was recorded, nothing is claimed.
-    before = [{key: value for key, value in one.items() if key not in ("default", "loosened")} for one in findings]
+    before = [
+        {key: value for key, value in one.items() if key not in ("default", "loosened")}
+        for one in findings
+    ]
     assert gate_words(before) is None
     assert "loosened" not in str(gate_table(before).columns[3]._cells)
 
 
-def test_a_promotion_at_default_limits_says_nothing_of_loosened_ones(fake: FakeStudy, registry: Registry) -> None:
+def test_a_promotion_at_default_limits_says_nothing_of_loosened_ones(
+    fake: FakeStudy, registry: Registry
+) -> None:
     fake.add(2.0, fake.contrarian())
     promotion = run(fake, registry)
     assert promotion.champion is not None

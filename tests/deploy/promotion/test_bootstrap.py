@@ -33,12 +33,16 @@ def series(seed: int, n: int, phi: float) -> NDArray[np.float64]:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(50, 800), st.floats(-0.5, 0.95))
-def test_the_block_length_is_that_of_an_independent_implementation(seed: int, n: int, phi: float) -> None:
+def test_the_block_length_is_that_of_an_independent_implementation(
+    seed: int, n: int, phi: float
+) -> None:
     values = series(seed, n, phi)
     assert block_length(values) == pytest.approx(max(1.0, optimal_block_size(values)), abs=1e-10)
 
 
-def plain_means(values: NDArray[np.float64], block: float, draws: int, seed: int) -> NDArray[np.float64]:
+def plain_means(
+    values: NDArray[np.float64], block: float, draws: int, seed: int
+) -> NDArray[np.float64]:
     """Bar by bar: with chance 1/block begin anew anywhere, else take the next bar, wrapping around."""
     rng, n = np.random.default_rng(seed), len(values)
     at = rng.integers(0, n, draws)
@@ -57,14 +61,18 @@ def test_means_are_distributed_as_those_of_the_definition(block: float) -> None:
     assert ours.mean() == pytest.approx(plain.mean(), abs=4.0 * plain.std() / math.sqrt(10_000))
     assert ours.std() == pytest.approx(plain.std(), rel=0.03)
     for share in (0.05, 0.5, 0.95):
-        assert np.quantile(ours, share) == pytest.approx(np.quantile(plain, share), abs=0.05 * plain.std())
+        assert np.quantile(ours, share) == pytest.approx(
+            np.quantile(plain, share), abs=0.05 * plain.std()
+        )
 
 
 @pytest.mark.parametrize("length", [70, 300, 1000])
 def test_samples_of_another_length_are_distributed_as_those_of_the_definition(length: int) -> None:
     values, block = series(3, 300, 0.7) + 0.3, 8.0
     means = bootstrap_means(values, block, 8_000, np.random.default_rng(0), length=length)
-    samples = np.concatenate(list(bootstrap_samples(values, block, 8_000, np.random.default_rng(1), length=length)))
+    samples = np.concatenate(
+        list(bootstrap_samples(values, block, 8_000, np.random.default_rng(1), length=length))
+    )
     assert samples.shape == (8_000, length)
     assert set(np.unique(samples)) <= set(values)
     plain = samples.mean(axis=1)
@@ -73,7 +81,9 @@ def test_samples_of_another_length_are_distributed_as_those_of_the_definition(le
     if length == 300:
         own = plain_means(values, block, 8_000, 2)
         assert plain.std() == pytest.approx(own.std(), rel=0.04)
-        assert np.quantile(plain, 0.05) == pytest.approx(np.quantile(own, 0.05), abs=0.12 * own.std())
+        assert np.quantile(plain, 0.05) == pytest.approx(
+            np.quantile(own, 0.05), abs=0.12 * own.std()
+        )
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.5])
@@ -85,19 +95,30 @@ def test_without_a_mean_it_says_so_in_about_the_promised_share(phi: float) -> No
 
 def test_few_bars_that_hang_together_reject_little_more_often_than_promised() -> None:
     """The bootstrap alone says "above 0" at .05 in 13 % of such series without a mean, and at .0125 in 6 %."""
-    found = [mean_above_zero(series(seed, 500, 0.9)[200:], seed=seed, draws=300) for seed in range(400)]
+    found = [
+        mean_above_zero(series(seed, 500, 0.9)[200:], seed=seed, draws=300) for seed in range(400)
+    ]
     p = np.array([one.p for one in found])
     assert np.mean(p <= 0.05) < 0.09
     assert np.mean(p <= 0.0125) < 0.04
     assert max(one.batches for one in found) < 30  # 300 bars count as few independent values
-    edge = 3.0 * 10.0 / math.sqrt(300)  # three standard errors: 1 / (1 - phi) is the long-run deviation
-    p = np.array([mean_above_zero(series(seed, 500, 0.9)[200:] + edge, seed=seed, draws=300).p for seed in range(100)])
+    edge = (
+        3.0 * 10.0 / math.sqrt(300)
+    )  # three standard errors: 1 / (1 - phi) is the long-run deviation
+    p = np.array(
+        [
+            mean_above_zero(series(seed, 500, 0.9)[200:] + edge, seed=seed, draws=300).p
+            for seed in range(100)
+        ]
+    )
     assert np.mean(p <= 0.05) > 0.7
 
 
 def test_batch_means_are_students_t_of_the_means() -> None:
     values = series(1, 103, 0.3) + 0.2
-    expected = scipy.stats.ttest_1samp(values[3:].reshape(10, 10).mean(axis=1), 0.0, alternative="greater").pvalue
+    expected = scipy.stats.ttest_1samp(
+        values[3:].reshape(10, 10).mean(axis=1), 0.0, alternative="greater"
+    ).pvalue
     assert batch_means_p(values, 10) == pytest.approx(expected, rel=1e-12)
     assert [batch_count(300, block) for block in (1.0, 10.0, 60.0, 200.0)] == [100, 10, 2, 2]
     found = mean_above_zero(values, seed=0)

@@ -27,22 +27,36 @@ def plain(returns: NDArray[np.float64], blocks: int, chosen: int = 1) -> list[fl
             values = column[rows]
             return 0.0 if np.ptp(column) == 0.0 else float(np.mean(values) / np.std(values, ddof=1))
 
-        best = sorted(range(returns.shape[1]), key=lambda trial: -sharpe(returns[:, trial], inside))[:chosen]
+        best = sorted(
+            range(returns.shape[1]), key=lambda trial: -sharpe(returns[:, trial], inside)
+        )[:chosen]
         scores = [sharpe(column, outside) for column in returns.T]
-        ranks = [sum(s < scores[one] for s in scores) + (sum(s == scores[one] for s in scores) + 1) / 2 for one in best]
+        ranks = [
+            sum(s < scores[one] for s in scores) + (sum(s == scores[one] for s in scores) + 1) / 2
+            for one in best
+        ]
         w = float(np.mean(ranks)) / (len(scores) + 1)
         logits.append(math.log(w / (1 - w)))
     return logits
 
 
-@pytest.mark.parametrize(("bars", "trials", "blocks"), [(403, 6, 10), (1000, 40, 8), (97, 3, 8), (64, 2, 4)])
+@pytest.mark.parametrize(
+    ("bars", "trials", "blocks"), [(403, 6, 10), (1000, 40, 8), (97, 3, 8), (64, 2, 4)]
+)
 def test_equal_to_an_independent_implementation(bars: int, trials: int, blocks: int) -> None:
     returns = 0.01 * np.random.default_rng(bars).standard_t(4, (bars, trials)) + 1e-3
-    ours, theirs = cscv(returns, blocks), purgedcv.probability_of_backtest_overfitting(returns.T, blocks)
+    ours, theirs = (
+        cscv(returns, blocks),
+        purgedcv.probability_of_backtest_overfitting(returns.T, blocks),
+    )
     assert len(ours.logits) == math.comb(blocks, blocks // 2) == theirs.n_combos
     order, their_order = np.argsort(ours.inside), np.argsort(theirs.is_oos_performance[:, 0])
-    np.testing.assert_allclose(ours.inside[order], theirs.is_oos_performance[their_order, 0], rtol=0, atol=1e-10)
-    np.testing.assert_allclose(ours.outside[order], theirs.is_oos_performance[their_order, 1], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(
+        ours.inside[order], theirs.is_oos_performance[their_order, 0], rtol=0, atol=1e-10
+    )
+    np.testing.assert_allclose(
+        ours.outside[order], theirs.is_oos_performance[their_order, 1], rtol=0, atol=1e-10
+    )
     np.testing.assert_allclose(ours.logits[order], theirs.logits[their_order], rtol=0, atol=1e-10)
     assert ours.slope == pytest.approx(theirs.slope, abs=1e-10)
     # Theirs counts logits below 0, the paper and ours those of exactly 0, too (an odd number of trials has some).
@@ -51,8 +65,16 @@ def test_equal_to_an_independent_implementation(bars: int, trials: int, blocks: 
 
 
 @settings(max_examples=30)
-@given(st.integers(0, 10_000), st.integers(8, 60), st.integers(2, 6), st.sampled_from([2, 4]), st.integers(1, 6))
-def test_equal_to_the_definition(seed: int, bars: int, trials: int, blocks: int, chosen: int) -> None:
+@given(
+    st.integers(0, 10_000),
+    st.integers(8, 60),
+    st.integers(2, 6),
+    st.sampled_from([2, 4]),
+    st.integers(1, 6),
+)
+def test_equal_to_the_definition(
+    seed: int, bars: int, trials: int, blocks: int, chosen: int
+) -> None:
     chosen = min(chosen, trials)
     returns = np.random.default_rng(seed).normal(size=(bars, trials))
     returns[:, -1] *= seed % 2  # every other time, one trial that does nothing

@@ -22,7 +22,10 @@ from envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 
 REVISIONS = ["0001", "0002", "0003", "0004"]
-SINCE = {"lane_bars": "0003", "trader_events": "0003"}  # the revision that made a table, if not the first
+SINCE = {
+    "lane_bars": "0003",
+    "trader_events": "0003",
+}  # the revision that made a table, if not the first
 SLOT = "crypto-1h"
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
@@ -52,7 +55,9 @@ def _fill(engine: sa.Engine, *, revision: str) -> None:
                 ),
                 {"hash": hash_, "tickers": json.dumps(["BTC/USDT"])},
             )
-        connection.execute(sa.text("INSERT INTO slots VALUES (:s, :a, :b, 2)"), {"s": SLOT, "a": A, "b": B})
+        connection.execute(
+            sa.text("INSERT INTO slots VALUES (:s, :a, :b, 2)"), {"s": SLOT, "a": A, "b": B}
+        )
         for number, (kind, hash_) in enumerate(
             [("promoted", B), ("challenger", A), ("challenger", C), ("promoted", A)], start=1
         ):
@@ -61,14 +66,20 @@ def _fill(engine: sa.Engine, *, revision: str) -> None:
                 {"n": number, "s": SLOT, "k": kind, "h": hash_, "at": str(number)},
             )
         if revision != "0001":
-            connection.execute(sa.text("INSERT INTO challengers VALUES (:s, :h, '3')"), {"s": SLOT, "h": C})
+            connection.execute(
+                sa.text("INSERT INTO challengers VALUES (:s, :h, '3')"), {"s": SLOT, "h": C}
+            )
 
 
 def _differences(url: str) -> list[object]:
     with RegistryDatabase(url, create=False).reading() as session:
         context = MigrationContext.configure(
             session.connection(),
-            opts={"version_table": VERSION_TABLE, "compare_type": True, "compare_server_default": True},
+            opts={
+                "version_table": VERSION_TABLE,
+                "compare_type": True,
+                "compare_server_default": True,
+            },
         )
         return list(compare_metadata(context, Base.metadata))
 
@@ -98,7 +109,11 @@ def test_a_registry_is_created_by_the_first_write_and_reads_as_empty_until_then(
 ) -> None:
     registry = Registry(tmp_path / "deployments", registry_url)
     registry.database.check_writable()
-    assert (registry.slots(), registry.slot(SLOT).champion, registry.looks(["BTC/USDT"], 0, 9)) == ([], None, 0)
+    assert (registry.slots(), registry.slot(SLOT).champion, registry.looks(["BTC/USDT"], 0, 9)) == (
+        [],
+        None,
+        0,
+    )
     assert list(tmp_path.iterdir()) == []
     assert "postgresql" not in registry_url or _tables(registry_url) == []
     registry.refuse(SLOT, "no candidate passes")
@@ -113,10 +128,20 @@ def test_an_old_registry_is_upgraded_by_the_first_write_and_reads_as_upgraded_un
     tables = _tables(registry_url)
     registry = Registry(tmp_path, registry_url)
     assert registry.slot(SLOT).challengers == (C,)
-    assert [event.kind for event in registry.events()] == ["promoted", "challenger", "challenger", "promoted"]
+    assert [event.kind for event in registry.events()] == [
+        "promoted",
+        "challenger",
+        "challenger",
+        "promoted",
+    ]
     assert _tables(registry_url) == tables
     assert _revision(registry_url) == revision
-    assert registry.take_panel_look("chess", 10, members_sha256=A, study="s", study_uid="u", trial=1).number == 1
+    assert (
+        registry.take_panel_look(
+            "chess", 10, members_sha256=A, study="s", study_uid="u", trial=1
+        ).number
+        == 1
+    )
     assert registry.slot(SLOT).challengers == (C,)
     assert _revision(registry_url) == HEAD
 
@@ -127,13 +152,20 @@ def _revision(url: str) -> str:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_every_revision_is_upgraded_and_keeps_what_it_knew(registry_url: str, tmp_path: Path, revision: str) -> None:
+def test_every_revision_is_upgraded_and_keeps_what_it_knew(
+    registry_url: str, tmp_path: Path, revision: str
+) -> None:
     _fill(_upgrade(registry_url, revision), revision=revision)
     registry = Registry(tmp_path, registry_url, create=False)
     assert _differences(registry_url) == []
     slot = registry.slot(SLOT)
     assert (slot.champion, slot.previous, slot.challengers, slot.revision) == (A, B, (C,), 2)
-    assert [event.kind for event in registry.events()] == ["promoted", "challenger", "challenger", "promoted"]
+    assert [event.kind for event in registry.events()] == [
+        "promoted",
+        "challenger",
+        "challenger",
+        "promoted",
+    ]
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
@@ -141,9 +173,12 @@ def test_history_is_append_only_in_every_revision(registry_url: str, revision: s
     engine = _upgrade(registry_url, revision)
     _fill(engine, revision=revision)
     with engine.begin() as connection:
-        connection.execute(sa.text("INSERT INTO versions VALUES (:s, 1, :h, 'now')"), {"s": SLOT, "h": A})
         connection.execute(
-            sa.text("INSERT INTO looks VALUES (1, 'BTC', '1h', 0, 9, 1, :h, 's', 'u', 1, 'now')"), {"h": A}
+            sa.text("INSERT INTO versions VALUES (:s, 1, :h, 'now')"), {"s": SLOT, "h": A}
+        )
+        connection.execute(
+            sa.text("INSERT INTO looks VALUES (1, 'BTC', '1h', 0, 9, 1, :h, 's', 'u', 1, 'now')"),
+            {"h": A},
         )
         if revision >= "0003":
             connection.execute(
@@ -153,17 +188,24 @@ def test_history_is_append_only_in_every_revision(registry_url: str, revision: s
                 ),
                 {"s": SLOT},
             )
-            connection.execute(sa.text("INSERT INTO trader_events VALUES (1, :s, 'now', 1, 'k', '')"), {"s": SLOT})
+            connection.execute(
+                sa.text("INSERT INTO trader_events VALUES (1, :s, 'now', 1, 'k', '')"), {"s": SLOT}
+            )
     for table in APPEND_ONLY:
         if revision < SINCE.get(table, "0001"):
             continue
         column = "time = 0" if table == "lane_bars" else "at = 'never'"
         for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET {column}"):
-            with pytest.raises(sa.exc.DBAPIError, match="append-only"), engine.begin() as connection:
+            with (
+                pytest.raises(sa.exc.DBAPIError, match="append-only"),
+                engine.begin() as connection,
+            ):
                 connection.execute(sa.text(statement))
 
 
-def test_a_registry_of_before_the_migrations_is_recognised(registry_url: str, tmp_path: Path) -> None:
+def test_a_registry_of_before_the_migrations_is_recognised(
+    registry_url: str, tmp_path: Path
+) -> None:
     engine = _upgrade(registry_url, "0001")
     _fill(engine, revision="0001")
     with engine.begin() as connection:
@@ -173,7 +215,9 @@ def test_a_registry_of_before_the_migrations_is_recognised(registry_url: str, tm
     assert _differences(registry_url) == []
 
 
-def test_tables_of_a_newer_program_are_refused_and_left_alone(registry_url: str, tmp_path: Path) -> None:
+def test_tables_of_a_newer_program_are_refused_and_left_alone(
+    registry_url: str, tmp_path: Path
+) -> None:
     engine = _upgrade(registry_url, HEAD)
     with engine.begin() as connection:
         connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
@@ -183,7 +227,9 @@ def test_tables_of_a_newer_program_are_refused_and_left_alone(registry_url: str,
         assert connection.scalar(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")) == "9999"
 
 
-def test_the_database_of_another_program_is_refused_and_left_alone(registry_url: str, tmp_path: Path) -> None:
+def test_the_database_of_another_program_is_refused_and_left_alone(
+    registry_url: str, tmp_path: Path
+) -> None:
     engine = sa.create_engine(registry_url)
     with engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE events (id INTEGER)"))
@@ -200,7 +246,9 @@ def test_a_database_of_studies_can_be_the_registry_too(registry_url: str, tmp_pa
     assert Registry(tmp_path, registry_url, create=False).slot(SLOT).champion
 
 
-def test_a_database_without_a_registry_is_not_made_into_one_by_asking(registry_url: str, tmp_path: Path) -> None:
+def test_a_database_without_a_registry_is_not_made_into_one_by_asking(
+    registry_url: str, tmp_path: Path
+) -> None:
     engine = sa.create_engine(registry_url)
     with engine.connect():  # SQLite makes the file
         pass
@@ -223,7 +271,9 @@ def test_processes_may_open_a_new_or_an_old_registry_at_once(
         _upgrade(registry_url, revision).dispose()
     context = multiprocessing.get_context("fork")
     start, out = context.Barrier(4), context.Queue()
-    openers = [context.Process(target=_open, args=(registry_url, tmp_path, start, out)) for _ in range(4)]
+    openers = [
+        context.Process(target=_open, args=(registry_url, tmp_path, start, out)) for _ in range(4)
+    ]
     for opener in openers:
         opener.start()
     for opener in openers:

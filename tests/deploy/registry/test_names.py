@@ -19,11 +19,27 @@ from envs.support.errors import InputError
 from envs.support.terminal import Terminal
 from tests.deploy.builders import small_bundle
 
-WRONG = ["../../evil", "a/b", "..", ".hidden", "-f", "", " a", "a@3", "a\x1b[2J", "a\nb", "x" * 180, "é" * 51, "a\\b"]
+WRONG = [
+    "../../evil",
+    "a/b",
+    "..",
+    ".hidden",
+    "-f",
+    "",
+    " a",
+    "a@3",
+    "a\x1b[2J",
+    "a\nb",
+    "x" * 180,
+    "é" * 51,
+    "a\\b",
+]
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_name_that_no_slot_may_have_is_refused_and_nothing_is_written(tmp_path: Path, name: str) -> None:
+def test_a_name_that_no_slot_may_have_is_refused_and_nothing_is_written(
+    tmp_path: Path, name: str
+) -> None:
     registry, bundle = Registry(tmp_path / "deployments"), small_bundle(0)
     for write in (
         lambda: registry.promote(name, bundle, expected=None, reason="test"),
@@ -38,7 +54,9 @@ def test_a_name_that_no_slot_may_have_is_refused_and_nothing_is_written(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["crypto-1h", "gym-Pendulum-v1", "cartpole-length_1.0", "[red]", "x" * LONGEST_SLOT])
+@pytest.mark.parametrize(
+    "name", ["crypto-1h", "gym-Pendulum-v1", "cartpole-length_1.0", "[red]", "x" * LONGEST_SLOT]
+)
 def test_other_names_are_taken(name: str) -> None:
     assert check_slot(name) == name
 
@@ -74,7 +92,12 @@ def test_a_terminal_shows_names_as_they_are_and_obeys_none_of_them() -> None:
     table.add_row(Text("a\x1b[31mb\x1b]0;title\x07c\x9b2J\u202ed"))
     shown = printed(table, "[/red] [link=http://example.org]x[/link]")
     assert not set(shown) & {"\x1b", "\x07", "\x9b", "\u202e"}
-    for text in ("of [red]", "[bold]head[/bold]", "a[31mb]0;titlec2Jd", "[/red] [link=http://example.org]x[/link]"):
+    for text in (
+        "of [red]",
+        "[bold]head[/bold]",
+        "a[31mb]0;titlec2Jd",
+        "[/red] [link=http://example.org]x[/link]",
+    ):
         assert text in shown
 
 
@@ -90,5 +113,9 @@ def test_the_registrys_tables_show_names_as_they_are(tmp_path: Path) -> None:
 
 def test_commands_print_through_such_a_terminal() -> None:
     root = Path(__file__).parents[3]
-    sources = [root / "sweepd.py", *(root / "deploy").rglob("*.py"), *(root / "optimize").rglob("*.py")]
+    sources = [
+        root / "sweepd.py",
+        *(root / "deploy").rglob("*.py"),
+        *(root / "optimize").rglob("*.py"),
+    ]
     assert [path.name for path in sources if re.search(r"\bConsole\(", path.read_text())] == []

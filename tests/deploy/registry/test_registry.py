@@ -31,10 +31,17 @@ def registry(tmp_path: Path) -> Registry:
     return Registry(tmp_path / "deployments")
 
 
-def test_a_promotion_moves_the_champion_and_keeps_the_old_one(registry: Registry, bundles: list[Bundle]) -> None:
+def test_a_promotion_moves_the_champion_and_keeps_the_old_one(
+    registry: Registry, bundles: list[Bundle]
+) -> None:
     first, second, _ = bundles
     assert registry.slot(SLOT).champion is None
-    assert registry.promote(SLOT, first, expected=None, reason="first", report={"a": 1}, data_dir="bars") == 1
+    assert (
+        registry.promote(
+            SLOT, first, expected=None, reason="first", report={"a": 1}, data_dir="bars"
+        )
+        == 1
+    )
     assert registry.promote(SLOT, second, expected=first.hash, reason="second") == 2
     assert (
         registry.promote(SLOT, second, expected=second.hash, reason="again") == 2
@@ -66,7 +73,9 @@ def test_a_promotion_against_a_champion_that_moved_is_refused_and_changes_nothin
     assert len(registry.events()) == 1
 
 
-def test_rollback_brings_the_previous_champion_back(registry: Registry, bundles: list[Bundle]) -> None:
+def test_rollback_brings_the_previous_champion_back(
+    registry: Registry, bundles: list[Bundle]
+) -> None:
     first, second, _ = bundles
     registry.promote(SLOT, first, expected=None, reason="")
     with pytest.raises(InputError, match="no previous champion"):
@@ -121,13 +130,17 @@ def test_looks_are_counted_by_overlapping_bars_of_shared_base_assets(registry: R
     assert _look(registry, three, 199, 300).number == 3  # one common bar is not a fresh hold-out
     assert _look(registry, one, 101, 201).number == 4  # nor is one more bar
     assert _look(registry, two, 301, 400).number == 1
-    assert _look(registry, two, 100, 200, tickers=("ETH/USDT", "BTC/USDT")).repeated  # the order doesn't matter
+    assert _look(
+        registry, two, 100, 200, tickers=("ETH/USDT", "BTC/USDT")
+    ).repeated  # the order doesn't matter
     # A ticker more or less, or another quote currency, is no fresh hold-out: the others' bars were seen.
     assert _look(registry, two, 100, 200, tickers=("BTC/USDT",)).number == 5
     assert _look(registry, two, 100, 200, tickers=("BTC/USD", "ETH/USD")).number == 6
     assert _look(registry, two, 100, 200, tickers=("ETH/USDT", "BTC/USDT", "LINK/USDT")).number == 7
     assert _look(registry, two, 100, 200, tickers=("SOL/USDT", "ADA/USDT")).number == 1
-    assert registry.looks(("BTC/EUR", "DOGE/EUR"), 150, 160) == 6  # all but those at 199 to 400 and of other assets
+    assert (
+        registry.looks(("BTC/EUR", "DOGE/EUR"), 150, 160) == 6
+    )  # all but those at 199 to 400 and of other assets
     assert registry.looks(("LINK/USDT",), 150, 160) == 1
     assert registry.looks(("SOL/USD", "LINK/USD"), 150, 160) == 2
     # A game's panel has nothing to do with them, whatever its name.
@@ -138,7 +151,9 @@ def test_looks_are_counted_by_overlapping_bars_of_shared_base_assets(registry: R
     assert registry.panel_looks("BTC/USDT") == 0
 
 
-def test_the_registry_is_what_it_was_after_reopening(registry: Registry, bundles: list[Bundle]) -> None:
+def test_the_registry_is_what_it_was_after_reopening(
+    registry: Registry, bundles: list[Bundle]
+) -> None:
     registry.promote(SLOT, bundles[0], expected=None, reason="")
     assert Registry(registry.folder, create=False).slot(SLOT).champion == bundles[0].hash
 
@@ -147,11 +162,21 @@ def _versions(registry: Registry) -> list[tuple[int, str]]:
     return [(version.number, version.bundle) for version in registry.versions(SLOT)]
 
 
-def _look(registry: Registry, members: str, first: int, last: int, tickers: tuple[str, ...] = ("BTC/USDT", "ETH/USDT")):
-    return registry.take_look(tickers, "1h", first, last, members_sha256=members, study="s", study_uid="u", trial=0)
+def _look(
+    registry: Registry,
+    members: str,
+    first: int,
+    last: int,
+    tickers: tuple[str, ...] = ("BTC/USDT", "ETH/USDT"),
+):
+    return registry.take_look(
+        tickers, "1h", first, last, members_sha256=members, study="s", study_uid="u", trial=0
+    )
 
 
-def test_challengers_are_kept_until_they_are_promoted(registry: Registry, bundles: list[Bundle]) -> None:
+def test_challengers_are_kept_until_they_are_promoted(
+    registry: Registry, bundles: list[Bundle]
+) -> None:
     first, second, third = bundles
     registry.promote(SLOT, first, expected=None, reason="")
     for _ in range(2):  # asking twice is asking once
@@ -163,7 +188,9 @@ def test_challengers_are_kept_until_they_are_promoted(registry: Registry, bundle
     assert registry.slots() == [registry.slot(SLOT)]
 
 
-def test_a_bundle_is_found_by_slot_alias_version_and_hash(registry: Registry, bundles: list[Bundle]) -> None:
+def test_a_bundle_is_found_by_slot_alias_version_and_hash(
+    registry: Registry, bundles: list[Bundle]
+) -> None:
     first, second, third = bundles
     registry.promote(SLOT, first, expected=None, reason="")
     with pytest.raises(InputError, match="has no 'previous'"):
@@ -187,7 +214,9 @@ def test_a_bundle_is_found_by_slot_alias_version_and_hash(registry: Registry, bu
         registry.find("crypto-1h@9")
 
 
-def test_clearing_removes_what_no_slot_needs_and_nothing_else(registry: Registry, bundles: list[Bundle]) -> None:
+def test_clearing_removes_what_no_slot_needs_and_nothing_else(
+    registry: Registry, bundles: list[Bundle]
+) -> None:
     first, second, third = bundles
     fourth, fifth = small_bundle(3), small_bundle(4)
     registry.promote(SLOT, first, expected=None, reason="")
@@ -202,15 +231,22 @@ def test_clearing_removes_what_no_slot_needs_and_nothing_else(registry: Registry
     interrupted = registry.bundles / ".0123456789abcdef.x.tmp"
     interrupted.mkdir()
     (interrupted / "bundle.json").write_text("{")
-    assert {item.path for item in registry.garbage()} == {registry.path(first.hash), orphan, interrupted}
-    assert {item.path for item in registry.clear()} == {registry.path(first.hash), orphan, interrupted}
+    assert {item.path for item in registry.garbage()} == {
+        registry.path(first.hash),
+        orphan,
+        interrupted,
+    }
+    assert {item.path for item in registry.clear()} == {
+        registry.path(first.hash),
+        orphan,
+        interrupted,
+    }
     assert sorted(item.name for item in registry.bundles.iterdir()) == sorted(
         bundle.name for bundle in (second, third, fourth)
     )
-    assert [(event.slot, event.bundle) for event in registry.events() if event.kind == "removed"] == [
-        (SLOT, first.hash),
-        ("other", first.hash),
-    ]
+    assert [
+        (event.slot, event.bundle) for event in registry.events() if event.kind == "removed"
+    ] == [(SLOT, first.hash), ("other", first.hash)]
     with pytest.raises(InputError, match="were removed at"):
         registry.bundle(first.hash)
     assert registry.garbage() == []
@@ -218,7 +254,9 @@ def test_clearing_removes_what_no_slot_needs_and_nothing_else(registry: Registry
     assert registry.bundle(first.hash) == first
 
 
-def test_a_writer_holds_the_lock_before_its_first_statement(registry: Registry, bundles: list[Bundle]) -> None:
+def test_a_writer_holds_the_lock_before_its_first_statement(
+    registry: Registry, bundles: list[Bundle]
+) -> None:
     """A challenger's files are written before any statement; another process must not clear them away meanwhile."""
     registry.promote(SLOT, bundles[0], expected=None, reason="")
     other = sqlite3.connect(registry.database.url.database or "", timeout=0.0)
@@ -228,7 +266,9 @@ def test_a_writer_holds_the_lock_before_its_first_statement(registry: Registry, 
     other.close()
 
 
-def test_the_bundles_of_another_registry_are_not_cleared(registry: Registry, bundles: list[Bundle]) -> None:
+def test_the_bundles_of_another_registry_are_not_cleared(
+    registry: Registry, bundles: list[Bundle]
+) -> None:
     registry.promote(SLOT, bundles[0], expected=None, reason="")
     other = Registry(registry.folder, f"sqlite:///{registry.folder / 'other.db'}")
     with pytest.raises(InputError, match="knows none of them"):
@@ -254,7 +294,10 @@ def test_racing_promoters_end_in_one_champion_and_a_whole_history(
     context = multiprocessing.get_context("fork")
     racing = [*bundles, small_bundle(3)]
     start = context.Barrier(len(racing))
-    racers = [context.Process(target=race, args=(str(folder), registry_url, bundle, start)) for bundle in racing]
+    racers = [
+        context.Process(target=race, args=(str(folder), registry_url, bundle, start))
+        for bundle in racing
+    ]
     for racer in racers:
         racer.start()
     for racer in racers:

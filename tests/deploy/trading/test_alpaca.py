@@ -32,7 +32,14 @@ def exchange() -> Iterator[Exchange]:
 
 
 def broker_on(exchange: Exchange, **changes: Any) -> AlpacaBroker:
-    settings = {"key": "key", "secret": "secret", "patience": 5.0, "timeout": 0.5, "sleep": lambda _: None, **changes}
+    settings = {
+        "key": "key",
+        "secret": "secret",
+        "patience": 5.0,
+        "timeout": 0.5,
+        "sleep": lambda _: None,
+        **changes,
+    }
     return AlpacaBroker(SYMBOLS, url=exchange.url, **settings)
 
 
@@ -61,7 +68,12 @@ def assert_same_account(broker: AlpacaBroker, exchange: Exchange) -> None:
 def test_a_buy_and_a_whole_sell(exchange: Exchange) -> None:
     broker = broker_on(exchange)
     bought = one(broker, buy(1000.0))
-    assert (bought.status, bought.price, bought.notional, bought.fee) == ("filled", 50_000.0, 1000.0, 2.5)
+    assert (bought.status, bought.price, bought.notional, bought.fee) == (
+        "filled",
+        50_000.0,
+        1000.0,
+        2.5,
+    )
     assert bought.units == 0.01995  # the fee is taken from what is received
     assert_same_account(broker, exchange)
     sold = one(broker, sell(0.0199, whole=True))  # a float that misses the position by a little
@@ -78,7 +90,10 @@ def test_sells_go_first_and_are_rounded_down_to_the_increment(exchange: Exchange
     broker = broker_on(exchange)
     broker.submit([buy(123.456, "ETH/USDT", bar=1), sell(0.0089)])
     assert [order["side"] for order in exchange.orders.values()] == ["sell", "buy"]
-    assert [order["qty"] or order["notional"] for order in exchange.orders.values()] == ["0.008", "123.45"]
+    assert [order["qty"] or order["notional"] for order in exchange.orders.values()] == [
+        "0.008",
+        "123.45",
+    ]
     assert broker.instruments(["ETH/USDT"]).increment == (0.001,)
     assert broker.instruments(["ETH/USDT"]).minimum_order == (10.0,)
 
@@ -87,7 +102,10 @@ def test_what_is_too_small_is_not_sent(exchange: Exchange) -> None:
     exchange.minimum = Decimal("0.01")
     exchange.units["BTC/USD"] = Decimal(1)
     broker = broker_on(exchange)
-    for order, words in ((buy(9.999), "below the minimum of 10 USD"), (sell(0.009), "below the minimum of 0.01")):
+    for order, words in (
+        (buy(9.999), "below the minimum of 10 USD"),
+        (sell(0.009), "below the minimum of 0.01"),
+    ):
         fill = one(broker, order)
         assert fill.status == "unfilled"
         assert words in fill.reason.replace("10", "10 USD") or words in fill.reason
@@ -96,7 +114,9 @@ def test_what_is_too_small_is_not_sent(exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("kind", [429, 500, 503, 504, "lost", "refused", "slow", "text", "odd"])
 @pytest.mark.parametrize("times", [1, 3])
-def test_an_order_arrives_once_whatever_happens_to_its_answer(exchange: Exchange, kind: int | str, times: int) -> None:
+def test_an_order_arrives_once_whatever_happens_to_its_answer(
+    exchange: Exchange, kind: int | str, times: int
+) -> None:
     broker = broker_on(exchange)
     exchange.faults = [Fault(kind, seconds=0.8) for _ in range(times)]
     fill = one(broker, buy(1000.0))
@@ -111,7 +131,14 @@ def test_questions_are_asked_again(exchange: Exchange, kind: int | str) -> None:
     broker = broker_on(exchange)
     exchange.faults = [
         Fault(kind, "GET", path)
-        for path in ("/v2/account", "/v2/positions", "/v2/positions", "/v2/orders", "/v2/clock", "/v2/clock")
+        for path in (
+            "/v2/account",
+            "/v2/positions",
+            "/v2/positions",
+            "/v2/orders",
+            "/v2/clock",
+            "/v2/clock",
+        )
     ]
     assert one(broker, buy(500.0)).status == "filled"
     assert_same_account(broker, exchange)
@@ -121,16 +148,24 @@ def test_questions_are_asked_again(exchange: Exchange, kind: int | str) -> None:
 
 def test_the_answer_to_the_question_may_be_lost_too(exchange: Exchange) -> None:
     broker = broker_on(exchange)
-    exchange.faults = [Fault("lost"), Fault(503, "GET", "/v2/orders:"), Fault("refused", "GET", "/v2/orders:")]
+    exchange.faults = [
+        Fault("lost"),
+        Fault(503, "GET", "/v2/orders:"),
+        Fault("refused", "GET", "/v2/orders:"),
+    ]
     assert one(broker, buy(1000.0)).status == "filled"
     assert exchange.cash == 9000
 
 
-def test_a_server_that_stays_away_means_later_and_the_order_is_known_then(exchange: Exchange) -> None:
+def test_a_server_that_stays_away_means_later_and_the_order_is_known_then(
+    exchange: Exchange,
+) -> None:
     broker = broker_on(exchange, patience=0.3)
     away = [Fault("refused", method, "/v2") for _ in range(20_000) for method in ("GET", "POST")]
     exchange.faults = [Fault("lost"), *away]
-    with pytest.raises(TryAgainLater, match="Alpaca does not answer about order crypto-5m-0-BTC/USDT"):
+    with pytest.raises(
+        TryAgainLater, match="Alpaca does not answer about order crypto-5m-0-BTC/USDT"
+    ):
         broker.submit([buy(1000.0)])
     exchange.faults = []
     later = broker_on(exchange)
@@ -153,8 +188,9 @@ def test_a_rejection_is_said_with_its_reason(exchange: Exchange) -> None:
     broker = broker_on(exchange)
     fill = one(broker, buy(10_000.01))
     assert (fill.status, fill.reason) == (
-        "unfilled", "insufficient balance for USD (requested: 10000.01, available: 10000)"
-    )  # fmt: skip
+        "unfilled",
+        "insufficient balance for USD (requested: 10000.01, available: 10000)",
+    )
     exchange.blocked = True
     assert one(broker, buy(100.0, bar=2)).reason == "account is restricted to liquidation only"
     assert exchange.cash == 10_000
@@ -186,10 +222,14 @@ def test_a_skewed_clock_is_seen(exchange: Exchange) -> None:
     assert broker_on(exchange).clock_skew() == pytest.approx(90.0, abs=1.0)
 
 
-@pytest.mark.parametrize(("denied", "words"), [(None, "request is not authorized"), (403, "forbidden")])
+@pytest.mark.parametrize(
+    ("denied", "words"), [(None, "request is not authorized"), (403, "forbidden")]
+)
 def test_wrong_keys_are_one_sentence(exchange: Exchange, denied: int | None, words: str) -> None:
     exchange.denied = denied
-    with pytest.raises(InputError, match=rf"Alpaca refuses the keys \({words}\): APCA_API_KEY_ID and") as caught:
+    with pytest.raises(
+        InputError, match=rf"Alpaca refuses the keys \({words}\): APCA_API_KEY_ID and"
+    ) as caught:
         broker_on(exchange, key="another")
     assert "\n" not in str(caught.value)
 
@@ -202,7 +242,9 @@ def test_another_no_to_a_question_is_an_error_that_a_trader_survives(exchange: E
 
 
 @pytest.mark.parametrize("gone", ["untradable", "unlisted"])
-def test_a_ticker_that_is_no_longer_traded_leaves_the_others_alone(exchange: Exchange, gone: str) -> None:
+def test_a_ticker_that_is_no_longer_traded_leaves_the_others_alone(
+    exchange: Exchange, gone: str
+) -> None:
     exchange.units["ETH/USD"] = Decimal("1.5")
     getattr(exchange, gone).add("ETH/USD")
     broker = broker_on(exchange)
@@ -214,7 +256,9 @@ def test_a_ticker_that_is_no_longer_traded_leaves_the_others_alone(exchange: Exc
     assert broker.account().units["ETH/USDT"] == 1.5
 
 
-@pytest.mark.parametrize("record", [{"status": "inactive"}, {"tradable": False}], ids=["inactive", "not tradable"])
+@pytest.mark.parametrize(
+    "record", [{"status": "inactive"}, {"tradable": False}], ids=["inactive", "not tradable"]
+)
 def test_the_increments_of_an_asset_that_is_not_traded_need_not_be_readable(
     exchange: Exchange, record: dict[str, Any]
 ) -> None:
@@ -244,20 +288,26 @@ def test_what_is_listed_may_lag_what_was_acknowledged(exchange: Exchange, lag: i
     assert one(broker_on(exchange), buy(500.0, bar=3)).reason == "Alpaca no longer lists it"
 
 
-def test_an_order_that_may_not_be_sent_again_is_looked_for_several_times(exchange: Exchange) -> None:
+def test_an_order_that_may_not_be_sent_again_is_looked_for_several_times(
+    exchange: Exchange,
+) -> None:
     first = broker_on(exchange)
     exchange.lag = 4
     first.submit([buy(1000.0), buy(300.0, "ETH/USDT")])
     later = broker_on(exchange)
     assert later.adopt([buy(1000.0)]) == [buy(1000.0)]
-    assert later.adopt([buy(1000.0), buy(300.0, "ETH/USDT"), buy(5.0, bar=9)], final=True) == [buy(5.0, bar=9)]
+    assert later.adopt([buy(1000.0), buy(300.0, "ETH/USDT"), buy(5.0, bar=9)], final=True) == [
+        buy(5.0, bar=9)
+    ]
     assert [fill.status for fill in later.fills()] == ["filled", "filled"]
     assert float(exchange.cash) == pytest.approx(8700)
 
 
 def test_ids_longer_than_alpaca_takes_are_shortened_and_stay_different(exchange: Exchange) -> None:
     broker, slot = broker_on(exchange), "x" * 140
-    orders = [Order(f"{slot}-{bar}-BTC/USDT", "BTC/USDT", "buy", bar, notional=100.0) for bar in (1, 2)]
+    orders = [
+        Order(f"{slot}-{bar}-BTC/USDT", "BTC/USDT", "buy", bar, notional=100.0) for bar in (1, 2)
+    ]
     broker.submit(orders)
     assert [fill.status for fill in broker.fills()] == ["filled", "filled"]
     assert sorted(map(len, exchange.orders)) == [128, 128]
@@ -278,11 +328,22 @@ def test_quantities_are_decimals_to_the_last_digit(exchange: Exchange) -> None:
         assert exchange.units["ETH/USD"] == 0 or bar % 2
 
 
-@pytest.mark.parametrize("url", [
-    "https://api.alpaca.markets", "http://paper-api.alpaca.markets", "https://paper-api.alpaca.markets:8443",
-    "https://paper-api.alpaca.markets.example.org", "https://user:word@paper-api.alpaca.markets", "http://192.168.0.7:80",
-    "ftp://127.0.0.1", "paper-api.alpaca.markets", "", "http://127.0.0.1.example.org", "http://key@localhost",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://api.alpaca.markets",
+        "http://paper-api.alpaca.markets",
+        "https://paper-api.alpaca.markets:8443",
+        "https://paper-api.alpaca.markets.example.org",
+        "https://user:word@paper-api.alpaca.markets",
+        "http://192.168.0.7:80",
+        "ftp://127.0.0.1",
+        "paper-api.alpaca.markets",
+        "",
+        "http://127.0.0.1.example.org",
+        "http://key@localhost",
+    ],
+)
 def test_no_other_host_is_traded_on(url: str) -> None:
     with pytest.raises(InputError, match="is refused"):
         check_url(url)
@@ -291,7 +352,8 @@ def test_no_other_host_is_traded_on(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", [PAPER_URL, PAPER_URL + "/", "http://127.0.0.1:8080", "http://localhost", "http://[::1]:9"]
+    "url",
+    [PAPER_URL, PAPER_URL + "/", "http://127.0.0.1:8080", "http://localhost", "http://[::1]:9"],
 )
 def test_the_paper_host_and_this_machine_are(url: str) -> None:
     check_url(url)
@@ -306,12 +368,18 @@ FAULTS = st.builds(
 WISHES = st.tuples(st.sampled_from(sorted(SYMBOLS)), st.floats(-1.0, 1.0))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
-    bars=st.lists(st.tuples(st.lists(WISHES, max_size=2, unique_by=lambda w: w[0]), st.lists(FAULTS, max_size=4)),
-                  max_size=6),
+    bars=st.lists(
+        st.tuples(
+            st.lists(WISHES, max_size=2, unique_by=lambda w: w[0]), st.lists(FAULTS, max_size=4)
+        ),
+        max_size=6,
+    ),
     share=st.sampled_from(["1", "0.5"]),
-)  # fmt: skip
+)
 def test_the_fills_add_up_to_the_account(
     exchange: Exchange, bars: list[tuple[list[tuple[str, float]], list[Fault]]], share: str
 ) -> None:
@@ -323,15 +391,22 @@ def test_the_fills_add_up_to_the_account(
     for bar, (wishes, faults) in enumerate(bars):
         exchange.faults = list(faults)
         orders = [
-            buy(wish * 3000.0, ticker, bar) if wish > 0 else sell(-wish * units[ticker], ticker, bar)
+            buy(wish * 3000.0, ticker, bar)
+            if wish > 0
+            else sell(-wish * units[ticker], ticker, bar)
             for ticker, wish in wishes
         ]
         broker.submit(orders)
         fills = broker.fills()
-        assert sorted(fill.order.client_id for fill in fills) == sorted(order.client_id for order in orders)
+        assert sorted(fill.order.client_id for fill in fills) == sorted(
+            order.client_id for order in orders
+        )
         for fill in fills:
             if fill.order.side == "buy":
-                cash, units[fill.order.ticker] = cash - fill.notional, units[fill.order.ticker] + fill.units
+                cash, units[fill.order.ticker] = (
+                    cash - fill.notional,
+                    units[fill.order.ticker] + fill.units,
+                )
             else:
                 cash += fill.notional - fill.fee
                 units[fill.order.ticker] -= fill.units

@@ -45,17 +45,24 @@ def test_only_the_bars_of_the_look_count() -> None:
     rng = np.random.default_rng(1)
     ours = champion(rng, 27)
     theirs = beside(rng, ours, 0.1)
-    early, late = (compare(theirs[: DAY_BARS * days], ours[: DAY_BARS * days], FOURHOURLY, 2) for days in (14, 27))
+    early, late = (
+        compare(theirs[: DAY_BARS * days], ours[: DAY_BARS * days], FOURHOURLY, 2)
+        for days in (14, 27)
+    )
     assert early == late
     assert (early.days, early.bars) == (14, 84)
-    assert early.advantage == pytest.approx(np.prod(1 + theirs[:84]) / np.prod(1 + ours[:84]) - 1, rel=1e-12)
+    assert early.advantage == pytest.approx(
+        np.prod(1 + theirs[:84]) / np.prod(1 + ours[:84]) - 1, rel=1e-12
+    )
     assert json.loads(json.dumps(early.to_dict()))["outcome"] == early.outcome
     with pytest.raises(ValueError, match="the same ones"):
         compare(theirs, ours[:-1], FOURHOURLY, 0)
 
 
 def test_all_looks_together_keep_five_percent() -> None:
-    assert [arena_level(taken) for taken in (0, 1, 2)] == pytest.approx([0.05 / 2, 0.05 / 6, 0.05 / 12])
+    assert [arena_level(taken) for taken in (0, 1, 2)] == pytest.approx(
+        [0.05 / 2, 0.05 / 6, 0.05 / 12]
+    )
     assert sum(arena_level(taken) for taken in range(10_000)) == pytest.approx(0.05, rel=1e-3)
 
 
@@ -78,7 +85,13 @@ def test_someone_no_better_hardly_ever_gets_the_place() -> None:
         for days in (14, 28, 56):
             for returns in theirs:
                 outcomes.append(
-                    compare(returns[: DAY_BARS * days], ours[: DAY_BARS * days], FOURHOURLY, taken, seed=seed).outcome
+                    compare(
+                        returns[: DAY_BARS * days],
+                        ours[: DAY_BARS * days],
+                        FOURHOURLY,
+                        taken,
+                        seed=seed,
+                    ).outcome
                 )
                 taken += 1
         dethroned += "better" in outcomes
@@ -94,7 +107,9 @@ def test_a_clear_advantage_is_found_and_a_clear_loser_sent_away() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
         ours = champion(rng, 56)
-        better += compare(beside(rng, ours, 0.3), ours, FOURHOURLY, 6, seed=seed).outcome == "better"
+        better += (
+            compare(beside(rng, ours, 0.3), ours, FOURHOURLY, 6, seed=seed).outcome == "better"
+        )
         worse += compare(beside(rng, ours, -0.2), ours, FOURHOURLY, 6, seed=seed).outcome == "worse"
     assert better >= 18
     assert worse >= 18
@@ -105,7 +120,9 @@ def test_what_moves_both_cancels_and_doubt_grows_with_every_look() -> None:
     ours = champion(rng, 28)
     theirs = beside(rng, ours, 0.4)
     shock = np.where(np.arange(len(ours)) % 9 == 0, -0.2, 0.05)
-    calm, wild = (compare(theirs + move, ours + move, FOURHOURLY, 0) for move in (np.zeros(len(ours)), shock))
+    calm, wild = (
+        compare(theirs + move, ours + move, FOURHOURLY, 0) for move in (np.zeros(len(ours)), shock)
+    )
     assert calm.outcome == wild.outcome == "better"
     assert wild.p < 3 * calm.p + 0.001
     assert compare(theirs, ours, FOURHOURLY, 10_000).outcome == "undecided"
@@ -144,9 +161,15 @@ def test_benchmarks_hold_what_they_say() -> None:
             lanes[name] = again  # go on from what was stored
     rate = 0.99 / 1.02
     assert lanes["equal weight"].value(OPENS[2]) == reference.value(OPENS[2])
-    assert lanes["hold A/USDT"].value(OPENS[2]) == pytest.approx(900.0 * rate * 12.0 / 10.0, rel=1e-12)
-    assert lanes["hold B/USDT"].value(OPENS[2]) == pytest.approx(900.0 * rate * 95.0 / 90.0, rel=1e-12)  # after a hole
+    assert lanes["hold A/USDT"].value(OPENS[2]) == pytest.approx(
+        900.0 * rate * 12.0 / 10.0, rel=1e-12
+    )
+    assert lanes["hold B/USDT"].value(OPENS[2]) == pytest.approx(
+        900.0 * rate * 95.0 / 90.0, rel=1e-12
+    )  # after a hole
     assert lanes["hold C/USDT"].value(OPENS[2]) == pytest.approx(900.0 * rate * 2.0, rel=1e-12)
     assert lanes["cash"].value(OPENS[2]) == 900.0
     fresh = benchmarks(TICKERS, 900.0, fee=0.01, slippage=0.02)
-    assert all(lane.value(OPENS[0]) == pytest.approx(900.0) for lane in fresh.values())  # nothing is bought yet
+    assert all(
+        lane.value(OPENS[0]) == pytest.approx(900.0) for lane in fresh.values()
+    )  # nothing is bought yet

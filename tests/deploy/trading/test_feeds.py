@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.trading.feeds import EMPTY_PAUSES, GRACE_SECONDS, SETTLE_SECONDS, SPARE_BARS, LiveFeed, RecordedFeed
+from deploy.trading.feeds import (
+    EMPTY_PAUSES,
+    GRACE_SECONDS,
+    SETTLE_SECONDS,
+    SPARE_BARS,
+    LiveFeed,
+    RecordedFeed,
+)
 from deploy.trading.paper_trader import ClosedBar
 from envs.crypto.bar_files import file_name
 from envs.crypto.bars import Bars, write_bars
@@ -27,7 +34,9 @@ FIELDS = ("open", "high", "low", "close", "volume", "hole")
 
 
 def rows_of(bars: Bars, asset: int) -> np.ndarray:
-    return np.column_stack([bars.time.astype(float), *(getattr(bars, name)[:, asset] for name in FIELDS[:5])])
+    return np.column_stack(
+        [bars.time.astype(float), *(getattr(bars, name)[:, asset] for name in FIELDS[:5])]
+    )
 
 
 class Shop:
@@ -47,7 +56,9 @@ class Shop:
         return self.rows[asset][(time >= start) & (time < end) & (self.seen_at[asset] <= self.now)]
 
 
-def feed_on(shop: Shop, said: list[str] | None = None, sleep: Callable[[float], None] = lambda _: None) -> LiveFeed:
+def feed_on(
+    shop: Shop, said: list[str] | None = None, sleep: Callable[[float], None] = lambda _: None
+) -> LiveFeed:
     say = (said if said is not None else []).append
     return LiveFeed(shop.fetch, shop.tickers, "5m", name="shop", say=say, sleep=sleep)
 
@@ -129,7 +140,9 @@ def test_where_nothing_comes_nothing_is_given_until_something_does() -> None:
     delays=st.lists(st.floats(0.0, GRACE_SECONDS - 0.01), min_size=60, max_size=60),
     moments=st.lists(st.floats(1.0, 900.0), min_size=5, max_size=60),
 )
-def test_what_comes_within_the_grace_is_the_data_set(delays: list[float], moments: list[float]) -> None:
+def test_what_comes_within_the_grace_is_the_data_set(
+    delays: list[float], moments: list[float]
+) -> None:
     shop = Shop(BARS)
     for asset in (0, 1):
         shop.seen_at[asset][100:130] += np.array(delays[asset * 30 : asset * 30 + 30])
@@ -147,7 +160,9 @@ def test_what_comes_within_the_grace_is_the_data_set(delays: list[float], moment
         assert_bar(bar, BARS, index)
 
 
-@pytest.mark.parametrize(("column", "value"), [(1, 0.0), (2, math.nan), (3, 1e12), (4, -1.0), (5, math.inf), (0, 7.0)])
+@pytest.mark.parametrize(
+    ("column", "value"), [(1, 0.0), (2, math.nan), (3, 1e12), (4, -1.0), (5, math.inf), (0, 7.0)]
+)
 def test_an_impossible_row_is_said_and_left_out(column: int, value: float) -> None:
     shop, said = Shop(BARS), list[str]()
     shop.rows[0][100, column] = value if column else shop.rows[0][100, 0] + value
@@ -172,7 +187,9 @@ def test_a_row_that_comes_twice_counts_as_it_came_last() -> None:
 
 def test_a_poor_history_is_refused() -> None:
     shop = Shop(BARS)
-    with pytest.raises(InputError, match="shop has 100 bars that all tickers have; 150 are needed to start"):
+    with pytest.raises(
+        InputError, match="shop has 100 bars that all tickers have; 150 are needed to start"
+    ):
         feed_on(shop).start(150, at(shop, 99, SETTLE_SECONDS))
     shop.seen_at[1][50:60] = math.inf
     with pytest.raises(InputError, match="shop DEMO2/USDT: 10 of"):
@@ -214,11 +231,17 @@ def test_an_empty_answer_at_a_restart_is_asked_for_again(empty: int) -> None:
     fetch, answers = shop.fetch, itertools.count()
 
     def failing(ticker: str, start: int, end: int) -> np.ndarray:
-        return np.empty((0, 6)) if ticker == "DEMO2/USDT" and next(answers) < empty else fetch(ticker, start, end)
+        return (
+            np.empty((0, 6))
+            if ticker == "DEMO2/USDT" and next(answers) < empty
+            else fetch(ticker, start, end)
+        )
 
     shop.fetch = failing  # type: ignore[method-assign]
     feed = feed_on(shop, said, slept.append)
-    history = feed.start(20, at(shop, 99, SETTLE_SECONDS), int(BARS.time[99]), dict.fromkeys(BARS.tickers, 7.5))
+    history = feed.start(
+        20, at(shop, 99, SETTLE_SECONDS), int(BARS.time[99]), dict.fromkeys(BARS.tickers, 7.5)
+    )
     assert slept == list(EMPTY_PAUSES[:empty])
     if empty > len(EMPTY_PAUSES):
         assert set(history.close[:, 1]) == {7.5}
@@ -235,7 +258,9 @@ def test_a_source_without_any_bar_at_a_restart_is_out_of_reach() -> None:
     with pytest.raises(TryAgainLater, match="shop has no bars of any ticker since"):
         feed_on(shop).start(20, now, last, dict.fromkeys(BARS.tickers, 7.5))
     shop.seen_at[0][:] = 0.0
-    with pytest.raises(TryAgainLater, match="shop has no bars of DEMO2/USDT since"):  # nor is its price known
+    with pytest.raises(
+        TryAgainLater, match="shop has no bars of DEMO2/USDT since"
+    ):  # nor is its price known
         feed_on(shop).start(20, now, last, {})
 
 

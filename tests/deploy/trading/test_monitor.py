@@ -20,7 +20,9 @@ RECORDS = 60
 TWO_LOOKS = Limits(draws=400)  # enough for the level of the second look
 
 
-def record(rng: np.random.Generator, bars: int, edge: float, *, rough: float = 1.0) -> tuple[Array, Array]:
+def record(
+    rng: np.random.Generator, bars: int, edge: float, *, rough: float = 1.0
+) -> tuple[Array, Array]:
     """Returns and equal weight's: heavy tails, swings of volatility, a little memory; the edge in deviations."""
     swing = np.exp(0.3 * np.repeat(rng.normal(size=bars // 24 + 1), 24)[:bars])
     noise = rng.standard_t(5, bars) / math.sqrt(5 / 3) * swing
@@ -30,21 +32,37 @@ def record(rng: np.random.Generator, bars: int, edge: float, *, rough: float = 1
 
 
 def alarmed(
-    seed: int, edge: float, scored_edge: float, looks: int, *, rough: float = 1.0, limits: Limits = QUICK
+    seed: int,
+    edge: float,
+    scored_edge: float,
+    looks: int,
+    *,
+    rough: float = 1.0,
+    limits: Limits = QUICK,
 ) -> list[str]:
     """The verdicts of all looks at one live record."""
     rng = np.random.default_rng(seed)
     scored, scored_equal = record(rng, SCORED, scored_edge)
     live, equal = record(rng, first_look(HOURLY, limits) << (looks - 1), edge, rough=rough)
     return [
-        watch(live[:end], equal[:end], None, scored, scored_equal, HOURLY, seed=seed, limits=limits).verdict
+        watch(
+            live[:end], equal[:end], None, scored, scored_equal, HOURLY, seed=seed, limits=limits
+        ).verdict
         for end in (first_look(HOURLY, limits) << look for look in range(looks))
     ]
 
 
 def test_a_verdict_needs_seven_days_and_a_hundred_bars() -> None:
     assert [first_look(frame) for frame in ("5m", "1h", "4h", "1d")] == [2016, 168, 100, 100]
-    assert [look_number(bars, HOURLY) for bars in (0, 167, 168, 335, 336, 671, 672)] == [0, 0, 1, 1, 2, 2, 3]
+    assert [look_number(bars, HOURLY) for bars in (0, 167, 168, 335, 336, 671, 672)] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+    ]
     rng = np.random.default_rng(0)
     scored, live = record(rng, 500, 0.1), record(rng, 167, -5.0)
     found = watch(*live, live[1] + 1.0, *scored, HOURLY, seed=0)
@@ -59,11 +77,23 @@ def test_between_two_looks_nothing_changes_but_tracking() -> None:
     scored, (live, equal) = record(rng, 500, 0.1), record(rng, 335, -0.2)
     at_look = watch(live[:168], equal[:168], live[:168], *scored, HOURLY, seed=3)
     later = watch(live, equal, live, *scored, HOURLY, seed=3)
-    for name in ("verdict", "text", "look", "judged", "level", "edge", "mean_return", "drawdown", "next_look"):
+    for name in (
+        "verdict",
+        "text",
+        "look",
+        "judged",
+        "level",
+        "edge",
+        "mean_return",
+        "drawdown",
+        "next_look",
+    ):
         assert getattr(at_look, name) == getattr(later, name), name
     assert (at_look.look, at_look.judged, at_look.next_look) == (1, 168, 336)
     assert (at_look.bars, later.bars) == (168, 335)
-    assert watch(live, equal, live, *scored, HOURLY, seed=4).edge != later.edge  # another seed, other resamples
+    assert (
+        watch(live, equal, live, *scored, HOURLY, seed=4).edge != later.edge
+    )  # another seed, other resamples
 
 
 def test_levels_of_all_looks_together_spend_alpha() -> None:
@@ -75,7 +105,9 @@ def test_levels_of_all_looks_together_spend_alpha() -> None:
         for end in (168, 336, 672, 1344)
     ]
     assert levels == [0.05 / (2 * k * (k + 1)) for k in (1, 2, 3, 4)]
-    assert sum(2 * 0.05 / (2 * k * (k + 1)) for k in range(1, 10_000)) == pytest.approx(0.05, rel=1e-3)
+    assert sum(2 * 0.05 / (2 * k * (k + 1)) for k in range(1, 10_000)) == pytest.approx(
+        0.05, rel=1e-3
+    )
 
 
 def test_the_statistic_is_the_same_on_both_sides() -> None:
@@ -89,13 +121,17 @@ def test_the_statistic_is_the_same_on_both_sides() -> None:
     assert found.edge.scored == pytest.approx(np.mean(scored - scored_equal), rel=1e-12)
     assert found.mean_return.live == pytest.approx(np.mean(live), rel=1e-12)
     value = np.cumprod(np.concatenate([[1.0], 1.0 + live]))
-    assert found.drawdown.live == pytest.approx(np.max(1.0 - value / np.maximum.accumulate(value)), rel=1e-12)
+    assert found.drawdown.live == pytest.approx(
+        np.max(1.0 - value / np.maximum.accumulate(value)), rel=1e-12
+    )
     assert found.edge.low < found.edge.scored < found.edge.high
     # The spread of a mean of 168 bars, and of the 500 that it is compared with.
     spread = np.std(scored - scored_equal) * math.sqrt(1 / 168 + 1 / 500)
     assert found.edge.high - found.edge.low == pytest.approx(2 * 1.645 * spread, rel=0.35)
     # A record against itself is neither worse nor better.
-    same = watch(scored[:400], scored_equal[:400], None, scored[:400], scored_equal[:400], HOURLY, seed=0)
+    same = watch(
+        scored[:400], scored_equal[:400], None, scored[:400], scored_equal[:400], HOURLY, seed=0
+    )
     assert same.edge is not None
     assert same.edge.p > 0.3
 
@@ -113,7 +149,9 @@ def test_only_a_low_mean_is_suspicious_and_a_fall_counts_from_the_start() -> Non
     assert low.p == pytest.approx(1 / 501)
     assert high.p == 1.0
     falling = np.full(168, -0.001)  # its highest value is what it began with
-    found = watch(falling, equal, None, scored, scored_equal, HOURLY, seed=0, limits=limits).drawdown
+    found = watch(
+        falling, equal, None, scored, scored_equal, HOURLY, seed=0, limits=limits
+    ).drawdown
     assert found is not None
     assert found.live == pytest.approx(1.0 - 0.999**168, rel=1e-12)
 
@@ -126,14 +164,19 @@ def test_a_long_record_is_thinned_without_changing_its_means() -> None:
     assert found.edge is not None
     assert found.edge.live == pytest.approx(np.mean(live - equal), rel=1e-12)
     assert found.edge.scored == pytest.approx(np.mean(scored - scored_equal), rel=1e-12)
-    spread = np.std(scored - scored_equal) * math.sqrt(1 / len(live) + 1 / len(scored)) * 1.1  # for the memory
+    spread = (
+        np.std(scored - scored_equal) * math.sqrt(1 / len(live) + 1 / len(scored)) * 1.1
+    )  # for the memory
     assert found.edge.high - found.edge.low == pytest.approx(2 * 1.645 * spread, rel=0.15)
     assert found.verdict == "as scored"
 
 
 @pytest.mark.slow
 def test_false_alarms_stay_under_the_stated_share_over_all_looks() -> None:
-    alarms = ["worse than scored" in alarmed(seed, 0.1, 0.1, looks=2, limits=TWO_LOOKS) for seed in range(RECORDS)]
+    alarms = [
+        "worse than scored" in alarmed(seed, 0.1, 0.1, looks=2, limits=TWO_LOOKS)
+        for seed in range(RECORDS)
+    ]
     assert np.mean(alarms) <= 0.05 + 2.0 * math.sqrt(0.05 * 0.95 / RECORDS)
 
 
@@ -176,8 +219,12 @@ def test_tracking_is_measured_as_stated() -> None:
     assert found.worst == pytest.approx(-0.01)
     assert (found.worst_bar, found.bars) == (1, 4)
     assert found.gap == pytest.approx(np.prod(1 + account) / np.prod(1 + simulator) - 1, rel=1e-12)
-    assert found.error == pytest.approx(np.std([0.0, -0.01, 0.0, -0.001], ddof=1) * math.sqrt(8766), rel=1e-12)
-    assert track(account, account, HOURLY) == dataclasses.replace(found, error=0.0, gap=0.0, worst=0.0, worst_bar=0)
+    assert found.error == pytest.approx(
+        np.std([0.0, -0.01, 0.0, -0.001], ddof=1) * math.sqrt(8766), rel=1e-12
+    )
+    assert track(account, account, HOURLY) == dataclasses.replace(
+        found, error=0.0, gap=0.0, worst=0.0, worst_bar=0
+    )
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,9 @@ def test_every_address_gets_every_message_in_order(separator: str) -> None:
             sender.notify("trade", f"title {number}", "bought 1 BTC/USDT\nsold 2 ETH/USDT")
         sender.close(10.0)
         for receiver in (one, two):
-            assert [message["title"] for message in receiver.received] == [f"title {number}" for number in range(5)]
+            assert [message["title"] for message in receiver.received] == [
+                f"title {number}" for number in range(5)
+            ]
             assert receiver.received[0]["message"] == "bought 1 BTC/USDT\nsold 2 ETH/USDT"
     assert said == []
     assert sender.words == "2 address(es) are told about trade, promotion, rollback, alert, daily"
@@ -141,7 +143,9 @@ def test_what_fails_is_said_once_and_gives_nothing_away(
         for number in (1, 2, 3)
     ]
     captured = capfd.readouterr()
-    assert SECRET not in caplog.text + captured.out + captured.err + repr(sender) + repr(vars(sender))
+    assert SECRET not in caplog.text + captured.out + captured.err + repr(sender) + repr(
+        vars(sender)
+    )
 
 
 def test_whatever_a_service_raises_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,14 +166,18 @@ def test_whatever_a_service_raises_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("address", [f"nosuchthing://{SECRET}", f"discord://{SECRET}", "json://"])
 def test_an_address_that_nobody_knows_is_refused_without_being_shown(address: str) -> None:
-    with pytest.raises(InputError, match="SWEEPD_NOTIFY: address 2 of 2 is none that apprise knows") as refusal:
+    with pytest.raises(
+        InputError, match="SWEEPD_NOTIFY: address 2 of 2 is none that apprise knows"
+    ) as refusal:
         notifier([], f"json://127.0.0.1:9/x,{address}")
     assert SECRET not in str(refusal.value)
     assert refusal.value.__cause__ is None
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(InputError, match=r"names 'trades'; the kinds are trade, promotion, rollback, alert, daily"):
+    with pytest.raises(
+        InputError, match=r"names 'trades'; the kinds are trade, promotion, rollback, alert, daily"
+    ):
         Notifier.from_environment({"SWEEPD_NOTIFY_KINDS": "alert,trades"}, print)
 
 
@@ -190,8 +198,17 @@ def test_a_process_ends_though_a_server_hangs(hanging: str) -> None:
         "sender.close(0.2)\n"
         "print(begun)\n"
     )
-    environment = {"SWEEPD_NOTIFY": f"{hanging}?rto=60", "PATH": "", "PYTHONPATH": ":".join(sys.path)}
+    environment = {
+        "SWEEPD_NOTIFY": f"{hanging}?rto=60",
+        "PATH": "",
+        "PYTHONPATH": ":".join(sys.path),
+    }
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert time.monotonic() - float(done.stdout) < 20.0

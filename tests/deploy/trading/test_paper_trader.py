@@ -50,7 +50,9 @@ def market_bars(seed: int = 0, *, holes: float = 0.0, bars: int = 800) -> Bars:
     rng = np.random.default_rng(seed)
     hole = rng.random(whole.close.shape) < holes
     hole[0] = False
-    values = {name: getattr(whole, name).copy() for name in ("open", "high", "low", "close", "volume")}
+    values = {
+        name: getattr(whole, name).copy() for name in ("open", "high", "low", "close", "volume")
+    }
     for t, asset in np.argwhere(hole):
         for name in ("open", "high", "low", "close"):
             values[name][t, asset] = values["close"][t - 1, asset]
@@ -58,11 +60,15 @@ def market_bars(seed: int = 0, *, holes: float = 0.0, bars: int = 800) -> Bars:
     return dataclasses.replace(whole, hole=hole, **values)
 
 
-def assert_same_account(bundle: Bundle, bars: Bars, actions: np.ndarray, window: tuple[int, int]) -> dict[str, float]:
+def assert_same_account(
+    bundle: Bundle, bars: Bars, actions: np.ndarray, window: tuple[int, int]
+) -> dict[str, float]:
     """Trade the same actions in the environment and through trader and broker; compare every account of every bar."""
     first, last = window
     market = make_market(bars, "default", bundle.instruments)
-    env = CryptoEnv.for_windows(market, bundle.account, [[window]], max_lookback=bundle.max_lookback)
+    env = CryptoEnv.for_windows(
+        market, bundle.account, [[window]], max_lookback=bundle.max_lookback
+    )
     obs = env.reset(0)
     seen, turn = [], iter(actions)
 
@@ -73,13 +79,18 @@ def assert_same_account(bundle: Bundle, bars: Bars, actions: np.ndarray, window:
     result = replay(bundle, bars, window, act=act, any_account=True)
     totals = {"trades": 0.0, "dropped": 0.0, "unfilled": 0.0}
     for step in range(last - first):
-        np.testing.assert_allclose(seen[step], obs[0].numpy(), rtol=2e-7, atol=1e-9, err_msg=f"observation {step}")
+        np.testing.assert_allclose(
+            seen[step], obs[0].numpy(), rtol=2e-7, atol=1e-9, err_msg=f"observation {step}"
+        )
         obs = env.step(torch.from_numpy(actions[step][None])).obs
         assert env.account is not None
         account = {name: float(column[0]) for name, column in env.account._asdict().items()}
         entry, decided = result.entries[step + 1], result.entries[step]
         for name in ("value", "equal_weight", "fees", "notional", "exposure"):
-            assert getattr(entry, name) == pytest.approx(account[name], rel=1e-9, abs=1e-9), (step, name)
+            assert getattr(entry, name) == pytest.approx(account[name], rel=1e-9, abs=1e-9), (
+                step,
+                name,
+            )
         assert (entry.trades, entry.unfilled, decided.dropped) == (
             account["trades"],
             account["unfilled"],
@@ -146,7 +157,9 @@ def test_env_and_trader_agree_whatever_the_parameters(
         fee=fee,
         initial_cash=cash,
     )
-    bundle = small_bundle(tickers=TICKERS, params=params, instruments=Instruments((0.0,) * 3, (increment,) * 3))
+    bundle = small_bundle(
+        tickers=TICKERS, params=params, instruments=Instruments((0.0,) * 3, (increment,) * 3)
+    )
     rng = np.random.default_rng(seed)
     actions = np.round(np.clip(rng.normal(lean, 0.5, (30, 3)), -1, 1), 6)
     assert_same_account(bundle, market_bars(seed % 5, holes=holes, bars=620), actions, (560, 590))
@@ -155,13 +168,21 @@ def test_env_and_trader_agree_whatever_the_parameters(
 @pytest.mark.parametrize("holes", [0.0, 0.04])
 def test_a_replay_equals_the_canonical_score(holes: float) -> None:
     bars = market_bars(7, holes=holes, bars=1000)
-    params = EnvParams(action_scale=0.3, trailing_stop=0.04, max_holding_bars=30, max_holding_fraction=0.7, lookback=2)
+    params = EnvParams(
+        action_scale=0.3,
+        trailing_stop=0.04,
+        max_holding_bars=30,
+        max_holding_fraction=0.7,
+        lookback=2,
+    )
     bundle = small_bundle(3, tickers=TICKERS, params=params, max_lookback=3, members=3, gain=1.5)
     window = (700, 860)
     scored, replayed = score_bundle(bundle, bars, window), replay(bundle, bars, window)
     assert np.array_equal(scored.time, replayed.time)
     for name in ("returns", "equal_weight", "trades", "fees", "notional", "exposure"):
-        np.testing.assert_allclose(getattr(replayed, name), getattr(scored, name), rtol=1e-9, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(
+            getattr(replayed, name), getattr(scored, name), rtol=1e-9, atol=1e-12, err_msg=name
+        )
     ours, theirs = replayed.metrics.to_dict(), scored.metrics.to_dict()
     assert ours.pop("reason") == theirs.pop("reason")
     assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-9)
@@ -171,7 +192,9 @@ def test_a_replay_equals_the_canonical_score(holes: float) -> None:
     )  # the policy looks at the market
 
 
-def test_a_replay_over_an_outage_of_the_real_exchange_equals_the_canonical_score(real_data: Path) -> None:
+def test_a_replay_over_an_outage_of_the_real_exchange_equals_the_canonical_score(
+    real_data: Path,
+) -> None:
     tickers = ("SOL/USDT", "BTC/USDT", "NEAR/USDT")
     bars = load_bars(real_data / "binance_2021_2023_1h", "1h", tickers)
     outage = int(np.argmax(bars.hole.any(axis=1) & (np.arange(len(bars)) > 700)))
@@ -200,11 +223,18 @@ def test_tickers_are_found_by_name_and_a_missing_one_is_refused() -> None:
     permuted = dataclasses.replace(
         bars,
         tickers=tuple(TICKERS[i] for i in order),
-        **{name: getattr(bars, name)[:, order] for name in ("open", "high", "low", "close", "volume", "hole")},
+        **{
+            name: getattr(bars, name)[:, order]
+            for name in ("open", "high", "low", "close", "volume", "hole")
+        },
     )
     window = (600, 660)
-    assert np.array_equal(replay(bundle, permuted, window).returns, replay(bundle, bars, window).returns)
-    assert np.array_equal(score_bundle(bundle, permuted, window).returns, score_bundle(bundle, bars, window).returns)
+    assert np.array_equal(
+        replay(bundle, permuted, window).returns, replay(bundle, bars, window).returns
+    )
+    assert np.array_equal(
+        score_bundle(bundle, permuted, window).returns, score_bundle(bundle, bars, window).returns
+    )
     swapped = small_bundle(6, tickers=(TICKERS[1], TICKERS[0], TICKERS[2]))
     assert not np.array_equal(
         replay(swapped, bars, window).returns, replay(bundle, bars, window).returns
@@ -212,7 +242,10 @@ def test_tickers_are_found_by_name_and_a_missing_one_is_refused() -> None:
     fewer = dataclasses.replace(
         bars,
         tickers=TICKERS[:2],
-        **{name: getattr(bars, name)[:, :2] for name in ("open", "high", "low", "close", "volume", "hole")},
+        **{
+            name: getattr(bars, name)[:, :2]
+            for name in ("open", "high", "low", "close", "volume", "hole")
+        },
     )
     with pytest.raises(InputError, match=r"trades DEMO3/USDT, which the data lacks"):
         replay(bundle, fewer, window)
@@ -226,15 +259,21 @@ def test_another_timeframe_is_refused() -> None:
         replay(bundle, make_demo_market(0, assets=3, bars=700, timeframe="4h"), (600, 650))
 
 
-@pytest.mark.parametrize(("cash", "fine"), [(4_999.0, False), (5_001.0, True), (29_999.0, True), (30_001.0, False)])
-def test_an_account_far_from_the_initial_cash_is_refused_unless_told(cash: float, fine: bool) -> None:
+@pytest.mark.parametrize(
+    ("cash", "fine"), [(4_999.0, False), (5_001.0, True), (29_999.0, True), (30_001.0, False)]
+)
+def test_an_account_far_from_the_initial_cash_is_refused_unless_told(
+    cash: float, fine: bool
+) -> None:
     bars, bundle = market_bars(0), small_bundle(tickers=TICKERS)
     if fine:
         replay(bundle, bars, (600, 602), cash=cash)
     else:
         with pytest.raises(InputError, match=r"outside half to three times"):
             replay(bundle, bars, (600, 602), cash=cash)
-        assert replay(bundle, bars, (600, 602), cash=cash, any_account=True).entries[0].value == cash
+        assert (
+            replay(bundle, bars, (600, 602), cash=cash, any_account=True).entries[0].value == cash
+        )
 
 
 def test_too_little_history_and_skipped_or_repeated_bars_are_refused() -> None:
@@ -254,11 +293,18 @@ def test_too_little_history_and_skipped_or_repeated_bars_are_refused() -> None:
             trader.on_bar(ClosedBar.of(bars, wrong), [], account)
 
 
-def test_the_broker_fills_at_the_next_open_with_slippage_and_takes_the_fee_from_what_is_received() -> None:
+def test_the_broker_fills_at_the_next_open_with_slippage_and_takes_the_fee_from_what_is_received() -> (
+    None
+):
     params = EnvParams(fee=0.01, slippage=0.02)
     broker = SimBroker(("A/USDT", "B/USDT"), 1_000.0, params, Instruments.unrestricted(2))
     no_holes = np.zeros(2, dtype=bool)
-    broker.submit([Order("1", "A/USDT", "buy", 0, notional=400.0), Order("2", "B/USDT", "buy", 0, notional=100.0)])
+    broker.submit(
+        [
+            Order("1", "A/USDT", "buy", 0, notional=400.0),
+            Order("2", "B/USDT", "buy", 0, notional=100.0),
+        ]
+    )
     assert broker.account().cash == 1_000.0
     broker.next_bar(3600, np.array([50.0, 10.0]), np.array([False, True]))
     bought, missed = broker.fills()
@@ -277,7 +323,10 @@ def test_the_broker_fills_at_the_next_open_with_slippage_and_takes_the_fee_from_
     assert sold.price == pytest.approx(58.8)
     assert broker.account().units["A/USDT"] == 0.0
     assert broker.account().cash == pytest.approx(600.0 + units * 60.0 * 0.98 * 0.99)
-    for order in (Order("3", "A/USDT", "buy", 0, notional=1.0), Order("4", "C/USDT", "buy", 0, notional=1.0)):
+    for order in (
+        Order("3", "A/USDT", "buy", 0, notional=1.0),
+        Order("4", "C/USDT", "buy", 0, notional=1.0),
+    ):
         with pytest.raises(ValueError, match="order"):
             broker.submit([order])
 
@@ -290,7 +339,12 @@ def test_a_replay_writes_its_ledger_orders_and_picture(tmp_path: Path) -> None:
     bars, bundle = market_bars(1, holes=0.02), small_bundle(2, tickers=TICKERS, gain=1.5)
     result = replay(bundle, bars, (600, 700))
     paths = write_replay(result, tmp_path / "replay")
-    assert [path.name for path in paths] == ["ledger.parquet", "orders.parquet", "summary.json", "equity.png"]
+    assert [path.name for path in paths] == [
+        "ledger.parquet",
+        "orders.parquet",
+        "summary.json",
+        "equity.png",
+    ]
     ledger, orders = pd.read_parquet(paths[0]), pd.read_parquet(paths[1])
     pd.testing.assert_frame_equal(ledger, ledger_table(result))
     assert len(ledger) == 101

@@ -16,7 +16,14 @@ import deploy.trading.paper_trader
 from deploy.market.bundle import Bundle
 from deploy.trading.brokers.sim import SimBroker
 from deploy.trading.live import risk
-from deploy.trading.live.risk import RiskLimits, RiskRules, Situation, Verdict, parse_limits, tightened
+from deploy.trading.live.risk import (
+    RiskLimits,
+    RiskRules,
+    Situation,
+    Verdict,
+    parse_limits,
+    tightened,
+)
 from deploy.trading.paper_trader import ClosedBar, Conditions, Entry, PaperTrader
 from envs.crypto.bars import Bars
 from envs.crypto.params import EnvParams, Instruments
@@ -36,9 +43,21 @@ FRESH = {"now": 0.0, "data_age": 0.0, "halt": None, "halt_sells": False}
 
 
 def test_limits_are_shares_and_seconds() -> None:
-    texts = ["drawdown=0.2", "cooldown=90m", "daily-loss=0.05", "orders-per-hour=60", "stale=15m", "max-position=.5"]
+    texts = [
+        "drawdown=0.2",
+        "cooldown=90m",
+        "daily-loss=0.05",
+        "orders-per-hour=60",
+        "stale=15m",
+        "max-position=.5",
+    ]
     assert parse_limits(texts) == RiskLimits(
-        drawdown=0.2, cooldown=5400.0, daily_loss=0.05, orders_per_hour=60, stale=900.0, max_position=0.5
+        drawdown=0.2,
+        cooldown=5400.0,
+        daily_loss=0.05,
+        orders_per_hour=60,
+        stale=900.0,
+        max_position=0.5,
     )
     assert parse_limits([]) == RiskLimits()
     assert parse_limits(["drawdown=0.1"]).cooldown == 86_400.0
@@ -55,7 +74,10 @@ def test_limits_are_shares_and_seconds() -> None:
             "no such rule; rules are given like max-position=0.5, .*daily-loss=0.05, orders-per-hour=60",
         ),
         (["daily_loss=0.2"], "no such rule"),
-        (["drawdown=20"], r"--risk drawdown=20: it must be a share above 0 and below 1 \(0.2 is 20 %\)"),
+        (
+            ["drawdown=20"],
+            r"--risk drawdown=20: it must be a share above 0 and below 1 \(0.2 is 20 %\)",
+        ),
         (["drawdown=20%"], "like drawdown=0.2"),
         (["drawdown"], "like drawdown=0.2"),
         (["drawdown=nan"], "like drawdown=0.2"),
@@ -92,7 +114,9 @@ def test_rules_are_off_unless_asked_for_and_say_what_they_do() -> None:
     assert quiet.words == ()
     for worth in (100.0, 1.0, 50.0):
         assert quiet.judge(Situation(0, value=worth, **FRESH)) == Verdict()
-    words = RiskRules(RiskLimits(drawdown=0.2, cooldown=5400.0, daily_loss=0.05, orders_per_hour=9, stale=900.0)).words
+    words = RiskRules(
+        RiskLimits(drawdown=0.2, cooldown=5400.0, daily_loss=0.05, orders_per_hour=9, stale=900.0)
+    ).words
     assert words == (
         "sells everything once the account is 20 % below its highest value, and buys nothing for 90m",
         "sells everything once a UTC day has lost 5 %, and buys nothing until the next one",
@@ -107,15 +131,25 @@ def test_rules_are_off_unless_asked_for_and_say_what_they_do() -> None:
 def said(rules: RiskRules, values: list[float], *, step: int = HOUR, start: int = 0) -> list[bool]:
     """Whether everything is to be sold, bar by bar."""
     return [
-        rules.judge(Situation(start + step * bar, value=value, **FRESH)).sell_all for bar, value in enumerate(values)
+        rules.judge(Situation(start + step * bar, value=value, **FRESH)).sell_all
+        for bar, value in enumerate(values)
     ]
 
 
 def test_a_drawdown_stop_ends_and_the_same_fall_does_not_start_it_again() -> None:
     rules = RiskRules(RiskLimits(drawdown=0.2, cooldown=3 * HOUR))
     assert said(rules, [80, 100, 81, 80, 50, 40, 41, 42, 34, 33]) == [
-        False, False, False, True, True, True, False, False, False, True,
-    ]  # fmt: skip
+        False,
+        False,
+        False,
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
     first = RiskRules(RiskLimits(drawdown=0.2))
     (reason,) = [first.judge(Situation(0, value=v, **FRESH)) for v in (100.0, 75.0)][1].reasons
     assert reason == (
@@ -126,12 +160,25 @@ def test_a_drawdown_stop_ends_and_the_same_fall_does_not_start_it_again() -> Non
 def test_a_days_loss_counts_from_the_last_close_of_the_day_before_and_ends_with_the_day() -> None:
     rules = RiskRules(RiskLimits(daily_loss=0.1))
     day = 86_400
-    assert said(rules, [100, 100], start=day - 2 * HOUR) == [False, False]  # the last two bars of a day
+    assert said(rules, [100, 100], start=day - 2 * HOUR) == [
+        False,
+        False,
+    ]  # the last two bars of a day
     assert said(rules, [95, 90, 99], start=day) == [False, True, True]
-    assert said(rules, [99, 100, 89.2, 89], start=2 * day) == [False, False, False, True]  # from 99: 89.1
+    assert said(rules, [99, 100, 89.2, 89], start=2 * day) == [
+        False,
+        False,
+        False,
+        True,
+    ]  # from 99: 89.1
     assert said(rules, [80], start=5 * day, step=day) == [True]  # after days away: from 89
     daily = RiskRules(RiskLimits(daily_loss=0.1))
-    assert said(daily, [100, 91, 80, 79], step=day) == [False, False, True, False]  # bars of a day work, too
+    assert said(daily, [100, 91, 80, 79], step=day) == [
+        False,
+        False,
+        True,
+        False,
+    ]  # bars of a day work, too
 
 
 def test_orders_are_counted_over_any_hour() -> None:
@@ -162,16 +209,31 @@ def test_stale_data_stops_everything_but_the_operator() -> None:
     assert (told.sell_all, told.buys, told.sells) == (True, False, True)
     assert told.reasons[0] == "halted: told to"
     kept = rules.judge(Situation(3 * HOUR, 0.0, 80.0, 0.0, "told to", False))
-    assert (kept.sell_all, kept.buys, kept.sells) == (False, False, False)  # though the drawdown stop is on
-    assert rules.judge(Situation(4 * HOUR, value=80.0, **FRESH)).sell_all  # and it sells on the first fresh bar
+    assert (kept.sell_all, kept.buys, kept.sells) == (
+        False,
+        False,
+        False,
+    )  # though the drawdown stop is on
+    assert rules.judge(
+        Situation(4 * HOUR, value=80.0, **FRESH)
+    ).sell_all  # and it sells on the first fresh bar
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(st.floats(50, 150), st.integers(1, 30), st.integers(0, 4)), min_size=2, max_size=60), st.data()
+    st.lists(
+        st.tuples(st.floats(50, 150), st.integers(1, 30), st.integers(0, 4)),
+        min_size=2,
+        max_size=60,
+    ),
+    st.data(),
 )
-def test_restored_rules_go_on_to_the_same_verdicts(bars: list[tuple[float, int, int]], data: st.DataObject) -> None:
-    limits = RiskLimits(drawdown=0.2, cooldown=7 * HOUR, daily_loss=0.1, orders_per_hour=6, stale=100.0)
+def test_restored_rules_go_on_to_the_same_verdicts(
+    bars: list[tuple[float, int, int]], data: st.DataObject
+) -> None:
+    limits = RiskLimits(
+        drawdown=0.2, cooldown=7 * HOUR, daily_loss=0.1, orders_per_hour=6, stale=100.0
+    )
     split = data.draw(st.integers(0, len(bars)))
     whole, part = RiskRules(limits), RiskRules(limits)
     time = 0
@@ -206,10 +268,15 @@ def plans(draw: st.DrawFn) -> tuple[Portfolio, Orders, torch.Tensor, Rules]:
     rows, assets = draw(st.integers(1, 3)), draw(st.integers(1, 5))
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
     params = EnvParams(
-        action_scale=0.5, trailing_stop=draw(st.sampled_from([0.0, 0.05])), max_holding_bars=4, max_holding_fraction=0.5
+        action_scale=0.5,
+        trailing_stop=draw(st.sampled_from([0.0, 0.05])),
+        max_holding_bars=4,
+        max_holding_fraction=0.5,
     )
     rules = Rules.of(params, Instruments.unrestricted(assets), rows=rows)
-    units = torch.from_numpy(rng.uniform(0, 50, (rows, assets)) * (rng.random((rows, assets)) < 0.7))
+    units = torch.from_numpy(
+        rng.uniform(0, 50, (rows, assets)) * (rng.random((rows, assets)) < 0.7)
+    )
     cash = torch.from_numpy(rng.uniform(0, 3000, rows))
     close = torch.from_numpy(np.tile(rng.uniform(10, 20, assets), (rows, 1)))
     held = torch.from_numpy(rng.integers(0, 6, (rows, assets)).astype(np.float64)) * (units > 0)
@@ -228,10 +295,16 @@ def sent(orders: Orders) -> int:
 @settings(max_examples=150, deadline=None)
 @given(plans(), st.booleans(), st.booleans(), st.booleans(), st.none() | st.integers(0, 6))
 def test_what_a_verdict_leaves(
-    planned: tuple[Portfolio, Orders, torch.Tensor, Rules], sell_all: bool, buys: bool, sells: bool, most: int | None
+    planned: tuple[Portfolio, Orders, torch.Tensor, Rules],
+    sell_all: bool,
+    buys: bool,
+    sells: bool,
+    most: int | None,
 ) -> None:
     portfolio, plan, close, rules = planned
-    verdict = Verdict(sell_all, buys and not sell_all, sells or sell_all, None if sell_all else most)
+    verdict = Verdict(
+        sell_all, buys and not sell_all, sells or sell_all, None if sell_all else most
+    )
     left, dropped = risk.apply(verdict, plan, portfolio, close)
     if not verdict.buys:
         assert not left.buy_notional.any()
@@ -270,14 +343,26 @@ def test_the_largest_of_a_kind_go_first() -> None:
     whole = torch.tensor([[True, False, False, False, False, False]])
     nothing = torch.zeros_like(whole)
     plan = Orders(sells, buys, whole, nothing, torch.zeros(1, dtype=torch.float64))
-    portfolio = Portfolio(torch.tensor([500.0]), *(torch.full((1, 6), 9.0, dtype=torch.float64) for _ in range(4)))
+    portfolio = Portfolio(
+        torch.tensor([500.0]), *(torch.full((1, 6), 9.0, dtype=torch.float64) for _ in range(4))
+    )
     close = torch.full((1, 6), 10.0, dtype=torch.float64)
     order = []
     for most in range(7):
         left, dropped = risk.apply(Verdict(most_orders=most), plan, portfolio, close)
         assert dropped == 6 - most
-        order.append({int(asset) for asset in torch.nonzero((left.sell_units + left.buy_notional)[0])})
-    assert order == [set(), {0}, {0, 2}, {0, 2, 4}, {0, 2, 3, 4}, {0, 1, 2, 3, 4}, {0, 1, 2, 3, 4, 5}]
+        order.append(
+            {int(asset) for asset in torch.nonzero((left.sell_units + left.buy_notional)[0])}
+        )
+    assert order == [
+        set(),
+        {0},
+        {0, 2},
+        {0, 2, 4},
+        {0, 2, 3, 4},
+        {0, 1, 2, 3, 4},
+        {0, 1, 2, 3, 4, 5},
+    ]
 
 
 # ---- in the trader, with money ----
@@ -316,7 +401,9 @@ class Guarded:
     def trade(self, bars: Bars) -> dict[int, Entry]:
         """The ledger by bar number."""
         broker = SimBroker(TICKERS, 10_000.0, self.bundle.account, self.bundle.instruments)
-        trader = PaperTrader(self.bundle, slot="s", act=lambda _obs: np.full(3, 0.4), limits=self.limits)
+        trader = PaperTrader(
+            self.bundle, slot="s", act=lambda _obs: np.full(3, 0.4), limits=self.limits
+        )
         trader.start(bars.slice(0, FIRST), broker.account())
         entries = {}
         for number in range(FIRST, LAST):
@@ -325,7 +412,9 @@ class Guarded:
             halt = "by hand" if number in self.halts else None
             conditions = Conditions(bar.time + HOUR + age, age, halt, self.halts.get(number, False))
             broker.next_bar(bar.time, bar.open, bar.hole)
-            entries[number] = trader.on_bar(bar, broker.fills(), broker.account(), conditions=conditions)
+            entries[number] = trader.on_bar(
+                bar, broker.fills(), broker.account(), conditions=conditions
+            )
             broker.submit(entries[number].orders)
         return entries
 
@@ -337,7 +426,11 @@ def assert_sold(entries: dict[int, Entry], bars: Bars, at: int) -> None:
     assert {order.side for order in before.orders} == {"sell"}
     assert all(order.whole for order in before.orders)
     assert len(before.orders) == 3
-    proceeds = float(np.sum(before.units * bars.open[at + 1])) * (1.0 - VENUE["slippage"]) * (1.0 - VENUE["fee"])
+    proceeds = (
+        float(np.sum(before.units * bars.open[at + 1]))
+        * (1.0 - VENUE["slippage"])
+        * (1.0 - VENUE["fee"])
+    )
     assert after.cash == pytest.approx(before.cash + proceeds, abs=0.005)
     assert (after.units == 0.0).all()
     assert after.value == after.cash
@@ -369,7 +462,9 @@ def check_daily_loss(bundle: Bundle) -> None:
     tomorrow = int(np.argmax(days > days[FALL]))
     assert tomorrow > FALL + 2
     assert_flat(entries, range(FALL + 1, tomorrow + 1))
-    assert entries[tomorrow + 1].units.min() > 0.0  # bought at the close of the next day's first bar
+    assert (
+        entries[tomorrow + 1].units.min() > 0.0
+    )  # bought at the close of the next day's first bar
 
 
 def check_halt(bundle: Bundle) -> None:
@@ -386,7 +481,10 @@ def check_stale(bundle: Bundle) -> None:
     ages = dict.fromkeys(range(FALL, FALL + 4), 1000.0)
     entries = Guarded(RiskLimits(stale=900.0, drawdown=0.2), bundle, ages).trade(bars)
     assert all(not entries[bar].orders for bar in range(FALL, FALL + 4))
-    assert all(entries[bar].units == pytest.approx(entries[FALL].units, rel=1e-12) for bar in range(FALL, FALL + 5))
+    assert all(
+        entries[bar].units == pytest.approx(entries[FALL].units, rel=1e-12)
+        for bar in range(FALL, FALL + 5)
+    )
     assert_sold(entries, bars, FALL + 4)  # as soon as there is fresh data
 
 
@@ -404,14 +502,17 @@ def check_order_limit(bundle: Bundle) -> None:
     assert len(entries[FIRST].orders) == 2  # of three
     assert entries[FIRST].dropped == 1
     assert max(len(entry.orders) for entry in entries.values()) == 2
-    assert entries[FIRST + 1].cash == pytest.approx(10_000.0 - sum(order.notional for order in entries[FIRST].orders))
+    assert entries[FIRST + 1].cash == pytest.approx(
+        10_000.0 - sum(order.notional for order in entries[FIRST].orders)
+    )
 
 
 def check_tightened(bundle: Bundle) -> None:
     """The bundle's own limits, made stricter: the same rules as ever apply them."""
     bars = market_bars(5, bars=LAST + 40)
     loose, strict = (
-        Guarded(limits, bundle).trade(bars)[LAST - 1] for limits in (RiskLimits(), RiskLimits(max_position=0.1))
+        Guarded(limits, bundle).trade(bars)[LAST - 1]
+        for limits in (RiskLimits(), RiskLimits(max_position=0.1))
     )
     held = [entry.units * bars.close[LAST - 1] / entry.value for entry in (loose, strict)]
     assert held[0].max() > 0.3
@@ -434,8 +535,12 @@ def test_rules_do_what_they_say(check: Check, bundle: Callable[[], Bundle]) -> N
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_without_applying_them_these_tests_fail(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deploy.trading.paper_trader, "apply", lambda _verdict, plan, _portfolio, _close: (plan, 0))
+def test_without_applying_them_these_tests_fail(
+    check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        deploy.trading.paper_trader, "apply", lambda _verdict, plan, _portfolio, _close: (plan, 0)
+    )
     with pytest.raises(AssertionError):
         check(single())
 
@@ -453,7 +558,9 @@ def test_what_meets_a_hole_is_sold_at_the_next_bar() -> None:
 
 def test_rules_that_never_speak_change_nothing() -> None:
     bars = fallen(0.3, holes=0.03)
-    limits = RiskLimits(drawdown=0.9, daily_loss=0.9, orders_per_hour=100, stale=900.0, max_position=1.0)
+    limits = RiskLimits(
+        drawdown=0.9, daily_loss=0.9, orders_per_hour=100, stale=900.0, max_position=1.0
+    )
     plain, guarded = Guarded(RiskLimits()).trade(bars), Guarded(limits).trade(bars)
     for bar, entry in plain.items():
         assert entry.cash == guarded[bar].cash

@@ -34,7 +34,9 @@ def test_the_first_one_is_named_with_its_state_and_moves_with_the_rows() -> None
         other.advance()
     other.set_state(slice(0, 2), latch.state(slice(2, 4)))
     assert other.latched().tolist() == [True, True, False, False]
-    with pytest.raises(RunError, match=r"row 1 \(member 0\) .* choice 2 in step 7, its state: player 1, mana 4;"):
+    with pytest.raises(
+        RunError, match=r"row 1 \(member 0\) .* choice 2 in step 7, its state: player 1, mana 4;"
+    ):
         other.check()
     other.clear(slice(0, 2))
     other.check()

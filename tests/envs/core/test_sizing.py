@@ -69,7 +69,9 @@ def test_running_out_of_memory_ends_the_growing(error: type[Exception]) -> None:
         choose_num_envs(measure, upper=1000, start=16)
 
 
-def test_processors_and_memory_are_those_of_the_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_and_memory_are_those_of_the_control_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sizing, "_CGROUPS", tmp_path)
     free, cores = available_memory("cpu"), cpu_count()  # no limits there
     assert free > 0
@@ -85,16 +87,24 @@ def test_processors_and_memory_are_those_of_the_control_group(tmp_path: Path, mo
     assert available_memory("cpu") > 2_000_000
 
 
-def test_processors_are_those_of_the_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_are_those_of_the_affinity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sizing, "_CGROUPS", tmp_path)
     monkeypatch.setattr(sizing.os, "sched_getaffinity", lambda _: {3, 5, 7}, raising=False)
     assert cpu_count() == 3
 
 
-def test_the_older_control_groups_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_older_control_groups_count_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sizing, "_CGROUPS", tmp_path)
-    for name, value in {"cpu/cpu.cfs_quota_us": 100_000, "cpu/cpu.cfs_period_us": 100_000,
-                        "memory/memory.limit_in_bytes": 5000, "memory/memory.usage_in_bytes": 2000}.items():
+    for name, value in {
+        "cpu/cpu.cfs_quota_us": 100_000,
+        "cpu/cpu.cfs_period_us": 100_000,
+        "memory/memory.limit_in_bytes": 5000,
+        "memory/memory.usage_in_bytes": 2000,
+    }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{value}\n")
     assert cpu_count() == 1

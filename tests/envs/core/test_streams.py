@@ -11,12 +11,22 @@ from envs.core.streams import Streams, derive_seed
 
 
 def draws(streams: Streams) -> list[torch.Tensor]:
-    return [streams.uniform(3, 5), streams.normal(2, 5, 4), streams.permutations(2, 16), streams.normal(1, 5, 3)]
+    return [
+        streams.uniform(3, 5),
+        streams.normal(2, 5, 4),
+        streams.permutations(2, 16),
+        streams.normal(1, 5, 3),
+    ]
 
 
 def of_member(tensors: list[torch.Tensor], member: int, n: int = 5) -> list[torch.Tensor]:
     columns = slice(member * n, (member + 1) * n)
-    return [tensors[0][:, columns], tensors[1][:, columns], tensors[2][member], tensors[3][:, columns]]
+    return [
+        tensors[0][:, columns],
+        tensors[1][:, columns],
+        tensors[2][member],
+        tensors[3][:, columns],
+    ]
 
 
 def test_a_member_draws_the_same_alone_in_company_and_in_another_slot() -> None:
@@ -84,6 +94,11 @@ def test_seeds_have_63_bits_and_repeat(parts: list[int | str]) -> None:
 
 
 def test_seeds_tell_parts_apart() -> None:
-    seeds = [derive_seed(*p) for p in (("a", "b"), ("ab",), ("a", "b", ""), (1, 2), (12,), ("1", 2), (2, 1), ("1:a",))]
+    seeds = [
+        derive_seed(*p)
+        for p in (("a", "b"), ("ab",), ("a", "b", ""), (1, 2), (12,), ("1", 2), (2, 1), ("1:a",))
+    ]
     assert len(set(seeds)) == len(seeds)
-    assert derive_seed("env", 7, 3) == 7885728277551556547  # frozen: a change would change every study's numbers
+    assert (
+        derive_seed("env", 7, 3) == 7885728277551556547
+    )  # frozen: a change would change every study's numbers

@@ -22,7 +22,9 @@ from tests.envs.bar_samples import NOW, START, frame, put, sample_bars
 HOUR = 3600
 
 
-def refused(folder: Path, timeframe: str = "1h", tickers: list[str] | None = None, **keywords: float) -> str:
+def refused(
+    folder: Path, timeframe: str = "1h", tickers: list[str] | None = None, **keywords: float
+) -> str:
     """The sentence with which `load_bars` refuses; `check_dir` must say the same."""
     with pytest.raises(InputError) as caught:
         load_bars(folder, timeframe, tickers, now=NOW, **keywords)
@@ -30,7 +32,11 @@ def refused(folder: Path, timeframe: str = "1h", tickers: list[str] | None = Non
     assert sentence.count("\n") == 0
     assert not sentence.endswith(".")
     try:
-        sentences = [s for r in check_dir(folder, timeframe, tickers, now=NOW, **keywords) for s in r.all_problems]
+        sentences = [
+            s
+            for r in check_dir(folder, timeframe, tickers, now=NOW, **keywords)
+            for s in r.all_problems
+        ]
     except InputError as error:
         sentences = [str(error)]
     assert sentence in sentences
@@ -53,7 +59,9 @@ def test_written_bars_come_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["feather", "parquet", "csv"])
-@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns", "naive", "berlin", "epoch s", "epoch ms", "epoch ns"])
+@pytest.mark.parametrize(
+    "unit", ["s", "ms", "us", "ns", "naive", "berlin", "epoch s", "epoch ms", "epoch ns"]
+)
 def test_every_way_of_writing_the_date(tmp_path: Path, suffix: str, unit: str) -> None:
     data = frame(5)
     date = data["date"]
@@ -119,13 +127,20 @@ def test_a_hole_on_the_first_common_bar_takes_the_close_before_it(tmp_path: Path
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.lists(st.integers(0, 3).map(bool), min_size=12, max_size=12), min_size=1, max_size=3))
+@given(
+    st.lists(
+        st.lists(st.integers(0, 3).map(bool), min_size=12, max_size=12), min_size=1, max_size=3
+    )
+)
 def test_any_pattern_of_holes_against_a_loop(
     tmp_path_factory: pytest.TempPathFactory, present: list[list[bool]]
 ) -> None:
     """Scalar reference: walk the grid, remember the last close."""
     assume(all(_shows_its_timeframe(np.flatnonzero(row)) for row in present))
-    firsts, lasts = [row.index(True) for row in present], [11 - row[::-1].index(True) for row in present]
+    firsts, lasts = (
+        [row.index(True) for row in present],
+        [11 - row[::-1].index(True) for row in present],
+    )
     start, stop = max(firsts), min(lasts)
     folder = tmp_path_factory.mktemp("holes")
     full = frame(12)
@@ -148,7 +163,9 @@ def test_any_pattern_of_holes_against_a_loop(
                 assert bars.open[bar - start, asset] == (full["open"][bar] if row[bar] else last)
                 assert bars.volume[bar - start, asset] == (full["volume"][bar] if row[bar] else 0.0)
     real = [np.flatnonzero(~bars.hole[:, asset]) for asset in range(len(bars.tickers))]
-    if all(map(_shows_its_timeframe, real)) and max(rows[0] for rows in real) <= min(rows[-1] for rows in real):
+    if all(map(_shows_its_timeframe, real)) and max(rows[0] for rows in real) <= min(
+        rows[-1] for rows in real
+    ):
         write_bars(bars, folder / "again")
         inner = load_bars(folder / "again", "1h", max_hole_share=1.0, now=NOW)
         offset = bars.bar_at(inner.time_of(0))
@@ -173,7 +190,11 @@ def test_tickers_in_the_order_asked_and_by_every_name(tmp_path: Path) -> None:
 def test_fingerprint_changes_with_anything_and_with_nothing_else(tmp_path: Path) -> None:
     bars = sample_bars()
     write_bars(bars, tmp_path)
-    assert load_bars(tmp_path, "1h", now=NOW).fingerprint == bars.fingerprint == sample_bars().fingerprint
+    assert (
+        load_bars(tmp_path, "1h", now=NOW).fingerprint
+        == bars.fingerprint
+        == sample_bars().fingerprint
+    )
     changed = {bars.slice(0, 49).fingerprint, bars.slice(1, 50).fingerprint, bars.fingerprint}
     for name in ("open", "high", "low", "close", "volume"):
         other = sample_bars()
@@ -227,7 +248,9 @@ def test_bars_refuse_shapes_and_grids_that_do_not_fit() -> None:
 def test_missing_empty_and_unreadable_folders(tmp_path: Path) -> None:
     assert f"{tmp_path / 'none'}: no such folder" in refused(tmp_path / "none")
     assert f"{tmp_path}: no bar files here" in refused(tmp_path)
-    (tmp_path / "BTC_USDT_USDT-1h-futures.feather").write_bytes(b"")  # another program's other files are passed over
+    (tmp_path / "BTC_USDT_USDT-1h-futures.feather").write_bytes(
+        b""
+    )  # another program's other files are passed over
     (tmp_path / "notes.csv").write_text("x")
     assert f"{tmp_path}: no bar files here" in refused(tmp_path)
     assert "this is a file" in refused(tmp_path / "notes.csv")
@@ -265,7 +288,12 @@ def test_corrupt_files(tmp_path: Path, suffix: str) -> None:
     path.write_bytes(b"")
     assert f"{path}: cannot be read as {suffix}" in refused(tmp_path)
     if suffix != "csv":
-        for content in (whole[: len(whole) // 2], whole[:100], b"not a table at all" * 50, whole[100:]):
+        for content in (
+            whole[: len(whole) // 2],
+            whole[:100],
+            b"not a table at all" * 50,
+            whole[100:],
+        ):
             path.write_bytes(content)
             assert f"{path}: cannot be read as {suffix}" in refused(tmp_path)
     else:
@@ -306,9 +334,13 @@ def test_text_where_numbers_or_dates_belong(tmp_path: Path) -> None:
     path = put(tmp_path, "BTC_USDT-1h.csv", frame(5))
     lines = path.read_text().splitlines()
     fields = lines[3].split(",")
-    path.write_text("\n".join([*lines[:3], ",".join([*fields[:2], "n.a.", *fields[3:]]), *lines[4:]]) + "\n")
+    path.write_text(
+        "\n".join([*lines[:3], ",".join([*fields[:2], "n.a.", *fields[3:]]), *lines[4:]]) + "\n"
+    )
     assert refused(tmp_path) == f"{path}: row 2: high is 'n.a.'; it must be a number"
-    path.write_text("\n".join([*lines[:3], ",".join(["yesterday", *fields[1:]]), *lines[4:]]) + "\n")
+    path.write_text(
+        "\n".join([*lines[:3], ",".join(["yesterday", *fields[1:]]), *lines[4:]]) + "\n"
+    )
     assert f"{path}: row 2: date is 'yesterday'" in refused(tmp_path)
     path.write_text("\n".join([*lines[:3], ",".join(["", *fields[1:]]), *lines[4:]]) + "\n")
     assert f"{path}: row 2: date is empty" in refused(tmp_path)
@@ -337,17 +369,50 @@ def _move(row: int, to: str) -> Damage:
 
 
 BROKEN: dict[str, tuple[Damage, str]] = {
-    "duplicate": (_move(8, "2024-01-01 07:00"), "row 8 (2024-01-01 07:00 UTC): the bar repeats the time of row 7"),
-    "falling": (_move(8, "2024-01-01 03:00"), "row 8 (2024-01-01 03:00 UTC): the bar is earlier than row 7"),
-    "unsorted": (lambda data: data[::-1], "row 1 (2024-01-03 00:00 UTC): the bar is earlier than row 0"),
-    "off the grid": (_move(8, "2024-01-01 08:10"), "row 8 (2024-01-01 08:10 UTC): the bar is off the grid; 1h bars"),
-    "a millisecond off": (_move(8, "2024-01-01 08:00:00.001"), "row 8 (2024-01-01 08:00 UTC): the bar is off the grid"),
-    "nan": (_set("close", 4, np.nan), "row 4 (2024-01-01 04:00 UTC): close is nan; prices must be finite"),
-    "infinite": (_set("high", 4, np.inf), "row 4 (2024-01-01 04:00 UTC): high is inf; prices must be finite"),
-    "zero": (_set("low", 0, 0.0), "row 0 (2024-01-01 00:00 UTC): low is 0; prices must be finite and above zero"),
-    "negative": (_set("open", 49, -3.5), "row 49 (2024-01-03 01:00 UTC): open is -3.5; prices must be finite"),
-    "high below low": (_set("high", 9, 1.0), "row 9 (2024-01-01 09:00 UTC): high 1.0 is below low 9"),
-    "volume": (_set("volume", 9, -1.0), "row 9 (2024-01-01 09:00 UTC): volume is -1; volumes must be finite"),
+    "duplicate": (
+        _move(8, "2024-01-01 07:00"),
+        "row 8 (2024-01-01 07:00 UTC): the bar repeats the time of row 7",
+    ),
+    "falling": (
+        _move(8, "2024-01-01 03:00"),
+        "row 8 (2024-01-01 03:00 UTC): the bar is earlier than row 7",
+    ),
+    "unsorted": (
+        lambda data: data[::-1],
+        "row 1 (2024-01-03 00:00 UTC): the bar is earlier than row 0",
+    ),
+    "off the grid": (
+        _move(8, "2024-01-01 08:10"),
+        "row 8 (2024-01-01 08:10 UTC): the bar is off the grid; 1h bars",
+    ),
+    "a millisecond off": (
+        _move(8, "2024-01-01 08:00:00.001"),
+        "row 8 (2024-01-01 08:00 UTC): the bar is off the grid",
+    ),
+    "nan": (
+        _set("close", 4, np.nan),
+        "row 4 (2024-01-01 04:00 UTC): close is nan; prices must be finite",
+    ),
+    "infinite": (
+        _set("high", 4, np.inf),
+        "row 4 (2024-01-01 04:00 UTC): high is inf; prices must be finite",
+    ),
+    "zero": (
+        _set("low", 0, 0.0),
+        "row 0 (2024-01-01 00:00 UTC): low is 0; prices must be finite and above zero",
+    ),
+    "negative": (
+        _set("open", 49, -3.5),
+        "row 49 (2024-01-03 01:00 UTC): open is -3.5; prices must be finite",
+    ),
+    "high below low": (
+        _set("high", 9, 1.0),
+        "row 9 (2024-01-01 09:00 UTC): high 1.0 is below low 9",
+    ),
+    "volume": (
+        _set("volume", 9, -1.0),
+        "row 9 (2024-01-01 09:00 UTC): volume is -1; volumes must be finite",
+    ),
     "nan volume": (_set("volume", 9, np.nan), "row 9 (2024-01-01 09:00 UTC): volume is nan"),
 }
 
@@ -397,7 +462,9 @@ def test_open_bars_are_refused_until_they_close(tmp_path: Path) -> None:
     assert len(load_bars(tmp_path, "1h", now=closes)) == 5
     path.unlink()
     write_bars(replace(sample_bars(), synthetic=True), tmp_path)
-    assert len(load_bars(tmp_path, "1h", now=closes)) == 50  # no clock runs in a market that was made up
+    assert (
+        len(load_bars(tmp_path, "1h", now=closes)) == 50
+    )  # no clock runs in a market that was made up
 
 
 def test_no_overlap_names_both(tmp_path: Path) -> None:
@@ -414,7 +481,9 @@ def test_no_overlap_names_both(tmp_path: Path) -> None:
 def test_hole_share_above_the_limit(tmp_path: Path) -> None:
     path = put(tmp_path, "B_USDT-1h.feather", frame(100).drop([40, 41, 70]))
     sentence = refused(tmp_path)
-    assert f"{path}: 3 of 100 bars are missing (3.00%; the first is 2024-01-02 16:00 UTC)" in sentence
+    assert (
+        f"{path}: 3 of 100 bars are missing (3.00%; the first is 2024-01-02 16:00 UTC)" in sentence
+    )
     assert "above the limit of 2.00%" in sentence
     assert load_bars(tmp_path, "1h", max_hole_share=0.03, now=NOW).hole.sum() == 3
 
@@ -422,13 +491,18 @@ def test_hole_share_above_the_limit(tmp_path: Path) -> None:
 def test_one_date_centuries_away_asks_for_no_memory(tmp_path: Path) -> None:
     path = put(tmp_path, "B_USDT-1m.csv", frame(100, step=60))
     lines = path.read_text().splitlines()
-    path.write_text("\n".join([lines[0], "1700-01-01 00:00:00+00:00" + lines[1][25:], *lines[2:]]) + "\n")
-    assert "170,406,720 of 170,406,820 bars are missing (100.00%; the first is 1700-01-01 00:01 UTC)" in refused(
-        tmp_path, "1m"
+    path.write_text(
+        "\n".join([lines[0], "1700-01-01 00:00:00+00:00" + lines[1][25:], *lines[2:]]) + "\n"
+    )
+    assert (
+        "170,406,720 of 170,406,820 bars are missing (100.00%; the first is 1700-01-01 00:01 UTC)"
+        in refused(tmp_path, "1m")
     )
 
 
-def test_nothing_is_left_behind_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_behind_when_writing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_bars(sample_bars(), tmp_path)
     before = (tmp_path / "BTC_USDT-1h.parquet").read_bytes()
 
@@ -469,7 +543,10 @@ def test_real_sets_are_as_described(real_data: Path, name: str) -> None:
 
 
 def test_real_hours_close_where_their_five_minutes_do(real_data: Path) -> None:
-    hours, minutes = load_bars(real_data / "binance_2024_1h", "1h"), load_bars(real_data / "binance_2024_5m", "5m")
+    hours, minutes = (
+        load_bars(real_data / "binance_2024_1h", "1h"),
+        load_bars(real_data / "binance_2024_5m", "5m"),
+    )
     last = np.searchsorted(minutes.time, hours.time + 3300)
     np.testing.assert_array_equal(hours.close, minutes.close[last])
 
@@ -479,7 +556,9 @@ def test_real_equal_weight_anchor(real_data: Path) -> None:
     tickers = ["AAVE", "AVAX", "BTC", "NEAR", "LINK", "ETH", "LTC", "MATIC", "UNI", "SOL"]
     bars = load_bars(real_data / "binance_2021_2023_1h", "1h", tickers)
     start, stop = bars.bar_at("2022-05-01"), bars.bar_at("2022-06-27 00:00")
-    assert float(np.mean(bars.close[stop] / bars.close[start])) - 1 == pytest.approx(-0.474, abs=0.0005)
+    assert float(np.mean(bars.close[stop] / bars.close[start])) - 1 == pytest.approx(
+        -0.474, abs=0.0005
+    )
 
 
 def test_reading_is_fast(real_data: Path) -> None:

@@ -48,10 +48,15 @@ def test_check_reports_each_ticker_and_the_set(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     btc = next(line for line in lines if "BTC/USDT" in line)
-    assert re.search(r"2024-01-01 00:00 +2024-02-11 15:00 +997 +3 +0\.300% +0 +[0-9a-f]{8}", btc), btc
+    assert re.search(r"2024-01-01 00:00 +2024-02-11 15:00 +997 +3 +0\.300% +0 +[0-9a-f]{8}", btc), (
+        btc
+    )
     eth = next(line for line in lines if "ETH/USDT" in line)
     assert re.search(r"998 +2 +0\.200% +1 +[0-9a-f]{8}", eth), eth
-    assert "together: 1,000 bars × 2 tickers from 2024-01-01 00:00 to 2024-02-11 15:00 UTC" in result.output
+    assert (
+        "together: 1,000 bars × 2 tickers from 2024-01-01 00:00 to 2024-02-11 15:00 UTC"
+        in result.output
+    )
     assert "outages of all tickers: 1, 2 bars in all: 2024-01-02 06:00 (2)" in result.output
     assert f"fingerprint: {load_bars(tmp_path, '1h').fingerprint}" in result.output
     assert "SYNTHETIC" not in result.output
@@ -68,7 +73,10 @@ def test_check_prints_every_problem_and_exits_with_2(tmp_path: Path) -> None:
     result = run("check", "--data-dir", tmp_path)
     assert result.exit_code == 2
     output = result.output.replace("\n", "")
-    assert f"{bad}: row 4 (2024-01-01 04:00 UTC): low is -1; prices must be finite and above zero" in output
+    assert (
+        f"{bad}: row 4 (2024-01-01 04:00 UTC): low is -1; prices must be finite and above zero"
+        in output
+    )
     assert f"{bad}: row 6 (2024-01-01 06:00 UTC): high 0.5 is below low" in output
     assert f"{broken}: cannot be read as parquet" in output
     assert "✗ LTC/USDT" in result.output
@@ -99,15 +107,22 @@ def test_check_says_what_cannot_be_checked(tmp_path: Path) -> None:
     assert "no such folder" in refused("check", "--data-dir", tmp_path / "none")
     assert "no bar files here" in refused("check", "--data-dir", tmp_path)
     write_bars(sample_bars(), tmp_path)
-    assert "has no such bars, only 1h" in refused("check", "--data-dir", tmp_path, "--timeframe", "4h")
-    assert "there are BTC/USDT, ETH/USDT" in refused("check", "--data-dir", tmp_path, "--tickers", "DOGE")
+    assert "has no such bars, only 1h" in refused(
+        "check", "--data-dir", tmp_path, "--timeframe", "4h"
+    )
+    assert "there are BTC/USDT, ETH/USDT" in refused(
+        "check", "--data-dir", tmp_path, "--tickers", "DOGE"
+    )
     assert "--tickers is empty" in refused("check", "--data-dir", tmp_path, "--tickers", ",")
 
 
 def test_check_of_the_real_bars(real_data: Path) -> None:
     result = run("check", "--data-dir", real_data / "binance_2021_2023_1h")
     assert result.exit_code == 0
-    assert "together: 23,999 bars × 11 tickers from 2021-04-04 21:00 to 2023-12-30 19:00 UTC" in result.output
+    assert (
+        "together: 23,999 bars × 11 tickers from 2021-04-04 21:00 to 2023-12-30 19:00 UTC"
+        in result.output
+    )
     assert "outages of all tickers: 5, 12 bars in all" in result.output
 
 
@@ -117,7 +132,9 @@ def test_download_then_check_then_resume(tmp_path: Path, market: Market) -> None
     common = ("download", "--data-dir", folder, "--url", market.url, *names)
     result = run(*common, "--end", "2024-01-05")
     assert result.exit_code == 0, result.output
-    assert "BTC/USD: 96 new, 96 bars from 2024-01-01 00:00 to 2024-01-04 23:00 UTC in" in result.output
+    assert (
+        "BTC/USD: 96 new, 96 bars from 2024-01-01 00:00 to 2024-01-04 23:00 UTC in" in result.output
+    )
     assert "ETH/USD: 100%" in result.output
     result = run(*common)
     assert "ETH/USD: 204 new, 300 bars" in result.output
@@ -162,7 +179,11 @@ def test_demo_market_never_lands_among_other_bars(tmp_path: Path) -> None:
 
 
 def test_help_says_what_the_commands_are_for() -> None:
-    for name, text in {"check": "everything that is wrong", "download": "Run it again", "demo": "SYNTHETIC"}.items():
+    for name, text in {
+        "check": "everything that is wrong",
+        "download": "Run it again",
+        "demo": "SYNTHETIC",
+    }.items():
         result = run(name, "--help")
         assert result.exit_code == 0
         assert text in result.output
@@ -170,7 +191,11 @@ def test_help_says_what_the_commands_are_for() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("2024-01-01", START), ("2024-01-01 05:00", START + 5 * 3600), ("2024-01-01T02:00+02:00", START)],
+    [
+        ("2024-01-01", START),
+        ("2024-01-01 05:00", START + 5 * 3600),
+        ("2024-01-01T02:00+02:00", START),
+    ],
 )
 def test_times_are_utc(text: str, seconds: int) -> None:
     assert parse_time("--start", text) == seconds

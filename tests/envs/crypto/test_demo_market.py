@@ -59,7 +59,9 @@ def test_the_demo_market_looks_like_a_market() -> None:
         assert correlation.mean() > 0.1  # one market
         assert 0.005 < returns.std() < 0.02  # about one per cent an hour
         for asset in range(5):
-            assert np.corrcoef(np.abs(returns[:, asset]), np.log(bars.volume[1:, asset]))[0, 1] > 0.15
+            assert (
+                np.corrcoef(np.abs(returns[:, asset]), np.log(bars.volume[1:, asset]))[0, 1] > 0.15
+            )
         gap = np.log(bars.open[1:] / bars.close[:-1])
         assert np.abs(gap).max() < 0.002  # a hair, far under the costs
         # No return of a bar is worth trading for by itself: what can be learned shows over many bars.
@@ -93,7 +95,9 @@ def test_the_planted_autocorrelation_is_there() -> None:
     """Var of w + d over k bars: k s² + 2 σ² (1 - φ^k), with s per bar of the walk and σ of the deviation."""
     sigma, phi, s2, lag = 0.04, 0.97, 0.004**2 + 0.003**2, 60
     expected = (lag * s2 + 2 * sigma**2 * (1 - phi**lag)) / (lag * (s2 + 2 * sigma**2 * (1 - phi)))
-    got = [variance_ratio(make_planted_market(seed, assets=4, bars=20_000), lag) for seed in range(3)]
+    got = [
+        variance_ratio(make_planted_market(seed, assets=4, bars=20_000), lag) for seed in range(3)
+    ]
     assert np.mean(got) == pytest.approx(expected, abs=0.05)
     without = make_planted_market(0, assets=4, bars=20_000, deviation_sd=0.0)
     assert variance_ratio(without, lag) == pytest.approx(1.0, abs=0.15)
@@ -111,7 +115,9 @@ def test_the_demo_markets_deviation_dies_out() -> None:
     np.testing.assert_allclose(twice, 2.0 * deviation, atol=1e-9)
 
 
-@pytest.mark.parametrize("make", [make_demo_market, lambda seed: make_planted_market(seed, assets=3, bars=500)])
+@pytest.mark.parametrize(
+    "make", [make_demo_market, lambda seed: make_planted_market(seed, assets=3, bars=500)]
+)
 def test_a_market_is_a_function_of_its_seed(make: object) -> None:
     assert make(5).fingerprint == make(5).fingerprint  # type: ignore[operator]
     assert make(5).fingerprint != make(6).fingerprint  # type: ignore[operator]
@@ -143,14 +149,24 @@ def test_names_sort_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"assets": 0}, {"bars": 0}, {"timeframe": "7m"}, {"edge": -1.0}, {"edge": float("nan")}, {"seed": -1}]
+    "wrong",
+    [
+        {"assets": 0},
+        {"bars": 0},
+        {"timeframe": "7m"},
+        {"edge": -1.0},
+        {"edge": float("nan")},
+        {"seed": -1},
+    ],
 )
 def test_bad_input(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError):
         make_demo_market(**{"bars": 100, **wrong})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", [{"phi": 1.0}, {"phi": -0.1}, {"deviation_sd": -1.0}, {"bars": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"phi": 1.0}, {"phi": -0.1}, {"deviation_sd": -1.0}, {"bars": 0}]
+)
 def test_bad_input_for_a_planted_market(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError):
         make_planted_market(**{"seed": 0, "assets": 1, "bars": 100, **wrong})  # type: ignore[arg-type]
@@ -187,7 +203,9 @@ def test_shuffling_keeps_holes_with_their_bars() -> None:
     assert mixed.volume[np.argmax(mixed.hole[:, 1]), 1] == bars.volume[50, 1]
 
 
-def mean_reversion(bars: Bars, look: int = 72, threshold: float = 0.25, scale: float = 0.2) -> Metrics:
+def mean_reversion(
+    bars: Bars, look: int = 72, threshold: float = 0.25, scale: float = 0.2
+) -> Metrics:
     """A rule one could write by hand: buy what is cheap against its mean of three days, sell what is dear.
 
     Orders go out at the close and fill at the next open with slippage and fee; cash only, 2 % of it kept; the
@@ -221,7 +239,13 @@ def mean_reversion(bars: Bars, look: int = 72, threshold: float = 0.25, scale: f
         columns.append((own, other, trades, FEE * notional, notional, 1 - cash / after))
     returns, benchmark, trades_, fees, moved, exposure = np.array(columns).T
     return summarise(
-        returns, benchmark, bars.timeframe, trades=trades_, fees=fees, notional=moved, exposure=exposure
+        returns,
+        benchmark,
+        bars.timeframe,
+        trades=trades_,
+        fees=fees,
+        notional=moved,
+        exposure=exposure,
     )
 
 
@@ -230,7 +254,10 @@ def test_the_edge_survives_costs() -> None:
     growth = [mean_reversion(make_demo_market(seed, bars=5000)).excess_growth for seed in range(3)]
     assert min(growth) > 2.0
     assert np.mean(growth) > 4.0
-    nothing = [mean_reversion(make_demo_market(seed, bars=5000, edge=0.0)).information_ratio for seed in range(3)]
+    nothing = [
+        mean_reversion(make_demo_market(seed, bars=5000, edge=0.0)).information_ratio
+        for seed in range(3)
+    ]
     assert np.mean(nothing) < 0.5
 
 

@@ -56,11 +56,15 @@ Make = Callable[..., AlpacaSource | CcxtSource]
 BOTH = pytest.mark.parametrize("make", [alpaca, binance])
 
 
-def fetch(source: Source, folder: Path, tickers: list[str] | None = None, **keywords: Any) -> list[Downloaded]:
+def fetch(
+    source: Source, folder: Path, tickers: list[str] | None = None, **keywords: Any
+) -> list[Downloaded]:
     now = keywords.pop("now", NOW)
     timeframe = keywords.pop("timeframe", "5m")
     start = keywords.pop("start", START)
-    return download(source, folder, timeframe, tickers or ["BTC"], start, now=lambda: now, **keywords)
+    return download(
+        source, folder, timeframe, tickers or ["BTC"], start, now=lambda: now, **keywords
+    )
 
 
 def stored(folder: Path, source: Source, timeframe: str = "5m") -> np.ndarray:
@@ -73,7 +77,9 @@ def stored(folder: Path, source: Source, timeframe: str = "5m") -> np.ndarray:
 
 
 @BOTH
-def test_all_pages_arrive_and_the_open_bar_does_not(tmp_path: Path, market: Market, make: Make) -> None:
+def test_all_pages_arrive_and_the_open_bar_does_not(
+    tmp_path: Path, market: Market, make: Make
+) -> None:
     market.page = 300
     source = make(market)
     (result,) = fetch(source, tmp_path)
@@ -88,7 +94,9 @@ def test_all_pages_arrive_and_the_open_bar_does_not(tmp_path: Path, market: Mark
 
 
 @BOTH
-@pytest.mark.parametrize(("late", "there"), [(-1, 9), (SETTLE_SECONDS - 1, 9), (SETTLE_SECONDS, 10)])
+@pytest.mark.parametrize(
+    ("late", "there"), [(-1, 9), (SETTLE_SECONDS - 1, 9), (SETTLE_SECONDS, 10)]
+)
 def test_a_bar_counts_as_closed_a_little_after_its_end(
     tmp_path: Path, market: Market, make: Make, late: int, there: int
 ) -> None:
@@ -98,7 +106,9 @@ def test_a_bar_counts_as_closed_a_little_after_its_end(
 
 
 @BOTH
-def test_start_and_end_are_kept_and_put_on_the_grid(tmp_path: Path, market: Market, make: Make) -> None:
+def test_start_and_end_are_kept_and_put_on_the_grid(
+    tmp_path: Path, market: Market, make: Make
+) -> None:
     source = make(market)
     fetch(source, tmp_path, start=START + 10 * STEP - 100, end=START + 20 * STEP + 100)
     np.testing.assert_array_equal(stored(tmp_path, source), market.rows[10:20])
@@ -112,7 +122,11 @@ def test_resuming_asks_only_for_what_is_missing(tmp_path: Path, market: Market, 
     (result,) = fetch(source, tmp_path)
     np.testing.assert_array_equal(stored(tmp_path, source), market.rows[:-1])
     assert result.new == COUNT - 1 - 700
-    starts = [ask.get("start") or ask.get("startTime") for ask in market.asked if "exchangeInfo" not in ask["path"]]
+    starts = [
+        ask.get("start") or ask.get("startTime")
+        for ask in market.asked
+        if "exchangeInfo" not in ask["path"]
+    ]
     assert starts[0] in ("2024-01-03T10:20:00Z", str((START + 700 * STEP) * 1000))
     before = next(tmp_path.iterdir()).stat().st_mtime_ns
     (result,) = fetch(source, tmp_path)  # nothing new: the file is not even touched
@@ -131,7 +145,9 @@ def test_an_earlier_start_fetches_the_head_once(tmp_path: Path, market: Market, 
     fetch(source, tmp_path, start=START)
     fetch(source, tmp_path, start=early)
     assert [ask for ask in market.asked if "exchangeInfo" not in ask["path"]] == []
-    fetch(source, tmp_path, start=early - STEP)  # nothing there, and that it was asked for is remembered
+    fetch(
+        source, tmp_path, start=early - STEP
+    )  # nothing there, and that it was asked for is remembered
     market.asked.clear()
     fetch(source, tmp_path, start=early - STEP)
     assert [ask for ask in market.asked if "exchangeInfo" not in ask["path"]] == []
@@ -146,27 +162,38 @@ def test_missing_bars_stay_missing(tmp_path: Path, market: Market) -> None:
 
 
 @BOTH
-def test_impossible_bars_are_left_out_and_counted(tmp_path: Path, market: Market, make: Make) -> None:
+def test_impossible_bars_are_left_out_and_counted(
+    tmp_path: Path, market: Market, make: Make
+) -> None:
     market.rows[5, 4] = 0.0
     market.rows[7, 2], market.rows[7, 3] = market.rows[7, 3], market.rows[7, 2]
     market.rows[9, 5] = -1.0
     source = make(market)
     (result,) = fetch(source, tmp_path)
     assert result.left_out == 3
-    np.testing.assert_array_equal(stored(tmp_path, source), np.delete(market.rows[:-1], [5, 7, 9], axis=0))
+    np.testing.assert_array_equal(
+        stored(tmp_path, source), np.delete(market.rows[:-1], [5, 7, 9], axis=0)
+    )
 
 
 def test_ccxt_passes_over_pages_without_bars(tmp_path: Path) -> None:
     """An exchange that answers by window, not by count: nothing before the listing, nothing in a long outage."""
     bars = sample_bars(600, ("X/USDT",), "5m")
-    rows = np.column_stack([bars.time * 1000, bars.open, bars.high, bars.low, bars.close, bars.volume])
+    rows = np.column_stack(
+        [bars.time * 1000, bars.open, bars.high, bars.low, bars.close, bars.volume]
+    )
     rows = np.delete(rows, np.arange(250, 480), axis=0)
 
     class Windowed(FakeExchange):
-        def fetch_ohlcv(self, symbol: str, timeframe: str, since: int, limit: int) -> list[list[float | None]]:
+        def fetch_ohlcv(
+            self, symbol: str, timeframe: str, since: int, limit: int
+        ) -> list[list[float | None]]:
             assert (symbol, timeframe, limit) == ("BTC/USDT", "5m", 50)
             inside = (rows[:, 0] >= since) & (rows[:, 0] < since + limit * STEP * 1000)
-            return [[*row[:5], None if row[0] == rows[3, 0] else row[5]] for row in rows[inside].tolist()]
+            return [
+                [*row[:5], None if row[0] == rows[3, 0] else row[5]]
+                for row in rows[inside].tolist()
+            ]
 
     source = CcxtSource("okx", Windowed())
     (result,) = fetch(source, tmp_path, start=START - 380 * STEP, now=START + 10**6)
@@ -216,7 +243,9 @@ def test_alpaca_days_are_put_together_on_the_utc_grid(tmp_path: Path, market: Ma
 def test_merging_does_not_depend_on_pages(present: list[bool], sizes: list[int]) -> None:
     bars = sample_bars(len(present), ("X/USD",), "1h")
     columns = (bars.open, bars.high, bars.low, bars.close, bars.volume)
-    rows = np.column_stack([bars.time.astype(float), *(column[:, 0] for column in columns)])[np.array(present)]
+    rows = np.column_stack([bars.time.astype(float), *(column[:, 0] for column in columns)])[
+        np.array(present)
+    ]
     expected = Market(rows, 3600).bars(4 * 3600)
     edges = np.cumsum(sizes) if sizes else np.array([], dtype=int)
     pages = np.split(rows, edges[edges < len(rows)])
@@ -231,7 +260,9 @@ def test_merging_does_not_depend_on_pages(present: list[bool], sizes: list[int])
 
 
 @pytest.mark.parametrize("failure", [429, 500, 502, 503, 504, "cut", "text", "hang up"])
-def test_alpaca_is_asked_again_with_growing_pauses(tmp_path: Path, market: Market, failure: int | str) -> None:
+def test_alpaca_is_asked_again_with_growing_pauses(
+    tmp_path: Path, market: Market, failure: int | str
+) -> None:
     waits: list[float] = []
     notices: list[str] = []
     market.page = 1500
@@ -243,9 +274,15 @@ def test_alpaca_is_asked_again_with_growing_pauses(tmp_path: Path, market: Marke
     assert all("trying again in" in text for text in notices)
 
 
-def test_a_server_that_names_its_pause_is_obeyed_within_reason(tmp_path: Path, market: Market) -> None:
+def test_a_server_that_names_its_pause_is_obeyed_within_reason(
+    tmp_path: Path, market: Market
+) -> None:
     waits: list[float] = []
-    market.failures = [(429, {"Retry-After": "7"}), (503, {"Retry-After": "9999"}), (429, {"Retry-After": "soon"})]
+    market.failures = [
+        (429, {"Retry-After": "7"}),
+        (503, {"Retry-After": "9999"}),
+        (429, {"Retry-After": "soon"}),
+    ]
     fetch(alpaca(market, sleep=waits.append), tmp_path)
     assert waits == [7.0, 60.0, 4.0]
 
@@ -268,12 +305,16 @@ def test_ccxt_is_asked_again_with_growing_pauses(
 
 def test_ccxt_believes_an_empty_answer_the_second_time_only(tmp_path: Path) -> None:
     bars = sample_bars(200, ("X/USDT",), "5m")
-    rows = np.column_stack([bars.time * 1000, bars.open, bars.high, bars.low, bars.close, bars.volume])
+    rows = np.column_stack(
+        [bars.time * 1000, bars.open, bars.high, bars.low, bars.close, bars.volume]
+    )
 
     class Forgetful(FakeExchange):
         calls = 0
 
-        def fetch_ohlcv(self, _symbol: str, _timeframe: str, since: int, limit: int) -> list[list[float]]:
+        def fetch_ohlcv(
+            self, _symbol: str, _timeframe: str, since: int, limit: int
+        ) -> list[list[float]]:
             self.calls += 1
             if self.calls % 2:
                 return []
@@ -403,7 +444,9 @@ def test_names_that_are_unknown(tmp_path: Path, market: Market) -> None:
     source = binance(market)
     assert "binance has no such market; did you mean" in refused(source, tmp_path, ["BTC/USDX"])
     assert "'7m' is not known" in refused(source, tmp_path, timeframe="7m")
-    assert "okx has only 5m, 1h" in refused(CcxtSource("okx", FakeExchange()), tmp_path, timeframe="4h")
+    assert "okx has only 5m, 1h" in refused(
+        CcxtSource("okx", FakeExchange()), tmp_path, timeframe="4h"
+    )
     with pytest.raises(InputError, match="did you mean binance"):
         CcxtSource("binnance")
     with pytest.raises(InputError, match="must begin with https://"):
@@ -421,26 +464,41 @@ def test_times_that_hold_no_bar(tmp_path: Path, market: Market) -> None:
 
 def test_files_of_others_are_not_continued(tmp_path: Path, market: Market) -> None:
     path = put(tmp_path, "BTC_USD-5m.parquet", frame(20, step=STEP))
-    assert f"{path}: comes from another program, not from alpaca:" in refused(alpaca(market), tmp_path)
+    assert f"{path}: comes from another program, not from alpaca:" in refused(
+        alpaca(market), tmp_path
+    )
     path.rename(tmp_path / "BTC_USDT-5m.parquet")
     assert "not from ccxt:binance" in refused(binance(market), tmp_path)
     (tmp_path / "BTC_USDT-5m.parquet").unlink()
     path = put(tmp_path, "BTC_USDT-5m.feather", frame(20, step=STEP))
-    assert f"{path}: BTC/USDT is already there in another format" in refused(binance(market), tmp_path)
+    assert f"{path}: BTC/USDT is already there in another format" in refused(
+        binance(market), tmp_path
+    )
     path.unlink()
     (tmp_path / "BTC_USDT-5m.parquet").write_bytes(b"PAR1 broken")
     assert "cannot be read as parquet" in refused(binance(market), tmp_path)
 
 
-def test_an_answer_of_another_layout(tmp_path: Path, market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
-    for answer in ({"data": []}, {"bars": {"BTC/USD": [{"t": "x"}]}}, {"bars": {"BTC/USD": [{"t": "now"}]}}, []):
+def test_an_answer_of_another_layout(
+    tmp_path: Path, market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for answer in (
+        {"data": []},
+        {"bars": {"BTC/USD": [{"t": "x"}]}},
+        {"bars": {"BTC/USD": [{"t": "now"}]}},
+        [],
+    ):
         monkeypatch.setattr(market, "alpaca", lambda _query, answer=answer: (200, answer))
         with pytest.raises(RunError):
             fetch(alpaca(market), tmp_path)
 
 
-def test_a_page_offered_twice_ends(tmp_path: Path, market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(market, "alpaca", lambda _query: (200, {"bars": {}, "next_page_token": "p7"}))
+def test_a_page_offered_twice_ends(
+    tmp_path: Path, market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        market, "alpaca", lambda _query: (200, {"bars": {}, "next_page_token": "p7"})
+    )
     with pytest.raises(RunError, match="the same page was offered twice"):
         fetch(alpaca(market), tmp_path)
 

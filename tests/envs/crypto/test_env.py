@@ -23,10 +23,14 @@ from tests.envs.market_samples import WINDOWS, random_actions, random_params, ru
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10_000), holes=st.sampled_from([0.0, 0.2]), bounded=st.booleans())
-def test_values_change_by_price_moves_less_fees_and_slippage(seed: int, holes: float, bounded: bool) -> None:
+def test_values_change_by_price_moves_less_fees_and_slippage(
+    seed: int, holes: float, bounded: bool
+) -> None:
     rules = Instruments((0.0, 20.0, 0.0), (1e-3, 0.0, 0.5)) if bounded else None
     market = sample_market(seed, hole_share=holes, volatility=0.05, instruments=rules)
-    params = [random_params(seed + k, episode_bars=90, cash_reserve=0.0 if k else 0.1) for k in range(4)]
+    params = [
+        random_params(seed + k, episode_bars=90, cash_reserve=0.0 if k else 0.1) for k in range(4)
+    ]
     env = CryptoEnv(market, params, WINDOWS, 3, accounts=True)
     env.reset(seed)
     slippage = torch.tensor([p.slippage for p in params], dtype=torch.float64).repeat_interleave(3)
@@ -135,7 +139,9 @@ def test_a_step_works_where_tensors_have_no_values_at_all() -> None:
 
 
 def test_observations_are_written_where_one_wants_them() -> None:
-    env, other = (CryptoEnv(sample_market(), EnvParams(episode_bars=5), WINDOWS, 4) for _ in range(2))
+    env, other = (
+        CryptoEnv(sample_market(), EnvParams(episode_bars=5), WINDOWS, 4) for _ in range(2)
+    )
     env.reset(1)
     other.reset(1)
     rollout = torch.empty(12, 4, env.state_dim)
@@ -199,7 +205,9 @@ def test_every_parameter_moves_the_trajectory_of_its_own_rows_alone(name: str) -
     moved = False
     for one, two in zip(*results, strict=True):
         rows_first = one.dtype != torch.float64
-        assert torch.equal(one[:3] if rows_first else one[..., :3], two[:3] if rows_first else two[..., :3])
+        assert torch.equal(
+            one[:3] if rows_first else one[..., :3], two[:3] if rows_first else two[..., :3]
+        )
         moved |= not torch.equal(one, two)
     assert moved, f"{name} changes nothing"
 
@@ -219,7 +227,9 @@ def test_privileged_age_is_seen_only_where_the_reward_depends_on_it() -> None:
 
 
 def test_starts_are_even_over_the_training_bars_and_inside_them() -> None:
-    env = CryptoEnv(sample_market(bars=1000), EnvParams(episode_bars=20), [(100, 300), (500, 800)], 50)
+    env = CryptoEnv(
+        sample_market(bars=1000), EnvParams(episode_bars=20), [(100, 300), (500, 800)], 50
+    )
     starts = []
     for seed in range(40):
         env.reset([seed])
@@ -231,7 +241,9 @@ def test_starts_are_even_over_the_training_bars_and_inside_them() -> None:
     assert {100, 280, 500, 780} & set(every.tolist())
     share = np.mean(every <= 280)
     assert share == pytest.approx(181 / (181 + 281), abs=0.02)
-    single = np.concatenate([part[7:8] for part in starts])  # and each row's own starts are spread as widely
+    single = np.concatenate(
+        [part[7:8] for part in starts]
+    )  # and each row's own starts are spread as widely
     assert single.min() < 200
     assert single.max() > 700
 
@@ -276,7 +288,9 @@ def test_the_last_observation_of_an_episode_is_kept_until_the_next_ends() -> Non
     whole = CryptoEnv(sample_market(), EnvParams(episode_bars=7), [(0, 290)], 3)
     env.reset([1])
     whole.reset([1])
-    whole.set_member(0, whole.get_member(0) | {name: env.get_member(0)[name] for name in ("place", "prices")})
+    whole.set_member(
+        0, whole.get_member(0) | {name: env.get_member(0)[name] for name in ("place", "prices")}
+    )
     whole.set_member(0, whole.get_member(0) | {"holdings": env.get_member(0)["holdings"]})
     actions = random_actions(0, 6, 3, 3)
     for action in actions:
@@ -296,7 +310,9 @@ def test_seeds_repeat_and_differ() -> None:
     going_on = env.reset()
     assert not torch.equal(going_on, env.reset(6))
     unseeded = CryptoEnv(sample_market(bars=2000), EnvParams(), [(0, 1999)], 4)
-    assert not torch.equal(unseeded.reset(), CryptoEnv(sample_market(bars=2000), EnvParams(), [(0, 1999)], 4).reset())
+    assert not torch.equal(
+        unseeded.reset(), CryptoEnv(sample_market(bars=2000), EnvParams(), [(0, 1999)], 4).reset()
+    )
 
 
 # ---- faults ------------------------------------------------------------------------------------------------
@@ -315,7 +331,9 @@ def test_an_illegal_action_is_latched_with_its_place(bad: float) -> None:
         cut = (slice(None), slice(4)) if one.dtype == torch.float64 else (slice(4),)
         assert torch.equal(one[cut], two[cut])
     assert env.faults().tolist() == [False, False, False, False, True, True]
-    with pytest.raises(RunError, match=r"row 4 \(member 1\).* from step 8 on: component 1 \(BBB/USDT\)") as caught:
+    with pytest.raises(
+        RunError, match=r"row 4 \(member 1\).* from step 8 on: component 1 \(BBB/USDT\)"
+    ) as caught:
         env.check()
     assert repr(abs(torch.tensor(bad).double().item())) in str(caught.value)
     env.reset_member(1, 9)
@@ -398,22 +416,32 @@ def test_instruments_that_dont_fit_are_refused() -> None:
 
 def test_lags_are_newest_first_and_padded_with_zeros() -> None:
     market = sample_market(features=2)
-    env = CryptoEnv(market, [EnvParams(lookback=3), EnvParams(lookback=1)], WINDOWS, 1, max_lookback=3)
+    env = CryptoEnv(
+        market, [EnvParams(lookback=3), EnvParams(lookback=1)], WINDOWS, 1, max_lookback=3
+    )
     obs = env.reset(0)
     bars = env.bars()
     features = obs[:, 1 + 3 * 3 :]
     expected = np.concatenate([market.features[int(bars[0]) - lag] for lag in range(3)])
     np.testing.assert_array_equal(features[0], expected)
-    np.testing.assert_array_equal(features[1], np.concatenate([market.features[int(bars[1])], np.zeros(4)]))
+    np.testing.assert_array_equal(
+        features[1], np.concatenate([market.features[int(bars[1])], np.zeros(4)])
+    )
 
 
 def test_the_normaliser_is_that_of_the_training_bars() -> None:
     market = sample_market(features=3)
-    average, deviation = observation_normaliser(market, [(10, 20), (50, 80)], lookback=1, max_lookback=2)
+    average, deviation = observation_normaliser(
+        market, [(10, 20), (50, 80)], lookback=1, max_lookback=2
+    )
     bars = [*range(10, 20), *range(50, 80)]
     assert average.shape == deviation.shape == (1 + 9 + 6,)
-    np.testing.assert_allclose(average[10:13], market.features[bars].astype(float).mean(0), rtol=1e-6)
-    np.testing.assert_allclose(deviation[10:13], market.features[bars].astype(float).std(0), rtol=1e-6)
+    np.testing.assert_allclose(
+        average[10:13], market.features[bars].astype(float).mean(0), rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        deviation[10:13], market.features[bars].astype(float).std(0), rtol=1e-6
+    )
     assert not average[:10].any()
     assert not average[13:].any()
     assert (deviation[:10] == 1).all()

@@ -17,24 +17,37 @@ from tests.envs.market_samples import WINDOWS, random_actions, random_params, ru
 
 
 def members_results(
-    market: Market, params: Sequence[EnvParams], seeds: Sequence[int], actions: dict[int, Tensor], per_member: int
+    market: Market,
+    params: Sequence[EnvParams],
+    seeds: Sequence[int],
+    actions: dict[int, Tensor],
+    per_member: int,
 ) -> dict[int, list[Tensor]]:
     """What each member sees when run in that company; members are known by their seeds."""
-    env = CryptoEnv(market, params, WINDOWS, per_member, max_lookback=4, privileged_age=True, accounts=True)
+    env = CryptoEnv(
+        market, params, WINDOWS, per_member, max_lookback=4, privileged_age=True, accounts=True
+    )
     env.reset(seeds)
     env.draw(100)
     made = run(env, torch.cat([actions[seed] for seed in seeds], dim=1))
     results = {}
     for slot, seed in enumerate(seeds):
         rows = slice(slot * per_member, (slot + 1) * per_member)
-        results[seed] = [part[..., rows] if part.dtype == torch.float64 else part[rows] for part in made]
+        results[seed] = [
+            part[..., rows] if part.dtype == torch.float64 else part[rows] for part in made
+        ]
     return results
 
 
 @pytest.mark.parametrize(("per_member", "assets"), [(1, 3), (5, 3), (13, 7)])
-def test_a_members_numbers_depend_neither_on_slot_nor_on_company(per_member: int, assets: int) -> None:
+def test_a_members_numbers_depend_neither_on_slot_nor_on_company(
+    per_member: int, assets: int
+) -> None:
     market = sample_market(4, assets=assets, hole_share=0.1)
-    params = [EnvParams(episode_bars=30), *(random_params(seed, lookback=1 + seed % 4) for seed in range(1, 6))]
+    params = [
+        EnvParams(episode_bars=30),
+        *(random_params(seed, lookback=1 + seed % 4) for seed in range(1, 6)),
+    ]
     actions = {seed: random_actions(seed, 100, per_member, assets) for seed in range(6)}
     together = members_results(market, params, range(6), actions, per_member)
     order = [3, 0, 5, 1, 4, 2]
@@ -60,7 +73,12 @@ def test_many_rows_on_two_threads_equal_few_on_one() -> None:
 
 def test_a_member_resumes_exactly_in_another_slot(tmp_path: Path) -> None:
     market = sample_market(2, hole_share=0.1)
-    active = {"trailing_stop": 0.02, "max_holding_bars": 7, "time_decay_floor": 0.1, "drawdown_penalty": 0.5}
+    active = {
+        "trailing_stop": 0.02,
+        "max_holding_bars": 7,
+        "time_decay_floor": 0.1,
+        "drawdown_penalty": 0.5,
+    }
     params = random_params(3, episode_bars=25, **active)
     source = CryptoEnv(market, [EnvParams(), params], WINDOWS, 4, stagger=True, privileged_age=True)
     source.reset([1, 2])
@@ -83,14 +101,18 @@ def test_a_member_resumes_exactly_in_another_slot(tmp_path: Path) -> None:
     assert torch.equal(other.final_obs()[:4], final)
     both = torch.cat([actions[31:], random_actions(6, 99, 8, 3)], dim=1)
     for one, two in zip(expected, run(other, both), strict=True):
-        assert torch.equal(one[..., 4:] if one.dtype == torch.float64 else one[4:],
-                           two[..., :4] if two.dtype == torch.float64 else two[:4])
+        assert torch.equal(
+            one[..., 4:] if one.dtype == torch.float64 else one[4:],
+            two[..., :4] if two.dtype == torch.float64 else two[:4],
+        )
     assert torch.equal(source.final_obs()[4:], other.final_obs()[:4])
 
 
 def test_a_slot_given_to_another_member_disturbs_nobody() -> None:
     market = sample_market(2)
-    kept, changed = (CryptoEnv(market, [EnvParams(), EnvParams(fee=0.01)], WINDOWS, 3) for _ in range(2))
+    kept, changed = (
+        CryptoEnv(market, [EnvParams(), EnvParams(fee=0.01)], WINDOWS, 3) for _ in range(2)
+    )
     for env in (kept, changed):
         env.reset([1, 2])
         run(env, random_actions(0, 20, 6, 3))
@@ -98,6 +120,8 @@ def test_a_slot_given_to_another_member_disturbs_nobody() -> None:
     changed.reset_member(1, 5)
     actions = random_actions(3, 60, 6, 3)
     for one, two in zip(run(kept, actions), run(changed, actions), strict=True):
-        assert torch.equal(one[..., :3] if one.dtype == torch.float64 else one[:3],
-                           two[..., :3] if two.dtype == torch.float64 else two[:3])
+        assert torch.equal(
+            one[..., :3] if one.dtype == torch.float64 else one[:3],
+            two[..., :3] if two.dtype == torch.float64 else two[:3],
+        )
     assert 20 <= int(changed.bars()[3:].min()) <= int(changed.bars()[3:].max()) <= 60

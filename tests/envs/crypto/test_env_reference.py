@@ -44,10 +44,17 @@ def actions(rng: np.random.Generator, style: str, shape: tuple[int, int]) -> np.
 
 
 def compare(
-    market: Market, params: Sequence[EnvParams], steps: int, seed: int, style: str, per_member: int = 2
+    market: Market,
+    params: Sequence[EnvParams],
+    steps: int,
+    seed: int,
+    style: str,
+    per_member: int = 2,
 ) -> int:
     """Step both and compare everything in every step, over the ends of episodes; returns the orders that filled."""
-    env = CryptoEnv(market, params, [(0, 80), (90, market.length - 1)], per_member, accounts=True, debug=True)
+    env = CryptoEnv(
+        market, params, [(0, 80), (90, market.length - 1)], per_member, accounts=True, debug=True
+    )
     env.reset(seed)
     plain = [reference_of(env, market, row) for row in range(env.num_envs)]
     rng = np.random.default_rng(seed)
@@ -65,8 +72,12 @@ def compare(
         assert account is not None
         relative = RELATIVE_WITH_INCREMENTS if any(market.instruments.increment) else RELATIVE
 
-        def same(got: torch.Tensor, wanted: object, rtol: float, atol: float = 0.0, step: int = step) -> None:
-            np.testing.assert_allclose(got, wanted, rtol=rtol, atol=atol, err_msg=f"step {step}, seed {seed}, {style}")
+        def same(
+            got: torch.Tensor, wanted: object, rtol: float, atol: float = 0.0, step: int = step
+        ) -> None:
+            np.testing.assert_allclose(
+                got, wanted, rtol=rtol, atol=atol, err_msg=f"step {step}, seed {seed}, {style}"
+            )
 
         same(account.dropped, [bill.dropped for bill in bills], 0)
         same(account.unfilled, [bill.unfilled for bill in bills], 0)
@@ -75,19 +86,36 @@ def compare(
         same(account.equal_weight, [own.equal_weight() for own in plain], relative)
         same(account.fees, [bill.fees for bill in bills], relative, 1e-9 + relative * 1e3)
         same(account.notional, [bill.notional for bill in bills], relative, 1e-9 + relative * 1e3)
-        same(account.exposure, [1 - own.cash / value for own, value in zip(plain, values, strict=True)], 0, relative)
+        same(
+            account.exposure,
+            [1 - own.cash / value for own, value in zip(plain, values, strict=True)],
+            0,
+            relative,
+        )
         scales = np.array([own.params.reward_scale for own in plain])
         same(made.reward.double().numpy() / scales, np.array(rewards) / scales, 1e-6, 10 * relative)
         seen = torch.where(made.truncated.unsqueeze(1), env.final_obs(), made.obs)
-        same(seen[:, :width], [own.observation(own.params.held_scale or 168) for own in plain], 1e-6, 1e-7)
+        same(
+            seen[:, :width],
+            [own.observation(own.params.held_scale or 168) for own in plain],
+            1e-6,
+            1e-7,
+        )
         same(seen[:, width], [own.bar for own in plain], 0)  # the feature that is the bar's number
         traded += sum(bill.trades for bill in bills)
 
         book, going_on = env.portfolio(), ~ended
         for name in ("units", "cost"):
-            wanted = np.array([[getattr(position, name) for position in own.positions] for own in plain])
+            wanted = np.array(
+                [[getattr(position, name) for position in own.positions] for own in plain]
+            )
             same(getattr(book, name)[going_on], wanted[going_on], 100 * relative, 1e-12)
-        same(book.cash[going_on], np.array([own.cash for own in plain])[going_on], 100 * relative, 1e-9)
+        same(
+            book.cash[going_on],
+            np.array([own.cash for own in plain])[going_on],
+            100 * relative,
+            1e-9,
+        )
         for row in np.flatnonzero(ended):
             plain[row] = reference_of(env, market, int(row))
     return traded
@@ -106,7 +134,9 @@ def test_thousands_of_steps_equal_the_reference(style: str, holes: float) -> Non
 def test_increments_and_minimums_of_the_exchange_equal_the_reference(style: str) -> None:
     rules = Instruments(minimum_order=(0.0, 25.0, 300.0, 1.0), increment=(0.0, 0.5, 1e-4, 3.0))
     market = sample_market(seed=11, assets=4, hole_share=0.1, instruments=rules)
-    traded = compare(market, [random_params(seed) for seed in range(20, 28)], steps=120, seed=2, style=style)
+    traded = compare(
+        market, [random_params(seed) for seed in range(20, 28)], steps=120, seed=2, style=style
+    )
     assert traded > 200
 
 
@@ -125,6 +155,17 @@ def test_random_markets_and_parameters_equal_the_reference(
     rules = Instruments.unrestricted(assets)
     if increments:
         steps = rng.choice([0.0, 1e-8, 1e-3, 0.1, 1.0], assets)
-        rules = Instruments(tuple(rng.choice([0.0, 5.0, 50.0], assets).tolist()), tuple(steps.tolist()))
-    market = sample_market(seed, bars=160, assets=assets, hole_share=holes, volatility=0.05, instruments=rules)
-    compare(market, [random_params(seed + k) for k in range(3)], steps=60, seed=seed, style=style, per_member=1)
+        rules = Instruments(
+            tuple(rng.choice([0.0, 5.0, 50.0], assets).tolist()), tuple(steps.tolist())
+        )
+    market = sample_market(
+        seed, bars=160, assets=assets, hole_share=holes, volatility=0.05, instruments=rules
+    )
+    compare(
+        market,
+        [random_params(seed + k) for k in range(3)],
+        steps=60,
+        seed=seed,
+        style=style,
+        per_member=1,
+    )

@@ -41,20 +41,42 @@ def test_every_window_is_traded_like_the_reference_from_flat_cash() -> None:
     flat = [window for own in windows for window in own]
     for row, (first, last) in enumerate(flat):
         bars = market.bars
-        own = ReferenceMarket(bars.open.tolist(), bars.close.tolist(), bars.hole.tolist(), params[row // 2], first, 100)
+        own = ReferenceMarket(
+            bars.open.tolist(),
+            bars.close.tolist(),
+            bars.hole.tolist(),
+            params[row // 2],
+            first,
+            100,
+        )
         for step in range(last - first):
             value, equal = own.value(), own.equal_weight()
             own.step(made.actions[row, step].tolist())
-            assert made.returns[row, step] == pytest.approx(own.value() / value - 1, rel=1e-9, abs=1e-13)
-            assert made.equal_weight[row, step] == pytest.approx(own.equal_weight() / equal - 1, rel=1e-9, abs=1e-13)
+            assert made.returns[row, step] == pytest.approx(
+                own.value() / value - 1, rel=1e-9, abs=1e-13
+            )
+            assert made.equal_weight[row, step] == pytest.approx(
+                own.equal_weight() / equal - 1, rel=1e-9, abs=1e-13
+            )
             assert made.trades[row, step] == own.bill.trades
             assert made.dropped[row, step] == own.bill.dropped
             assert made.unfilled[row, step] == own.bill.unfilled
             assert made.fees[row, step] == pytest.approx(own.bill.fees / value, rel=1e-9, abs=1e-13)
-            assert made.notional[row, step] == pytest.approx(own.bill.notional / value, rel=1e-9, abs=1e-13)
+            assert made.notional[row, step] == pytest.approx(
+                own.bill.notional / value, rel=1e-9, abs=1e-13
+            )
             assert made.exposure[row, step] == pytest.approx(1 - own.cash / own.value(), abs=1e-11)
         assert own.bar == last
-    for name in ("returns", "equal_weight", "trades", "fees", "notional", "exposure", "dropped", "unfilled"):
+    for name in (
+        "returns",
+        "equal_weight",
+        "trades",
+        "fees",
+        "notional",
+        "exposure",
+        "dropped",
+        "unfilled",
+    ):
         for row, length in enumerate(made.lengths):
             assert not getattr(made, name)[row, length:].any()
 

@@ -71,7 +71,9 @@ def test_live_equals_training_to_the_bit(timeframe: str) -> None:
             assert np.array_equal(live[-1], whole[t]), (t, start)
 
 
-def test_live_equals_training_through_holes_and_still_markets(market: Bars, features: np.ndarray) -> None:
+def test_live_equals_training_through_holes_and_still_markets(
+    market: Bars, features: np.ndarray
+) -> None:
     for t in [*range(895, 920), *range(1495, 1900, 23), *range(1900, 2400, 31)]:
         live = compute_features(market.slice(t - W + 1, t + 1), RECIPE)
         assert np.array_equal(live[-1], features[t]), t
@@ -116,7 +118,9 @@ def test_every_feature_is_alive_on_the_demo_market() -> None:
 
 
 def test_every_feature_is_alive_on_real_bars(real_data: Path) -> None:
-    bars = load_bars(real_data / "binance_2021_2023_1h", "1h", ["BTC/USDT", "NEAR/USDT"]).slice(0, 9000)
+    bars = load_bars(real_data / "binance_2021_2023_1h", "1h", ["BTC/USDT", "NEAR/USDT"]).slice(
+        0, 9000
+    )
     assert_alive(compute_features(bars, RECIPE), RECIPE.columns(bars.tickers))
 
 
@@ -124,7 +128,9 @@ def test_real_bars_live_equals_training(real_data: Path) -> None:
     bars = load_bars(real_data / "binance_2024_5m", "5m", ["BCH/USDT", "ETH/USDT"]).slice(0, 20_000)
     whole = compute_features(bars, RECIPE)
     for t in np.random.default_rng(2).integers(W - 1, 20_000, 60).tolist():
-        assert np.array_equal(compute_features(bars.slice(t - W + 1, t + 1), RECIPE)[-1], whole[t]), t
+        assert np.array_equal(
+            compute_features(bars.slice(t - W + 1, t + 1), RECIPE)[-1], whole[t]
+        ), t
 
 
 def test_features_do_not_depend_on_the_price_level(market: Bars, features: np.ndarray) -> None:
@@ -134,7 +140,9 @@ def test_features_do_not_depend_on_the_price_level(market: Bars, features: np.nd
         assert np.array_equal(compute_features(replace(market, **scaled), RECIPE), features)
 
 
-def test_bars_without_volume_and_a_market_that_stands_still(market: Bars, features: np.ndarray) -> None:
+def test_bars_without_volume_and_a_market_that_stands_still(
+    market: Bars, features: np.ndarray
+) -> None:
     assert not features[[700, 701, 1300], column("relative_volume", 1)].any()
     assert not features[[700, 701, 1300], column("breakout_volume", 1)].any()
     assert not features[900:912, column("relative_volume", 0)].any()
@@ -148,20 +156,28 @@ def test_bars_without_volume_and_a_market_that_stands_still(market: Bars, featur
 
 
 def pandas_features(bars: Bars, asset: int) -> dict[str, np.ndarray]:
-    """The default recipe written anew, with pandas for what pandas has and TA-Lib over the whole history for the rest.
-    """
+    """The default recipe written anew, with pandas for what pandas has and TA-Lib over the whole history for the rest."""
     frame = pd.DataFrame({name: getattr(bars, name)[:, asset] for name in (*PRICES, "volume")})
     high, low, close = (frame[name].to_numpy() for name in ("high", "low", "close"))
     made: dict[str, np.ndarray] = {}
     hours = (bars.time[1] - bars.time[0]) / 3600
     for k in (1, 3, 12, 48):
-        made[f"log_return_{k}"] = 100 * np.log(frame.close / frame.close.shift(k)).to_numpy() / (k * hours) ** 0.5
+        made[f"log_return_{k}"] = (
+            100 * np.log(frame.close / frame.close.shift(k)).to_numpy() / (k * hours) ** 0.5
+        )
     before = frame.close.shift(1)
-    spread = pd.concat([frame.high - frame.low, (frame.high - before).abs(), (frame.low - before).abs()], axis=1)
+    spread = pd.concat(
+        [frame.high - frame.low, (frame.high - before).abs(), (frame.low - before).abs()], axis=1
+    )
     true_range = spread.max(axis=1).iloc[1:]
     atr = true_range.iloc[14:].copy()
     first = true_range.iloc[:14].mean()
-    atr = pd.concat([pd.Series([first], index=[14]), atr]).ewm(alpha=1 / 14, adjust=False).mean().reindex(frame.index)
+    atr = (
+        pd.concat([pd.Series([first], index=[14]), atr])
+        .ewm(alpha=1 / 14, adjust=False)
+        .mean()
+        .reindex(frame.index)
+    )
     ema = {span: frame.close.ewm(span=span, adjust=False).mean() for span in (12, 26)}
     macd = ema[12] - ema[26]
     made["macd_histogram_atr"] = ((macd - macd.ewm(span=9, adjust=False).mean()) / atr).to_numpy()
@@ -203,13 +219,17 @@ def test_time_of_day_and_week_are_those_of_the_close() -> None:
     closes = pd.to_datetime(bars.time[W - 1 :] + 3600, unit="s", utc=True)
     hour = closes.hour.to_numpy() / 24
     day = ((closes.day_of_week.to_numpy() - 3) % 7 + hour) / 7  # 1970-01-01 was a Thursday
-    expected = [np.sin(2 * np.pi * hour), np.cos(2 * np.pi * hour), np.sin(2 * np.pi * day), np.cos(2 * np.pi * day)]
+    expected = [
+        np.sin(2 * np.pi * hour),
+        np.cos(2 * np.pi * hour),
+        np.sin(2 * np.pi * day),
+        np.cos(2 * np.pi * day),
+    ]
     np.testing.assert_allclose(values, np.stack(expected, axis=1), atol=1e-6)
 
 
 def test_the_range_of_the_breakout_excludes_the_current_bar() -> None:
-    """Were the current bar part of its own range, no close could ever leave it, and the feature would be zero for ever.
-    """
+    """Were the current bar part of its own range, no close could ever leave it, and the feature would be zero for ever."""
     bars = make_demo_market(0, assets=1, bars=600)
     high, close, low = bars.high.copy(), bars.close.copy(), bars.low.copy()
     high[560], close[560] = 2 * high[540:560].max(), 1.9 * high[540:560].max()
@@ -240,7 +260,9 @@ def test_a_recipe_of_ones_own_is_checked() -> None:
 
 
 def test_recipes_have_names_of_their_own() -> None:
-    recipe = Recipe("test_recipes_have_names", 1, 1, ("zero",), (), lambda bars: np.zeros((len(bars.time), 1)))
+    recipe = Recipe(
+        "test_recipes_have_names", 1, 1, ("zero",), (), lambda bars: np.zeros((len(bars.time), 1))
+    )
     assert register_recipe(recipe) is recipe
     assert register_recipe(recipe) is recipe
     assert get_recipe(recipe.name) is recipe

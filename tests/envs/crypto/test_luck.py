@@ -48,17 +48,25 @@ def test_equal_to_skfolio_given_its_moments(seed: int) -> None:
     centred = returns - returns.mean()
     m2, m3, m4 = (float(np.mean(centred**power)) for power in (2, 3, 4))
     m = Moments(len(returns), returns.mean() / returns.std(ddof=1), m3 / m2**1.5, m4 / m2**2)
-    assert luck.probabilistic_sharpe(m, 0.03) == pytest.approx(skfolio_probabilistic(returns, 0.03), abs=1e-10)
+    assert luck.probabilistic_sharpe(m, 0.03) == pytest.approx(
+        skfolio_probabilistic(returns, 0.03), abs=1e-10
+    )
     trials = np.random.default_rng(seed).normal(0.0, 0.04, 23)
     expected = skfolio_deflated(returns, trials)
-    assert luck.deflated_sharpe(m, float(np.var(trials, ddof=1)), 23) == pytest.approx(expected, abs=1e-10)
+    assert luck.deflated_sharpe(m, float(np.var(trials, ddof=1)), 23) == pytest.approx(
+        expected, abs=1e-10
+    )
 
 
 def test_minimum_back_test_lengths_of_the_literature() -> None:
     for trials, years in ((10, 2.5), (50, 5.2), (100, 6.4), (1000, 10.6)):
         assert luck.minimum_backtest_years(trials) == pytest.approx(years, abs=0.05)
-        assert luck.minimum_backtest_years(trials) == pytest.approx(purgedcv.minimum_backtest_length(trials), abs=1e-10)
-    assert luck.minimum_backtest_years(50, 2.0) == pytest.approx(luck.minimum_backtest_years(50) / 4.0)
+        assert luck.minimum_backtest_years(trials) == pytest.approx(
+            purgedcv.minimum_backtest_length(trials), abs=1e-10
+        )
+    assert luck.minimum_backtest_years(50, 2.0) == pytest.approx(
+        luck.minimum_backtest_years(50) / 4.0
+    )
 
 
 def test_the_expected_maximum_is_about_that_of_normal_numbers() -> None:
@@ -68,7 +76,14 @@ def test_the_expected_maximum_is_about_that_of_normal_numbers() -> None:
         assert luck.expected_maximum(trials) == pytest.approx(drawn, rel=0.03)
 
 
-@given(sizes, numbers, st.floats(-2.0, 2.0), st.floats(3.0, 20.0), st.floats(0.0, 0.01), st.floats(1.0, 1e4))
+@given(
+    sizes,
+    numbers,
+    st.floats(-2.0, 2.0),
+    st.floats(3.0, 20.0),
+    st.floats(0.0, 0.01),
+    st.floats(1.0, 1e4),
+)
 def test_more_luck_to_be_expected_means_less_trust(
     n: int, sharpe: float, skewness: float, kurtosis: float, variance: float, trials: float
 ) -> None:
@@ -89,16 +104,21 @@ def test_the_minimum_track_record_is_where_the_probability_reaches_the_confidenc
     if sharpe - benchmark < 1e-3:
         assert sharpe > benchmark or needed == math.inf
         return
-    longer, shorter = (Moments(max(2, m), sharpe, skewness, kurtosis) for m in (math.ceil(needed), int(needed) - 1))
+    longer, shorter = (
+        Moments(max(2, m), sharpe, skewness, kurtosis) for m in (math.ceil(needed), int(needed) - 1)
+    )
     assert luck.probabilistic_sharpe(longer, benchmark) >= 0.95 - 1e-12
     if int(needed) > 3:
         assert luck.probabilistic_sharpe(shorter, benchmark) < 0.95
 
 
 @given(
-    st.integers(200, 100_000), st.floats(1.0, 1e4), st.none() | st.floats(0.0, 1e-3),
-    st.floats(-1.0, 1.0), st.floats(3.0, 20.0),
-)  # fmt: skip
+    st.integers(200, 100_000),
+    st.floats(1.0, 1e4),
+    st.none() | st.floats(0.0, 1e-3),
+    st.floats(-1.0, 1.0),
+    st.floats(3.0, 20.0),
+)
 def test_the_needed_sharpe_is_where_the_deflated_one_reaches_the_confidence(
     bars: int, trials: float, variance: float | None, skewness: float, kurtosis: float
 ) -> None:

@@ -25,12 +25,22 @@ TIGHT = {"rtol": 1e-12, "atol": 1e-12}
 def sample(seed: int = 0, bars: int = 3000) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     market = 0.0001 + 0.01 * rng.standard_t(4, bars)
-    return np.clip(0.0002 + 0.5 * market + 0.004 * rng.standard_normal(bars), -0.5, 0.5), np.clip(market, -0.5, 0.5)
+    return np.clip(0.0002 + 0.5 * market + 0.004 * rng.standard_normal(bars), -0.5, 0.5), np.clip(
+        market, -0.5, 0.5
+    )
 
 
-def summary(returns: np.ndarray, equal_weight: np.ndarray, timeframe: str = "1h", **changes: np.ndarray) -> Metrics:
+def summary(
+    returns: np.ndarray, equal_weight: np.ndarray, timeframe: str = "1h", **changes: np.ndarray
+) -> Metrics:
     ones = np.ones(len(returns))
-    columns = {"trades": ones, "fees": 0.001 * ones, "notional": 0.02 * ones, "exposure": 0.6 * ones, **changes}
+    columns = {
+        "trades": ones,
+        "fees": 0.001 * ones,
+        "notional": 0.02 * ones,
+        "exposure": 0.6 * ones,
+        **changes,
+    }
     return summarise(returns, equal_weight, timeframe, **columns)
 
 
@@ -72,11 +82,17 @@ def test_against_skfolio() -> None:
         got = summary(r, b)
         expected = {
             "sharpe": skfolio.mean(r) / skfolio.standard_deviation(r) * HOURS**0.5,
-            "sortino": skfolio.mean(r) / skfolio.semi_deviation(r, min_acceptable_return=0.0, biased=True) * HOURS**0.5,
+            "sortino": skfolio.mean(r)
+            / skfolio.semi_deviation(r, min_acceptable_return=0.0, biased=True)
+            * HOURS**0.5,
             "max_drawdown": skfolio.max_drawdown(skfolio.get_drawdowns(r, compounded=True)),
-            "equal_weight_drawdown": skfolio.max_drawdown(skfolio.get_drawdowns(b, compounded=True)),
+            "equal_weight_drawdown": skfolio.max_drawdown(
+                skfolio.get_drawdowns(b, compounded=True)
+            ),
             "total_return": skfolio.get_cumulative_returns(r, compounded=True)[-1] - 1,
-            "information_ratio": skfolio.mean(r - b) / skfolio.standard_deviation(r - b) * HOURS**0.5,
+            "information_ratio": skfolio.mean(r - b)
+            / skfolio.standard_deviation(r - b)
+            * HOURS**0.5,
         }
         for name, value in expected.items():
             np.testing.assert_allclose(getattr(got, name), value, **TIGHT, err_msg=name)
@@ -87,7 +103,9 @@ def test_against_purgedcv() -> None:
     theirs = default_backtest_metrics(r, bars_per_year=8766)
     np.testing.assert_allclose(metrics.sharpe(r, HOURS), theirs["sharpe"], **TIGHT)
     # Their equity curve is a sum (log returns), ours a product.
-    np.testing.assert_allclose(np.log1p(metrics.total_return(r)), default_backtest_metrics(np.log1p(r))["total_return"])
+    np.testing.assert_allclose(
+        np.log1p(metrics.total_return(r)), default_backtest_metrics(np.log1p(r))["total_return"]
+    )
 
 
 def test_alpha_and_beta_are_those_of_least_squares() -> None:
@@ -102,7 +120,9 @@ def test_sharpe_uses_the_factor_of_the_timeframe(timeframe: str) -> None:
     """Quiet error 10: the hourly factor on 5-minute bars."""
     r, b = sample()
     factor = math.sqrt(365.25 * 86400 / SECONDS[timeframe])
-    np.testing.assert_allclose(summary(r, b, timeframe).sharpe, factor * r.mean() / r.std(ddof=1), **TIGHT)
+    np.testing.assert_allclose(
+        summary(r, b, timeframe).sharpe, factor * r.mean() / r.std(ddof=1), **TIGHT
+    )
 
 
 def test_sharpe_does_not_depend_on_the_length_of_the_test() -> None:
@@ -111,20 +131,29 @@ def test_sharpe_does_not_depend_on_the_length_of_the_test() -> None:
     once, thrice = summary(r, b), summary(np.tile(r, 3), np.tile(b, 3))
     for name in ("sharpe", "equal_weight_sharpe", "information_ratio"):
         assert getattr(thrice, name) == pytest.approx(getattr(once, name), rel=1 / 5000), name
-    for name in ("sortino", "annual_return", "turnover", "alpha", "excess_growth", "exposure", "hit_rate"):
+    for name in (
+        "sortino",
+        "annual_return",
+        "turnover",
+        "alpha",
+        "excess_growth",
+        "exposure",
+        "hit_rate",
+    ):
         assert getattr(thrice, name) == pytest.approx(getattr(once, name), rel=1e-9), name
     assert thrice.fees == pytest.approx(3 * once.fees)
 
 
 @pytest.mark.parametrize(
-    "returns",
-    [np.zeros(500), np.full(500, 1e-4), np.full(500, 0.1 + 0.2), np.array([0.1])],
+    "returns", [np.zeros(500), np.full(500, 1e-4), np.full(500, 0.1 + 0.2), np.array([0.1])]
 )
 def test_zero_variance_is_sharpe_zero_with_that_reason(returns: np.ndarray) -> None:
     got = summary(returns, sample(bars=len(returns))[1])
     assert got.sharpe == 0.0
     assert got.reason == metrics.ZERO_VARIANCE
-    assert all(math.isfinite(value) for value in got.to_dict().values() if not isinstance(value, str))
+    assert all(
+        math.isfinite(value) for value in got.to_dict().values() if not isinstance(value, str)
+    )
 
 
 def test_rounding_of_money_is_no_variance() -> None:
@@ -160,7 +189,9 @@ def test_total_loss_and_absurd_gains_stay_finite() -> None:
 def test_everything_is_finite_and_in_range(returns: np.ndarray, seed: int) -> None:
     benchmark = np.random.default_rng(seed).normal(0, 0.01, len(returns))
     got = summary(returns, benchmark)
-    assert all(math.isfinite(value) for value in got.to_dict().values() if not isinstance(value, str))
+    assert all(
+        math.isfinite(value) for value in got.to_dict().values() if not isinstance(value, str)
+    )
     assert 0.0 <= got.max_drawdown <= 1.0
     assert 0.0 <= got.hit_rate <= 1.0
     assert json.loads(json.dumps(got.to_dict())) == got.to_dict()
@@ -175,9 +206,13 @@ def test_what_is_not_a_number_per_bar_is_refused() -> None:
         summary(r, b)
 
 
-def paths_of(returns: np.ndarray, equal_weight: np.ndarray, trades: float = 0.1, exposure: float = 0.5) -> PathTrades:
+def paths_of(
+    returns: np.ndarray, equal_weight: np.ndarray, trades: float = 0.1, exposure: float = 0.5
+) -> PathTrades:
     ones = np.ones_like(returns)
-    return PathTrades(returns, equal_weight, trades * ones, 1e-4 * ones, 0.04 * ones, exposure * ones)
+    return PathTrades(
+        returns, equal_weight, trades * ones, 1e-4 * ones, 0.04 * ones, exposure * ones
+    )
 
 
 def test_the_default_objective() -> None:
@@ -185,7 +220,9 @@ def test_the_default_objective() -> None:
     returns, equal = (np.stack(rows) for rows in zip(*samples, strict=True))
     got = objective(paths_of(returns, equal), "1h")
     factor = HOURS**0.5
-    scores = [factor * (r - b).mean() / (r - b).std(ddof=1) for r, b in samples]  # what the gate tests
+    scores = [
+        factor * (r - b).mean() / (r - b).std(ddof=1) for r, b in samples
+    ]  # what the gate tests
     np.testing.assert_allclose(got.path_scores, scores, **TIGHT)
     np.testing.assert_allclose(got.value, np.mean(scores) - 0.1 * np.std(scores), **TIGHT)
     wary = objective(paths_of(returns, equal), "1h", std_weight=0.7)
@@ -200,7 +237,9 @@ def test_a_path_that_hardly_trades_scores_at_most_minus_one() -> None:
     equal = equal[None] - 0.001
     idle = objective(paths_of(np.zeros_like(equal), equal, trades=0.0, exposure=0.0), "1h")
     assert idle.value == -1.0
-    assert idle.reasons == ("path 0: 0 trades, fewer than 30; exposure 0.0%, under 5%; zero variance",)
+    assert idle.reasons == (
+        "path 0: 0 trades, fewer than 30; exposure 0.0%, under 5%; zero variance",
+    )
     good = 0.001 + 0.9 * equal
     assert objective(paths_of(good, equal), "1h").value > 0.0
     # 29 trades in 3,000 bars; 30 are enough.
@@ -214,7 +253,9 @@ def test_a_path_that_hardly_trades_scores_at_most_minus_one() -> None:
     bad = 1.5 * equal
     score = objective(paths_of(bad - 0.002, equal), "1h").value
     assert score < 0.0
-    assert objective(paths_of(bad - 0.002, equal, trades=0.0), "1h").value == pytest.approx(score - 1.0)
+    assert objective(paths_of(bad - 0.002, equal, trades=0.0), "1h").value == pytest.approx(
+        score - 1.0
+    )
 
 
 def test_the_rule_is_per_path() -> None:
@@ -241,5 +282,7 @@ def test_other_objectives_read_their_own_ratio() -> None:
     }
     assert list(OBJECTIVES) == list(expected)
     for name, value in expected.items():
-        assert objective(paths_of(r[None], b[None]), "1h", name).value == pytest.approx(value, rel=1e-12), name
+        assert objective(paths_of(r[None], b[None]), "1h", name).value == pytest.approx(
+            value, rel=1e-12
+        ), name
         assert objective(paths_of(r[None], b[None], trades=0.0), "1h", name).value <= -1.0

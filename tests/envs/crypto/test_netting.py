@@ -63,14 +63,18 @@ def scalar_reference(
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000), rows=st.integers(1, 4), assets=st.integers(1, 4))
-def test_crossing_is_what_pairs_of_rows_would_do_and_makes_no_money(seed: int, rows: int, assets: int) -> None:
+def test_crossing_is_what_pairs_of_rows_would_do_and_makes_no_money(
+    seed: int, rows: int, assets: int
+) -> None:
     rng = np.random.default_rng(seed)
     close = rng.uniform(1.0, 100.0, assets)
     units = rng.uniform(0.0, 5.0, (assets, rows)) * (rng.random((assets, rows)) < 0.7)
     wish = rng.normal(size=(assets, rows))
     cash = rng.uniform(2000.0, 3000.0, rows).tolist()
     buy = np.where(wish > 0, 100.0 * wish, 0.0)
-    sell = np.where((wish < 0) & (units > 0), np.where(rng.random(wish.shape) < 0.3, 1.0, -wish / 4.0), 0.0).clip(0, 1)
+    sell = np.where(
+        (wish < 0) & (units > 0), np.where(rng.random(wish.shape) < 0.3, 1.0, -wish / 4.0), 0.0
+    ).clip(0, 1)
     ledger, at = ledger_of(cash, units, buy, sell, close)
     before = state(ledger)
     netted = Venue(FREE, Instruments.unrestricted(assets)).net(ledger, at)
@@ -78,7 +82,9 @@ def test_crossing_is_what_pairs_of_rows_would_do_and_makes_no_money(seed: int, r
     expected = scalar_reference(cash, units, buy, sell, close)
     # Orders worth less than anyone could place are not sent.
     for found, wanted in zip(
-        (after["cash"], after["units"], after["buy"], after["sell"] * after["units"]), expected, strict=True
+        (after["cash"], after["units"], after["buy"], after["sell"] * after["units"]),
+        expected,
+        strict=True,
     ):
         np.testing.assert_allclose(found.numpy(), np.asarray(wanted), rtol=1e-9, atol=1e-7)
     assert float(after["cash"].sum()) == pytest.approx(sum(cash), rel=1e-12)
@@ -87,7 +93,9 @@ def test_crossing_is_what_pairs_of_rows_would_do_and_makes_no_money(seed: int, r
     net = netted.buy + netted.sell_units * at[:, 0]
     assert bool((net <= gross * (1 + 1e-12)).all())
     assert bool(((netted.buy == 0) | (netted.sell_units == 0)).all())
-    np.testing.assert_allclose((net + 2.0 * netted.crossed).numpy(), gross.numpy(), rtol=1e-9, atol=1e-7)
+    np.testing.assert_allclose(
+        (net + 2.0 * netted.crossed).numpy(), gross.numpy(), rtol=1e-9, atol=1e-7
+    )
     if rows == 1:
         assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -96,8 +104,11 @@ def crossed_pair(minimum: float = 0.0) -> tuple[Ledger, Netted]:
     """Row 0 sells 6 of its 6 units at 10; row 1, flat, buys for 40; row 2 holds 2 units and does nothing."""
     ledger, close = ledger_of(
         [0.0, 100.0, 0.0],
-        np.array([[6.0, 0.0, 2.0]]), np.array([[0.0, 40.0, 0.0]]), np.array([[1.0, 0.0, 0.0]]), np.array([10.0]),
-    )  # fmt: skip
+        np.array([[6.0, 0.0, 2.0]]),
+        np.array([[0.0, 40.0, 0.0]]),
+        np.array([[1.0, 0.0, 0.0]]),
+        np.array([10.0]),
+    )
     params = EnvParams(minimum_order=minimum)
     return ledger, Venue(params, Instruments.unrestricted(1)).net(ledger, close)
 
@@ -110,7 +121,11 @@ def test_what_is_crossed_is_paid_at_the_close_without_fee_and_opens_a_position_t
     assert ledger.held.tolist() == [[7.0, 0.0, 7.0]]
     assert ledger.high.tolist() == [[11.0, 10.0, 11.0]]
     assert ledger.sell.tolist() == [[1.0, 0.0, 0.0]]  # what is left is still the whole position
-    assert (netted.sell_units.tolist(), netted.whole.tolist(), netted.crossed.tolist()) == ([2.0], [False], [40.0])
+    assert (netted.sell_units.tolist(), netted.whole.tolist(), netted.crossed.tolist()) == (
+        [2.0],
+        [False],
+        [40.0],
+    )
 
 
 def test_a_position_sold_whole_to_others_leaves_no_crumb() -> None:
@@ -133,13 +148,17 @@ def test_a_net_order_under_the_minimum_is_dropped_unless_it_closes_the_account_s
     assert (netted.sell_units.tolist(), netted.dropped.tolist()) == ([0.0], [True])
     assert ledger.sell.tolist() == [[0.0, 0.0, 0.0]]
     assert ledger.units.tolist() == [[2.0, 4.0, 2.0]]  # crossed all the same
-    closing, close = ledger_of([0.0] * 2, np.array([[1.0, 2.0]]), np.zeros((1, 2)), np.ones((1, 2)), np.array([10.0]))
+    closing, close = ledger_of(
+        [0.0] * 2, np.array([[1.0, 2.0]]), np.zeros((1, 2)), np.ones((1, 2)), np.array([10.0])
+    )
     netted = Venue(EnvParams(minimum_order=50.0), Instruments.unrestricted(1)).net(closing, close)
     assert (netted.sell_units.tolist(), netted.whole.tolist()) == ([3.0], [True])
-    buying, close = ledger_of([99.0] * 2, np.zeros((1, 2)), np.array([[6.0, 3.0]]), np.zeros((1, 2)), np.array([1.0]))
-    assert Venue(EnvParams(minimum_order=10.0), Instruments.unrestricted(1)).net(buying, close).dropped.tolist() == [
-        True
-    ]
+    buying, close = ledger_of(
+        [99.0] * 2, np.zeros((1, 2)), np.array([[6.0, 3.0]]), np.zeros((1, 2)), np.array([1.0])
+    )
+    assert Venue(EnvParams(minimum_order=10.0), Instruments.unrestricted(1)).net(
+        buying, close
+    ).dropped.tolist() == [True]
     assert not bool(buying.buy.any())
 
 
@@ -147,9 +166,11 @@ def test_net_orders_are_rounded_to_increments_and_shared_in_proportion() -> None
     instruments = Instruments(minimum_order=(0.0, 0.0), increment=(0.5, 0.5))
     ledger, close = ledger_of(
         [100.0, 100.0],
-        np.array([[1.0, 2.0], [0.0, 0.0]]), np.array([[0.0, 0.0], [10.006, 20.001]]),
-        np.array([[0.5, 0.4], [0.0, 0.0]]), np.array([10.0, 3.0]),
-    )  # fmt: skip
+        np.array([[1.0, 2.0], [0.0, 0.0]]),
+        np.array([[0.0, 0.0], [10.006, 20.001]]),
+        np.array([[0.5, 0.4], [0.0, 0.0]]),
+        np.array([10.0, 3.0]),
+    )
     netted = Venue(FREE, instruments).net(ledger, close)
     assert netted.sell_units.tolist() == pytest.approx([1.0, 0.0])  # of 0.5 + 0.8
     assert netted.buy.tolist() == pytest.approx([0.0, 30.0])  # of 30.007
@@ -163,7 +184,10 @@ def test_a_sub_account_trades_as_the_whole_does_on_its_scale() -> None:
     rng = np.random.default_rng(0)
     ledgers = [Ledger(1, 3), Ledger(1, 3)]
     rules = [Rules.of(params, Instruments.unrestricted(3)) for params in (whole, part)]
-    units, close = rng.uniform(0.0, 30.0, (3, 1)), torch.tensor([[100.0], [50.0], [20.0]], dtype=torch.float64)
+    units, close = (
+        rng.uniform(0.0, 30.0, (3, 1)),
+        torch.tensor([[100.0], [50.0], [20.0]], dtype=torch.float64),
+    )
     for _ in range(40):
         wish = torch.from_numpy(rng.uniform(-0.3, 0.3, (3, 1)))
         for ledger, own, scale in zip(ledgers, rules, (1.0, 0.3), strict=True):
@@ -172,5 +196,9 @@ def test_a_sub_account_trades_as_the_whole_does_on_its_scale() -> None:
             ledger.mark(close)
             ledger.wish.copy_(wish)
             ledger.plan(ledger.cash + ledger.worth.sum(0), close, own)
-        np.testing.assert_allclose(ledgers[1].buy.numpy(), 0.3 * ledgers[0].buy.numpy(), rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(ledgers[1].sell.numpy(), ledgers[0].sell.numpy(), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            ledgers[1].buy.numpy(), 0.3 * ledgers[0].buy.numpy(), rtol=1e-9, atol=1e-9
+        )
+        np.testing.assert_allclose(
+            ledgers[1].sell.numpy(), ledgers[0].sell.numpy(), rtol=1e-9, atol=1e-9
+        )

@@ -53,30 +53,41 @@ def test_they_do_what_the_environment_does(seed: int, rows: int, holes: float) -
         assert torch.equal(fills.unfilled, account.unfilled)
         torch.testing.assert_close(fills.fees, account.fees, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(fills.notional, account.notional, rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(value(portfolio, closes[bar + 1]), account.value, rtol=1e-12, atol=0)
+        torch.testing.assert_close(
+            value(portfolio, closes[bar + 1]), account.value, rtol=1e-12, atol=0
+        )
         for one, two in zip(portfolio, theirs, strict=True):
             torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
         seen = observe_portfolio(portfolio, closes[bar + 1], params.held_scale)
         torch.testing.assert_close(seen, obs[:, :10], rtol=1e-6, atol=1e-7)
 
 
-def one_position(units: float, close: float, params: EnvParams, action: float, rules: Instruments | None = None):  # type: ignore[no-untyped-def]
+def one_position(
+    units: float, close: float, params: EnvParams, action: float, rules: Instruments | None = None
+):  # type: ignore[no-untyped-def]
     """The orders for a single asset of which that much is held, beside 1,000 in cash."""
-    portfolio = open_portfolio(1000.0, 1)._replace(units=torch.tensor([[units]], dtype=torch.float64))
+    portfolio = open_portfolio(1000.0, 1)._replace(
+        units=torch.tensor([[units]], dtype=torch.float64)
+    )
     made = Rules.of(params, rules or Instruments.unrestricted(1))
-    return plan_orders(portfolio, torch.tensor([[close]], dtype=torch.float64), torch.tensor([[action]]), made)
+    return plan_orders(
+        portfolio, torch.tensor([[close]], dtype=torch.float64), torch.tensor([[action]]), made
+    )
 
 
 # V is 2,000 in all of these: 1,000 in cash and 1,000 in the position.
-@pytest.mark.parametrize(("action", "scale", "sold", "whole", "dropped"), [
-    (-1.0, 0.1, 2.0, False, 0),  # 200 of 1,000
-    (-1.0, 0.496, 10.0, True, 0),  # 8 would remain, under the minimum of 10: all goes
-    (-1.0, 0.495, 9.9, False, 0),  # exactly 10 may remain
-    (-1.0, 1.0, 10.0, True, 0),  # more than there is
-    (-0.04, 0.1, 0.0, False, 1),  # 8 is under the minimum
-    (-0.05, 0.1, 0.1, False, 0),  # exactly the minimum is enough
-    (0.0, 0.1, 0.0, False, 0),
-])
+@pytest.mark.parametrize(
+    ("action", "scale", "sold", "whole", "dropped"),
+    [
+        (-1.0, 0.1, 2.0, False, 0),  # 200 of 1,000
+        (-1.0, 0.496, 10.0, True, 0),  # 8 would remain, under the minimum of 10: all goes
+        (-1.0, 0.495, 9.9, False, 0),  # exactly 10 may remain
+        (-1.0, 1.0, 10.0, True, 0),  # more than there is
+        (-0.04, 0.1, 0.0, False, 1),  # 8 is under the minimum
+        (-0.05, 0.1, 0.1, False, 0),  # exactly the minimum is enough
+        (0.0, 0.1, 0.0, False, 0),
+    ],
+)
 def test_sells(action: float, scale: float, sold: float, whole: bool, dropped: int) -> None:
     orders = one_position(10.0, 100.0, EnvParams(action_scale=scale), action)
     assert orders.sell_units.item() == pytest.approx(sold)
@@ -85,15 +96,23 @@ def test_sells(action: float, scale: float, sold: float, whole: bool, dropped: i
     assert orders.buy_notional.item() == 0.0
 
 
-@pytest.mark.parametrize(("action", "params", "bought", "dropped"), [
-    (1.0, EnvParams(action_scale=0.1), 200.0, 0),
-    (1.0, EnvParams(action_scale=0.1, max_position=0.55), 100.0, 0),  # room for 5 % of V
-    (1.0, EnvParams(action_scale=0.1, max_position=0.4), 0.0, 0),  # above the limit already: no order, nothing dropped
-    (1.0, EnvParams(action_scale=1.0, cash_reserve=0.1), 800.0, 0),  # cash less a tenth of V
-    (1.0, EnvParams(action_scale=1.0, cash_reserve=0.6), 0.0, 0),
-    (1.0, EnvParams(action_scale=1.0, cash_reserve=0.497), 0.0, 1),  # 6 are left for it
-    (0.04, EnvParams(action_scale=0.1), 0.0, 1),
-])
+@pytest.mark.parametrize(
+    ("action", "params", "bought", "dropped"),
+    [
+        (1.0, EnvParams(action_scale=0.1), 200.0, 0),
+        (1.0, EnvParams(action_scale=0.1, max_position=0.55), 100.0, 0),  # room for 5 % of V
+        (
+            1.0,
+            EnvParams(action_scale=0.1, max_position=0.4),
+            0.0,
+            0,
+        ),  # above the limit already: no order, nothing dropped
+        (1.0, EnvParams(action_scale=1.0, cash_reserve=0.1), 800.0, 0),  # cash less a tenth of V
+        (1.0, EnvParams(action_scale=1.0, cash_reserve=0.6), 0.0, 0),
+        (1.0, EnvParams(action_scale=1.0, cash_reserve=0.497), 0.0, 1),  # 6 are left for it
+        (0.04, EnvParams(action_scale=0.1), 0.0, 1),
+    ],
+)
 def test_buys(action: float, params: EnvParams, bought: float, dropped: int) -> None:
     orders = one_position(10.0, 100.0, params, action)
     assert orders.buy_notional.item() == pytest.approx(bought)
@@ -102,7 +121,9 @@ def test_buys(action: float, params: EnvParams, bought: float, dropped: int) -> 
 
 
 def test_money_from_sells_isnt_spent_in_the_same_bar() -> None:
-    portfolio = open_portfolio(20.0, 2)._replace(units=torch.tensor([[10.0, 0.0]], dtype=torch.float64))
+    portfolio = open_portfolio(20.0, 2)._replace(
+        units=torch.tensor([[10.0, 0.0]], dtype=torch.float64)
+    )
     rules = Rules.of(EnvParams(action_scale=1.0, cash_reserve=0.0), Instruments.unrestricted(2))
     close = torch.tensor([[100.0, 100.0]], dtype=torch.float64)
     orders = plan_orders(portfolio, close, torch.tensor([[-1.0, 1.0]]), rules)
@@ -114,7 +135,9 @@ def test_increments_round_down_but_never_strand_a_position() -> None:
     coarse = Instruments((0.0,), (0.3,))
     partial = one_position(10.0, 100.0, EnvParams(action_scale=0.1), -1.0, coarse)  # 2.0 wished
     assert partial.sell_units.item() == pytest.approx(1.8)
-    exact = one_position(10.0, 100.0, EnvParams(action_scale=0.09), -1.0, coarse)  # 1.8 is six increments, 0.3 isn't
+    exact = one_position(
+        10.0, 100.0, EnvParams(action_scale=0.09), -1.0, coarse
+    )  # 1.8 is six increments, 0.3 isn't
     assert exact.sell_units.item() == pytest.approx(1.8)
     whole = one_position(10.0, 100.0, EnvParams(action_scale=1.0), -1.0, coarse)
     assert whole.sell_units.item() == 10.0
@@ -145,12 +168,16 @@ def test_average_cost_includes_fees_and_outlives_partial_sells() -> None:
             assert portfolio.units.item() < before.units.item()
             assert portfolio.cost.item() == pytest.approx(before.cost.item())
             sold = before.units.item() - portfolio.units.item()
-            assert portfolio.cash.item() == pytest.approx(before.cash.item() + sold * 60 * 0.98 * 0.99)
+            assert portfolio.cash.item() == pytest.approx(
+                before.cash.item() + sold * 60 * 0.98 * 0.99
+            )
 
 
 @pytest.mark.parametrize("assets", [*range(1, 12), 64])
 def test_sums_over_assets_are_right_and_the_same_in_every_column(assets: int) -> None:
-    column = torch.rand(assets, generator=torch.Generator().manual_seed(assets), dtype=torch.float64).exp()
+    column = torch.rand(
+        assets, generator=torch.Generator().manual_seed(assets), dtype=torch.float64
+    ).exp()
     for rows in (1, 7, 33, 100):
         values = torch.stack([column.unsqueeze(1).expand(-1, rows)] * 2)
         sums = AssetSum(values)()

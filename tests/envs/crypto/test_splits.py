@@ -49,7 +49,9 @@ WHERE = {"first_bar": 511, "holdout": 0.15, "lookback": 1, "memory": 512}
 
 @settings(max_examples=150, deadline=None)
 @given(divisions())
-def test_what_every_division_keeps(division: tuple[CrossValidation, int, dict[str, float | int]]) -> None:
+def test_what_every_division_keeps(
+    division: tuple[CrossValidation, int, dict[str, float | int]],
+) -> None:
     cv, count, where = division
     try:
         splits = make_splits(count, "1h", cv, **where)  # type: ignore[arg-type]
@@ -91,7 +93,9 @@ def test_what_every_division_keeps(division: tuple[CrossValidation, int, dict[st
         for fold_index, group in zip(path.tolist(), splits.path_groups, strict=True):
             assert group in splits.folds[fold_index].test_groups
             used.append((fold_index, group))
-    assert sorted(used) == sorted((fold.index, group) for fold in splits.folds for group in fold.test_groups)
+    assert sorted(used) == sorted(
+        (fold.index, group) for fold in splits.folds for group in fold.test_groups
+    )
     # Joined paths put every bar's value where `path_bars` says.
     cells = {(f, g): np.arange(*splits.groups[g]) + 1e6 * f for f, g in used}
     joined = splits.join(cells)
@@ -123,7 +127,9 @@ def trained(splits: Splits, fold: int) -> list[int]:
     return [bar for first, last in splits.folds[fold].train for bar in range(first, last + 1)]
 
 
-@pytest.mark.parametrize(("groups", "tested", "size"), [(5, 2, 400), (6, 2, 240), (6, 3, 350), (4, 2, 77)])
+@pytest.mark.parametrize(
+    ("groups", "tested", "size"), [(5, 2, 400), (6, 2, 240), (6, 3, 350), (4, 2, 77)]
+)
 def test_equal_to_skfolio(groups: int, tested: int, size: int) -> None:
     """Same folds, same training bars, same paths.
 
@@ -134,9 +140,13 @@ def test_equal_to_skfolio(groups: int, tested: int, size: int) -> None:
     purge, embargo, first_bar = 12, 24, 10
     count = first_bar + 1 + groups * size
     cv = CrossValidation(groups=groups, test_groups=tested, embargo_share=0.0)
-    splits = make_splits(count, "1h", cv, first_bar=first_bar, holdout=0.0, lookback=2, memory=purge - 3)
+    splits = make_splits(
+        count, "1h", cv, first_bar=first_bar, holdout=0.0, lookback=2, memory=purge - 3
+    )
     assert (splits.purge, splits.embargo) == (purge, embargo)
-    theirs = SkfolioCombinatorial(n_folds=groups, n_test_folds=tested, purged_size=purge, embargo_size=embargo)
+    theirs = SkfolioCombinatorial(
+        n_folds=groups, n_test_folds=tested, purged_size=purge, embargo_size=embargo
+    )
     assert theirs.n_splits == len(splits.folds)
     assert np.array_equal(theirs.recombined_paths.T, splits.paths)
     for fold, (train, tests) in enumerate(theirs.split(np.zeros((groups * size, 1)))):
@@ -157,8 +167,15 @@ def test_equal_to_purgedcv(groups: int, tested: int) -> None:
         (here it comes after: we give it the sum), and its purge of h drops what lies less than h away on the clock.
     """
     purge, embargo, first_bar, count = 12, 24, 0, 1203
-    cv = CrossValidation(scheme="cpcv" if tested > 1 else "kfold", groups=groups, test_groups=tested, embargo_share=0.0)
-    splits = make_splits(count + 1, "1h", cv, first_bar=first_bar, holdout=0.0, lookback=2, memory=purge - 3)
+    cv = CrossValidation(
+        scheme="cpcv" if tested > 1 else "kfold",
+        groups=groups,
+        test_groups=tested,
+        embargo_share=0.0,
+    )
+    splits = make_splits(
+        count + 1, "1h", cv, first_bar=first_bar, holdout=0.0, lookback=2, memory=purge - 3
+    )
     times = pd.Series(pd.date_range("2024-01-01", periods=count, freq="h"))
     settings_ = {
         "prediction_times": times,
@@ -212,7 +229,9 @@ def test_scraps_too_short_for_an_episode_are_left_out() -> None:
 
 
 def test_too_few_bars_name_how_many_are_needed() -> None:
-    with pytest.raises(InputError, match="2,000 bars of 1h are too few for cpcv with 5 groups") as caught:
+    with pytest.raises(
+        InputError, match="2,000 bars of 1h are too few for cpcv with 5 groups"
+    ) as caught:
         usual(2000)
     needed = int(str(caught.value).split("at least ")[1].split(" ")[0].replace(",", ""))
     usual(needed)

@@ -26,7 +26,9 @@ class Counter(gymnasium.Env[Any, Any]):
         self.action_space = spaces.Discrete(4)
         self._length, self._trouble, self._at, self._flag = length, trouble, at, flag
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed, options=options)
         self._count, self._luck = 0, float(self.np_random.random())
         return self._observe(0), {}
@@ -79,7 +81,9 @@ class Blank(Drawn):
 
 def counters(mode: AutoresetMode = AutoresetMode.SAME_STEP) -> SyncVectorEnv:
     """Three of them, whose episodes last 2, 3 and 4 steps."""
-    return SyncVectorEnv([lambda length=length: Counter(length) for length in (2, 3, 4)], autoreset_mode=mode)
+    return SyncVectorEnv(
+        [lambda length=length: Counter(length) for length in (2, 3, 4)], autoreset_mode=mode
+    )
 
 
 def misbehave(how: str) -> None:
@@ -147,10 +151,18 @@ class Tag:
     def action_space(self, agent: str) -> spaces.Space[Any]:  # noqa: ARG002
         return spaces.Box(-2.0, 2.0, (1,), np.float32)
 
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:  # noqa: ARG002
+    def reset(
+        self,
+        seed: int | None = None,
+        options: Any = None,  # noqa: ARG002
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         if seed is not None:
             self._rng = np.random.default_rng(seed)
-        self._count, self._luck, self.agents = 0, float(self._rng.random()), list(self.possible_agents)
+        self._count, self._luck, self.agents = (
+            0,
+            float(self._rng.random()),
+            list(self.possible_agents),
+        )
         return self._observe(), {}
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -158,7 +170,9 @@ class Tag:
         self._count += 1
         seen = self._observe()
         rewards = {agent: float(actions[agent][0]) for agent in self.agents}
-        over = {agent: self._count >= 2 + self.possible_agents.index(agent) for agent in self.agents}
+        over = {
+            agent: self._count >= 2 + self.possible_agents.index(agent) for agent in self.agents
+        }
         terminated = {agent: over[agent] and agent != "cid" for agent in self.agents}
         truncated = {agent: over[agent] and agent == "cid" for agent in self.agents}
         self.agents = [agent for agent in self.agents if not over[agent]]
@@ -214,7 +228,9 @@ class Pixels(gymnasium.Env[Any, Any]):
     observation_space = spaces.Box(0, 255, (40, 48, 3), np.uint8)
     action_space = spaces.Box(np.array([-1.0, 0.0]), np.array([3.0, 10.0]), dtype=np.float64)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed, options=options)
         self._picture = np.zeros((40, 48, 3), np.uint8)
         self._picture[..., 2] = np.arange(48)
@@ -233,14 +249,25 @@ class Masked(gymnasium.Env[Any, Any]):
     """
 
     def __init__(
-        self, several: bool = False, told: bool = True, length: int = 6, empty: int = -1, strict: bool = True
+        self,
+        several: bool = False,
+        told: bool = True,
+        length: int = 6,
+        empty: int = -1,
+        strict: bool = True,
     ) -> None:
         sizes = (3, 2) if several else (4,)
         self.action_space = spaces.MultiDiscrete(sizes) if several else spaces.Discrete(4, start=-1)
         seen = spaces.Box(-np.inf, np.inf, (2,), np.float32)
         flags = spaces.Box(0, 1, (sum(sizes),), np.int8)
         self.observation_space = spaces.Dict(observation=seen, action_mask=flags) if told else seen
-        self._sizes, self._told, self._length, self._empty, self._strict = sizes, told, length, empty, strict
+        self._sizes, self._told, self._length, self._empty, self._strict = (
+            sizes,
+            told,
+            length,
+            empty,
+            strict,
+        )
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed, options=options)
@@ -296,7 +323,10 @@ class Table(Tag):
 
     def _observe(self) -> dict[str, Any]:
         seen = super()._observe()
-        return {agent: {"observation": own, "action_mask": self._mask(agent)} for agent, own in seen.items()}
+        return {
+            agent: {"observation": own, "action_mask": self._mask(agent)}
+            for agent, own in seen.items()
+        }
 
 
 def sized_counters(num_envs: int) -> SyncVectorEnv:
@@ -311,14 +341,20 @@ class TurnTag:
 
     def __init__(self, parallelizable: bool = True) -> None:
         self._game, self.possible_agents = Tag(), list(Tag.possible_agents)
-        self.observation_space, self.action_space = self._game.observation_space, self._game.action_space
+        self.observation_space, self.action_space = (
+            self._game.observation_space,
+            self._game.action_space,
+        )
         self.metadata = {"is_parallelizable": parallelizable}
 
     def reset(self, seed: int | None = None, options: Any = None) -> None:
         self._seen, _ = self._game.reset(seed, options)
         self.agents, self._chosen = list(self.possible_agents), dict[str, Any]()
         self.rewards = dict.fromkeys(self.agents, 0.0)
-        self.terminations, self.truncations = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, False)
+        self.terminations, self.truncations = (
+            dict.fromkeys(self.agents, False),
+            dict.fromkeys(self.agents, False),
+        )
         self.agent_selection = self.agents[0]
 
     def observe(self, agent: str) -> np.ndarray:
@@ -341,7 +377,13 @@ class TurnTag:
 
     def last(self) -> tuple[Any, ...]:
         agent = self.agent_selection
-        return self._seen[agent], self.rewards[agent], self.terminations[agent], self.truncations[agent], {}
+        return (
+            self._seen[agent],
+            self.rewards[agent],
+            self.terminations[agent],
+            self.truncations[agent],
+            {},
+        )
 
     def agent_iter(self) -> Any:
         while self.agents:

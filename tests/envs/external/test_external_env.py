@@ -24,19 +24,25 @@ from tests.envs.external.samples import Counter
 def actions_for(env: ExternalVecEnv, generator: torch.Generator) -> Tensor:
     """Random ones for every row."""
     if env.action_dims:
-        return torch.stack([torch.randint(0, n, (env.num_envs,), generator=generator) for n in env.action_dims], 1)
+        return torch.stack(
+            [torch.randint(0, n, (env.num_envs,), generator=generator) for n in env.action_dims], 1
+        )
     if env.if_discrete:
         return torch.randint(0, env.action_dim, (env.num_envs,), generator=generator)
     return torch.rand(env.num_envs, env.action_dim, generator=generator) * 2.0 - 1.0
 
 
-@pytest.mark.parametrize(("name", "steps"), [("CartPole-v1", 60), ("Pendulum-v1", 210), ("FrozenLake-v1", 110)])
+@pytest.mark.parametrize(
+    ("name", "steps"), [("CartPole-v1", 60), ("Pendulum-v1", 210), ("FrozenLake-v1", 110)]
+)
 def test_numbers_are_gymnasiums(name: str, steps: int) -> None:
     """Observations, rewards, ends, limits of steps and last observations, with the same seeds."""
     env = ExternalVecEnv(name, 1, 4)
     first = env.reset(3)
     seeds = env.last_seeds(0)
-    theirs = SyncVectorEnv([lambda: gymnasium.make(name)] * 4, autoreset_mode=AutoresetMode.SAME_STEP)
+    theirs = SyncVectorEnv(
+        [lambda: gymnasium.make(name)] * 4, autoreset_mode=AutoresetMode.SAME_STEP
+    )
     obs, _ = theirs.reset(seed=seeds)
     one_hot = np.eye(env.state_dim, dtype=np.float32)
     expected = (lambda raw: one_hot[raw]) if obs.dtype == np.int64 else (lambda raw: raw)
@@ -45,13 +51,17 @@ def test_numbers_are_gymnasiums(name: str, steps: int) -> None:
     for _ in range(steps):
         action = actions_for(env, generator)
         made = env.step(action)
-        obs, reward, terminated, truncated, infos = theirs.step((action if env.if_discrete else action * 2.0).numpy())
+        obs, reward, terminated, truncated, infos = theirs.step(
+            (action if env.if_discrete else action * 2.0).numpy()
+        )
         np.testing.assert_array_equal(made.obs.numpy(), expected(obs))
         np.testing.assert_array_equal(made.reward.numpy(), reward.astype(np.float32))
         np.testing.assert_array_equal(made.terminated.numpy(), terminated)
         np.testing.assert_array_equal(made.truncated.numpy(), truncated)
         for row in np.flatnonzero(terminated | truncated):
-            np.testing.assert_array_equal(env.final_obs()[row].numpy(), expected(infos["final_obs"][row]))
+            np.testing.assert_array_equal(
+                env.final_obs()[row].numpy(), expected(infos["final_obs"][row])
+            )
             ends += 1
     assert ends >= 4
 
@@ -87,7 +97,10 @@ def test_a_slot_that_was_never_seeded_is_idle() -> None:
 def test_a_member_that_is_put_back_goes_on_exactly(name: str, layout: Layout | None) -> None:
     """Whatever its slot, company and layout, twice in a row, and at its episodes' limits of steps."""
     kwargs: dict[str, Any] = {"max_episode_steps": 23}
-    env, other = ExternalVecEnv(name, 1, 3, **kwargs), ExternalVecEnv(name, 2, 3, layout=layout, **kwargs)
+    env, other = (
+        ExternalVecEnv(name, 1, 3, **kwargs),
+        ExternalVecEnv(name, 2, 3, layout=layout, **kwargs),
+    )
     env.reset(1)
     other.reset(2)
     generator = torch.Generator().manual_seed(0)
@@ -113,7 +126,9 @@ class Forgetful(Counter):
 
     numbers = itertools.count()
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed, options=options)
         self._luck = float(next(self.numbers))
         return self._observe(0), {}
@@ -122,7 +137,9 @@ class Forgetful(Counter):
 class Nested(Counter):
     """Its seed decides, but its generator isn't Gymnasium's."""
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed, options=options)
         self._np_random = np.random.Generator(np.random.MT19937(seed or 0))  # type: ignore[assignment]
         return self._observe(0), {}
@@ -163,7 +180,9 @@ def test_illegal_actions_are_named_and_never_reach_the_environment() -> None:
     env.step(torch.tensor([0, 1, 0, 1]))
     env.step(torch.tensor([0, 1, 0, 7]))
     assert env.faults().tolist() == [False, False, False, True]
-    with pytest.raises(RunError, match=r"row 3 \(member 1\) got an illegal action in its step 2: component 0 was 7"):
+    with pytest.raises(
+        RunError, match=r"row 3 \(member 1\) got an illegal action in its step 2: component 0 was 7"
+    ):
         env.check()
     moved = ExternalVecEnv("CartPole-v1", 1, 2)
     moved.set_member(0, env.get_member(1))
@@ -179,7 +198,11 @@ def test_illegal_actions_are_named_and_never_reach_the_environment() -> None:
 @pytest.mark.parametrize(
     ("name", "kwargs", "said"),
     [
-        ("NoSuchGame-v0", {}, "gym:NoSuchGame-v0: Gymnasium knows no such environment .* gym:MODULE:ID imports MODULE"),
+        (
+            "NoSuchGame-v0",
+            {},
+            "gym:NoSuchGame-v0: Gymnasium knows no such environment .* gym:MODULE:ID imports MODULE",
+        ),
         ("CartPole-v9", {}, r"CartPole-v9: Gymnasium knows no such environment \([^;]*\)$"),
         (
             "nowhere.to_be_found:Game-v0",
@@ -187,7 +210,11 @@ def test_illegal_actions_are_named_and_never_reach_the_environment() -> None:
             "gym:nowhere.to_be_found:Game-v0: No module named 'nowhere'; the module",
         ),
         ("tests.envs.external.registering:Nope-v0", {}, "knows no such environment"),
-        ("tests.envs.external.spoilt:Game-v0", {}, "spoilt:Game-v0 cannot be imported: ZeroDivisionError"),
+        (
+            "tests.envs.external.spoilt:Game-v0",
+            {},
+            "spoilt:Game-v0 cannot be imported: ZeroDivisionError",
+        ),
         ("CartPole-v1", {"wind": 3}, "with {'wind': 3} cannot"),
     ],
 )
@@ -197,7 +224,9 @@ def test_what_cannot_be_made_is_refused(name: str, kwargs: dict[str, Any], said:
 
 
 def test_a_module_may_be_named_that_registers_the_environment() -> None:
-    env = ExternalVecEnv("gym:tests.envs.external.registering:tests/Counter-v0", 1, 3, layout=Layout(1, (2,)))
+    env = ExternalVecEnv(
+        "gym:tests.envs.external.registering:tests/Counter-v0", 1, 3, layout=Layout(1, (2,))
+    )
     env.reset(0)
     assert env.step(torch.ones(3, dtype=torch.int64)).reward.tolist() == [1.0] * 3
     env.close()

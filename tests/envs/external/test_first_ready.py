@@ -19,11 +19,15 @@ from tests.envs.external.test_processes import gone
 
 
 def test_trajectories_stay_straight_and_slow_ones_keep_nobody_waiting() -> None:
-    own: list[dict[str, Any]] = [{"trouble": "slow", "at": 2}] + [{}] * 5  # the first sleeps 50 ms in every episode
+    own: list[dict[str, Any]] = [{"trouble": "slow", "at": 2}] + [
+        {}
+    ] * 5  # the first sleeps 50 ms in every episode
     envs = FirstReadyEnvs(FactorySource(Counter, {"length": 4}), own, 2)
     envs.reset(range(6))
     rng = np.random.default_rng(0)
-    count: dict[int, tuple[float, int]] = {}  # of each environment: what it saw last, and the action it got
+    count: dict[
+        int, tuple[float, int]
+    ] = {}  # of each environment: what it saw last, and the action it got
     steps: collections.Counter[int] = collections.Counter()
     began = time.monotonic()
     while steps[5] < 200:
@@ -47,7 +51,11 @@ def test_trajectories_stay_straight_and_slow_ones_keep_nobody_waiting() -> None:
 
 
 def test_the_really_first_come_first() -> None:
-    own: list[dict[str, Any]] = [{"trouble": "slow", "at": 1}, {}, {}]  # by order of number, the first would be first
+    own: list[dict[str, Any]] = [
+        {"trouble": "slow", "at": 1},
+        {},
+        {},
+    ]  # by order of number, the first would be first
     envs = FirstReadyEnvs(FactorySource(Counter), own, 3)
     envs.reset(range(3))
     ready = envs.receive(3)
@@ -86,10 +94,13 @@ def test_games_come_with_all_their_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "said"), [("raise", "left the rails"), ("die", "exit code 3"), ("hang", "was not done after 0.3 s")]
+    ("trouble", "said"),
+    [("raise", "left the rails"), ("die", "exit code 3"), ("hang", "was not done after 0.3 s")],
 )
 def test_failures_are_told(trouble: str, said: str) -> None:
-    envs = FirstReadyEnvs(FactorySource(Counter), [{}, {}, {"trouble": trouble, "at": 2}], 3, patience=0.3)
+    envs = FirstReadyEnvs(
+        FactorySource(Counter), [{}, {}, {"trouble": trouble, "at": 2}], 3, patience=0.3
+    )
     envs.reset(range(3))
     pids = envs.pids
 
@@ -122,5 +133,7 @@ def test_what_is_not_with_the_caller_cannot_be_sent() -> None:
     with pytest.raises(ValueError, match="1 environments are not with the caller"):
         envs.receive(2)
     envs.close()
-    with pytest.raises(InputError, match="3 workers for 2 environments are not possible; from 1 to 2 are"):
+    with pytest.raises(
+        InputError, match="3 workers for 2 environments are not possible; from 1 to 2 are"
+    ):
         FirstReadyEnvs(FactorySource(Counter), [{}] * 2, 3)

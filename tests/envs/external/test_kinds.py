@@ -29,7 +29,12 @@ def test_agents_that_are_absent_are_masked() -> None:
         truncated.append(made.truncated[:3].tolist())
         there.append(env.present()[:3].tolist())
         assert torch.equal(made.obs[:3, 0] > 0, env.present()[:3] & (made.obs[:3, 0] > 0))
-    assert there == [[True] * 3, [False, True, True], [False, False, True], [True] * 3]  # and a new game
+    assert there == [
+        [True] * 3,
+        [False, True, True],
+        [False, False, True],
+        [True] * 3,
+    ]  # and a new game
     assert terminated == [[False] * 3, [True, False, False], [False, True, False], [False] * 3]
     assert truncated == [[False] * 3, [False] * 3, [False] * 3, [False, False, True]]
     np.testing.assert_allclose(rewards[3], [0.0, 0.0, 0.6], rtol=1e-6)  # scaled to the bounds of 2
@@ -54,9 +59,13 @@ def test_a_reward_reaches_an_agent_that_is_absent() -> None:
 
 
 def test_rows_must_be_whole_games() -> None:
-    with pytest.raises(InputError, match=r"7 rows per member are not a multiple of the 3 .* 6 or 9 would be"):
+    with pytest.raises(
+        InputError, match=r"7 rows per member are not a multiple of the 3 .* 6 or 9 would be"
+    ):
         ExternalVecEnv(Tag, 1, 7)
-    with pytest.raises(InputError, match=r"2 rows per member are not a multiple of the 3 .* 3 would be"):
+    with pytest.raises(
+        InputError, match=r"2 rows per member are not a multiple of the 3 .* 3 would be"
+    ):
         ExternalVecEnv(Tag, 1, 2)
 
 
@@ -70,7 +79,9 @@ def test_an_environment_writes_into_the_buffers_itself() -> None:
         assert made.obs[:, 0].tolist() == [step % 4] * 8
         assert made.truncated.tolist() == [step == 4] * 8
     assert env.final_obs()[:, 0].tolist() == [3.0] * 8  # the last one that was ever seen
-    assert torch.equal(ExternalVecEnv(Buffered, 1, 4).reset([5]), ExternalVecEnv(Buffered, 2, 4).reset([4, 5])[4:])
+    assert torch.equal(
+        ExternalVecEnv(Buffered, 1, 4).reset([5]), ExternalVecEnv(Buffered, 2, 4).reset([4, 5])[4:]
+    )
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])

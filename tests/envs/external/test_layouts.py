@@ -51,7 +51,9 @@ def test_quick_environments_stay_here_without_starting_a_worker(
     assert "quick" in str(choice)
 
 
-def test_where_workers_are_not_faster_all_stays_here(file: MachineFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_workers_are_not_faster_all_stays_here(
+    file: MachineFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(layouts, "QUICK", 0.0)
     monkeypatch.setattr(layouts, "GAIN", 1000.0)
     choice = choose_layout(GymSource("CartPole-v1"), [{}] * 3, cores=2, file=file)
@@ -60,12 +62,16 @@ def test_where_workers_are_not_faster_all_stays_here(file: MachineFile, monkeypa
 
 
 @pytest.mark.parametrize(("envs", "cores"), [(1, 8), (8, 1)])
-def test_one_core_or_one_environment_needs_no_measurement(envs: int, cores: int, file: MachineFile) -> None:
+def test_one_core_or_one_environment_needs_no_measurement(
+    envs: int, cores: int, file: MachineFile
+) -> None:
     assert choose_layout(SLOW, [{}] * envs, cores=cores, file=file).layout == Layout(envs)
     assert not file.path.exists()
 
 
-def test_cores_are_those_that_this_process_may_use(file: MachineFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_are_those_that_this_process_may_use(
+    file: MachineFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(layouts, "cpu_count", lambda: 1)
     assert choose_layout(SLOW, [{}] * 4, file=file).reason == "on one core"
     monkeypatch.setattr(first_ready, "cpu_count", lambda: 2)
@@ -93,7 +99,9 @@ def test_what_cannot_be_sent_stays_here(file: MachineFile) -> None:
     assert "top level of a module" in str(choice)
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"format": 9}', '{"format": 1, "machines": {"m": {"k": 3}}}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", '{"format": 9}', '{"format": 1, "machines": {"m": {"k": 3}}}']
+)
 def test_a_spoilt_file_counts_as_empty(content: str, file: MachineFile) -> None:
     file.path.write_text(content)
     assert file.get("m", "k") == {}
@@ -101,7 +109,9 @@ def test_a_spoilt_file_counts_as_empty(content: str, file: MachineFile) -> None:
     assert json.loads(file.path.read_text())["machines"]["m"]["k"] == {"a": 1}
 
 
-def test_an_entry_that_does_not_fit_is_measured_anew(file: MachineFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_that_does_not_fit_is_measured_anew(
+    file: MachineFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(layouts, "QUICK", 1.0)
     source = GymSource("CartPole-v1")
     choose_layout(source, [{}] * 3, cores=2, file=file)
@@ -114,7 +124,9 @@ def test_an_entry_that_does_not_fit_is_measured_anew(file: MachineFile, monkeypa
 def test_a_number_of_workers_by_hand() -> None:
     assert fixed_layout(8, 1) == Layout(4, (4,))
     assert fixed_layout(8, 2, here=False) == Layout(0, (4, 4))
-    with pytest.raises(InputError, match="9 workers for 8 environments are not possible; from 0 to 7 are"):
+    with pytest.raises(
+        InputError, match="9 workers for 8 environments are not possible; from 0 to 7 are"
+    ):
         fixed_layout(8, 9)
 
 

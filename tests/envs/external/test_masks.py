@@ -38,15 +38,25 @@ KINDS: dict[str, tuple[Any, int, Layout]] = {
     "info": (functools.partial(Masked, told=False), 3, Layout(2, (4,))),
     "info, two choices": (functools.partial(Masked, several=True, told=False), 3, Layout(3, (3,))),
     "several agents": (Table, 3, Layout(1, (1,))),
-    "vector, same step": (functools.partial(masked_ones, AutoresetMode.SAME_STEP), 2, Layout(1, (1,))),
-    "vector, next step": (functools.partial(masked_ones, AutoresetMode.NEXT_STEP), 2, Layout(1, (1,))),
+    "vector, same step": (
+        functools.partial(masked_ones, AutoresetMode.SAME_STEP),
+        2,
+        Layout(1, (1,)),
+    ),
+    "vector, next step": (
+        functools.partial(masked_ones, AutoresetMode.NEXT_STEP),
+        2,
+        Layout(1, (1,)),
+    ),
 }
 every = pytest.mark.parametrize("kind", KINDS)
 
 
 def masks(env: ExternalVecEnv) -> list[torch.Tensor]:
     chosen = torch.zeros(env.num_envs, 0, dtype=torch.int64)
-    return [env.action_mask(chosen.new_zeros(env.num_envs, k)) for k in range(len(env.action_dims) or 1)]
+    return [
+        env.action_mask(chosen.new_zeros(env.num_envs, k)) for k in range(len(env.action_dims) or 1)
+    ]
 
 
 @every
@@ -62,7 +72,9 @@ def test_what_is_legal_is_known_whoever_steps(kind: str) -> None:
         for one, other in zip(masks(alone), masks(shared), strict=True):
             assert torch.equal(one, other)
             varied.update(one.sum(1).tolist())
-        actions = [random_actions(env, luck) for env, luck in zip((alone, shared), lucks, strict=True)]
+        actions = [
+            random_actions(env, luck) for env, luck in zip((alone, shared), lucks, strict=True)
+        ]
         for one, other in zip(alone.step(actions[0]), shared.step(actions[1]), strict=True):
             assert torch.equal(one, other)
         if step == 20:
@@ -109,7 +121,9 @@ def program(env: ExternalVecEnv) -> PPO:
     shape = Shape.for_env(env, horizon=16, net_width=16, net_depth=1, minibatch=32, epochs=1)
     learner = PPO(shape, torch.device("cpu"))
     for slot in range(2):
-        learner.add_member(slot, PPOParams(), slot, 8, torch.zeros(env.state_dim), torch.ones(env.state_dim))
+        learner.add_member(
+            slot, PPOParams(), slot, 8, torch.zeros(env.state_dim), torch.ones(env.state_dim)
+        )
     return learner
 
 
@@ -173,7 +187,9 @@ def test_a_masked_action_is_named_and_never_reaches_the_environment() -> None:
     action[3, bad] = (first, second)[bad]
     env.step(action)
     assert env.faults().tolist() == [False, False, False, True]
-    with pytest.raises(RunError, match=rf"row 3 \(member 1\) .* in its step 1: component {bad} .* and not masked"):
+    with pytest.raises(
+        RunError, match=rf"row 3 \(member 1\) .* in its step 1: component {bad} .* and not masked"
+    ):
         env.check()
 
 
@@ -198,19 +214,25 @@ def test_a_row_without_a_legal_option_stops_the_run(kind: str) -> None:
     env.check()
 
 
-def test_layouts_are_measured_with_legal_actions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layouts_are_measured_with_legal_actions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(layouts, "QUICK", 0.0)
     file = MachineFile(tmp_path / "layouts.json")
     choice = choose_layout(FactorySource(Masked), [{}] * 3, cores=2, file=file)
     assert len(choice.speeds) == 2
-    with pytest.raises(RunError, match=r"row 0 \(member 0\) had no legal option for choice 0 in step 3"):
+    with pytest.raises(
+        RunError, match=r"row 0 \(member 0\) had no legal option for choice 0 in step 3"
+    ):
         choose_layout(FactorySource(Masked, {"empty": 2}), [{}] * 3, cores=2, file=file)
 
 
 class Lopsided(gymnasium.Env[Any, Any]):
     """A mask with too few flags."""
 
-    observation_space = spaces.Dict(observation=spaces.Discrete(2), action_mask=spaces.MultiBinary(3))
+    observation_space = spaces.Dict(
+        observation=spaces.Discrete(2), action_mask=spaces.MultiBinary(3)
+    )
     action_space = spaces.Discrete(4)
 
 
@@ -220,7 +242,8 @@ class OnlyMask(gymnasium.Env[Any, Any]):
 
 
 @pytest.mark.parametrize(
-    ("source", "said"), [(Lopsided, "3 flags in 1 parts, and actions have 4 options"), (OnlyMask, "is empty")]
+    ("source", "said"),
+    [(Lopsided, "3 flags in 1 parts, and actions have 4 options"), (OnlyMask, "is empty")],
 )
 def test_masks_that_do_not_fit_are_refused(source: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
@@ -230,7 +253,9 @@ def test_masks_that_do_not_fit_are_refused(source: Any, said: str) -> None:
 class Numbers(gymnasium.Env[Any, Any]):
     """Where actions are numbers, it is an observation like others."""
 
-    observation_space = spaces.Dict(observation=spaces.Discrete(2), action_mask=spaces.MultiBinary(3))
+    observation_space = spaces.Dict(
+        observation=spaces.Discrete(2), action_mask=spaces.MultiBinary(3)
+    )
     action_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
 
 
@@ -246,7 +271,8 @@ class Painted(Masked):
     def __init__(self) -> None:
         super().__init__()
         self.observation_space = spaces.Dict(
-            observation=spaces.Box(0, 255, (40, 48, 3), np.uint8), action_mask=spaces.Box(0, 1, (4,), np.int64)
+            observation=spaces.Box(0, 255, (40, 48, 3), np.uint8),
+            action_mask=spaces.Box(0, 1, (4,), np.int64),
         )
 
     def _observe(self) -> tuple[Any, dict[str, Any]]:
@@ -271,7 +297,15 @@ def test_pictures_may_have_masks() -> None:
 def test_other_algorithms_refuse() -> None:
     env = ExternalVecEnv(Masked, 1, 2)
     shape = Shape.for_env(
-        env, horizon=4, net_width=8, net_depth=1, minibatch=8, epochs=1, algorithm="d3qn", updates=1, buffer=64
+        env,
+        horizon=4,
+        net_width=8,
+        net_depth=1,
+        minibatch=8,
+        epochs=1,
+        algorithm="d3qn",
+        updates=1,
+        buffer=64,
     )
     with pytest.raises(InputError, match="use ppo"):
         D3QN(shape, "cpu").train(env, 1)
@@ -292,9 +326,13 @@ def test_what_info_says_is_advice_to_those_that_know_no_masks() -> None:
 
 
 class Boxed(Buffered):
-    single_observation_space = spaces.Dict(observation=spaces.Discrete(2), action_mask=spaces.MultiBinary(3))
+    single_observation_space = spaces.Dict(
+        observation=spaces.Discrete(2), action_mask=spaces.MultiBinary(3)
+    )
 
 
 def test_environments_that_write_for_themselves_see_one_array() -> None:
-    with pytest.raises(InputError, match=r"Boxed: its single_observation_space is .* must be a Box"):
+    with pytest.raises(
+        InputError, match=r"Boxed: its single_observation_space is .* must be a Box"
+    ):
         ExternalVecEnv(Boxed, 1, 2)

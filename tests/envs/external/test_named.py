@@ -43,10 +43,35 @@ KINDS = {
 def test_a_study_on_an_external_environment(name: str, tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(SPACE)
     words = [
-        "train", "--env", name, "--n-trials", "2", "--budget", "64", "--rungs", "2", "--n-envs", "4", "--horizon", "8",
-        "--seeds", "2", "--episodes", "3", "--threads", "1", "--gpu", "cpu", "--study-name", "s", "--slots", "4",
-        "--search-space", "tiny.toml", "--no-auto-deploy",
-    ]  # fmt: skip
+        "train",
+        "--env",
+        name,
+        "--n-trials",
+        "2",
+        "--budget",
+        "64",
+        "--rungs",
+        "2",
+        "--n-envs",
+        "4",
+        "--horizon",
+        "8",
+        "--seeds",
+        "2",
+        "--episodes",
+        "3",
+        "--threads",
+        "1",
+        "--gpu",
+        "cpu",
+        "--study-name",
+        "s",
+        "--slots",
+        "4",
+        "--search-space",
+        "tiny.toml",
+        "--no-auto-deploy",
+    ]
     limit = ["--env-param", "max_episode_steps=20"] if "CartPole" in name else []
     out = Running([*words, *limit], tmp_path, tmp_path / "out.txt").finish()
     assert f"game: {name}" in out
@@ -59,10 +84,13 @@ def test_a_study_on_an_external_environment(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
-        *KINDS.items(), ("pettingzoo:tests.envs.external.turn_module", 3), (f"vector:{SAMPLES}:sized_counters", 1),
-        (f"{SAMPLES}:Counter", 1), (f"{SAMPLES}:Tag", 3),
+        *KINDS.items(),
+        ("pettingzoo:tests.envs.external.turn_module", 3),
+        (f"vector:{SAMPLES}:sized_counters", 1),
+        (f"{SAMPLES}:Counter", 1),
+        (f"{SAMPLES}:Tag", 3),
     ],
-)  # fmt: skip
+)
 def test_any_kind_plays_as_many_games_as_are_asked_for(name: str, rows: int) -> None:
     game = get_game(name)
     played = Rules(game, game.params(), 5, 1).play_baselines()["random"]
@@ -85,7 +113,9 @@ def test_agents_that_act_by_turns_are_the_same_game() -> None:
 class Late(Tag):
     """Nobody but the first agent ever comes, and it leaves without a word."""
 
-    def reset(self, seed: int | None = None, options: object = None) -> tuple[dict[str, object], dict[str, object]]:
+    def reset(
+        self, seed: int | None = None, options: object = None
+    ) -> tuple[dict[str, object], dict[str, object]]:
         seen, infos = super().reset(seed, options)
         self.agents = self.agents[:1]
         return {agent: seen[agent] for agent in self.agents}, infos
@@ -120,17 +150,29 @@ def test_environments_made_together_stay_together() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("vector:Acrobot-v1", "no vector environment is registered with this id (vector_entry_point); use gym:Acrobot"),
+        (
+            "vector:Acrobot-v1",
+            "no vector environment is registered with this id (vector_entry_point); use gym:Acrobot",
+        ),
         ("vector:NoSuch-v1", "--env vector:NoSuch-v1: Gymnasium knows no such environment"),
         ("pettingzoo:json", "the module json has neither parallel_env nor env"),
         ("pettingzoo:nothere", "No module named 'nothere'"),
         (f"{SAMPLES}:nobody", "has nothing called 'nobody'"),
-        ("math:pi", "--env math:pi is a float; it must be a function or class that makes an environment"),
-        ("decimal:Decimal", "it made a Decimal, which must be a gymnasium.Env, a gymnasium.vector.VectorEnv"),
+        (
+            "math:pi",
+            "--env math:pi is a float; it must be a function or class that makes an environment",
+        ),
+        (
+            "decimal:Decimal",
+            "it made a Decimal, which must be a gymnasium.Env, a gymnasium.vector.VectorEnv",
+        ),
         (f"{SAMPLES}:misbehave", "cannot be made: TypeError: misbehave() missing 1 required"),
         (f"{SAMPLES}:OldStep", "its step returns 4 values and not the 5 of Gymnasium"),
         (f"{SAMPLES}:OldReset", "its reset returns no (observation, info)"),
-        (f"{SAMPLES}:Gym21", "it made a Gym21, which is no gymnasium.Env; an environment of the old package gym"),
+        (
+            f"{SAMPLES}:Gym21",
+            "it made a Gym21, which is no gymnasium.Env; an environment of the old package gym",
+        ),
         (f"{SAMPLES}:Pool", "it made Pool, an EnvPool, which takes a seed only when it is made"),
     ],
 )
@@ -148,5 +190,8 @@ def looked_at(name: str) -> int:
 def test_agents_that_must_act_by_turns_are_refused() -> None:
     game = get_game(f"pettingzoo:{SAMPLES}:TurnTag")
     assert game.seats(game.params()) == 3
-    with pytest.raises(InputError, match=r"AEC environment whose agents act one after the other .*is_parallelizable"):
+    with pytest.raises(
+        InputError,
+        match=r"AEC environment whose agents act one after the other .*is_parallelizable",
+    ):
         game.seats(game.params(parallelizable=False))

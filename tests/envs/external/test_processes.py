@@ -56,9 +56,13 @@ def test_workers_give_the_same_numbers_to_the_bit(source: Any, rows: int, layout
     shared.close()
 
 
-def test_processors_that_keep_no_order_hand_over_through_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_that_keep_no_order_hand_over_through_the_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(handoff, "ORDERED", False)
-    alone, shared = (ExternalVecEnv("CartPole-v1", 1, 3, layout=layout) for layout in (None, Layout(1, (1, 1))))
+    alone, shared = (
+        ExternalVecEnv("CartPole-v1", 1, 3, layout=layout) for layout in (None, Layout(1, (1, 1)))
+    )
     assert torch.equal(alone.reset(1), shared.reset(1))
     for step in range(50):
         action = torch.full((3,), step % 2)
@@ -70,7 +74,8 @@ def test_processors_that_keep_no_order_hand_over_through_the_kernel(monkeypatch:
 
 def test_arguments_and_idle_slots_reach_workers() -> None:
     alone, shared = (
-        ExternalVecEnv("Pendulum-v1", [{}, {"g": 2.0}], 2, layout=layout) for layout in (None, Layout(1, (3,)))
+        ExternalVecEnv("Pendulum-v1", [{}, {"g": 2.0}], 2, layout=layout)
+        for layout in (None, Layout(1, (3,)))
     )
     for env in (alone, shared):
         env.configure_member(0, {"g": 3.0})
@@ -106,7 +111,10 @@ def failing(trouble: str, layout: Layout, **more: Any) -> tuple[str, float]:
 def gone(pids: list[int]) -> None:
     """Wait until these processes are no more."""
     deadline = time.monotonic() + QUICKLY
-    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+    while any(
+        psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        for pid in pids
+    ):
         assert time.monotonic() < deadline, "workers live on"
         time.sleep(0.02)
 
@@ -121,7 +129,8 @@ def test_an_environment_that_raises_is_named_with_its_traceback(layout: Layout) 
 
 
 @pytest.mark.parametrize(
-    ("trouble", "said"), [("die", "exit code 3"), ("crash", "SIGSEGV"), ("hang", "0.5 s"), ("hang in C", "0.5 s")]
+    ("trouble", "said"),
+    [("die", "exit code 3"), ("crash", "SIGSEGV"), ("hang", "0.5 s"), ("hang in C", "0.5 s")],
 )
 def test_a_worker_that_dies_or_hangs_is_named_with_where_it_was(trouble: str, said: str) -> None:
     text, taken = failing(trouble, Layout(1, (2,)), patience=0.5)
@@ -190,14 +199,20 @@ DRIVER = """
 """
 
 
-@pytest.mark.parametrize(("how", "trouble"), [(signal.SIGKILL, "hang in C"), (signal.SIGKILL, ""), (signal.SIGINT, "")])
+@pytest.mark.parametrize(
+    ("how", "trouble"), [(signal.SIGKILL, "hang in C"), (signal.SIGKILL, ""), (signal.SIGINT, "")]
+)
 def test_workers_leave_with_their_driver(how: signal.Signals, trouble: str) -> None:
     """Whatever they are doing, and however it ends; and nothing is left in shared memory."""
     shared = Path("/dev/shm")
     before = set(shared.iterdir()) if shared.is_dir() else set()
-    program = textwrap.dedent(DRIVER).replace("TROUBLE", repr({"trouble": trouble} if trouble else {}))
+    program = textwrap.dedent(DRIVER).replace(
+        "TROUBLE", repr({"trouble": trouble} if trouble else {})
+    )
     command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as driver:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as driver:
         assert driver.stdout is not None
         pids = [int(pid) for pid in driver.stdout.readline().split()]
         assert len(pids) == 2
@@ -223,7 +238,9 @@ def test_nothing_that_an_environment_started_survives_its_host(tmp_path: Path) -
     """Neither in the host's own process nor in a worker: forks (which hold its pipes, too), programs, sessions."""
     started = tmp_path / "pids"
     command = [sys.executable, "-c", textwrap.dedent(FORKING), str(started)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as driver:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as driver:
         assert driver.stdout is not None
         workers = [int(pid) for pid in driver.stdout.readline().split()]
         driver.kill()

@@ -26,7 +26,11 @@ CHOICES = st.one_of(
     st.builds(spaces.MultiBinary, SIZES),
 )
 NUMBERS = st.builds(lambda shape, dtype: spaces.Box(-2.0, 3.0, shape, dtype), SHAPES, FLOATS)
-LEAVES = st.one_of(NUMBERS, CHOICES, st.builds(lambda shape, dtype: spaces.Box(0, 100, shape, dtype), SHAPES, WHOLE))
+LEAVES = st.one_of(
+    NUMBERS,
+    CHOICES,
+    st.builds(lambda shape, dtype: spaces.Box(0, 100, shape, dtype), SHAPES, WHOLE),
+)
 
 
 def nested(leaves: Any) -> Any:
@@ -34,7 +38,9 @@ def nested(leaves: Any) -> Any:
     return st.recursive(
         leaves,
         lambda inner: st.one_of(
-            st.dictionaries(st.sampled_from("abcd"), inner, min_size=1, max_size=3).map(spaces.Dict),
+            st.dictionaries(st.sampled_from("abcd"), inner, min_size=1, max_size=3).map(
+                spaces.Dict
+            ),
             st.lists(inner, min_size=1, max_size=3).map(spaces.Tuple),
         ),
         max_leaves=6,
@@ -64,7 +70,9 @@ def test_observations_keep_every_number(space: spaces.Space[Any], seed: int) -> 
         assert sorted(row.tolist()) == numbers(space, value)
 
 
-@pytest.mark.parametrize("space", [spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Box(0, 255, (40, 40), np.uint8)])
+@pytest.mark.parametrize(
+    "space", [spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Box(0, 255, (40, 40), np.uint8)]
+)
 def test_what_needs_no_conversion_is_a_view_of_the_buffer(space: spaces.Space[Any]) -> None:
     layout = ObservationLayout(space)
     rows = np.zeros(2, layout.dtype)
@@ -77,16 +85,25 @@ def test_leaves_stay_in_their_columns() -> None:
     space = spaces.Dict(a=spaces.Discrete(3, start=5), b=spaces.Box(-1.0, 1.0, (2,), np.float64))
     layout = ObservationLayout(space)
     rows = np.zeros(2, layout.dtype)
-    layout.writer(rows).all([{"a": 6, "b": np.array([0.5, -0.5])}, {"a": 5, "b": np.array([1.0, 0.0])}])
+    layout.writer(rows).all(
+        [{"a": 6, "b": np.array([0.5, -0.5])}, {"a": 5, "b": np.array([1.0, 0.0])}]
+    )
     flat = layout.unpack(torch.from_numpy(rows.view(np.uint8).reshape(2, -1)))
     assert flat.tolist() == [[0.0, 1.0, 0.0, 0.5, -0.5], [1.0, 0.0, 0.0, 1.0, 0.0]]
 
 
 @pytest.mark.parametrize(
     ("shape", "image"),
-    [((40, 48, 3), (3, 40, 48)), ((4, 84, 84), (4, 84, 84)), ((60, 50), (1, 60, 50)), ((8, 8, 3), None)],
+    [
+        ((40, 48, 3), (3, 40, 48)),
+        ((4, 84, 84), (4, 84, 84)),
+        ((60, 50), (1, 60, 50)),
+        ((8, 8, 3), None),
+    ],
 )
-def test_images_are_known_by_their_bytes(shape: tuple[int, ...], image: tuple[int, ...] | None) -> None:
+def test_images_are_known_by_their_bytes(
+    shape: tuple[int, ...], image: tuple[int, ...] | None
+) -> None:
     space = spaces.Box(0, 255, shape, np.uint8)
     layout = ObservationLayout(space)
     assert layout.image_shape == image
@@ -138,7 +155,9 @@ def chosen(space: spaces.Space[Any], action: Any) -> list[int]:
     if isinstance(space, spaces.Dict):
         return [choice for name, part in space.items() for choice in chosen(part, action[name])]
     if isinstance(space, spaces.Tuple):
-        return [choice for part, own in zip(space, action, strict=True) for choice in chosen(part, own)]
+        return [
+            choice for part, own in zip(space, action, strict=True) for choice in chosen(part, own)
+        ]
     start = getattr(space, "start", 0)
     return (np.asarray(action) - start).reshape(-1).tolist()
 
@@ -180,7 +199,9 @@ def test_actions_that_nobody_can_take_are_refused(space: spaces.Space[Any], said
         ActionLayout(space)
 
 
-@pytest.mark.parametrize("space", [spaces.Text(3), spaces.Dict(a=spaces.Sequence(spaces.Discrete(2)))])
+@pytest.mark.parametrize(
+    "space", [spaces.Text(3), spaces.Dict(a=spaces.Sequence(spaces.Discrete(2)))]
+)
 def test_observations_without_a_size_are_refused(space: spaces.Space[Any]) -> None:
     with pytest.raises(InputError, match="spaces that can be learned from"):
         ObservationLayout(space)

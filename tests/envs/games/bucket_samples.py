@@ -62,7 +62,9 @@ class ScalarGame:
     def reset(self, u_init: Any) -> None:
         p = self.params
         self.__init__(p)  # type: ignore[misc]
-        self.houses = [1 if u_init[h] < p.prob_house_catches_fire else 0 for h in range(p.num_houses)]
+        self.houses = [
+            1 if u_init[h] < p.prob_house_catches_fire else 0 for h in range(p.num_houses)
+        ]
         if p.semantics == "persistent":
             self.prev = list(self.houses)
 
@@ -77,7 +79,9 @@ class ScalarGame:
             - 0.5 * p.team_penalty_house_burns * houses.count(1) / count
         )
 
-    def step(self, actions: Any, u_ext: Any, u_spread: Any, u_ign: Any) -> tuple[list[float], bool, bool]:
+    def step(
+        self, actions: Any, u_ext: Any, u_spread: Any, u_ign: Any
+    ) -> tuple[list[float], bool, bool]:
         """Rewards, terminated, truncated. actions: (N, 3); u_ext, u_ign: (H,); u_spread: (H, 2)."""
         p, count = self.params, self.params.num_houses
         acts = [tuple(int(part) for part in action) for action in actions]
@@ -91,7 +95,9 @@ class ScalarGame:
         self.actions = [(house, mode) for house, mode, _ in acts]
 
         houses = self.houses = list(self.houses)
-        workers = [sum(1 for house, mode, _ in acts if house == h and mode == 1) for h in range(count)]
+        workers = [
+            sum(1 for house, mode, _ in acts if house == h and mode == 1) for h in range(count)
+        ]
         for h in range(count):
             if houses[h] != 1:
                 continue
@@ -107,7 +113,10 @@ class ScalarGame:
         for h in range(count):
             if houses[h] == 1:
                 for side, neighbour in enumerate(((h - 1) % count, (h + 1) % count)):
-                    if houses[neighbour] == 0 and u_spread[h][side] < p.prob_fire_spreads_to_neighbor:
+                    if (
+                        houses[neighbour] == 0
+                        and u_spread[h][side] < p.prob_fire_spreads_to_neighbor
+                    ):
                         houses[neighbour] = 1
         for h in range(count):
             if houses[h] == 0 and u_ign[h] < p.prob_house_catches_fire:
@@ -128,18 +137,27 @@ class ScalarGame:
     def reward(self, i: int, acts: list[Any], workers: list[int], over: bool) -> float:
         p, count, now, prev = self.params, self.params.num_houses, self.houses, self.prev
         house, mode, _ = acts[i]
-        total = p.team_reward_house_survives * now.count(0) / count - p.team_penalty_house_burns * now.count(2) / count
+        total = (
+            p.team_reward_house_survives * now.count(0) / count
+            - p.team_penalty_house_burns * now.count(2) / count
+        )
         total += p.progress_shaping_coef * (now.count(0) - prev.count(0))
         if mode == 1:
-            total -= p.cost_to_work_one_night + p.distance_cost_alpha * self.ring_distance(p.homes[i], house)
+            total -= p.cost_to_work_one_night + p.distance_cost_alpha * self.ring_distance(
+                p.homes[i], house
+            )
         else:
             total += p.reward_rest
         for h in range(count):
             own = h % p.num_agents == i
             if prev[h] != 0 and now[h] == 0:
-                total += p.per_agent("reward_own_house_survives" if own else "reward_other_house_survives")[i]
+                total += p.per_agent(
+                    "reward_own_house_survives" if own else "reward_other_house_survives"
+                )[i]
             if now[h] == 2:
-                total -= p.per_agent("penalty_own_house_burns" if own else "penalty_other_house_burns")[i]
+                total -= p.per_agent(
+                    "penalty_own_house_burns" if own else "penalty_other_house_burns"
+                )[i]
         if mode == 1 and prev[house] == 1 and now[house] == 0:
             total += p.action_shaping_alpha / workers[house]
         if mode == 1 and prev[house] == 0 and now[house] == 0:

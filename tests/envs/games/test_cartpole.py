@@ -27,9 +27,17 @@ from tests.envs.host_sync import NoHostSync
 DEFAULT = CartPoleParams()
 # Each is another world than the default, and yet its episodes last a while.
 OTHER: dict[str, Any] = {
-    "gravity": 12.0, "masscart": 0.7, "masspole": 0.2, "length": 0.8, "force_mag": 8.0, "tau": 0.015,
-    "x_threshold": 0.06, "theta_threshold": 0.1, "max_steps": 7, "start_range": 0.03,
-}  # fmt: skip
+    "gravity": 12.0,
+    "masscart": 0.7,
+    "masspole": 0.2,
+    "length": 0.8,
+    "force_mag": 8.0,
+    "tau": 0.015,
+    "x_threshold": 0.06,
+    "theta_threshold": 0.1,
+    "max_steps": 7,
+    "start_range": 0.03,
+}
 
 
 def reference_step(p: CartPoleParams, state: np.ndarray, action: int) -> np.ndarray:
@@ -39,9 +47,18 @@ def reference_step(p: CartPoleParams, state: np.ndarray, action: int) -> np.ndar
     force = p.force_mag if action else -p.force_mag
     sine, cosine = math.sin(angle), math.cos(angle)
     push = (force + p.masspole * p.length * turning**2 * sine) / total
-    angular = (p.gravity * sine - cosine * push) / (p.length * (4.0 / 3.0 - p.masspole * cosine**2 / total))
+    angular = (p.gravity * sine - cosine * push) / (
+        p.length * (4.0 / 3.0 - p.masspole * cosine**2 / total)
+    )
     linear = push - p.masspole * p.length * angular * cosine / total
-    return np.array([x + p.tau * speed, speed + p.tau * linear, angle + p.tau * turning, turning + p.tau * angular])
+    return np.array(
+        [
+            x + p.tau * speed,
+            speed + p.tau * linear,
+            angle + p.tau * turning,
+            turning + p.tau * angular,
+        ]
+    )
 
 
 def exact_state(env: CartPole) -> np.ndarray:
@@ -67,7 +84,11 @@ def balancing(state: np.ndarray) -> int:
 
 def random_params(seed: int) -> CartPoleParams:
     rng = np.random.default_rng(seed)
-    changed = {name: getattr(DEFAULT, name) * rng.uniform(0.7, 1.4) for name in OTHER if name != "max_steps"}
+    changed = {
+        name: getattr(DEFAULT, name) * rng.uniform(0.7, 1.4)
+        for name in OTHER
+        if name != "max_steps"
+    }
     return CartPoleParams(**changed, max_steps=int(rng.integers(5, 200)))
 
 
@@ -102,7 +123,9 @@ def follow(
         exact = env.get_member(0)["final" if done else "state"][:4, 0].numpy()
         assert obs.dtype == ours.dtype == np.float32
         np.testing.assert_array_equal(ours, exact.astype(np.float32))
-        worst = max(worst, float(np.abs(exact - theirs.state).max()), float(np.abs(exact - state).max()))
+        worst = max(
+            worst, float(np.abs(exact - theirs.state).max()), float(np.abs(exact - state).max())
+        )
         if done:
             return steps, worst
         if resync:
@@ -111,9 +134,13 @@ def follow(
 
 @settings(max_examples=60)
 @given(
-    seed=st.integers(0, 2**40), actions=st.lists(st.integers(0, 1), min_size=1, max_size=40), world=st.integers(0, 50)
+    seed=st.integers(0, 2**40),
+    actions=st.lists(st.integers(0, 1), min_size=1, max_size=40),
+    world=st.integers(0, 50),
 )
-def test_every_step_of_whole_episodes_is_gymnasiums(seed: int, actions: list[int], world: int) -> None:
+def test_every_step_of_whole_episodes_is_gymnasiums(
+    seed: int, actions: list[int], world: int
+) -> None:
     params = random_params(world) if world else DEFAULT
     _, worst = follow(params, seed, lambda _, step: actions[step % len(actions)], resync=True)
     assert worst < 1e-14
@@ -158,7 +185,11 @@ def test_starts_are_uniform() -> None:
 @pytest.mark.parametrize("drawn", [True, False])
 def test_every_episode_has_a_start_of_its_own(drawn: bool) -> None:
     """Whether or not anybody draws ahead: no start is used twice, and all are in range."""
-    params = [dataclasses.replace(DEFAULT, max_steps=9), dataclasses.replace(DEFAULT, force_mag=20.0), DEFAULT]
+    params = [
+        dataclasses.replace(DEFAULT, max_steps=9),
+        dataclasses.replace(DEFAULT, force_mag=20.0),
+        DEFAULT,
+    ]
     env = CartPole(params, 20)
     first = env.reset(5)
     starts = [tuple(row) for row in first.tolist()]
@@ -166,14 +197,18 @@ def test_every_episode_has_a_start_of_its_own(drawn: bool) -> None:
     for step in range(300):
         if drawn and step % 20 == 0:
             env.draw(20)
-        made = env.step(torch.randint(0, 2, (60,), generator=generator) | (torch.arange(60) % 3 == 0))
+        made = env.step(
+            torch.randint(0, 2, (60,), generator=generator) | (torch.arange(60) % 3 == 0)
+        )
         starts += [tuple(row) for row in made.obs[made.terminated | made.truncated].tolist()]
     assert len(starts) > 1000
     assert len(set(starts)) == len(starts)
     assert max(abs(value) for start in starts for value in start) <= 0.05
 
 
-def simulated_length(params: CartPoleParams, start: np.ndarray, actions: Callable[[int], int]) -> int:
+def simulated_length(
+    params: CartPoleParams, start: np.ndarray, actions: Callable[[int], int]
+) -> int:
     state = start
     for step in range(params.max_steps):
         state = reference_step(params, state, actions(step))
@@ -188,18 +223,26 @@ def simulated_length(params: CartPoleParams, start: np.ndarray, actions: Callabl
     start=st.lists(st.floats(-1, 1), min_size=4, max_size=4),
     actions=st.lists(st.integers(0, 1), min_size=1, max_size=20),
 )
-def test_no_episode_is_shorter_than_the_shortest(world: int, start: list[float], actions: list[int]) -> None:
+def test_no_episode_is_shorter_than_the_shortest(
+    world: int, start: list[float], actions: list[int]
+) -> None:
     params = random_params(world) if world else DEFAULT
     state = np.array(start) * params.start_range
-    assert simulated_length(params, state, lambda step: actions[step % len(actions)]) >= shortest_episode(params)
+    assert simulated_length(
+        params, state, lambda step: actions[step % len(actions)]
+    ) >= shortest_episode(params)
 
 
-@pytest.mark.parametrize("params", [DEFAULT, CartPoleParams(x_threshold=0.06), CartPoleParams(force_mag=30.0)])
+@pytest.mark.parametrize(
+    "params", [DEFAULT, CartPoleParams(x_threshold=0.06), CartPoleParams(force_mag=30.0)]
+)
 def test_and_one_is_as_short(params: CartPoleParams) -> None:
     """So `bootstrap_interval` couldn't be longer."""
     lengths = []
     for corner in range(16):
-        start = params.start_range * np.array([1.0 if corner >> bit & 1 else -1.0 for bit in range(4)])
+        start = params.start_range * np.array(
+            [1.0 if corner >> bit & 1 else -1.0 for bit in range(4)]
+        )
         lengths += [simulated_length(params, start, lambda _, push=push: push) for push in (0, 1)]  # type: ignore[misc]
     assert min(lengths) == shortest_episode(params) == CartPole(params, 2).bootstrap_interval
 
@@ -272,7 +315,11 @@ def run(env: CartPole, actions: Tensor, per_draw: int = 0) -> list[Tensor]:
         if per_draw and step % per_draw == 0:
             env.draw(per_draw)
         one = env.step(action)
-        made.append(torch.cat([one.obs, one.terminated[:, None], one.truncated[:, None], env.final_obs()], dim=1))
+        made.append(
+            torch.cat(
+                [one.obs, one.terminated[:, None], one.truncated[:, None], env.final_obs()], dim=1
+            )
+        )
     return made
 
 
@@ -286,7 +333,10 @@ def test_a_members_numbers_depend_neither_on_slot_nor_on_company(per_member: int
         env = CartPole([worlds[m] for m in order], per_member)
         env.reset(order)
         made = run(env, torch.cat([actions[m] for m in order], dim=1), per_draw=40)
-        return {m: [one[i * per_member : (i + 1) * per_member] for one in made] for i, m in enumerate(order)}
+        return {
+            m: [one[i * per_member : (i + 1) * per_member] for one in made]
+            for i, m in enumerate(order)
+        }
 
     together, turned = results([0, 1, 2, 3, 4, 5]), results([3, 0, 5, 1, 4, 2])
     for m in range(6):
@@ -401,7 +451,9 @@ def test_the_first_illegal_action_is_named(bad: int, step: int) -> None:
             action[1] = -7
         env.step(action)
     assert env.faults().tolist() == [False, True, False, False, True, False]
-    with pytest.raises(RunError, match=rf"row 4 \(member 1\) got an illegal action in step {step + 1}: {bad};"):
+    with pytest.raises(
+        RunError, match=rf"row 4 \(member 1\) got an illegal action in step {step + 1}: {bad};"
+    ):
         env.check()
     env.reset_member(1)
     with pytest.raises(RunError, match="row 1"):

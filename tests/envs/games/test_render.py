@@ -28,7 +28,9 @@ def test_an_environment_draws_itself_and_never_the_next_episode() -> None:
 
 def test_one_without_pictures_is_named() -> None:
     game = get_game(f"{MODULE}:tests/Counter-v0")
-    with pytest.raises(InputError, match=r"Counter-v0 draws no pictures \(its render modes: none\)"):
+    with pytest.raises(
+        InputError, match=r"Counter-v0 draws no pictures \(its render modes: none\)"
+    ):
         showing(game, game.params(), pictures=True)
     env, renderer = showing(game, game.params(), pictures=False)
     env.reset_member(0, 1)
@@ -37,5 +39,7 @@ def test_one_without_pictures_is_named() -> None:
 
 def test_one_whose_drawing_fails_is_named() -> None:
     game = get_game(f"{MODULE}:tests/Blank-v0")
-    with pytest.raises(InputError, match="Blank-v0 cannot be shown: ValueError: nothing to draw with"):
+    with pytest.raises(
+        InputError, match="Blank-v0 cannot be shown: ValueError: nothing to draw with"
+    ):
         showing(game, game.params(), pictures=True)

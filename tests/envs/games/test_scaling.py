@@ -60,7 +60,12 @@ def test_every_column_is_centred_and_scaled() -> None:
     env = ExternalVecEnv(Columns, 1, 16)
     avg, std = random_play_scale(env, 3)
     found = {name: (float(a), float(s)) for name, a, s in zip(COLUMNS, avg, std, strict=True)}
-    for name, mean, deviation in (("usual", 0.0, 1.0), ("shifted", 100.0, 0.1), ("tiny", 0.0, 1e-6), ("large", 0, 1e6)):
+    for name, mean, deviation in (
+        ("usual", 0.0, 1.0),
+        ("shifted", 100.0, 0.1),
+        ("tiny", 0.0, 1e-6),
+        ("large", 0, 1e6),
+    ):
         assert found[name][0] == pytest.approx(mean, abs=0.1 * deviation)
         assert found[name][1] == pytest.approx(deviation, rel=0.1)
     assert found["constant"] == (pytest.approx(7.1), 1.0)
@@ -101,7 +106,9 @@ class Slow(Columns):
         return super().step(action)
 
 
-def test_random_play_is_bounded_by_time_says_what_it_does_and_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_play_is_bounded_by_time_says_what_it_does_and_can_be_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(scaling, "SECONDS", 0.5)
     monkeypatch.setattr(scaling, "_ANNOUNCE", 0.1)
     env = cast(GameEnv, ExternalVecEnv(Slow, 1, 16))

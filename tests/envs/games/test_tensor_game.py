@@ -27,7 +27,9 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "games.md"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (found,) = re.findall(r"```python\n((?:(?!```).)*?TensorGame.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    (found,) = re.findall(
+        r"```python\n((?:(?!```).)*?TensorGame.*?)```", PAGE.read_text(), flags=re.DOTALL
+    )
     assert len([line for line in found.splitlines() if line.strip()]) <= 30
     (tmp_path / "target.py").write_text(found)
     return tmp_path
@@ -70,7 +72,11 @@ def test_it_is_its_rules_row_by_row(target: ModuleType) -> None:
         action = torch.sin(3.0 * env.observe()[:, :1])
         made = env.step(action)
         for row, (place, speed, age) in enumerate(state):
-            speed = 0.9 * speed + 0.1 * float(action[row, 0]) + (0.2, 2.5)[row // 3] * (moment[row][1] - 0.5)
+            speed = (
+                0.9 * speed
+                + 0.1 * float(action[row, 0])
+                + (0.2, 2.5)[row // 3] * (moment[row][1] - 0.5)
+            )
             place, age = place + speed, age + 1
             assert float(made.reward[row]) == pytest.approx(1.0 - abs(place), abs=1e-5)
             assert bool(made.terminated[row]) == (abs(place) > 3.0)
@@ -148,7 +154,12 @@ class Guess(TensorGame):
     def start(self, luck: Tensor) -> dict[str, Tensor]:
         return {"wanted": (3.0 * luck[:, 0]).long()}
 
-    def move(self, state: dict[str, Tensor], action: Tensor, luck: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:  # noqa: ARG002
+    def move(
+        self,
+        state: dict[str, Tensor],
+        action: Tensor,
+        luck: Tensor,  # noqa: ARG002
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         return state, (action == state["wanted"]).double(), action == 2
 
     def see(self, state: dict[str, Tensor]) -> Tensor:
@@ -183,8 +194,14 @@ def test_discrete_games_and_what_is_wrong_with_a_game() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("nowhere_at_all:GAME", "No module named 'nowhere_at_all'; the module must be installed, or its folder stand"),
-        ("target:Target", "--env target:Target is a class of vectorized environments; it must be a `Game`"),
+        (
+            "nowhere_at_all:GAME",
+            "No module named 'nowhere_at_all'; the module must be installed, or its folder stand",
+        ),
+        (
+            "target:Target",
+            "--env target:Target is a class of vectorized environments; it must be a `Game`",
+        ),
         ("target:", "the module target has nothing called ''"),
     ],
 )
@@ -193,19 +210,46 @@ def test_games_that_are_not_there(target: ModuleType, name: str, sentence: str) 
         get_game(name)
 
 
-def test_it_is_searched_promoted_and_shown(target: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+def test_it_is_searched_promoted_and_shown(
+    target: ModuleType,  # noqa: ARG001
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     app = sweepd.build_app()
     monkeypatch.chdir(folder)
 
     def run(*words: object) -> str:
-        done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "160"}, catch_exceptions=False)
+        done = CliRunner().invoke(
+            app, [str(word) for word in words], env={"COLUMNS": "160"}, catch_exceptions=False
+        )
         assert done.exit_code == 0, done.output
         return done.output
 
     flags = (
-        "--env", "target:TARGET", "--n-trials", 2, "--budget", 8_192, "--seeds", 2, "--episodes", 8, "--n-envs", 16,
-        "--horizon", 32, "--slots", 4, "--threads", 1, "--rungs", 2, "--no-auto-deploy", "--env-param", "gust=0.3",
-    )  # fmt: skip
+        "--env",
+        "target:TARGET",
+        "--n-trials",
+        2,
+        "--budget",
+        8_192,
+        "--seeds",
+        2,
+        "--episodes",
+        8,
+        "--n-envs",
+        16,
+        "--horizon",
+        32,
+        "--slots",
+        4,
+        "--threads",
+        1,
+        "--rungs",
+        2,
+        "--no-auto-deploy",
+        "--env-param",
+        "gust=0.3",
+    )
     assert "game: target:TARGET" in run("train", *flags)
     said = run("promote", "--study-name", "target-TARGET")
     assert "PROMOTED" in said

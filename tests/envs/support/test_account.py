@@ -24,7 +24,16 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyError(f"getpwuid(): uid not found: {uid}")
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    names = ("HOME", "USER", "LOGNAME", "LNAME", "USERNAME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "SWEEPD_CACHE_DIR")
+    names = (
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "LNAME",
+        "USERNAME",
+        "XDG_CACHE_HOME",
+        "XDG_CONFIG_HOME",
+        "SWEEPD_CACHE_DIR",
+    )
     for name in names:
         monkeypatch.delenv(name, raising=False)
 

@@ -18,9 +18,16 @@ needs_mkl = pytest.mark.skipif(NO_MKL, reason="this build of torch has no MKL: n
 
 def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter without this one's mode."""
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE} | variables
+    environment = {
+        name: value for name, value in os.environ.items() if name != VARIABLE
+    } | variables
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd="/"
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+        cwd="/",
     )
 
 
@@ -42,7 +49,9 @@ def test_importing_torch_first_is_in_time_and_a_product_is_not() -> None:
     early = run(f"import torch; torch.randn(3, 3); import agents; {show}")
     assert early.stdout.strip() in ("AVX2,STRICT", "AUTO,STRICT")
     assert "RuntimeWarning" not in early.stderr
-    late = run(f"import torch; torch.ones(3, 3) @ torch.ones(3, 3); import optimize, deploy; {show}")
+    late = run(
+        f"import torch; torch.ones(3, 3) @ torch.ones(3, 3); import optimize, deploy; {show}"
+    )
     assert late.stdout.strip() == "off"
     assert late.stderr.count("came too late for this process") == 1
 

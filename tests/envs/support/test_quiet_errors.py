@@ -36,8 +36,18 @@ def flat_market(
     before = np.vstack([close[:1], close[:-1]]) if opens is None else np.array(opens)[:, None]
     shape = close.shape
     time = 3600 * np.arange(len(closes))
-    bars = Bars(("AAA/USDT",), "1h", time, before, np.maximum(before, close), np.minimum(before, close), close,
-                np.ones(shape), np.zeros(shape, dtype=bool), synthetic=True)
+    bars = Bars(
+        ("AAA/USDT",),
+        "1h",
+        time,
+        before,
+        np.maximum(before, close),
+        np.minimum(before, close),
+        close,
+        np.ones(shape),
+        np.zeros(shape, dtype=bool),
+        synthetic=True,
+    )
     features = np.zeros((len(closes), 1), dtype=np.float32)
     return Market(bars, "none", features, instruments or Instruments.unrestricted(1))
 
@@ -67,7 +77,9 @@ def test_1_at_every_corner_of_the_default_ranges_small_actions_trade() -> None:
     # the others don't touch orders: their corners are taken all low and all high
     others = [{name: bounds[side] for name, bounds in ranges.items()} for side in (0, 1)]
     params = [
-        EnvParams(**dict(zip(ordering, corner, strict=True)), **other) for corner in corners for other in others
+        EnvParams(**dict(zip(ordering, corner, strict=True)), **other)
+        for corner in corners
+        for other in others
     ]
     env = CryptoEnv(market, params, [(20, 399)], 2, accounts=True)
     env.reset(0)
@@ -100,7 +112,13 @@ def test_2_one_row_and_many_are_the_same_mdp() -> None:
 
 
 def test_2_nobody_trades_on_borrowed_money() -> None:
-    env = CryptoEnv(sample_market(assets=6), dataclasses.replace(FREE, action_scale=1.0), [(0, 299)], 16, accounts=True)
+    env = CryptoEnv(
+        sample_market(assets=6),
+        dataclasses.replace(FREE, action_scale=1.0),
+        [(0, 299)],
+        16,
+        accounts=True,
+    )
     env.reset(1)
     for _ in range(50):
         env.step(torch.ones(16, 6))
@@ -116,10 +134,14 @@ def test_2_nobody_trades_on_borrowed_money() -> None:
 def test_3_every_later_episode_equals_the_first(by_hand: bool) -> None:
     """The same bars and actions again after an eventful episode: the same rewards and observations, to the last bit."""
     market = sample_market(hole_share=0.1)
-    params = random_params(1, trailing_stop=0.02, max_holding_bars=3, drawdown_penalty=1.0, time_decay_floor=0.1)
+    params = random_params(
+        1, trailing_stop=0.02, max_holding_bars=3, drawdown_penalty=1.0, time_decay_floor=0.1
+    )
     only_start = [(10, 10 + params.episode_bars)]
     env = CryptoEnv(market, params, only_start, 2, privileged_age=True)
-    actions = torch.rand(params.episode_bars, 2, 3, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    actions = (
+        torch.rand(params.episode_bars, 2, 3, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    )
     episodes: list[list[Tensor]] = []
     obs = env.reset(1)
     for _ in range(3):
@@ -149,7 +171,9 @@ def test_4_a_triggered_stop_sells_all_of_the_position() -> None:
     sold = replay(market, params, [1.0, 0.0, 0.0, 0.0, 0.0])
     assert sold.portfolio().units.item() == 0.0
     assert sold.portfolio().cash.item() == pytest.approx(5000 + 50 * 107.9)
-    spared = replay(market, dataclasses.replace(FREE, trailing_stop=0.11), [1.0, 0.0, 0.0, 0.0, 0.0])
+    spared = replay(
+        market, dataclasses.replace(FREE, trailing_stop=0.11), [1.0, 0.0, 0.0, 0.0, 0.0]
+    )
     assert spared.portfolio().units.item() == pytest.approx(50.0)
 
 
@@ -164,7 +188,9 @@ def test_4_a_stop_overrides_even_a_buy() -> None:
 
 def test_5_orders_fill_at_the_next_open_and_at_no_other_price() -> None:
     closes, opens = [100.0] * 8, [100.0, 100.0, 100.0, 90.0, 100.0, 100.0, 100.0, 100.0]
-    env = replay(flat_market(closes, opens), FREE, [0.0, 0.0, 1.0])  # decided at close 2, filled at open 3
+    env = replay(
+        flat_market(closes, opens), FREE, [0.0, 0.0, 1.0]
+    )  # decided at close 2, filled at open 3
     assert env.portfolio().units.item() == pytest.approx(5000 / 90)
     bought = env.portfolio().units.item()
     for bar in range(8):
@@ -182,10 +208,17 @@ def test_5_decisions_see_the_closed_bar_and_nothing_after_it() -> None:
     def observed(changed_from: int) -> Tensor:
         bars = market.bars
         later = np.arange(market.length)[:, None] >= changed_from
-        other = dataclasses.replace(bars, **{name: np.where(later, 3 * getattr(bars, name), getattr(bars, name))
-                                             for name in ("open", "high", "low", "close")})
+        other = dataclasses.replace(
+            bars,
+            **{
+                name: np.where(later, 3 * getattr(bars, name), getattr(bars, name))
+                for name in ("open", "high", "low", "close")
+            },
+        )
         features = np.where(later, 9.0, market.features).astype(np.float32)
-        world = CryptoEnv(Market(other, "sample", features, market.instruments), FREE, [(50, 60)], 1)
+        world = CryptoEnv(
+            Market(other, "sample", features, market.instruments), FREE, [(50, 60)], 1
+        )
         world.reset(0)
         for action in actions:
             obs = world.step(action).obs
@@ -213,10 +246,14 @@ def test_6_after_a_stop_the_asset_can_be_bought_again_and_its_high_begins_anew()
 
 @pytest.mark.parametrize("increment", [0.0, 0.5])
 def test_6_dust_can_be_sold_however_small_and_leaves_nothing(increment: float) -> None:
-    market = flat_market([100.0, 100.0, 0.01, 0.01, 0.01, 0.01], instruments=Instruments((0.0,), (increment,)))
+    market = flat_market(
+        [100.0, 100.0, 0.01, 0.01, 0.01, 0.01], instruments=Instruments((0.0,), (increment,))
+    )
     params = dataclasses.replace(FREE, action_scale=0.01, fee=0.001)
     env = replay(market, params, [1.0, 0.0])
-    assert 0 < env.values()[0].item() - env.portfolio().cash.item() < 0.02  # a hundredth of what may be ordered
+    assert (
+        0 < env.values()[0].item() - env.portfolio().cash.item() < 0.02
+    )  # a hundredth of what may be ordered
     env = replay(market, params, [1.0, 0.0, -1e-3])
     assert env.portfolio().units.item() == 0.0
     assert env.portfolio().cost.item() == 0.0
@@ -225,7 +262,9 @@ def test_6_dust_can_be_sold_however_small_and_leaves_nothing(increment: float) -
 def test_6_a_holding_rule_whose_sale_is_too_small_doesnt_block_the_asset() -> None:
     """A tenth of the position is under the minimum, the rest is above it: dropped, but the clock restarts."""
     market = flat_market([100.0] * 12)
-    params = dataclasses.replace(FREE, action_scale=0.005, max_holding_bars=2, max_holding_fraction=0.1)
+    params = dataclasses.replace(
+        FREE, action_scale=0.005, max_holding_bars=2, max_holding_fraction=0.1
+    )
     env = replay(market, params, [1.0, 0.0, 0.0, 0.0])
     assert env.account is not None
     assert env.account.dropped.item() == 1
@@ -245,10 +284,16 @@ def test_7_the_order_of_assets_is_the_order_of_tickers_everywhere() -> None:
     order = [2, 0, 3, 1]
     bars = market.bars
     turned_bars = dataclasses.replace(
-        bars, tickers=tuple(bars.tickers[i] for i in order),
-        **{name: getattr(bars, name)[:, order] for name in ("open", "high", "low", "close", "volume", "hole")},
+        bars,
+        tickers=tuple(bars.tickers[i] for i in order),
+        **{
+            name: getattr(bars, name)[:, order]
+            for name in ("open", "high", "low", "close", "volume", "hole")
+        },
     )
-    turned_rules = Instruments(tuple(rules.minimum_order[i] for i in order), tuple(rules.increment[i] for i in order))
+    turned_rules = Instruments(
+        tuple(rules.minimum_order[i] for i in order), tuple(rules.increment[i] for i in order)
+    )
     turned = Market(turned_bars, "sample", market.features, turned_rules)
     params = random_params(3, episode_bars=60)
     one, two = (CryptoEnv(m, params, [(5, 290)], 4, accounts=True) for m in (market, turned))
@@ -256,7 +301,9 @@ def test_7_the_order_of_assets_is_the_order_of_tickers_everywhere() -> None:
     two.reset(1)
     for action in torch.rand(50, 4, 4, generator=torch.Generator().manual_seed(0)) * 2 - 1:
         first, second = one.step(action), two.step(action[:, order])
-        torch.testing.assert_close(one.portfolio().units[:, order], two.portfolio().units, rtol=1e-12, atol=0)
+        torch.testing.assert_close(
+            one.portfolio().units[:, order], two.portfolio().units, rtol=1e-12, atol=0
+        )
         torch.testing.assert_close(one.values(), two.values(), rtol=1e-12, atol=0)
         blocks = [first.obs[:, 1 + 4 * k : 5 + 4 * k][:, order] for k in range(3)]
         torch.testing.assert_close(torch.cat(blocks, dim=1), second.obs[:, 1:13])
@@ -345,7 +392,9 @@ def test_12_parallel_rows_start_at_different_bars_and_change_them() -> None:
 
 def test_14_a_members_nan_reaches_nobody_and_ends_with_its_reset() -> None:
     market = sample_market()
-    spoilt, clean = (CryptoEnv(market, [EnvParams(episode_bars=12)] * 3, [(5, 290)], 4) for _ in range(2))
+    spoilt, clean = (
+        CryptoEnv(market, [EnvParams(episode_bars=12)] * 3, [(5, 290)], 4) for _ in range(2)
+    )
     actions = torch.rand(40, 12, 3, generator=torch.Generator().manual_seed(0)) * 2 - 1
     broken = actions.clone()
     broken[3:, 4:8] = torch.nan

@@ -54,52 +54,61 @@ def refuse(market: Path, monkeypatch: pytest.MonkeyPatch) -> Refuse:
     return run
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (("--data-dir", "none"), "none"),
-    (("--data-dir", "empty"), "empty"),
-    (("--tickers", "NOPE/USDT"), "NOPE"),
-    (("--tickers", ","), "--tickers is empty"),
-    (("--timeframe", "7m"), "7m"),
-    (("--timeframe", "4h"), "4h"),
-    (("--groups", "100", "--holdout", "0.8"), "too few"),
-    (("--groups", "400"), "400 folds: every trial would train 400 members, 76,800 steps in all; at most 128"),
-    (("--cv", "cpcv", "--groups", "40"), "780 folds"),
-    (("--cv", "cpcv", "--groups", "400", "--test-groups", "200"), "--groups 5 to 10 with --test-groups 2"),
-    (("--cv", "magic"), "choose one of"),
-    (("--env", "chess"), "--env 'chess'"),
-    (("--sampler", "x"), "--sampler 'x'"),
-    (("--pruner", "x"), "--pruner 'x'"),
-    (("--objective", "x"), "--objective 'x'"),
-    (("--search-space", "x"), "--search-space 'x'"),
-    (("--search-space", "narrow:none"), "--study-name 'none'"),
-    (("--n-envs", "many"), "--n-envs 'many'"),
-    (("--n-envs", "0"), "--n-envs '0'"),
-    (("--n-trials", "0"), "--n-trials 0"),
-    (("--budget", "0"), "--budget 0"),
-    (("--holdout", "1.5"), "--holdout 1.5"),
-    (("--seed", "-1"), "--seed -1"),
-    (("--fee", "2"), "fee"),
-    (("--recipe", "none"), "recipe"),
-    (("--gpu", "7000"), "--gpu 7000"),
-    (("--gpu", "x"), "--gpu 'x'"),
-    (("--storage", "mysql://h/d"), "--storage"),
-    (("--storage", "bars/file/s.db"), "--storage"),
-    (("--study-name", "a/b"), "--study-name 'a/b'"),
-    (("--demo", "--smoke"), "--demo and --smoke"),
-    (("--horizon", "0"), "--horizon 0 must be at least 1"),
-    (("--slots", "1"), "--slots 1 must be at least 2"),
-    (("--threads", "10000"), "--threads 10000 is more than sweepd can use here"),
-    (("--threads", "0"), "--threads 0 must be at least 1"),
-    (("--slots", "1000000000"), "--slots 1000000000 is more than sweepd can use"),
-    (("--trials-per-batch", "1000000000"), "--trials-per-batch 1000000000"),
-    (("--budget", "1" + 23 * "0"), "give at most 1,000,000,000,000"),
-    (("--n-trials", "1" + 23 * "0"), "give at most 1,000,000"),
-    (("--test-groups", "0"), "--test-groups 0 must be at least 1"),
-    (("--max-memory", "inf"), "--max-memory inf"),
-    (("--minimum-order", "1e9"), "no order would ever be placed"),
-    (("--n-envs", "²"), "--n-envs '²'"),
-    (("--gpu", "²"), "--gpu '²'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--data-dir", "none"), "none"),
+        (("--data-dir", "empty"), "empty"),
+        (("--tickers", "NOPE/USDT"), "NOPE"),
+        (("--tickers", ","), "--tickers is empty"),
+        (("--timeframe", "7m"), "7m"),
+        (("--timeframe", "4h"), "4h"),
+        (("--groups", "100", "--holdout", "0.8"), "too few"),
+        (
+            ("--groups", "400"),
+            "400 folds: every trial would train 400 members, 76,800 steps in all; at most 128",
+        ),
+        (("--cv", "cpcv", "--groups", "40"), "780 folds"),
+        (
+            ("--cv", "cpcv", "--groups", "400", "--test-groups", "200"),
+            "--groups 5 to 10 with --test-groups 2",
+        ),
+        (("--cv", "magic"), "choose one of"),
+        (("--env", "chess"), "--env 'chess'"),
+        (("--sampler", "x"), "--sampler 'x'"),
+        (("--pruner", "x"), "--pruner 'x'"),
+        (("--objective", "x"), "--objective 'x'"),
+        (("--search-space", "x"), "--search-space 'x'"),
+        (("--search-space", "narrow:none"), "--study-name 'none'"),
+        (("--n-envs", "many"), "--n-envs 'many'"),
+        (("--n-envs", "0"), "--n-envs '0'"),
+        (("--n-trials", "0"), "--n-trials 0"),
+        (("--budget", "0"), "--budget 0"),
+        (("--holdout", "1.5"), "--holdout 1.5"),
+        (("--seed", "-1"), "--seed -1"),
+        (("--fee", "2"), "fee"),
+        (("--recipe", "none"), "recipe"),
+        (("--gpu", "7000"), "--gpu 7000"),
+        (("--gpu", "x"), "--gpu 'x'"),
+        (("--storage", "mysql://h/d"), "--storage"),
+        (("--storage", "bars/file/s.db"), "--storage"),
+        (("--study-name", "a/b"), "--study-name 'a/b'"),
+        (("--demo", "--smoke"), "--demo and --smoke"),
+        (("--horizon", "0"), "--horizon 0 must be at least 1"),
+        (("--slots", "1"), "--slots 1 must be at least 2"),
+        (("--threads", "10000"), "--threads 10000 is more than sweepd can use here"),
+        (("--threads", "0"), "--threads 0 must be at least 1"),
+        (("--slots", "1000000000"), "--slots 1000000000 is more than sweepd can use"),
+        (("--trials-per-batch", "1000000000"), "--trials-per-batch 1000000000"),
+        (("--budget", "1" + 23 * "0"), "give at most 1,000,000,000,000"),
+        (("--n-trials", "1" + 23 * "0"), "give at most 1,000,000"),
+        (("--test-groups", "0"), "--test-groups 0 must be at least 1"),
+        (("--max-memory", "inf"), "--max-memory inf"),
+        (("--minimum-order", "1e9"), "no order would ever be placed"),
+        (("--n-envs", "²"), "--n-envs '²'"),
+        (("--gpu", "²"), "--gpu '²'"),
+    ],
+)
 def test_wrong_input_is_refused_with_a_sentence_and_leaves_no_study(
     refuse: Refuse, market: Path, words: tuple[str, ...], message: str
 ) -> None:
@@ -115,7 +124,9 @@ def test_wrong_input_is_refused_with_a_sentence_and_leaves_no_study(
 @pytest.mark.parametrize("flag", ["--seeds", "--episodes"])
 @pytest.mark.parametrize("number", [0, 10**9])
 def test_numbers_that_no_game_can_have_are_refused(refuse: Refuse, flag: str, number: int) -> None:
-    assert f"{flag} {number}" in refuse("train", "--env", "cartpole", "--study-name", "c", flag, number)
+    assert f"{flag} {number}" in refuse(
+        "train", "--env", "cartpole", "--study-name", "c", flag, number
+    )
 
 
 @pytest.fixture
@@ -134,18 +145,46 @@ def joined(market: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_study_of_a_game_is_joined_by_its_name_alone(joined: list[int]) -> None:
-    words = ["--budget", "192", "--rungs", "3", "--horizon", "16", "--n-envs", "2", "--threads", "1", "--gpu", "cpu"]
+    words = [
+        "--budget",
+        "192",
+        "--rungs",
+        "3",
+        "--horizon",
+        "16",
+        "--n-envs",
+        "2",
+        "--threads",
+        "1",
+        "--gpu",
+        "cpu",
+    ]
     for more in (["--env", "cartpole", "--algo", "d3qn", *words], ["--n-trials", "80"], []):
-        CliRunner().invoke(search_app(), ["train", "--study-name", "c", *more], catch_exceptions=False)
+        CliRunner().invoke(
+            search_app(), ["train", "--study-name", "c", *more], catch_exceptions=False
+        )
     assert joined == [40, 80, 80]
-    other = CliRunner().invoke(search_app(), ["train", "--study-name", "c", "--env", "crypto", "--data-dir", "bars"])
+    other = CliRunner().invoke(
+        search_app(), ["train", "--study-name", "c", "--env", "crypto", "--data-dir", "bars"]
+    )
     assert isinstance(other.exception, InputError)
     misplaced = CliRunner().invoke(search_app(), ["train", "--study-name", "c", "--fee", "0.1"])
     assert "--fee is for --env crypto, and --env is cartpole" in str(misplaced.exception)
 
 
 def test_a_study_joined_by_its_default_name_keeps_its_number_of_trials(joined: list[int]) -> None:
-    words = ["--env", "cartpole", "--budget", "192", "--rungs", "3", "--horizon", "16", "--n-envs", "2"]
+    words = [
+        "--env",
+        "cartpole",
+        "--budget",
+        "192",
+        "--rungs",
+        "3",
+        "--horizon",
+        "16",
+        "--n-envs",
+        "2",
+    ]
     words += ["--threads", "1", "--gpu", "cpu"]
     for more in (["--n-trials", "8"], [], ["--n-trials", "9"], ["--algo", "d3qn"], []):
         CliRunner().invoke(search_app(), ["train", *words, *more], catch_exceptions=False)
@@ -156,7 +195,9 @@ def test_without_data_a_new_study_is_refused(refuse: Refuse) -> None:
     assert "--data-dir is missing" in refuse("train", "--study-name", "new")
 
 
-def test_a_locked_database_is_refused(refuse: Refuse, market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_database_is_refused(
+    refuse: Refuse, market: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(actions, "open_storage", functools.partial(open_storage, busy_timeout=0.2))
     holder = sqlite3.connect(market / "s.db", isolation_level=None)
     holder.execute("CREATE TABLE t (x)")
@@ -171,7 +212,9 @@ def test_a_gpu_that_is_not_there_is_refused(refuse: Refuse) -> None:
         assert "no GPU that torch can use" in refuse("train", *TRAIN, "--gpu", gpu)
 
 
-def test_unknown_flags_and_values_of_a_wrong_type_exit_with_2(market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_flags_and_values_of_a_wrong_type_exit_with_2(
+    market: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(market)
     for words in (("--bogus",), ("--n-trials", "x"), ("--holdout", "x")):
         result = CliRunner().invoke(search_app(), ["train", *TRAIN, *words])
@@ -180,14 +223,18 @@ def test_unknown_flags_and_values_of_a_wrong_type_exit_with_2(market: Path, monk
 
 
 @pytest.fixture
-def flags_of(market: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[dict[str, Any], frozenset[str]]]:
+def flags_of(
+    market: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[dict[str, Any], frozenset[str]]]:
     """What `train` would be called with."""
     monkeypatch.chdir(market)
     seen: list[tuple[dict[str, Any], frozenset[str]]] = []
     monkeypatch.setattr(actions, "train", lambda flags, given, *_: seen.append((flags, given)))
 
     def run(*words: object) -> tuple[dict[str, Any], frozenset[str]]:
-        result = CliRunner().invoke(search_app(), ["train", *map(str, words)], catch_exceptions=False)
+        result = CliRunner().invoke(
+            search_app(), ["train", *map(str, words)], catch_exceptions=False
+        )
         assert result.exit_code == 0, result.output
         return seen[-1]
 
@@ -199,13 +246,32 @@ def test_every_flag_may_stand_in_a_config_file_and_the_command_line_wins(
 ) -> None:
     defaults, _ = flags_of()
     other = {
-        bool: lambda v: not v, int: lambda v: v + 1, float: lambda v: v / 2 + 0.01, str: lambda v: v + "x",
+        bool: lambda v: not v,
+        int: lambda v: v + 1,
+        float: lambda v: v / 2 + 0.01,
+        str: lambda v: v + "x",
         type(None): lambda _: None,
-    }  # fmt: skip
-    special = {"n_envs": 8, "data_dir": "bars", "runs_dir": "elsewhere", "storage": "s.db", "study_name": "t",
-               "tickers": ["A/B", "C/D"], "gpu": 1, "threads": 2, "slots": 3, "trials_per_batch": 4,
-               "log_file": "w.log", "metrics_port": 9100, "max_memory": 3.5, "search_space": "large",
-               "objective": "sharpe", "horizon": 32, "scenario": "easy", "env_param": ["a=1", "b=2"]}  # fmt: skip
+    }
+    special = {
+        "n_envs": 8,
+        "data_dir": "bars",
+        "runs_dir": "elsewhere",
+        "storage": "s.db",
+        "study_name": "t",
+        "tickers": ["A/B", "C/D"],
+        "gpu": 1,
+        "threads": 2,
+        "slots": 3,
+        "trials_per_batch": 4,
+        "log_file": "w.log",
+        "metrics_port": 9100,
+        "max_memory": 3.5,
+        "search_space": "large",
+        "objective": "sharpe",
+        "horizon": 32,
+        "scenario": "easy",
+        "env_param": ["a=1", "b=2"],
+    }
     wanted = {n: special[n] if n in special else other[type(v)](v) for n, v in defaults.items()}
     lines = [f"{name.replace('_', '-')} = {json.dumps(value)}" for name, value in wanted.items()]
     (market / "c.toml").write_text("\n".join(lines))
@@ -220,17 +286,55 @@ def test_every_flag_may_stand_in_a_config_file_and_the_command_line_wins(
     assert given == {"n_trials"}
 
 
-@pytest.mark.parametrize("words", [
-    (*TRAIN, "--seed", 3, "--fee", 0.001, "--embargo", 0.02, "--sampler", "random", "--objective", "sharpe"),
-    ("--env", "bucket-brigade", "--scenario", "rest_trap", "--env-param", "max_nights=12", "--env-param",
-     "semantics=persistent", "--seeds", 2, "--episodes", 8, "--pruner", "median", "--threads", 1),
-], ids=["market", "game"])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        (
+            *TRAIN,
+            "--seed",
+            3,
+            "--fee",
+            0.001,
+            "--embargo",
+            0.02,
+            "--sampler",
+            "random",
+            "--objective",
+            "sharpe",
+        ),
+        (
+            "--env",
+            "bucket-brigade",
+            "--scenario",
+            "rest_trap",
+            "--env-param",
+            "max_nights=12",
+            "--env-param",
+            "semantics=persistent",
+            "--seeds",
+            2,
+            "--episodes",
+            8,
+            "--pruner",
+            "median",
+            "--threads",
+            1,
+        ),
+    ],
+    ids=["market", "game"],
+)
 def test_the_flags_that_are_printed_make_the_same_study(
-    words: tuple[object, ...], flags_of: Callable[..., tuple[dict[str, Any], frozenset[str]]], market: Path
+    words: tuple[object, ...],
+    flags_of: Callable[..., tuple[dict[str, Any], frozenset[str]]],
+    market: Path,
 ) -> None:
     def drafted(*words: object) -> tuple[StudySpec, Request]:
         request = actions._request(*flags_of(*words))
-        bars = load_bars(request.data_dir, request.timeframe, request.tickers) if request.market else None
+        bars = (
+            load_bars(request.data_dir, request.timeframe, request.tickers)
+            if request.market
+            else None
+        )
         storage = open_storage(storage_url(None, market / "runs"))
         return draft_spec(storage, request, bars, torch.device("cpu")), request
 
@@ -238,24 +342,38 @@ def test_the_flags_that_are_printed_make_the_same_study(
     assert drafted(*shlex.split(reproducing_flags(spec, request)))[0] == spec
 
 
-@pytest.mark.parametrize(("words", "n_envs"), [
-    (("--demo",), 16), (("--smoke",), 16), (("--demo", "--n-envs", "auto"), None), (("--demo", "--n-envs", 8), 8),
-    ((), None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "n_envs"),
+    [
+        (("--demo",), 16),
+        (("--smoke",), 16),
+        (("--demo", "--n-envs", "auto"), None),
+        (("--demo", "--n-envs", 8), 8),
+        ((), None),
+    ],
+)
 def test_demo_and_smoke_do_not_measure_the_number_of_envs(
-    words: tuple[object, ...], n_envs: int | None, flags_of: Callable[..., tuple[dict[str, Any], frozenset[str]]]
+    words: tuple[object, ...],
+    n_envs: int | None,
+    flags_of: Callable[..., tuple[dict[str, Any], frozenset[str]]],
 ) -> None:
     """What is measured depends on the machine and its load, and so would the demo's verdict."""
     flags, given = flags_of(*words)
     assert actions._request(actions._with_preset(flags, given)[0], given).n_envs == n_envs
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("n-trails = 3", "did you mean n_trials"), ("n-trials = ", "not valid TOML"),
-    ("[train]\nn = 1", "'train' is not a flag"),
-    ("config = 'x'", "'config' is not a flag"),
-])  # fmt: skip
-def test_a_config_file_with_a_mistake_is_refused(refuse: Refuse, market: Path, text: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("n-trails = 3", "did you mean n_trials"),
+        ("n-trials = ", "not valid TOML"),
+        ("[train]\nn = 1", "'train' is not a flag"),
+        ("config = 'x'", "'config' is not a flag"),
+    ],
+)
+def test_a_config_file_with_a_mistake_is_refused(
+    refuse: Refuse, market: Path, text: str, message: str
+) -> None:
     (market / "c.toml").write_text(text)
     assert message in refuse("train", "--config", "c.toml")
 
@@ -267,7 +385,9 @@ def test_a_boolean_in_a_config_file_is_one(market: Path, monkeypatch: pytest.Mon
         assert CliRunner().invoke(search_app(), ["train", "--config", "c.toml"]).exit_code == 2
 
 
-def test_n_envs_auto_is_measured_printed_and_frozen(market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_n_envs_auto_is_measured_printed_and_frozen(
+    market: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And joining goes on with the choice, without measuring again."""
     monkeypatch.chdir(market)
     words = [*TRAIN, "--n-envs", "auto", "--budget", "6400", "--n-trials", "0"]
@@ -276,12 +396,16 @@ def test_n_envs_auto_is_measured_printed_and_frozen(market: Path, monkeypatch: p
     first = CliRunner().invoke(search_app(), ["train", *words], catch_exceptions=False)
     handle = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s")
     spec = handle.spec
-    assert 2 <= spec.num_envs <= 4  # the space's largest minibatch (32) fits; at most 6,400 / (100 x 16)
+    assert (
+        2 <= spec.num_envs <= 4
+    )  # the space's largest minibatch (32) fits; at most 6,400 / (100 x 16)
     assert "at most 4 envs" in first.output
     assert "steps/s" in first.output
     assert f"--n-envs {spec.num_envs} " in first.output
     assert any("chosen" in line for line in handle.flags["measured"])
-    monkeypatch.setattr("optimize.worker.measure.choose_num_envs", lambda *_, **__: pytest.fail("measured again"))
+    monkeypatch.setattr(
+        "optimize.worker.measure.choose_num_envs", lambda *_, **__: pytest.fail("measured again")
+    )
     CliRunner().invoke(search_app(), ["train", *words], catch_exceptions=False)
     CliRunner().invoke(search_app(), ["train", "--study-name", "s"], catch_exceptions=False)
     wider = CliRunner().invoke(search_app(), ["train", "--study-name", "s", "--fee", "0.1"])
@@ -302,8 +426,10 @@ def test_threads_are_measured_and_the_fewest_of_equals_win(monkeypatch: pytest.M
 
     monkeypatch.setattr("optimize.worker.measure.cpu_count", lambda: 6)
     for speeds, chosen in (
-        ({1: 10.0, 2: 20.0, 4: 39.0, 6: 41.0}, 4), ({1: 10.0, 2: 1.0}, 1), ({1: 10.0, 2: 10.5, 4: 10.9, 6: 8.0}, 1),
-    ):  # fmt: skip
+        ({1: 10.0, 2: 20.0, 4: 39.0, 6: 41.0}, 4),
+        ({1: 10.0, 2: 1.0}, 1),
+        ({1: 10.0, 2: 10.5, 4: 10.9, 6: 8.0}, 1),
+    ):
         said: list[str] = []
         assert measure_threads(Fake(speeds), 3, said.append)[0] == chosen
         assert torch.get_num_threads() == chosen
@@ -313,7 +439,9 @@ def test_threads_are_measured_and_the_fewest_of_equals_win(monkeypatch: pytest.M
         )
 
 
-def test_changed_bars_are_refused_and_more_bars_are_not(market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_bars_are_refused_and_more_bars_are_not(
+    market: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from envs.crypto.bars import load_bars, write_bars
     from envs.crypto.demo_market import make_planted_market
 
@@ -321,7 +449,9 @@ def test_changed_bars_are_refused_and_more_bars_are_not(market: Path, monkeypatc
     monkeypatch.setattr(actions, "work", lambda *_: None)
     CliRunner().invoke(search_app(), ["train", *TRAIN], catch_exceptions=False)
     bars = load_bars(Path("bars"), "1h")
-    write_bars(dataclasses.replace(bars, close=bars.close * 1.000001, high=bars.high * 1.1), Path("bars"))
+    write_bars(
+        dataclasses.replace(bars, close=bars.close * 1.000001, high=bars.high * 1.1), Path("bars")
+    )
     assert "other bars" in str(CliRunner().invoke(search_app(), ["train", *TRAIN]).exception)
     longer = make_planted_market(3, assets=2, bars=700)
     write_bars(longer.slice(0, 699), Path("bars"))
@@ -346,26 +476,52 @@ def test_the_doctor_says_ok_or_what_to_do(tmp_path: Path) -> None:
     noise = tmp_path / "noise.db"
     noise.write_bytes(b"nonsense" * 1000)
     findings = {f.subject: f for f in examine(storage_url(str(noise), tmp_path), tmp_path)}
-    assert {"python", "torch", "GPU", "cores", "memory", "disk", "database", "optuna", "TA-Lib"} <= set(findings)
+    assert {
+        "python",
+        "torch",
+        "GPU",
+        "cores",
+        "memory",
+        "disk",
+        "database",
+        "optuna",
+        "TA-Lib",
+    } <= set(findings)
     assert not findings["database"].ok
     assert findings["torch"].ok
     assert torch.__version__ in findings["torch"].found
-    result = CliRunner().invoke(search_app(), ["doctor", "--storage", str(noise), "--runs-dir", str(tmp_path)])
+    result = CliRunner().invoke(
+        search_app(), ["doctor", "--storage", str(noise), "--runs-dir", str(tmp_path)]
+    )
     assert result.exit_code == 1
     assert "fix" in result.output
 
 
-def test_the_doctor_proves_that_numbers_are_reproducible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_doctor_proves_that_numbers_are_reproducible(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     threads = torch.get_num_threads()
     findings = {f.subject: f for f in examine("sqlite:///none.db", tmp_path)}
-    parts = [findings[f"numbers: {part}"] for part in ("products", "convolutions", "slots and company", "threads")]
+    parts = [
+        findings[f"numbers: {part}"]
+        for part in ("products", "convolutions", "slots and company", "threads")
+    ]
     assert all(part.ok for part in parts)
     assert torch.get_num_threads() == threads
     assert "MKL_CBWR=" in findings["numbers"].found
-    monkeypatch.setattr(agents.algorithms.identity, "products_by_slot", lambda: (88, ["rows times matrix (2 x 17 x 33)"]))
-    wrong = next(f for f in examine("sqlite:///none.db", tmp_path) if f.subject == "numbers: products")
+    monkeypatch.setattr(
+        agents.algorithms.identity,
+        "products_by_slot",
+        lambda: (88, ["rows times matrix (2 x 17 x 33)"]),
+    )
+    wrong = next(
+        f for f in examine("sqlite:///none.db", tmp_path) if f.subject == "numbers: products"
+    )
     assert not wrong.ok
-    assert "1 of 88 small batched products depend on the slot: rows times matrix (2 x 17 x 33)" in wrong.found
+    assert (
+        "1 of 88 small batched products depend on the slot: rows times matrix (2 x 17 x 33)"
+        in wrong.found
+    )
     assert "MKL_CBWR=AVX2,STRICT" in wrong.advice
 
 
@@ -377,7 +533,9 @@ def test_the_doctor_knows_miopens_settings(monkeypatch: pytest.MonkeyPatch, tmp_
     assert "MIOPEN_FIND_MODE=FAST" in findings["MIOpen"].advice
 
 
-def test_telemetry_is_a_panel_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_telemetry_is_a_panel_on_a_terminal_and_lines_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plain = io.StringIO()
     telemetry = Telemetry(Console(file=plain, width=200), "s", torch.device("cpu"))
     telemetry.total, telemetry.steps_per_trial = 4, 1000
@@ -406,13 +564,16 @@ def test_telemetry_is_a_panel_on_a_terminal_and_lines_elsewhere(monkeypatch: pyt
     assert duration(float("nan")) == "?"
 
 
-def test_a_narrow_space_of_a_trial_has_no_shapes_left(market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrow_space_of_a_trial_has_no_shapes_left(
+    market: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(market)
     for words in (("--study-name", "s"), ("--study-name", "n", "--search-space", "narrow:s#0")):
         done = CliRunner().invoke(
-            search_app(), ["train", *TRAIN, *words, "--n-trials", "1", "--trials-per-batch", "1"],
+            search_app(),
+            ["train", *TRAIN, *words, "--n-trials", "1", "--trials-per-batch", "1"],
             catch_exceptions=False,
-        )  # fmt: skip
+        )
         assert done.exit_code == 0
     near = StudyHandle(open_storage(storage_url(None, Path("runs"))), "n").space
     assert near.shape_names == ()

@@ -21,14 +21,32 @@ HOURS = 8766.0
 
 def spec(bars: int, cv: CrossValidation | None = None, **changes: object) -> CryptoSpec:
     """Of a study on that many hourly bars."""
-    data = DataSpec("", ("A/USDT",), "1h", "", "2020-01-01T00:00:00Z", "2021-01-01T00:00:00Z", bars, True)
+    data = DataSpec(
+        "", ("A/USDT",), "1h", "", "2020-01-01T00:00:00Z", "2021-01-01T00:00:00Z", bars, True
+    )
     fields = {
-        "environment": "crypto", "algorithm": "ppo", "data": data,
-        "recipe": {"name": "default", "version": 1, "memory": 512}, "cv": dataclasses.asdict(cv or CrossValidation()),
-        "holdout": 0.15, "first_bar": 511, "max_lookback": 1, "env": {}, "budget": 1000, "rungs": 1, "num_envs": 1,
-        "horizon": 8, "slots": 1, "trials_per_batch": 1, "objective": "information-ratio", "sampler": "tpe",
-        "pruner": "none", "seed": 0, "space": {}, "threads": 1,
-    }  # fmt: skip
+        "environment": "crypto",
+        "algorithm": "ppo",
+        "data": data,
+        "recipe": {"name": "default", "version": 1, "memory": 512},
+        "cv": dataclasses.asdict(cv or CrossValidation()),
+        "holdout": 0.15,
+        "first_bar": 511,
+        "max_lookback": 1,
+        "env": {},
+        "budget": 1000,
+        "rungs": 1,
+        "num_envs": 1,
+        "horizon": 8,
+        "slots": 1,
+        "trials_per_batch": 1,
+        "objective": "information-ratio",
+        "sampler": "tpe",
+        "pruner": "none",
+        "seed": 0,
+        "space": {},
+        "threads": 1,
+    }
     return CryptoSpec(**(fields | changes))  # type: ignore[arg-type]
 
 
@@ -51,14 +69,18 @@ def test_it_is_what_a_deflated_sharpe_ratio_of_95_percent_takes() -> None:
     assert found["bars"] == 24_000 - 3_600 - 512
     per_bar = found["needed_sharpe"] / math.sqrt(HOURS)
     moments = luck.Moments(found["bars"], per_bar)
-    assert luck.deflated_sharpe(moments, 1.0 / (found["bars"] - 1), 40) == pytest.approx(0.95, abs=1e-9)
+    assert luck.deflated_sharpe(moments, 1.0 / (found["bars"] - 1), 40) == pytest.approx(
+        0.95, abs=1e-9
+    )
     assert found["enough_years"] == pytest.approx(4.79, abs=0.01)
     assert (
         outlook(spec(24_000), 400)["needed_sharpe"]
         > found["needed_sharpe"]
         > outlook(spec(48_000), 40)["needed_sharpe"]
     )
-    assert outlook(spec(24_000, CrossValidation("single")), 40)["bars"] == pytest.approx(19_888 / 5, abs=1)
+    assert outlook(spec(24_000, CrossValidation("single")), 40)["bars"] == pytest.approx(
+        19_888 / 5, abs=1
+    )
 
 
 def test_measured_it_is_what_the_gate_asks_for() -> None:
@@ -75,7 +97,9 @@ def test_measured_it_is_what_the_gate_asks_for() -> None:
         assert found["effective"] == gate.effective
         assert found["planned_sharpe"] == plain["planned_sharpe"] == plain["needed_sharpe"]
         assert (found["measured"], found["best"]) == (4, 0)
-    assert found["effective"] == pytest.approx(40 * 0.4 + 0.6, rel=0.05)  # alike trials count as fewer
+    assert found["effective"] == pytest.approx(
+        40 * 0.4 + 0.6, rel=0.05
+    )  # alike trials count as fewer
     few = outlook(spec(24_000), 40, excess(bars, [5.0]), best=0)
     assert (few["measured"], few["needed_sharpe"]) == (0, plain["planned_sharpe"])
 

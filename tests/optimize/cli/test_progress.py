@@ -24,7 +24,9 @@ from tests.optimize.conftest import TRAIN, search_app
 
 def trial(number: int, second: float, value: float | None) -> FrozenTrial:
     """A trial that ended at that second of some day, after a minute."""
-    made = create_trial(state=TrialState.COMPLETE if value is not None else TrialState.FAIL, value=value)
+    made = create_trial(
+        state=TrialState.COMPLETE if value is not None else TrialState.FAIL, value=value
+    )
     made.number = number
     made.datetime_complete = datetime(2026, 1, 1) + timedelta(seconds=second)
     made.datetime_start = made.datetime_complete - timedelta(seconds=60)
@@ -39,7 +41,19 @@ def test_trials_per_hour_are_counted_in_equal_parts_of_the_time() -> None:
     assert sum(part["finished"] for part in found) == 7
     assert found[0]["at"] == pytest.approx(datetime(2025, 12, 31, 23, 59).timestamp())
     assert [part["seconds"] for part in found] == pytest.approx([60.0] * 11)
-    assert [part["finished"] for part in found] == [0, 2, 0, 0, 1, 0, 2, 0, 0, 0, 2]  # the last one includes its end
+    assert [part["finished"] for part in found] == [
+        0,
+        2,
+        0,
+        0,
+        1,
+        0,
+        2,
+        0,
+        0,
+        0,
+        2,
+    ]  # the last one includes its end
     assert found[-1]["per_hour"] == pytest.approx(120.0)
     long = history([trial(n, 3600.0 * n, 1.0) for n in range(1000)])["rates"]
     assert len(long) <= 60
@@ -48,8 +62,15 @@ def test_trials_per_hour_are_counted_in_equal_parts_of_the_time() -> None:
 
 
 def test_the_best_so_far_rises_in_the_order_in_which_trials_ended() -> None:
-    values = history([trial(0, 50, 0.2), trial(1, 10, 0.5), trial(2, 60, 0.4), trial(3, 70, 0.7)])["values"]
-    assert [(one["trial"], one["best"]) for one in values] == [(1, 0.5), (0, 0.5), (2, 0.5), (3, 0.7)]
+    values = history([trial(0, 50, 0.2), trial(1, 10, 0.5), trial(2, 60, 0.4), trial(3, 70, 0.7)])[
+        "values"
+    ]
+    assert [(one["trial"], one["best"]) for one in values] == [
+        (1, 0.5),
+        (0, 0.5),
+        (2, 0.5),
+        (3, 0.7),
+    ]
 
 
 def test_a_sparkline_reaches_from_the_lowest_to_the_highest() -> None:
@@ -65,7 +86,9 @@ def test_a_study_is_watched_with_its_artifacts_and_optunas_dashboard(
     dashboard = pytest.importorskip("optuna_dashboard")
     monkeypatch.chdir(market)
     CliRunner().invoke(
-        search_app(), ["train", *TRAIN, "--n-trials", "1", "--trials-per-batch", "1"], catch_exceptions=False
+        search_app(),
+        ["train", *TRAIN, "--n-trials", "1", "--trials-per-batch", "1"],
+        catch_exceptions=False,
     )
     watch = StudyWatch(None, None, Path("runs"), lambda _handle: 3)
     assert watch.studies() == ["s"]
@@ -77,11 +100,19 @@ def test_a_study_is_watched_with_its_artifacts_and_optunas_dashboard(
     screen = Console(width=240, file=io.StringIO(), record=True)
     screen.print(watch.show(found))
     text = screen.export_text()
-    for word in ("study s", "1 of 1 done", "trials/hour", "best so far", "looks at the hold-out so far: 3"):
+    for word in (
+        "study s",
+        "1 of 1 done",
+        "trials/hour",
+        "best so far",
+        "looks at the hold-out so far: 3",
+    ):
         assert word in text, word
 
     seen = {}
-    monkeypatch.setattr(dashboard, "wsgi", lambda _storage, artifact_store: seen.update(store=artifact_store))
+    monkeypatch.setattr(
+        dashboard, "wsgi", lambda _storage, artifact_store: seen.update(store=artifact_store)
+    )
     watch.application()
     trial = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s").trials()[0]
     attached = [json.loads(v) for k, v in trial.system_attrs.items() if k.startswith("artifacts:")]
@@ -90,7 +121,11 @@ def test_a_study_is_watched_with_its_artifacts_and_optunas_dashboard(
         with seen["store"].open_reader(artifact["artifact_id"]) as content:
             assert len(content.read()) > 1000
     monkeypatch.setattr(actions, "work", lambda *_: None)
-    CliRunner().invoke(search_app(), ["train", *TRAIN, "--study-name", "n", "--n-trials", "1"], catch_exceptions=False)
+    CliRunner().invoke(
+        search_app(),
+        ["train", *TRAIN, "--study-name", "n", "--n-trials", "1"],
+        catch_exceptions=False,
+    )
     assert watch.studies() == ["n", "s"], "the newest first"
     assert StudyWatch("s", None, Path("runs")).studies() == ["s", "n"]
     with pytest.raises(InputError, match="no such study"):

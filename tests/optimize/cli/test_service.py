@@ -44,7 +44,9 @@ def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listen
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_says_when_it_is_ready_alive_and_stopping(listener: Listener, sweepd: Sweepd) -> None:
+def test_a_worker_says_when_it_is_ready_alive_and_stopping(
+    listener: Listener, sweepd: Sweepd
+) -> None:
     worker = sweepd("train", "--n-trials", 2, *ENDLESS)
     wait_for(lambda: len(listener.heard("WATCHDOG=1")) >= 5)
     assert len(listener.heard("READY=1")) == 1
@@ -65,7 +67,8 @@ def test_a_hung_worker_falls_silent_although_its_heartbeat_goes_on(
 ) -> None:
     monkeypatch.setattr(Trainer, "advance", lambda *_: time.sleep(600))
     monkeypatch.setattr(
-        "optimize.worker.worker.Heartbeat", lambda storage, name, _, *rest: Heartbeat(storage, name, 0.2, *rest)
+        "optimize.worker.worker.Heartbeat",
+        lambda storage, name, _, *rest: Heartbeat(storage, name, 0.2, *rest),
     )
     worker = sweepd("train", "--n-trials", 1, *ENDLESS)
     wait_for(lambda: "training trial" in worker.output.read_text())
@@ -89,7 +92,9 @@ def test_a_hung_worker_falls_silent_although_its_heartbeat_goes_on(
     assert not any(is_suspect(t.user_attrs) for t in trials)
 
 
-def test_a_finished_study_may_be_silent_while_it_promotes(listener: Listener, sweepd: Sweepd) -> None:
+def test_a_finished_study_may_be_silent_while_it_promotes(
+    listener: Listener, sweepd: Sweepd
+) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     wait_for(lambda: listener.heard("WATCHDOG_USEC=3600000000"), 5)
     assert not listener.heard("STOPPING=1")  # from then on systemd would count to TimeoutStopSec
@@ -169,9 +174,13 @@ ALL = [
 ]
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze")
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze"
+)
 @pytest.mark.parametrize(("kind", "arguments"), ALL)
-def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path, kind: str, arguments: list[str]) -> None:
+def test_systemd_finds_nothing_wrong_with_the_units(
+    tmp_path: Path, kind: str, arguments: list[str]
+) -> None:
     folder = tmp_path / "with space"
     folder.mkdir()
     paths = []
@@ -180,36 +189,60 @@ def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path, kind: str, a
         paths[-1].write_text(unit.text)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--user", "--man=no", *map(str, paths)],
-        capture_output=True, text=True, check=False, env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+    )
     said = [line for line in done.stderr.splitlines() if "t-1" in line]
     assert not said
     assert done.returncode == 0, done.stderr
 
 
 def test_a_unit_has_this_python_the_folder_the_flags_and_the_meaning_of_exit_codes() -> None:
-    [unit] = make_units("worker", "s", ["--study-name", "s", "--n-trials", "3"], Path("/a folder/100%"))
+    [unit] = make_units(
+        "worker", "s", ["--study-name", "s", "--n-trials", "3"], Path("/a folder/100%")
+    )
     assert unit.name == "sweepd-worker-s.service"
     lines = unit.text.splitlines()
     assert f"ExecStart={sys.executable} -P -m sweepd train --study-name s --n-trials 3" in lines
     for line in (
-        "WorkingDirectory=/a folder/100%%", "Type=notify", "Restart=on-failure", "RestartPreventExitStatus=2",
-        "StartLimitIntervalSec=0", "WatchdogSec=15min", "WatchdogSignal=SIGQUIT", "WantedBy=default.target",
-    ):  # fmt: skip
+        "WorkingDirectory=/a folder/100%%",
+        "Type=notify",
+        "Restart=on-failure",
+        "RestartPreventExitStatus=2",
+        "StartLimitIntervalSec=0",
+        "WatchdogSec=15min",
+        "WatchdogSignal=SIGQUIT",
+        "WantedBy=default.target",
+    ):
         assert line in lines
-    assert not any("75" in line for line in lines if line.startswith(("SuccessExit", "RestartPrevent")))
+    assert not any(
+        "75" in line for line in lines if line.startswith(("SuccessExit", "RestartPrevent"))
+    )
     assert [u.name for u in make_units("promoter", "s", [], Path("/"))] == [
-        "sweepd-promoter-s.service", "sweepd-promoter-s.timer",
-    ]  # fmt: skip
+        "sweepd-promoter-s.service",
+        "sweepd-promoter-s.timer",
+    ]
     [trader] = make_units("trader", "", ["crypto-1h"], Path("/"))
     assert trader.name == "sweepd-trader.service"
     assert f"ExecStart={sys.executable} -P -m sweepd trade crypto-1h" in trader.text.splitlines()
 
 
-@pytest.mark.parametrize(("word", "quoted"), [
-    ("plain", "plain"), ("", '""'), ("two words", '"two words"'), ("100%", "100%%"), ("$HOME", "$$HOME"),
-    ('say "x"', '"say \\"x\\""'), ("back\\slash", '"back\\\\slash"'), ("it's", '"it\'s"'), ("a;b", '"a;b"'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("word", "quoted"),
+    [
+        ("plain", "plain"),
+        ("", '""'),
+        ("two words", '"two words"'),
+        ("100%", "100%%"),
+        ("$HOME", "$$HOME"),
+        ('say "x"', '"say \\"x\\""'),
+        ("back\\slash", '"back\\\\slash"'),
+        ("it's", '"it\'s"'),
+        ("a;b", '"a;b"'),
+    ],
+)
 def test_words_are_quoted_as_systemd_reads_them(word: str, quoted: str) -> None:
     assert quote(word) == quoted
 
@@ -227,23 +260,35 @@ def test_install_show_and_uninstall(service_command: Invoke, home: Path) -> None
     assert f"WorkingDirectory={home}\n" in unit.read_text()
     assert "loginctl enable-linger" in out
     asked = (home / "asked").read_text().splitlines()
-    wanted = ["daemon-reload", "enable sweepd-worker-btc-gpu1.service", "restart sweepd-worker-btc-gpu1.service"]
-    assert [line.removeprefix("systemctl --user ") for line in asked if line.startswith("systemctl")][1:] == wanted
+    wanted = [
+        "daemon-reload",
+        "enable sweepd-worker-btc-gpu1.service",
+        "restart sweepd-worker-btc-gpu1.service",
+    ]
+    assert [
+        line.removeprefix("systemctl --user ") for line in asked if line.startswith("systemctl")
+    ][1:] == wanted
     assert "active (running), restarted 2 times, trials 3/9" in service_command("show")
     assert service_command("show", "worker-btc-gpu1").endswith(unit.read_text() + "\n")
     service_command("uninstall", "sweepd-worker-btc-gpu1")
     assert not unit.exists()
-    assert "systemctl --user disable --now sweepd-worker-btc-gpu1.service" in (home / "asked").read_text()
+    assert (
+        "systemctl --user disable --now sweepd-worker-btc-gpu1.service"
+        in (home / "asked").read_text()
+    )
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (("install", "cook"), "'cook' is not a service; choose one of worker, promoter, trader"),
-    (("install", "worker", "--gpu", "all"), "one service for each GPU"),
-    (("install", "worker", "--storage", "postgresql://me:secret@host/db"), "PGPASSWORD"),
-    (("install", "worker", "--study-name", "a\nb"), "line break"),
-    (("uninstall", "none"), "no service is called 'none'"),
-    (("show", "none"), "no service is called 'none'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("install", "cook"), "'cook' is not a service; choose one of worker, promoter, trader"),
+        (("install", "worker", "--gpu", "all"), "one service for each GPU"),
+        (("install", "worker", "--storage", "postgresql://me:secret@host/db"), "PGPASSWORD"),
+        (("install", "worker", "--study-name", "a\nb"), "line break"),
+        (("uninstall", "none"), "no service is called 'none'"),
+        (("show", "none"), "no service is called 'none'"),
+    ],
+)
 def test_unfit_services_are_refused(home: Path, words: tuple[str, ...], message: str) -> None:
     result = CliRunner().invoke(search_app(), ["service", *words])
     assert isinstance(result.exception, InputError)
@@ -254,11 +299,16 @@ def test_unfit_services_are_refused(home: Path, words: tuple[str, ...], message:
 
 def test_wrong_flags_are_refused_before_anything_is_installed(home: Path) -> None:
     for words in (("--n-trials", "x"), ("--bogus",)):
-        assert CliRunner().invoke(search_app(), ["service", "install", "worker", *words]).exit_code == 2
+        assert (
+            CliRunner().invoke(search_app(), ["service", "install", "worker", *words]).exit_code
+            == 2
+        )
     assert not (home / "config").exists()
 
 
-def test_without_systemd_a_sentence_says_what_to_do(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_systemd_a_sentence_says_what_to_do(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (home / "bin" / "systemctl").write_text("#!/bin/sh\necho No medium found >&2\nexit 1\n")
     with pytest.raises(RunError, match="does not answer for this account \\(No medium found\\)"):
         service.install(make_units("worker", "", [], home))

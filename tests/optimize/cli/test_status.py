@@ -17,14 +17,47 @@ from tests.optimize.study_files import open_handle, training_begun, wait_for
 
 ENDLESS = ("--budget", 200_000, "--pruner", "none")
 STUDY_KEYS = {
-    "study", "healthy", "unhealthy", "run_dir", "about", "paused", "trials", "total", "done", "rungs",
-    "steps_per_second", "trials_per_hour", "eta_seconds", "best", "gate", "workers", "storage_retries", "failures",
-}  # fmt: skip
-WORKER_KEYS = {
-    "worker", "host", "pid", "status", "state", "beat_age", "trials", "rung", "device", "device_workers", "num_envs",
-    "total", "steps_per_trial", "steps_per_second", "trials_per_hour", "finished", "resident_bytes", "recycled", "gpu",
+    "study",
+    "healthy",
+    "unhealthy",
+    "run_dir",
+    "about",
+    "paused",
+    "trials",
+    "total",
+    "done",
+    "rungs",
+    "steps_per_second",
+    "trials_per_hour",
+    "eta_seconds",
+    "best",
+    "gate",
+    "workers",
     "storage_retries",
-}  # fmt: skip
+    "failures",
+}
+WORKER_KEYS = {
+    "worker",
+    "host",
+    "pid",
+    "status",
+    "state",
+    "beat_age",
+    "trials",
+    "rung",
+    "device",
+    "device_workers",
+    "num_envs",
+    "total",
+    "steps_per_trial",
+    "steps_per_second",
+    "trials_per_hour",
+    "finished",
+    "resident_bytes",
+    "recycled",
+    "gpu",
+    "storage_retries",
+}
 
 
 def _json(text: str) -> dict[str, Any]:
@@ -33,11 +66,16 @@ def _json(text: str) -> dict[str, Any]:
 
 
 def _age_beats(folder: Path, seconds: float) -> None:
-    with closing(sqlite3.connect(folder / "runs" / "sweepd.db", timeout=2)) as connection, connection:
+    with (
+        closing(sqlite3.connect(folder / "runs" / "sweepd.db", timeout=2)) as connection,
+        connection,
+    ):
         connection.execute("UPDATE sweepd_workers SET beat = beat - ?", (seconds,))
 
 
-def test_every_documented_key_is_there_and_every_key_is_documented(market: Path, sweepd: Sweepd) -> None:
+def test_every_documented_key_is_there_and_every_key_is_documented(
+    market: Path, sweepd: Sweepd
+) -> None:
     documented = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
     worker = sweepd("train", "--n-trials", 3, *ENDLESS)
     wait_for(lambda: training_begun(market))
@@ -50,13 +88,21 @@ def test_every_documented_key_is_there_and_every_key_is_documented(market: Path,
     assert [key for key in sorted(STUDY_KEYS | WORKER_KEYS) if f"`{key}`" not in documented] == []
     assert found["healthy"] is True
     assert (seen["status"], seen["state"], seen["trials"], seen["pid"]) == (
-        "alive", "training", [0, 1, 2], worker.process.pid,
-    )  # fmt: skip
+        "alive",
+        "training",
+        [0, 1, 2],
+        worker.process.pid,
+    )
     assert (found["total"], found["done"], found["trials"]["RUNNING"]) == (3, 0, 3)
     assert seen["resident_bytes"] > 2**20
     assert found["eta_seconds"] > 0
     text = sweepd("status").finish()
-    for piece in ("0 of 3 done: 3 running", "training · trials 0, 1, 2, rung 1 of 3", "steps/s · ", "ETA "):
+    for piece in (
+        "0 of 3 done: 3 running",
+        "training · trials 0, 1, 2, rung 1 of 3",
+        "steps/s · ",
+        "ETA ",
+    ):
         assert piece in text
     worker.signal(signal.SIGTERM)
     worker.finish()
@@ -95,7 +141,9 @@ def test_a_killed_worker_is_dead_and_a_silent_one_stale(market: Path, sweepd: Sw
     assert _json(sweepd("status", "--json").finish(0))["paused"]["by"]
 
 
-def test_failures_are_shown_with_their_reasons_and_watch_goes_on(market: Path, sweepd: Sweepd) -> None:
+def test_failures_are_shown_with_their_reasons_and_watch_goes_on(
+    market: Path, sweepd: Sweepd
+) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     assert "1 of 1 done" in sweepd("status").finish(0)
     handle = open_handle(market)
@@ -114,6 +162,8 @@ def test_failures_are_shown_with_their_reasons_and_watch_goes_on(market: Path, s
 
 
 @pytest.mark.parametrize("words", [("--study-name", "none"), ("--storage", "none.db")])
-def test_a_study_that_is_not_there_is_wrong_input_and_not_an_illness(sweepd: Sweepd, words: tuple[str, ...]) -> None:
+def test_a_study_that_is_not_there_is_wrong_input_and_not_an_illness(
+    sweepd: Sweepd, words: tuple[str, ...]
+) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     assert "none" in sweepd("status", *words).finish(2)

@@ -25,7 +25,13 @@ GAME = {"env": {"scenario": "v2_minimal", "max_nights": 12}}
 def heuristics(environment: str = "bucket-brigade", **changes: Any) -> GameExperiment:
     subject = Subject(environment, "heuristic")
     space = SearchSpace("none", 1, {table: {} for table in subject.tables}, subject).to_dict()
-    settings: dict[str, Any] = {"algorithm": "heuristic", "space": space, "budget": 1, "rungs": 1, "num_envs": 1}
+    settings: dict[str, Any] = {
+        "algorithm": "heuristic",
+        "space": space,
+        "budget": 1,
+        "rungs": 1,
+        "num_envs": 1,
+    }
     return make_experiment(environment, **{**settings, "horizon": 1, **changes})
 
 
@@ -38,7 +44,9 @@ def test_a_complete_trial_leaves_a_league(tmp_path: Path, monkeypatch: pytest.Mo
     trainer = Trainer(experiment)
     training = trainer.start(plan(0))
     experiment.write(tmp_path, trainer.actors(training), trainer.evaluate([training])[0])
-    assert (tmp_path / experiment.published[-1]).exists()  # what says that there is something to draw
+    assert (
+        tmp_path / experiment.published[-1]
+    ).exists()  # what says that there is something to draw
     experiment.draw(tmp_path, "a title")
     assert all((tmp_path / name).exists() for name in experiment.published)
     league = json.loads((tmp_path / "league.json").read_text())
@@ -51,7 +59,10 @@ def test_a_complete_trial_leaves_a_league(tmp_path: Path, monkeypatch: pytest.Mo
 def test_trials_of_heuristics_cost_their_evaluation_and_keep_their_numbers(tmp_path: Path) -> None:
     experiment = heuristics(episodes=16, **GAME)
     trainer = Trainer(experiment)
-    plans = [Plan(n, n, {}, Settings({}, {"work": work}, {}), n) for n, work in enumerate((0.9, 0.1, 0.5))]
+    plans = [
+        Plan(n, n, {}, Settings({}, {"work": work}, {}), n)
+        for n, work in enumerate((0.9, 0.1, 0.5))
+    ]
     trainings = [trainer.start(one) for one in plans]
     trainer.advance(trainings, lambda _: 1)
     scores = [e.scores for e in trainer.evaluate(trainings) if isinstance(e, GameEvaluation)]
@@ -67,7 +78,9 @@ def test_trials_of_heuristics_cost_their_evaluation_and_keep_their_numbers(tmp_p
     assert (tmp_path / "members.safetensors").exists()
     assert kept["path"].endswith("members.safetensors")
     assert "league.json" not in experiment.published
-    with pytest.raises(InputError, match="--algo heuristic plays bucket-brigade alone, not --env cartpole"):
+    with pytest.raises(
+        InputError, match="--algo heuristic plays bucket-brigade alone, not --env cartpole"
+    ):
         heuristics("cartpole")
 
 
@@ -76,7 +89,9 @@ def test_the_space_of_bucket_brigade_trains_in_a_drill() -> None:
     resolved = space.resolve(space.start)
     drill = scenario("rest_trap", **resolved.env)
     assert drill.prob_house_catches_fire > scenario("rest_trap").prob_house_catches_fire
-    experiment = make_experiment("bucket-brigade", env={"scenario": "rest_trap"}, space=space.to_dict())
+    experiment = make_experiment(
+        "bucket-brigade", env={"scenario": "rest_trap"}, space=space.to_dict()
+    )
     env = experiment.training_env(2, 1)
     experiment.seat(env, 0, 0, resolved)
     assert env.member_params(0) == drill  # type: ignore[attr-defined]

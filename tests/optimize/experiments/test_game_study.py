@@ -33,7 +33,8 @@ from tests.optimize.study_files import open_handle
 
 SHAPE = {"net_width": 8, "net_depth": 1, "minibatch": 32, "epochs": 2}
 TRADING = re.compile(
-    r"\b(folds?|sharpe|drawdown|trad(e|es|ing)|market|equity|equal weight|bars?|hold-out|ticker|cash|portfolio)\b", re.I
+    r"\b(folds?|sharpe|drawdown|trad(e|es|ing)|market|equity|equal weight|bars?|hold-out|ticker|cash|portfolio)\b",
+    re.I,
 )
 
 MODULE = "gym:tests.envs.external.registering"
@@ -42,11 +43,24 @@ MODULE = "gym:tests.envs.external.registering"
 def make_spec(environment: str = "cartpole", **changes: Any) -> GameSpec:
     subject = Subject(environment)
     settings: dict[str, Any] = {
-        "environment": environment, "algorithm": "ppo", "env": {}, "budget": 512, "rungs": 2, "num_envs": 8,
-        "horizon": 16, "slots": 4, "trials_per_batch": 3, "objective": "return", "sampler": "tpe", "pruner": "none",
-        "seed": 0, "space": SearchSpace("none", 1, {t: {} for t in subject.tables}, subject).to_dict(), "threads": 1,
-        "seeds": 2, "episodes": 4,
-    }  # fmt: skip
+        "environment": environment,
+        "algorithm": "ppo",
+        "env": {},
+        "budget": 512,
+        "rungs": 2,
+        "num_envs": 8,
+        "horizon": 16,
+        "slots": 4,
+        "trials_per_batch": 3,
+        "objective": "return",
+        "sampler": "tpe",
+        "pruner": "none",
+        "seed": 0,
+        "space": SearchSpace("none", 1, {t: {} for t in subject.tables}, subject).to_dict(),
+        "threads": 1,
+        "seeds": 2,
+        "episodes": 4,
+    }
     return GameSpec(**settings | changes)
 
 
@@ -55,7 +69,13 @@ def make_experiment(environment: str = "cartpole", **changes: Any) -> GameExperi
 
 
 def plan(number: int, **env: Any) -> Plan:
-    return Plan(number, number, {}, Settings(dict(SHAPE), {"learning_rate": 1e-3 * (number + 1)}, env), 1000 + number)
+    return Plan(
+        number,
+        number,
+        {},
+        Settings(dict(SHAPE), {"learning_rate": 1e-3 * (number + 1)}, env),
+        1000 + number,
+    )
 
 
 def to_the_end(trainer: Trainer, trainings: list[Training]) -> dict[int, Any]:
@@ -65,8 +85,14 @@ def to_the_end(trainer: Trainer, trainings: list[Training]) -> dict[int, Any]:
     numbers = {}
     for training, evaluation in zip(trainings, trainer.evaluate(trainings), strict=True):
         assert isinstance(evaluation, GameEvaluation)
-        weights = [{k: v.numpy().tobytes() for k, v in actor.items()} for actor in trainer.actors(training)]
-        numbers[training.plan.number] = (evaluation.scores, evaluation.episodes.returns.tobytes(), weights)
+        weights = [
+            {k: v.numpy().tobytes() for k, v in actor.items()} for actor in trainer.actors(training)
+        ]
+        numbers[training.plan.number] = (
+            evaluation.scores,
+            evaluation.episodes.returns.tobytes(),
+            weights,
+        )
     return numbers
 
 
@@ -99,7 +125,9 @@ def test_members_that_remember_are_judged_by_whole_episodes(tmp_path: Path) -> N
     remembering = Plan(0, 0, {}, settings, 1)
     trainer = Trainer(experiment)
     first = to_the_end(trainer, [trainer.start(remembering)])
-    assert to_the_end(trainer, [trainer.start(remembering)]) == first  # nothing of the first episodes is left
+    assert (
+        to_the_end(trainer, [trainer.start(remembering)]) == first
+    )  # nothing of the first episodes is left
     training = trainer.start(remembering)
     trainer.advance([training], lambda _: 1)
     evaluation = trainer.evaluate([training])[0]
@@ -107,7 +135,12 @@ def test_members_that_remember_are_judged_by_whole_episodes(tmp_path: Path) -> N
     experiment.write(tmp_path, trainer.actors(training), evaluation)
     assert len(load_members(tmp_path / "members.safetensors")) == 2
     described = {"name": "x", "version": 1, "shape": {"recurrent": {"choices": ["", "gru"]}}}
-    assert SearchSpace.from_dict(described, Subject("cartpole")).shape_of({"recurrent": "gru"})["recurrent"] == "gru"
+    assert (
+        SearchSpace.from_dict(described, Subject("cartpole")).shape_of({"recurrent": "gru"})[
+            "recurrent"
+        ]
+        == "gru"
+    )
     with pytest.raises(InputError, match="recurrent is not a parameter"):
         SearchSpace.from_dict(described)
 
@@ -115,19 +148,29 @@ def test_members_that_remember_are_judged_by_whole_episodes(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("game", "algorithm"),
     [
-        ("cartpole", "d3qn"), ("gym:Pendulum-v1", "sac"), ("cartpole", "elegantrl:a2c"),
-        (f"{MODULE}:tests/Masked-v0", "ppo"), (f"{MODULE}:tests/Advised-v0", "d3qn"),
+        ("cartpole", "d3qn"),
+        ("gym:Pendulum-v1", "sac"),
+        ("cartpole", "elegantrl:a2c"),
+        (f"{MODULE}:tests/Masked-v0", "ppo"),
+        (f"{MODULE}:tests/Advised-v0", "d3qn"),
     ],
-)  # fmt: skip
-def test_other_algorithms_are_searched_in_the_same_way(game: str, algorithm: str, tmp_path: Path) -> None:
+)
+def test_other_algorithms_are_searched_in_the_same_way(
+    game: str, algorithm: str, tmp_path: Path
+) -> None:
     subject = Subject(game, algorithm)
     space = SearchSpace("none", 1, {table: {} for table in subject.tables}, subject)
-    experiment = make_experiment(game, algorithm=algorithm, space=space.to_dict(), budget=384, rungs=1, episodes=2)
+    experiment = make_experiment(
+        game, algorithm=algorithm, space=space.to_dict(), budget=384, rungs=1, episodes=2
+    )
     learner = subject.learner.shape
     fewer = {name: size for name, size in (("epochs", 2), ("updates", 8)) if name in learner}
     shape = {**learner, "net_width": 8, "minibatch": 32, **fewer}
     trainer = Trainer(experiment)
-    trials = [Plan(n, n, {}, Settings(dict(shape), {"learning_rate": 1e-3 * (n + 1)}, {}), n) for n in range(2)]
+    trials = [
+        Plan(n, n, {}, Settings(dict(shape), {"learning_rate": 1e-3 * (n + 1)}, {}), n)
+        for n in range(2)
+    ]
     in_company = to_the_end(trainer, [trainer.start(one) for one in trials])
     alone = Trainer(experiment)
     assert to_the_end(alone, [alone.start(trials[1])])[1] == in_company[1]
@@ -147,24 +190,40 @@ def test_other_algorithms_are_searched_in_the_same_way(game: str, algorithm: str
 
 
 def test_what_an_algorithm_cannot_take_is_refused_before_anything_is_trained() -> None:
-    with pytest.raises(InputError, match=r"--algo d3qn takes .*Masked-v0 has actions that may be illegal .*: use ppo"):
+    with pytest.raises(
+        InputError,
+        match=r"--algo d3qn takes .*Masked-v0 has actions that may be illegal .*: use ppo",
+    ):
         make_experiment(f"{MODULE}:tests/Masked-v0", algorithm="d3qn")
 
 
 def test_parameters_of_a_game_have_types() -> None:
     given = ["a=False", "b=true", "c=None", "d=0.5", "e=3", "f=rgb", "g=[1, 2]", "h=8x8"]
-    expected = {"a": False, "b": True, "c": None, "d": 0.5, "e": 3, "f": "rgb", "g": [1, 2], "h": "8x8"}
+    expected = {
+        "a": False,
+        "b": True,
+        "c": None,
+        "d": 0.5,
+        "e": 3,
+        "f": "rgb",
+        "g": [1, 2],
+        "h": "8x8",
+    }
     assert actions._game_settings({"scenario": None, "env_param": given}) == expected
 
 
 def test_observations_that_are_not_finite_are_named() -> None:
-    with pytest.raises(InputError, match=r"Spoilt-v0 shows numbers that are not finite \(column 1 of"):
+    with pytest.raises(
+        InputError, match=r"Spoilt-v0 shows numbers that are not finite \(column 1 of"
+    ):
         make_experiment(f"{MODULE}:tests/Spoilt-v0")
 
 
 def test_an_environment_without_a_limit_of_steps_says_so() -> None:
     assert not any("no limit" in line for line in make_experiment("gym:FrozenLake-v1").describe())
-    assert any("no limit of steps" in line for line in make_experiment("gym:CliffWalking-v1").describe())
+    assert any(
+        "no limit of steps" in line for line in make_experiment("gym:CliffWalking-v1").describe()
+    )
 
 
 def test_members_of_a_game_of_several_players_learn_by_playing_with_each_other() -> None:
@@ -199,7 +258,9 @@ def test_the_objective_is_the_interquartile_mean_over_seeds_of_the_mean_return()
     for runs in (1, 2, 3, 4, 7, 10):
         scores = rng.normal(size=runs)
         cut = runs // 4
-        assert interquartile_mean(scores) == pytest.approx(np.mean(sorted(scores)[cut : runs - cut]))
+        assert interquartile_mean(scores) == pytest.approx(
+            np.mean(sorted(scores)[cut : runs - cut])
+        )
     low, high = interval(rng.normal(10.0, 1.0, 200))
     assert low < 10.0 < high < low + 0.6
     experiment = make_experiment()
@@ -211,14 +272,37 @@ def test_the_objective_is_the_interquartile_mean_over_seeds_of_the_mean_return()
     assert evaluation.episodes.returns.shape == (2, 4)
     assert evaluation.scores == tuple(evaluation.episodes.returns.mean(1))
     assert evaluation.value == pytest.approx(np.mean(evaluation.scores))
-    assert (evaluation.episodes.returns == evaluation.episodes.lengths).all()  # CartPole pays 1 a step
+    assert (
+        evaluation.episodes.returns == evaluation.episodes.lengths
+    ).all()  # CartPole pays 1 a step
 
 
 def test_a_study_of_a_game_is_searched_and_speaks_of_games_alone(tmp_path: Path) -> None:
     words = [
-        "train", "--env", "cartpole", "--n-trials", "2", "--budget", "256", "--rungs", "2", "--n-envs", "8",
-        "--horizon", "16", "--seeds", "2", "--episodes", "4", "--threads", "1", "--gpu", "cpu", "--study-name", "s",
-    ]  # fmt: skip
+        "train",
+        "--env",
+        "cartpole",
+        "--n-trials",
+        "2",
+        "--budget",
+        "256",
+        "--rungs",
+        "2",
+        "--n-envs",
+        "8",
+        "--horizon",
+        "16",
+        "--seeds",
+        "2",
+        "--episodes",
+        "4",
+        "--threads",
+        "1",
+        "--gpu",
+        "cpu",
+        "--study-name",
+        "s",
+    ]
     out = Running([*words, "--pruner", "none"], tmp_path, tmp_path / "out.txt").finish()
     assert "return, interquartile mean over seeds" in out
     found = TRADING.search(out.replace("no trial saw", ""))
@@ -228,12 +312,16 @@ def test_a_study_of_a_game_is_searched_and_speaks_of_games_alone(tmp_path: Path)
     assert StudySpec.from_json(handle.spec.to_json()) == handle.spec
     described = json.loads(handle.spec.to_json())
     assert described.pop("centred") is True
-    before = StudySpec.from_json(json.dumps(described))  # of a study made before its scaling was recorded
+    before = StudySpec.from_json(
+        json.dumps(described)
+    )  # of a study made before its scaling was recorded
     assert isinstance(before, GameSpec)
     assert not before.centred
     first, second = handle.trials()
     assert first.state == second.state == TrialState.COMPLETE
-    assert {name: first.params[name] for name in handle.space.start} == handle.space.start  # the defaults come first
+    assert {
+        name: first.params[name] for name in handle.space.start
+    } == handle.space.start  # the defaults come first
     assert first.params["learning_rate"] == 1e-3
     folder = handle.trial_dir(0)
     assert len(load_members(folder / "members.safetensors")) == 2
@@ -245,7 +333,9 @@ def test_a_study_of_a_game_is_searched_and_speaks_of_games_alone(tmp_path: Path)
     assert len([k for k in first.system_attrs if k.startswith("artifacts:")]) == 2
     status = Running(["status", "--json"], tmp_path, tmp_path / "status.txt").finish()
     assert json.loads(status)[0]["gate"] is None
-    refused = Running([*words, "--algo", "ppo", "--seeds", "3"], tmp_path, tmp_path / "refused.txt").finish(2)
+    refused = Running(
+        [*words, "--algo", "ppo", "--seeds", "3"], tmp_path, tmp_path / "refused.txt"
+    ).finish(2)
     assert "seeds = 2" in refused
 
 
@@ -256,17 +346,29 @@ def test_a_study_of_a_game_is_searched_and_speaks_of_games_alone(tmp_path: Path)
         ({"environment": "gym:NoSuch-v9"}, "--env gym:NoSuch-v9"),
         ({"environment": "cartpole", "given": {"fee"}}, "--fee is for --env crypto"),
         ({"given": {"seeds"}}, "--seeds is for games"),
-        ({"environment": "cartpole", "objective": "sharpe"}, "--objective 'sharpe' is not known; choose return"),
+        (
+            {"environment": "cartpole", "objective": "sharpe"},
+            "--objective 'sharpe' is not known; choose return",
+        ),
         ({"environment": "cartpole", "algorithm": "a3c"}, "--algo 'a3c' is not known"),
-        ({"environment": "cartpole", "env": {"scenario": "easy"}}, "--scenario 'easy' is not known"),
-        ({"environment": "bucket-brigade", "env": {"scenario": "eazy"}}, "--scenario 'eazy' is not known; there are"),
+        (
+            {"environment": "cartpole", "env": {"scenario": "easy"}},
+            "--scenario 'easy' is not known",
+        ),
+        (
+            {"environment": "bucket-brigade", "env": {"scenario": "eazy"}},
+            "--scenario 'eazy' is not known; there are",
+        ),
         ({"environment": "cartpole", "env": {"wheels": 3}}, "--env-param"),
         ({"environment": "cartpole", "env": {"length": -1.0}}, "length is -1.0"),
         ({"environment": "cartpole", "seeds": 0}, "--seeds 0 must be at least 1"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(changes: dict[str, Any], sentence: str) -> None:
-    changes = {"objective": "return" if "environment" in changes else "information-ratio", **changes}
+    changes = {
+        "objective": "return" if "environment" in changes else "information-ratio",
+        **changes,
+    }
     with pytest.raises(InputError, match=re.escape(sentence)):
         check_request(Request(**changes))
 
@@ -274,7 +376,9 @@ def test_what_cannot_be_is_refused_in_a_sentence(changes: dict[str, Any], senten
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_has_a_space_that_begins_at_its_defaults(algorithm: str) -> None:
     learner = get_algorithm(algorithm)
-    space = load_space("game", Subject("cartpole" if learner.discrete else "gym:Pendulum-v1", algorithm))
+    space = load_space(
+        "game", Subject("cartpole" if learner.discrete else "gym:Pendulum-v1", algorithm)
+    )
     space.validate(space.start)
     resolved = space.resolve(space.start)
     learner.params(**resolved.learner)
@@ -295,14 +399,21 @@ def test_spaces_of_games_know_where_to_begin() -> None:
 
 def test_how_long_random_play_lasted_is_part_of_the_study(tmp_path: Path) -> None:
     request = Request(
-        environment="cartpole", objective="return", search_space="game", seeds=2, n_envs=8, budget=2048, threads=1,
-        slots=4, given=frozenset({"n_envs"}),
-    )  # fmt: skip
+        environment="cartpole",
+        objective="return",
+        search_space="game",
+        seeds=2,
+        n_envs=8,
+        budget=2048,
+        threads=1,
+        slots=4,
+        given=frozenset({"n_envs"}),
+    )
     url = storage_url(None, tmp_path)
     said: list[str] = []
     handle, experiment = open_study(
         open_storage(url), "s", request, torch.device("cpu"), tmp_path, {}, said.append
-    )  # fmt: skip
+    )
     assert isinstance(handle.spec, GameSpec)
     assert handle.spec.look_steps == 256
     assert any("--look-steps 256" in line for line in said)

@@ -21,12 +21,18 @@ from tests.optimize.conftest import search_app
 CONFIG: dict[str, Any] = {
     "cv": {"scheme": "kfold", "groups": 3},
     "train": {
-        "budget": 128, "rungs": 2, "horizon": 16, "num_envs": 2, "holdout": 0.1, "recipe": "tiny-test", "threads": 1,
+        "budget": 128,
+        "rungs": 2,
+        "horizon": 16,
+        "num_envs": 2,
+        "holdout": 0.1,
+        "recipe": "tiny-test",
+        "threads": 1,
     },
     "shape": {"net_width": 8, "net_depth": 1, "minibatch": 16, "epochs": 2},
     "ppo": {"learning_rate": 1e-3},
     "env": {"action_scale": 0.3},
-}  # fmt: skip
+}
 
 
 def with_train(**changes: Any) -> dict[str, Any]:
@@ -38,15 +44,24 @@ def test_a_run_returns_its_results_and_repeats_itself(bars: Bars, tmp_path: Path
     again = run(with_train(out=str(tmp_path / "out")), bars=bars)
     assert len(first.fold_scores) == len(first.members) == 3
     assert len(first.rung_values) == 2
-    assert (first.value, first.fold_scores, first.rung_values) == (again.value, again.fold_scores, again.rung_values)
+    assert (first.value, first.fold_scores, first.rung_values) == (
+        again.value,
+        again.fold_scores,
+        again.rung_values,
+    )
     assert first.paths.returns.tobytes() == again.paths.returns.tobytes()
     stored = load_members(tmp_path / "out" / "members.safetensors")
     for ours, theirs in zip(first.members, stored, strict=True):
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
-        "members.safetensors", "paths.parquet", "equity.png", "metrics.json", "config.json", "spec.json",
+        "members.safetensors",
+        "paths.parquet",
+        "equity.png",
+        "metrics.json",
+        "config.json",
+        "spec.json",
         "checkpoint.safetensors",
-    }  # fmt: skip
+    }
     assert run(with_train(seed=1), bars=bars).value != first.value
 
 
@@ -77,36 +92,50 @@ def test_a_run_may_start_from_weights_trained_elsewhere(
     monkeypatch.setattr(
         Trainer,
         "_lend",
-        staticmethod(lambda ppo, slot, actor: (lend(ppo, slot, actor), lent.append(ppo.export_member(slot)))),
+        staticmethod(
+            lambda ppo, slot, actor: (lend(ppo, slot, actor), lent.append(ppo.export_member(slot)))
+        ),
     )
-    from_members = run(with_train(start_from=str(tmp_path / "source" / "members.safetensors")), bars=bars)
+    from_members = run(
+        with_train(start_from=str(tmp_path / "source" / "members.safetensors")), bars=bars
+    )
     for (actor, critic), given in zip(lent[:3], source.members, strict=True):
         assert all(torch.equal(actor[name], given[name]) for name in given)
         assert torch.equal(critic["state_avg"], given["state_avg"])
     assert from_members.value != run(CONFIG, bars=bars).value
     lent.clear()
-    from_checkpoint = run(with_train(start_from=str(tmp_path / "source")), bars=bars)  # of a run with another seed
+    from_checkpoint = run(
+        with_train(start_from=str(tmp_path / "source")), bars=bars
+    )  # of a run with another seed
     assert len(lent) >= 3
     assert from_checkpoint.value == from_members.value
     trial = tmp_path / "trial"  # of a study: its newest checkpoint is taken
     trial.mkdir()
     (trial / "checkpoint-000000002-r000-aa.safetensors").touch()
-    shutil.copy(tmp_path / "source" / "checkpoint.safetensors", trial / "checkpoint-000000012-r003-aa.safetensors")
+    shutil.copy(
+        tmp_path / "source" / "checkpoint.safetensors",
+        trial / "checkpoint-000000012-r003-aa.safetensors",
+    )
     assert run(with_train(start_from=str(trial)), bars=bars).value == from_members.value
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"trian": {}}, "[trian] is not a table"),
-    ({"ppo": {"lr": 1}}, "[ppo] lr is not known"),
-    ({"ppo": {"clip": -1.0}}, "clip"),
-    ({"env": {"action_scale": 3.0}}, "action_scale"),
-    ({"shape": {"net_width": "wide"}}, "[shape] net_width"),
-    ({"train": {"budget": 0}}, "[train] budget"),
-    ({"train": {"start_from": "nowhere", "recipe": "tiny-test"}}, "nowhere"),
-    ({"cv": {"scheme": "x"}}, "choose one of"),
-    ({"shape": {"minibatch": 4096}}, "minibatch 4096"),
-])  # fmt: skip
-def test_a_config_with_a_mistake_is_refused(bars: Bars, change: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"trian": {}}, "[trian] is not a table"),
+        ({"ppo": {"lr": 1}}, "[ppo] lr is not known"),
+        ({"ppo": {"clip": -1.0}}, "clip"),
+        ({"env": {"action_scale": 3.0}}, "action_scale"),
+        ({"shape": {"net_width": "wide"}}, "[shape] net_width"),
+        ({"train": {"budget": 0}}, "[train] budget"),
+        ({"train": {"start_from": "nowhere", "recipe": "tiny-test"}}, "nowhere"),
+        ({"cv": {"scheme": "x"}}, "choose one of"),
+        ({"shape": {"minibatch": 4096}}, "minibatch 4096"),
+    ],
+)
+def test_a_config_with_a_mistake_is_refused(
+    bars: Bars, change: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError) as refused:
         run({**CONFIG, **change}, bars=bars)
     assert message in str(refused.value)
@@ -139,7 +168,9 @@ def test_the_command_runs_a_file(market: Path, monkeypatch: pytest.MonkeyPatch) 
         "[train]\nbudget = 64\nrungs = 1\nhorizon = 16\nnum_envs = 2\n"
         'recipe = "tiny-test"\nthreads = 1\n[shape]\nnet_width = 8\nminibatch = 16\nepochs = 1\n'
     )
-    result = CliRunner().invoke(search_app(), ["run", "mine.toml", "--gpu", "cpu"], catch_exceptions=False)
+    result = CliRunner().invoke(
+        search_app(), ["run", "mine.toml", "--gpu", "cpu"], catch_exceptions=False
+    )
     assert "results in runs/run-mine" in result.output
     assert (market / "runs" / "run-mine" / "members.safetensors").exists()
     missing = CliRunner().invoke(search_app(), ["run", "none.toml"])

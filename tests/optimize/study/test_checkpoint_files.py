@@ -38,7 +38,14 @@ class OneWorker:
         trial = handle.storage.get_trial(trial_id)
         reported = dict(trial.intermediate_values)
         plan = Plan(
-            trial_id, trial.number, {}, Settings({}, {}, {}), 0, None, reported, trial.user_attrs.get(CHECKPOINT_KEY)
+            trial_id,
+            trial.number,
+            {},
+            Settings({}, {}, {}),
+            0,
+            None,
+            reported,
+            trial.user_attrs.get(CHECKPOINT_KEY),
         )
         self.training = Training(plan, [MemberState()])
 
@@ -87,7 +94,10 @@ def _killed_before_the_record(records: Records, training: Training) -> None:
 @pytest.mark.parametrize("write", [_without_database, _killed_before_the_record])
 @pytest.mark.parametrize("rung", [0, 1])
 def test_a_recorded_file_is_not_overwritten(
-    worker: OneWorker, monkeypatch: pytest.MonkeyPatch, write: Callable[[Records, Training], None], rung: int
+    worker: OneWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[[Records, Training], None],
+    rung: int,
 ) -> None:
     """Rung 0: nothing but the time spent has changed since. Rung 1: the rung was evaluated and reported since."""
     records = worker.records
@@ -117,15 +127,21 @@ def test_a_recorded_file_is_not_overwritten(
     assert len(again.files) == 1
 
 
-def test_files_of_older_versions_without_a_rung_in_their_name_are_resumed(worker: OneWorker) -> None:
+def test_files_of_older_versions_without_a_rung_in_their_name_are_resumed(
+    worker: OneWorker,
+) -> None:
     worker.train(8, 0, seconds=1.0)
     worker.records.checkpoint_now(worker.training)
     [file] = worker.files
-    recorded = worker.handle.storage.get_trial(worker.training.plan.trial_id).user_attrs[CHECKPOINT_KEY]
+    recorded = worker.handle.storage.get_trial(worker.training.plan.trial_id).user_attrs[
+        CHECKPOINT_KEY
+    ]
     old = file.with_name("checkpoint-000000008-0123abcd.safetensors")
     file.rename(old)
     path = f"{old.parent.name}/{old.name}"
-    worker.handle.set_attributes(worker.training.plan.trial_id, {CHECKPOINT_KEY: {**recorded, "path": path}})
+    worker.handle.set_attributes(
+        worker.training.plan.trial_id, {CHECKPOINT_KEY: {**recorded, "path": path}}
+    )
     again = _next_worker(worker)
     assert again.said == ["trial 0 goes on from rung 0 (rollout 8)"]
 
@@ -146,5 +162,7 @@ def test_a_deleted_folder_is_said_by_the_checkpoint_that_makes_it_again(worker: 
     worker.train(9, 0, seconds=2.0)
     worker.records.checkpoints([worker.training])
     worker.records.wait()
-    assert worker.said == [f"the folder {worker.handle.run_dir} was deleted meanwhile; it is made again"]
+    assert worker.said == [
+        f"the folder {worker.handle.run_dir} was deleted meanwhile; it is made again"
+    ]
     assert len(worker.files) == 1

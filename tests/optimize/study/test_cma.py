@@ -19,7 +19,13 @@ def suggest(trial: optuna.Trial) -> float:
     return -((x - 0.1) ** 2) - abs(y - 0.01) - 0.01 * (n - 7) ** 2
 
 
-def run(study: optuna.Study, batches: int, together: int, fresh: bool, start: dict[str, float] | None = None) -> None:
+def run(
+    study: optuna.Study,
+    batches: int,
+    together: int,
+    fresh: bool,
+    start: dict[str, float] | None = None,
+) -> None:
     """Batches of trials that are asked for before any of them is told. fresh: as from another process each time."""
     space = IntersectionSearchSpace(include_pruned=True)
     for _ in range(batches):

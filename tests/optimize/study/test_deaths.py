@@ -81,7 +81,9 @@ def test_a_crash_file_tells_what_crashed_and_what_was_in_training(
 
 def test_a_process_that_ends_well_leaves_no_crash_file(tmp_path: Path) -> None:
     path = tmp_path / "crashes" / "w.txt"
-    subprocess.run([sys.executable, "-c", CRASH, str(path), "SIGSEGV", "nowhere"], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", CRASH, str(path), "SIGSEGV", "nowhere"], check=True, timeout=60
+    )
     assert not path.exists()
     assert read_crash(path) is None
     path.write_text("no JSON\nFatal Python error: Bus error\n\n")
@@ -102,13 +104,20 @@ def test_the_control_groups_counter_decides_and_the_machines_only_soon(
     monkeypatch.setattr(deaths, "memory_kills", lambda: 7)
     _group(tmp_path, 2)
     before = memory_counters()
-    assert before == {"boot": "b", "memory_kills": 7, "control_group": [str(tmp_path), tmp_path.stat().st_ino, 2]}
+    assert before == {
+        "boot": "b",
+        "memory_kills": 7,
+        "control_group": [str(tmp_path), tmp_path.stat().st_ino, 2],
+    }
     assert not ran_out_of_memory(before, 1.0)
     monkeypatch.setattr(deaths, "memory_kills", lambda: 8)
     assert not ran_out_of_memory(before, 1.0), "another group's process"
     _group(tmp_path, 3)
     assert ran_out_of_memory(before, 1e6)
-    elsewhere = {**before, "control_group": [str(tmp_path / "gone"), 1, 0]}  # a container that was made again
+    elsewhere = {
+        **before,
+        "control_group": [str(tmp_path / "gone"), 1, 0],
+    }  # a container that was made again
     assert ran_out_of_memory(elsewhere, 10.0)
     assert not ran_out_of_memory(elsewhere, 1e6)
     assert not ran_out_of_memory({**before, "boot": "another"}, 1.0)
@@ -116,11 +125,21 @@ def test_the_control_groups_counter_decides_and_the_machines_only_soon(
 
 
 def test_what_counts_ends_with_a_new_checkpoint() -> None:
-    together, alone, killed = Death("x", frozenset({1, 2})), Death("x", frozenset({1})), Death("killed")
+    together, alone, killed = (
+        Death("x", frozenset({1, 2})),
+        Death("x", frozenset({1})),
+        Death("killed"),
+    )
     history: list[dict[str, Any]] = []
     for death in (killed, together, killed, alone, alone):
         history = add_note(history, death.note(1, None))
-    assert [entry.get("evidence") for entry in history] == [None, "in company", None, "alone", "alone"]
+    assert [entry.get("evidence") for entry in history] == [
+        None,
+        "in company",
+        None,
+        "alone",
+        "alone",
+    ]
     assert counted(history, None) == 2
     assert is_suspect({ATTEMPTS_KEY: history})
     checkpoint = {"rollouts": 30}
@@ -159,7 +178,9 @@ def _die(storage: StudyStorage, trials: list[int], in_training: list[int]) -> st
     heartbeat.info = {"trials": in_training}
     heartbeat.beat()
     with storage.transaction() as session:
-        session.execute(workers.update().where(workers.c.worker == name).values(started=f"{namespace()}/1"))
+        session.execute(
+            workers.update().where(workers.c.worker == name).values(started=f"{namespace()}/1")
+        )
     for trial_id in trials:
         storage.drop(trial_id)
     return name
@@ -178,7 +199,11 @@ def test_deaths_count_only_with_evidence_and_alone(
     def die(trials: list[int], in_training: list[int]) -> dict[int, recovery.Recovered]:
         name = _die(storage, trials, in_training)
         text = f'{{"trials": {in_training}, "thread": 1}}\n'
-        text += "Fatal Python error: Bus error\n\nStack (most recent call first):\n" if evidence == "crash" else ""
+        text += (
+            "Fatal Python error: Bus error\n\nStack (most recent call first):\n"
+            if evidence == "crash"
+            else ""
+        )
         crash_file(tmp_path, name).write_text(text)
         found = {taken.trial_id: taken for taken in recover_stale(storage, study, run_dir=tmp_path)}
         assert crash_file(tmp_path, name).exists() == (evidence == "crash")

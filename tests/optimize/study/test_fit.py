@@ -41,9 +41,18 @@ def test_neighbours_are_the_divisors_on_either_side(size: int, transitions: int)
     assert fit_minibatch(size, transitions) in (below, above)
 
 
-@pytest.mark.parametrize(("size", "transitions", "fitted"), [
-    (512, 2048, 512), (512, 960, 480), (256, 960, 240), (1024, 512, 512), (64, 61, 61), (512, 100, 100), (3, 4, 4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("size", "transitions", "fitted"),
+    [
+        (512, 2048, 512),
+        (512, 960, 480),
+        (256, 960, 240),
+        (1024, 512, 512),
+        (64, 61, 61),
+        (512, 100, 100),
+        (3, 4, 4),
+    ],
+)
 def test_a_minibatch_becomes_the_nearest_divisor(size: int, transitions: int, fitted: int) -> None:
     assert fit_minibatch(size, transitions) == fitted
 
@@ -70,7 +79,9 @@ def test_a_fitted_space_is_still_its_algorithms() -> None:
 
 def test_a_range_of_minibatches_is_refused() -> None:
     with pytest.raises(InputError, match="minibatch must be choices or a value"):
-        SearchSpace.from_dict({"name": "x", "version": 1, "shape": {"minibatch": {"low": 64, "high": 128}}})
+        SearchSpace.from_dict(
+            {"name": "x", "version": 1, "shape": {"minibatch": {"low": 64, "high": 128}}}
+        )
 
 
 def test_automatic_envs_are_a_multiple_that_every_minibatch_fits() -> None:
@@ -90,7 +101,10 @@ def test_a_budget_is_raised_to_a_rollout_per_rung_or_refused() -> None:
     budget, note = fit_budget(99, 4, 1, 25, fixed=False)
     assert budget == 100
     assert "it is 100 now" in note
-    with pytest.raises(InputError, match="at least --budget 2048, or at most --n-envs 15 or --horizon 62 or --rungs 1"):
+    with pytest.raises(
+        InputError,
+        match="at least --budget 2048, or at most --n-envs 15 or --horizon 62 or --rungs 1",
+    ):
         fit_budget(1999, 2, 16, 64, fixed=True)
 
 
@@ -128,7 +142,9 @@ def _spec(name: str = "s") -> dict[str, object]:
 
 
 def test_train_refuses_or_fits_and_joins_what_it_fitted(train: Callable[..., str]) -> None:
-    assert "minibatch 32 of --search-space tiny.toml does not divide the 3 envs x 16" in train("--n-envs", 3)
+    assert "minibatch 32 of --search-space tiny.toml does not divide the 3 envs x 16" in train(
+        "--n-envs", 3
+    )
     assert "at least --budget 3072" in train("--n-envs", 64, "--budget", 1000)
     said = train("--n-envs", "auto", "--budget", 640)  # a bound of 0.4 envs
     assert "minibatch 16, 32 of the space became 16" in said
@@ -139,7 +155,9 @@ def test_train_refuses_or_fits_and_joins_what_it_fitted(train: Callable[..., str
 def test_presets_are_fitted_to_the_envs_that_were_asked_for(train: Callable[..., str]) -> None:
     said = train("--search-space", "wide", "--n-envs", 5, "--horizon", 64, "--budget", 10_000)
     assert "minibatch 256, 512, 1024 of the space became 320" in said
-    assert "created with" not in train("--search-space", "wide", "--n-envs", 5, "--horizon", 64, "--budget", 10_000)
+    assert "created with" not in train(
+        "--search-space", "wide", "--n-envs", 5, "--horizon", 64, "--budget", 10_000
+    )
 
 
 @pytest.mark.parametrize("envs", [8, 10, 12, 20, 24, 100])
@@ -161,11 +179,26 @@ def test_the_first_trial_has_the_values_where_the_search_begins(
     monkeypatch.chdir(market)
     monkeypatch.setattr(actions, "work", lambda *_: None)
     text = Path("tiny.toml").read_text()
-    for line, start in (("choices = [16, 32]", 32), ("high = 2e-3, log = true", 3e-4), ("off = 0.0", "0.0")):
+    for line, start in (
+        ("choices = [16, 32]", 32),
+        ("high = 2e-3, log = true", 3e-4),
+        ("off = 0.0", "0.0"),
+    ):
         assert line in text
         text = text.replace(line, f"{line}, start = {start}")
     Path("tiny.toml").write_text(text)
-    words = ["train", *TRAIN, "--horizon", "20", "--n-envs", "auto", "--budget", "240", "--sampler", sampler]
+    words = [
+        "train",
+        *TRAIN,
+        "--horizon",
+        "20",
+        "--n-envs",
+        "auto",
+        "--budget",
+        "240",
+        "--sampler",
+        sampler,
+    ]
     monkeypatch.setattr("optimize.study.freeze.measure_num_envs", lambda *_: (2, []))
     CliRunner().invoke(search_app(), words, catch_exceptions=False)
     handle = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s")
@@ -190,7 +223,9 @@ def test_a_worker_joins_with_threads_of_its_own_and_says_that_its_processor_diff
     assert torch.get_num_threads() == 1
 
 
-def test_joining_a_study_that_does_not_record_its_processor_prints_a_note(train: Callable[..., str]) -> None:
+def test_joining_a_study_that_does_not_record_its_processor_prints_a_note(
+    train: Callable[..., str],
+) -> None:
     """Numbers of trials from before MKL's reproducible mode would be mixed with new ones without a word."""
     train()
     handle = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s")
@@ -198,4 +233,7 @@ def test_joining_a_study_that_does_not_record_its_processor_prints_a_note(train:
     del described["processor"]
     handle.storage.set_study_user_attr(handle.study_id, SPEC_KEY, json.dumps(described))
     said = " ".join(train().split())
-    assert f"arithmetic mode that earlier versions did not record, and this is {processor_kind()}" in said
+    assert (
+        f"arithmetic mode that earlier versions did not record, and this is {processor_kind()}"
+        in said
+    )

@@ -45,7 +45,10 @@ def _make_study(storage: StudyStorage, uid: str) -> int:
 def _rows(storage: StudyStorage) -> int:
     with storage.transaction() as session:
         tables = (attempts, workers)
-        return sum(session.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() for table in tables)
+        return sum(
+            session.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+            for table in tables
+        )
 
 
 def _plain(storage: StudyStorage) -> optuna.Study:
@@ -55,14 +58,18 @@ def _plain(storage: StudyStorage) -> optuna.Study:
 
 def _age(storage: StudyStorage, seconds: float) -> None:
     with storage.transaction() as session:
-        session.execute(attempts.update().where(attempts.c.beat > 0).values(beat=attempts.c.beat - seconds))
+        session.execute(
+            attempts.update().where(attempts.c.beat > 0).values(beat=attempts.c.beat - seconds)
+        )
 
 
 # -- trials
 
 
 @pytest.mark.parametrize("fate", ["told", "put back", "deleted"])
-def test_a_trial_that_another_program_changed_is_lost_and_not_written_to(storage: StudyStorage, fate: str) -> None:
+def test_a_trial_that_another_program_changed_is_lost_and_not_written_to(
+    storage: StudyStorage, fate: str
+) -> None:
     study = _make_study(storage, "a")
     name = register_worker(storage, study, alongside=False, say=lambda _: None)
     changed, kept = (storage.claim_new(study, name, 2) for _ in range(2))
@@ -88,7 +95,10 @@ def test_a_trial_that_another_program_changed_is_lost_and_not_written_to(storage
     heartbeat = Heartbeat(storage, name, interval=60)
     heartbeat.beat()
     assert heartbeat.lost == {changed}
-    said = {"told": "was told COMPLETE by another program", "put back": "was given to another worker"}
+    said = {
+        "told": "was told COMPLETE by another program",
+        "put back": "was given to another worker",
+    }
     assert storage.give_up(changed) == said.get(fate, "was deleted")
     assert list(storage.held()) == [kept]
     storage.set_trial_state_values(kept, TrialState.COMPLETE, [3.0])
@@ -173,7 +183,9 @@ def test_a_study_made_again_inherits_nothing(storage: StudyStorage) -> None:
         assert other.claim_waiting(new, waiting[0], "w", 5)
         third = other.claim_new(new, "w", 5)
         with other.transaction() as session:
-            found = sa.select(attempts.c.trial_id, attempts.c.rung).where(attempts.c.trial_id.in_([*waiting, third]))
+            found = sa.select(attempts.c.trial_id, attempts.c.rung).where(
+                attempts.c.trial_id.in_([*waiting, third])
+            )
             rungs = dict(session.execute(found).all())
         assert rungs == {waiting[0]: 0, third: 0}
         # The worker of the deleted study neither joins the new one nor comes back into its list.
@@ -186,12 +198,16 @@ def test_a_study_made_again_inherits_nothing(storage: StudyStorage) -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_rows_of_a_database_without_triggers_are_deleted_when_it_is_opened(storage: StudyStorage) -> None:
+def test_rows_of_a_database_without_triggers_are_deleted_when_it_is_opened(
+    storage: StudyStorage,
+) -> None:
     study = _make_study(storage, "a")
     register_worker(storage, study, alongside=False, say=lambda _: None)
     assert storage.claim_new(study, "w", 1) is not None
     with closing(sqlite3.connect(storage.url.removeprefix("sqlite:///"))) as older:
-        for (trigger,) in older.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+        for (trigger,) in older.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+        ).fetchall():
             older.execute(f"DROP TRIGGER {trigger}")
         older.commit()
     optuna.delete_study(study_name="s", storage=storage.url)
@@ -211,7 +227,9 @@ def test_a_worker_whose_record_was_deleted_writes_it_again(storage: StudyStorage
     assert (again.worker, again.pid, again.started) == (name, before.pid, before.started)
 
 
-def test_workers_that_cannot_be_seen_are_forgotten_after_an_hour_of_silence(storage: StudyStorage) -> None:
+def test_workers_that_cannot_be_seen_are_forgotten_after_an_hour_of_silence(
+    storage: StudyStorage,
+) -> None:
     study = _make_study(storage, "a")
     for age in (1800, 7200):
         name = register_worker(storage, study, alongside=True, say=lambda _: None)
@@ -225,7 +243,9 @@ def test_workers_that_cannot_be_seen_are_forgotten_after_an_hour_of_silence(stor
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
-def test_a_database_file_that_is_no_longer_there_is_noticed(storage: StudyStorage, tmp_path: Path, how: str) -> None:
+def test_a_database_file_that_is_no_longer_there_is_noticed(
+    storage: StudyStorage, tmp_path: Path, how: str
+) -> None:
     study = _make_study(storage, "a")
     name = register_worker(storage, study, alongside=False, say=lambda _: None)
     trial = storage.claim_new(study, name, 1)
@@ -294,7 +314,10 @@ def test_errors_of_the_system_do_not_end_the_threads_that_beat_and_look(
     def too_many_files() -> dict[str, int]:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    with Heartbeat(storage, name, 0.01, Progress(0.0), full) as heartbeat, PauseWatch(storage, study, 0.01) as pause:
+    with (
+        Heartbeat(storage, name, 0.01, Progress(0.0), full) as heartbeat,
+        PauseWatch(storage, study, 0.01) as pause,
+    ):
         wait_for(lambda: said)
         beaten = heartbeat.beaten
         wait_for(lambda: heartbeat.beaten > beaten)  # although the stall could not be logged
@@ -314,7 +337,9 @@ def test_errors_of_the_system_do_not_end_the_threads_that_beat_and_look(
 @pytest.fixture
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers beat, and look whether everything is there, five times a second."""
-    monkeypatch.setattr(actions, "WorkerOptions", functools.partial(WorkerOptions, beat_seconds=0.2))
+    monkeypatch.setattr(
+        actions, "WorkerOptions", functools.partial(WorkerOptions, beat_seconds=0.2)
+    )
 
 
 def _ended_with_a_sentence(worker: Running) -> str:
@@ -349,7 +374,10 @@ def test_a_trial_may_be_told_at_any_step_of_a_rung(
     real: Callable[..., object] = getattr(StudyHandle, step)
 
     def tell_first(handle: StudyHandle, *arguments: object) -> object:
-        if handle.trials()[0].state == TrialState.RUNNING and handle.trials()[0].intermediate_values.get(2) is not None:
+        if (
+            handle.trials()[0].state == TrialState.RUNNING
+            and handle.trials()[0].intermediate_values.get(2) is not None
+        ):
             optuna.load_study(study_name="s", storage=handle.storage.url).tell(0, 0.0)
         return real(handle, *arguments)
 
@@ -367,9 +395,18 @@ def test_a_deleted_study_ends_its_worker_with_a_sentence(market: Path, sweepd: S
     wait_for(lambda: training_begun(market))
     optuna.delete_study(study_name="s", storage=f"sqlite:///{market}/runs/sweepd.db")
     out = _ended_with_a_sentence(worker)
-    assert "study 's' was deleted from its database while this process worked on it: this worker stops" in out
+    assert (
+        "study 's' was deleted from its database while this process worked on it: this worker stops"
+        in out
+    )
     assert "another worker" not in out
-    for table in ("trials", "studies", "sweepd_attempts", "sweepd_workers", "trial_user_attributes"):
+    for table in (
+        "trials",
+        "studies",
+        "sweepd_attempts",
+        "sweepd_workers",
+        "trial_user_attributes",
+    ):
         assert count(market, f"SELECT count(*) FROM {table}") == 0
 
 
@@ -381,7 +418,9 @@ def test_a_study_may_be_deleted_at_any_step_of_a_rung(
         with monkeypatch.context() as patch:
             real: Callable[..., object] = getattr(StudyHandle, step)
 
-            def delete_first(handle: StudyHandle, *arguments: object, real: Callable[..., object] = real) -> object:
+            def delete_first(
+                handle: StudyHandle, *arguments: object, real: Callable[..., object] = real
+            ) -> object:
                 optuna.delete_study(study_name="s", storage=handle.storage.url)
                 return real(handle, *arguments)
 
@@ -407,7 +446,9 @@ def test_a_worker_whose_database_is_deleted_with_everything_stops_and_writes_not
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("attentive")
-def test_a_deleted_folder_is_said_and_made_again(market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_folder_is_said_and_made_again(
+    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rung = Worker._rung
 
     def delete_once(own: Worker, *arguments: object) -> object:
@@ -420,13 +461,21 @@ def test_a_deleted_folder_is_said_and_made_again(market: Path, sweepd: Sweepd, m
     monkeypatch.setattr(Worker, "_rung", delete_once)
     out = sweepd("train", "--n-trials", 2, "--trials-per-batch", 1, "--pruner", "none").finish()
     handle = open_handle(market)
-    assert f"the folder {handle.run_dir} was deleted meanwhile; the files of 1 complete trial(s) are lost" in out
+    assert (
+        f"the folder {handle.run_dir} was deleted meanwhile; the files of 1 complete trial(s) are lost"
+        in out
+    )
     assert {t.state for t in handle.trials()} == {TrialState.COMPLETE}
-    assert [(handle.trial_dir(n) / "members.safetensors").exists() for n in range(2)] == [False, True]
+    assert [(handle.trial_dir(n) / "members.safetensors").exists() for n in range(2)] == [
+        False,
+        True,
+    ]
 
 
 @pytest.mark.slow
-def test_a_worker_is_done_only_at_the_total(market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_is_done_only_at_the_total(
+    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another worker puts a trial back between this one's asking and looking."""
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     open_handle(market).study.enqueue_trial({})

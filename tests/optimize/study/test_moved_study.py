@@ -19,7 +19,9 @@ def test_a_worker_on_a_copied_study_writes_into_the_copy(sweepd: Sweepd, market:
     before = {path: path.read_bytes() for path in (market / "runs").rglob("*") if path.is_file()}
     shutil.copytree(market / "runs", market / "copy")
     sweepd("train", "--n-trials", 2, "--storage", "copy/sweepd.db").finish()
-    assert {path: path.read_bytes() for path in (market / "runs").rglob("*") if path.is_file()} == before
+    assert {
+        path: path.read_bytes() for path in (market / "runs").rglob("*") if path.is_file()
+    } == before
     handle = StudyHandle(open_storage(storage_url(None, market / "copy"), create=False), "s")
     assert handle.run_dir.parent == market / "copy"
     assert (handle.trial_dir(1) / "members.safetensors").exists()

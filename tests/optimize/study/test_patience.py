@@ -65,7 +65,11 @@ def test_it_ends_in_time_and_sooner_where_the_worker_is_to_stop() -> None:
 
 
 def test_what_the_database_refuses_is_not_tried_again() -> None:
-    for error in (sa.exc.IntegrityError("x", {}, Exception()), ValueError("no"), KeyError("no such trial")):
+    for error in (
+        sa.exc.IntegrityError("x", {}, Exception()),
+        ValueError("no"),
+        KeyError("no such trial"),
+    ):
         patience = Patience(60.0)
         with pytest.raises(type(error)):
             patience(_fails(1, error))
@@ -88,7 +92,9 @@ def test_a_part_of_an_operation_leaves_the_patience_to_the_whole() -> None:
 
 
 def test_a_locked_file_is_waited_for_and_nothing_is_written_twice(tmp_path: Path) -> None:
-    storage: StudyStorage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path), busy_timeout=0.05)
+    storage: StudyStorage = open_storage(
+        storage_url(str(tmp_path / "s.db"), tmp_path), busy_timeout=0.05
+    )
     study = optuna.create_study(storage=storage, study_name="s")
     trial_id = storage.claim_new(study._study_id, "w", 1)
     assert trial_id is not None
@@ -123,7 +129,9 @@ def test_a_server_stopped_under_a_worker_loses_and_doubles_nothing(
     """For a moment, then for longer than the worker waits: exit code 75, and the next one goes on from the files."""
     study = ("--n-trials", 3, "--budget", 1920, "--pruner", "none", "--sampler", "random")
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
-    monkeypatch.setattr(actions, "WorkerOptions", functools.partial(WorkerOptions, patience_seconds=4.0))
+    monkeypatch.setattr(
+        actions, "WorkerOptions", functools.partial(WorkerOptions, patience_seconds=4.0)
+    )
     for step in ("report", "judge"):
         _hold_first(step, market, monkeypatch)
     here = ("--storage", postgresql_database)
@@ -168,7 +176,9 @@ def _hold_first(step: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(StudyHandle, step, held)
 
 
-def test_a_worker_waits_for_a_locked_database_and_then_goes_on(market: Path, sweepd: Sweepd) -> None:
+def test_a_worker_waits_for_a_locked_database_and_then_goes_on(
+    market: Path, sweepd: Sweepd
+) -> None:
     """The dashboard, a backup, or a person with sqlite3 may hold the file for longer than the driver waits."""
     worker = sweepd("train", "--n-trials", 3, "--pruner", "none")
     database = market / "runs" / "sweepd.db"
@@ -181,4 +191,6 @@ def test_a_worker_waits_for_a_locked_database_and_then_goes_on(market: Path, swe
         other.rollback()
     worker.finish()
     with closing(sqlite3.connect(database)) as other:
-        assert other.execute("SELECT state, count(*) FROM trials GROUP BY state").fetchall() == [("COMPLETE", 3)]
+        assert other.execute("SELECT state, count(*) FROM trials GROUP BY state").fetchall() == [
+            ("COMPLETE", 3)
+        ]

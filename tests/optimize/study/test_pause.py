@@ -58,7 +58,9 @@ def test_paused_again_and_again_equals_uninterrupted(market: Path, sweepd: Sweep
     assert {t.state for t in open_handle(market).trials()} == {TrialState.COMPLETE}
 
 
-def test_a_paused_worker_lets_go_within_seconds_waits_and_stops_when_asked(market: Path, sweepd: Sweepd) -> None:
+def test_a_paused_worker_lets_go_within_seconds_waits_and_stops_when_asked(
+    market: Path, sweepd: Sweepd
+) -> None:
     worker = sweepd("train", "--n-trials", 2, *ENDLESS)
     wait_for(lambda: training_begun(market))
     began = time.monotonic()
@@ -74,7 +76,9 @@ def test_a_paused_worker_lets_go_within_seconds_waits_and_stops_when_asked(marke
     assert "stopped as asked" in worker.finish()
 
 
-def test_started_on_a_paused_study_a_worker_waits_and_resume_sets_it_going(market: Path, sweepd: Sweepd) -> None:
+def test_started_on_a_paused_study_a_worker_waits_and_resume_sets_it_going(
+    market: Path, sweepd: Sweepd
+) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     assert "no worker" not in sweepd("pause", "s").finish()
     worker = sweepd("train", "--n-trials", 2, "--trials-per-batch", 1)
@@ -109,7 +113,9 @@ def test_pauses_are_not_counted_as_deaths(market: Path, sweepd: Sweepd) -> None:
     assert "put back, its worker died" in after.output.read_text()
 
 
-def test_a_database_that_is_away_neither_pauses_nor_resumes(market: Path, sweepd: Sweepd, tmp_path: Path) -> None:
+def test_a_database_that_is_away_neither_pauses_nor_resumes(
+    market: Path, sweepd: Sweepd, tmp_path: Path
+) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     handle = StudyHandle(open_storage(storage_url(None, market / "runs"), busy_timeout=0.1), "s")
     assert pause_study(handle.storage, handle.study_id) is None

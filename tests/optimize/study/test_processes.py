@@ -65,12 +65,16 @@ def test_a_process_is_recognised_by_its_start() -> None:
     assert is_running(child.pid, recorded) is False
 
 
-@pytest.mark.parametrize("recorded", ["another-boot:4026531836/7", "", "boot-id:123", "another-boot/5"])
+@pytest.mark.parametrize(
+    "recorded", ["another-boot:4026531836/7", "", "boot-id:123", "another-boot/5"]
+)
 def test_a_process_of_another_place_is_neither_alive_nor_dead(recorded: str) -> None:
     assert is_running(os.getpid(), recorded) is None
 
 
-def test_a_process_that_is_there_but_cannot_be_read_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_there_but_cannot_be_read_is_not_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As with /proc mounted with hidepid, where other accounts' processes don't show."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
@@ -97,35 +101,49 @@ def test_a_process_that_is_there_but_cannot_be_read_is_not_dead(monkeypatch: pyt
 
 def test_without_proc_nothing_is_said_of_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = identity(os.getpid())
-    monkeypatch.setattr(processes.os, "readlink", lambda _: "1")  # the /proc of another PID namespace
+    monkeypatch.setattr(
+        processes.os, "readlink", lambda _: "1"
+    )  # the /proc of another PID namespace
     assert namespace() == identity(os.getpid()) == ""
     assert is_running(os.getpid(), recorded) is None
     monkeypatch.setattr(processes.platform, "system", lambda: "Darwin")
     monkeypatch.setattr(processes.uuid, "getnode", lambda: 0x0242AC110002)
     assert namespace() == "Darwin:0242ac110002"
-    monkeypatch.setattr(processes.uuid, "getnode", lambda: 1 << 40)  # made up, another one in every process
+    monkeypatch.setattr(
+        processes.uuid, "getnode", lambda: 1 << 40
+    )  # made up, another one in every process
     assert namespace() == ""
 
 
-def _recorded_elsewhere(storage: StudyStorage, change: Callable[[dict[str, object]], None]) -> tuple[int, int]:
+def _recorded_elsewhere(
+    storage: StudyStorage, change: Callable[[dict[str, object]], None]
+) -> tuple[int, int]:
     """A worker that holds a trial, whose record is then changed. Returns the ids of study and trial."""
     study = storage.get_study_id_from_name("s")
     name = register_worker(storage, study, alongside=False, say=lambda _: None)
     trial = storage.claim_new(study, name, 1)
     assert trial is not None
-    values: dict[str, object] = {"pid": 2**22 + 1, "started": f"{namespace()}/1", "host": socket.gethostname()}
+    values: dict[str, object] = {
+        "pid": 2**22 + 1,
+        "started": f"{namespace()}/1",
+        "host": socket.gethostname(),
+    }
     change(values)
     with storage.transaction() as session:
         session.execute(workers.update().values(**values))
     return study, trial
 
 
-@pytest.mark.parametrize("change", [
-    {"started": f"{namespace().rpartition(':')[0]}:1/1"},
-    {"started": "another-boot:4026531836/1"},
-    {"started": "another-boot:1234"},
-    {"host": "another-host"},
-], ids=["container", "clone", "older version", "host"])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"started": f"{namespace().rpartition(':')[0]}:1/1"},
+        {"started": "another-boot:4026531836/1"},
+        {"started": "another-boot:1234"},
+        {"host": "another-host"},
+    ],
+    ids=["container", "clone", "older version", "host"],
+)
 def test_the_grace_period_alone_decides_about_workers_of_other_places(
     storage: StudyStorage, change: dict[str, object]
 ) -> None:
@@ -145,12 +163,16 @@ def test_the_grace_period_alone_decides_about_workers_of_other_places(
 
 def test_the_same_record_of_this_place_is_of_a_dead_worker(storage: StudyStorage) -> None:
     study, trial = _recorded_elsewhere(storage, lambda _: None)
-    assert [r.trial_id for r in recover_stale(open_storage(storage.url), study, grace=3600)] == [trial]
+    assert [r.trial_id for r in recover_stale(open_storage(storage.url), study, grace=3600)] == [
+        trial
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not _can_unshare(), reason="PID namespaces need root")
-def test_containers_with_one_host_name_leave_each_others_trials_and_processes_alone(storage: StudyStorage) -> None:
+def test_containers_with_one_host_name_leave_each_others_trials_and_processes_alone(
+    storage: StudyStorage,
+) -> None:
     study = storage.get_study_id_from_name("s")
     own = register_worker(storage, study, alongside=False, say=lambda _: None)
     held = [storage.claim_new(study, own, 9)]
@@ -159,7 +181,9 @@ def test_containers_with_one_host_name_leave_each_others_trials_and_processes_al
         said = []
         for _ in range(2):
             command = [*UNSHARE, sys.executable, "-c", CONTAINER, storage.url]
-            containers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            containers.append(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
             stdout = containers[-1].stdout
             assert stdout is not None
             said.append(json.loads(stdout.readline()))
@@ -187,6 +211,13 @@ def test_workers_are_recorded_with_what_their_pid_means(storage: StudyStorage) -
     register_worker(storage, study, alongside=False, say=lambda _: None)
     [seen] = list_workers(storage, study)
     assert seen == Worker(
-        seen.worker, socket.gethostname(), os.getpid(), identity(os.getpid()), False, "starting", seen.beat_age, {}
+        seen.worker,
+        socket.gethostname(),
+        os.getpid(),
+        identity(os.getpid()),
+        False,
+        "starting",
+        seen.beat_age,
+        {},
     )
     assert seen.alive is True

@@ -39,12 +39,16 @@ def runs(market: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(market)
     with monkeypatch.context() as patch:
         patch.setattr(actions, "work", lambda *_: None)
-        CliRunner().invoke(search_app(), ["train", *TRAIN, "--n-trials", "1"], catch_exceptions=False)
+        CliRunner().invoke(
+            search_app(), ["train", *TRAIN, "--n-trials", "1"], catch_exceptions=False
+        )
     return market / "runs"
 
 
 def status(runs: Path) -> str:
-    done = CliRunner().invoke(search_app(), ["status", "--json", "--runs-dir", str(runs)], catch_exceptions=False)
+    done = CliRunner().invoke(
+        search_app(), ["status", "--json", "--runs-dir", str(runs)], catch_exceptions=False
+    )
     assert [study["study"] for study in json.loads(done.output)] == ["s"]
     return done.output
 
@@ -61,7 +65,9 @@ def test_status_does_not_wait_for_a_writer(runs: Path, begin: str) -> None:
     assert not (runs / "sweepd.db.lock").exists()
 
 
-def test_a_database_that_is_locked_against_readers_is_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_locked_against_readers_is_named(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("optimize.study.storage.READER_TIMEOUT", 0.1)
     with closing(sqlite3.connect(runs / "sweepd.db")) as original:
         original.execute(f"VACUUM INTO '{runs / 'copy.db'}'")  # a file that is not in WAL mode
@@ -73,7 +79,9 @@ def test_a_database_that_is_locked_against_readers_is_named(runs: Path, monkeypa
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense" * 1000], ids=["empty", "noise"])
-def test_a_file_that_is_no_database_of_studies_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_database_of_studies_stays_as_it_is(
+    tmp_path: Path, content: bytes
+) -> None:
     path = tmp_path / "x.db"
     path.write_bytes(content)
     refused = CliRunner().invoke(search_app(), ["status", "--storage", str(path)])
@@ -96,7 +104,9 @@ def protected(runs: Path) -> Iterator[Path]:
         path.chmod(0o644)
 
 
-@pytest.mark.skipif(os.geteuid() == 0 and sys.platform != "linux", reason="root writes to every file")
+@pytest.mark.skipif(
+    os.geteuid() == 0 and sys.platform != "linux", reason="root writes to every file"
+)
 def test_status_reads_what_it_cannot_write(protected: Path) -> None:
     def look() -> None:
         if os.geteuid() == 0:

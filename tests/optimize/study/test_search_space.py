@@ -38,7 +38,9 @@ def test_a_space_survives_json_and_knows_its_timeframe() -> None:
 
 def test_a_switched_off_parameter_is_not_drawn_and_resolves_to_its_off_value() -> None:
     space = load_space("wide")
-    fixed = {d.name: d.choices[0] if d.choices else d.low for d in space.dimensions if d.value is None}
+    fixed = {
+        d.name: d.choices[0] if d.choices else d.low for d in space.dimensions if d.value is None
+    }
     off = fixed | {"trailing_stop_on": False, "target_kl_on": True}
     params = space.suggest(optuna.trial.FixedTrial(off))
     assert "trailing_stop" not in params
@@ -57,7 +59,9 @@ def test_narrow_stays_inside_the_space_and_around_the_trial() -> None:
     for dimension in near.dimensions:
         wide = next(d for d in space.dimensions if d.name == dimension.name)
         if dimension.value is None:
-            assert wide.low <= dimension.low <= params[dimension.name] <= dimension.high <= wide.high
+            assert (
+                wide.low <= dimension.low <= params[dimension.name] <= dimension.high <= wide.high
+            )
             assert dimension.high - dimension.low < wide.high - wide.low
         else:
             assert dimension.value == wide.resolve(params)
@@ -66,25 +70,57 @@ def test_narrow_stays_inside_the_space_and_around_the_trial() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('name = "x"\nversion = 1\n[ppo]\nlerning_rate = { low = 1, high = 2 }', "lerning_rate is not a parameter"),
+        (
+            'name = "x"\nversion = 1\n[ppo]\nlerning_rate = { low = 1, high = 2 }',
+            "lerning_rate is not a parameter",
+        ),
         ('name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.4, high = 0.1 }', "low < high"),
-        ('name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.0, high = 0.1, log = true }', "log scale"),
-        ('name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.1, high = 0.2, setp = 1 }', "unknown key 'setp'"),
-        ('name = "x"\nversion = 1\n[env]\naction_scale = { low = 0.1, high = 3.0 }', "action_scale"),
+        (
+            'name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.0, high = 0.1, log = true }',
+            "log scale",
+        ),
+        (
+            'name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.1, high = 0.2, setp = 1 }',
+            "unknown key 'setp'",
+        ),
+        (
+            'name = "x"\nversion = 1\n[env]\naction_scale = { low = 0.1, high = 3.0 }',
+            "action_scale",
+        ),
         ('name = "x"\nversion = 1\n[env]\nfee = { value = 0.1 }', "fee is not a parameter"),
-        ('name = "x"\nversion = 1\n[ppo]\ngamma = { value = 0.9 }\none_minus_gamma = { value = 0.1 }', "keep one"),
+        (
+            'name = "x"\nversion = 1\n[ppo]\ngamma = { value = 0.9 }\none_minus_gamma = { value = 0.1 }',
+            "keep one",
+        ),
         ('name = "x"\nversion = 1\n[nets]\nwidth = { value = 1 }', "unknown key 'nets'"),
         ('name = "x"\nversion = 1\n[timeframe.7m.learner]\nclip = { value = 0.1 }', "7m"),
-        ('name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.1, high = 0.2, start = "a" }', "should be a number"),
-        ('name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.1, high = 0.3, step = 0.1, start = 0.15 }', "multiple"),
-        ('name = "x"\nversion = 1\n[env]\nlookback = { low = 1, high = 4, start = 1.5 }', "multiple"),
-        ('name = "x"\nversion = 1\n[ppo]\nclip = { choices = [0.1], start = 0.2 }', "not one of its choices"),
-        ('name = "x"\nversion = 1\n[ppo]\nclip = { value = 0.1, start = 0.2 }', "differs from its only value"),
+        (
+            'name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.1, high = 0.2, start = "a" }',
+            "should be a number",
+        ),
+        (
+            'name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.1, high = 0.3, step = 0.1, start = 0.15 }',
+            "multiple",
+        ),
+        (
+            'name = "x"\nversion = 1\n[env]\nlookback = { low = 1, high = 4, start = 1.5 }',
+            "multiple",
+        ),
+        (
+            'name = "x"\nversion = 1\n[ppo]\nclip = { choices = [0.1], start = 0.2 }',
+            "not one of its choices",
+        ),
+        (
+            'name = "x"\nversion = 1\n[ppo]\nclip = { value = 0.1, start = 0.2 }',
+            "differs from its only value",
+        ),
         ('name = "x"', "version"),
         ("name = ", "not valid TOML"),
     ],
 )
-def test_a_space_with_a_mistake_is_refused_with_a_sentence(tmp_path: Path, text: str, message: str) -> None:
+def test_a_space_with_a_mistake_is_refused_with_a_sentence(
+    tmp_path: Path, text: str, message: str
+) -> None:
     path = tmp_path / "space.toml"
     path.write_text(text)
     with pytest.raises(InputError, match=message) as refused:

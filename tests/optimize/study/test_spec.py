@@ -26,12 +26,25 @@ def test_a_spec_survives_json(bars: Bars) -> None:
     assert StudySpec.from_json(spec.to_json()) == spec
 
 
-@pytest.mark.parametrize("change", [
-    {"budget": 129}, {"rungs": 3}, {"num_envs": 3}, {"horizon": 8}, {"slots": 5}, {"objective": "sharpe"}, {"seed": 1},
-    {"precision": "tf32"}, {"code_version": "other"}, {"torch_version": "1.0"},
-    {"env": {"fee": 0.1}}, {"holdout": 0.1},
-    {"cv": {"scheme": "kfold", "groups": 6, "test_groups": 2, "embargo_share": 0.01}}, {"sampler": "random"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"budget": 129},
+        {"rungs": 3},
+        {"num_envs": 3},
+        {"horizon": 8},
+        {"slots": 5},
+        {"objective": "sharpe"},
+        {"seed": 1},
+        {"precision": "tf32"},
+        {"code_version": "other"},
+        {"torch_version": "1.0"},
+        {"env": {"fee": 0.1}},
+        {"holdout": 0.1},
+        {"cv": {"scheme": "kfold", "groups": 6, "test_groups": 2, "embargo_share": 0.01}},
+        {"sampler": "random"},
+    ],
+)
 def test_any_difference_is_found_and_named(bars: Bars, change: dict[str, Any]) -> None:
     spec = make_spec(bars)
     with pytest.raises(InputError, match="study 's' was created with") as refused:
@@ -49,7 +62,10 @@ def test_where_the_data_lies_is_no_difference_but_what_it_is_is_one(bars: Bars) 
 
 def test_threads_and_processor_are_no_difference_and_studies_of_before_go_on(bars: Bars) -> None:
     spec = make_spec(bars)
-    assert differences(spec, dataclasses.replace(spec, threads=spec.threads + 1, processor="another")) == []
+    assert (
+        differences(spec, dataclasses.replace(spec, threads=spec.threads + 1, processor="another"))
+        == []
+    )
     before = json.loads(spec.to_json())
     del before["processor"]
     assert StudySpec.from_json(json.dumps(before)) == dataclasses.replace(spec, processor="")
@@ -67,7 +83,9 @@ def test_rungs_divide_the_budget_and_the_last_one_spends_it(bars: Bars) -> None:
     assert make_spec(bars, budget=1, rungs=4).rollouts == 4
 
 
-@pytest.mark.parametrize(("scheme", "groups"), [("cpcv", 10), ("kfold", 5), ("walk-forward", 6), ("single", 3)])
+@pytest.mark.parametrize(
+    ("scheme", "groups"), [("cpcv", 10), ("kfold", 5), ("walk-forward", 6), ("single", 3)]
+)
 def test_folds_are_counted_without_listing_them(scheme: str, groups: int) -> None:
     cv = CrossValidation(scheme, groups=groups)
     assert cv.folds == len(cv.tested())
@@ -82,7 +100,9 @@ def test_many_folds_are_warned_about_and_absurdly_many_refused() -> None:
         check_folds(CrossValidation(groups=30), 1000)
 
 
-@pytest.mark.parametrize(("folds", "slots"), [(1, 10), (3, 9), (4, 8), (6, 12), (10, 10), (15, 15), (45, 10)])
+@pytest.mark.parametrize(
+    ("folds", "slots"), [(1, 10), (3, 9), (4, 8), (6, 12), (10, 10), (15, 15), (45, 10)]
+)
 def test_programs_hold_whole_trials_where_they_can(folds: int, slots: int) -> None:
     assert choose_slots(folds, torch.device("cpu")) == slots
 
@@ -90,7 +110,9 @@ def test_programs_hold_whole_trials_where_they_can(folds: int, slots: int) -> No
 def _study(values: list[dict[int, float]]) -> optuna.Study:
     study = optuna.create_study(direction="maximize")
     for steps in values:
-        study.add_trial(optuna.trial.create_trial(state=TrialState.RUNNING, intermediate_values=steps))
+        study.add_trial(
+            optuna.trial.create_trial(state=TrialState.RUNNING, intermediate_values=steps)
+        )
     return study
 
 
@@ -132,7 +154,10 @@ def test_a_checkpoint_comes_back_and_a_damaged_one_is_refused(tmp_path: Path) ->
     path = tmp_path / "checkpoint-1.safetensors"
     state = {"weights": torch.arange(6.0).view(2, 3), "stream": torch.arange(5, dtype=torch.uint8)}
     written = Checkpoint(
-        [MemberState(state, {"cash": torch.ones(2, dtype=torch.float64)}, 7), MemberState()], 2, 1.5, {"seed": 2**62}
+        [MemberState(state, {"cash": torch.ones(2, dtype=torch.float64)}, 7), MemberState()],
+        2,
+        1.5,
+        {"seed": 2**62},
     )
     sha256 = write_checkpoint(path, written)
     back = read_checkpoint(path, sha256)
@@ -155,11 +180,15 @@ def test_a_checkpoint_comes_back_and_a_damaged_one_is_refused(tmp_path: Path) ->
 
 def test_a_former_name_of_an_objective_keeps_its_meaning(bars: Bars) -> None:
     """Studies frozen with `excess-sharpe`, the difference of two Sharpe ratios, go on as they were."""
-    frozen = StudySpec.from_json(make_spec(bars).to_json().replace('"information-ratio"', '"excess-sharpe"'))
+    frozen = StudySpec.from_json(
+        make_spec(bars).to_json().replace('"information-ratio"', '"excess-sharpe"')
+    )
     assert frozen.objective == "sharpe-difference"
     assert differences(frozen, make_spec(bars, objective="excess-sharpe")) == []
-    with pytest.raises(InputError, match="created with objective = \"sharpe-difference\""):
+    with pytest.raises(InputError, match='created with objective = "sharpe-difference"'):
         refuse_other("s", frozen, make_spec(bars))
     check_request(Request(objective="excess-sharpe"))
-    with pytest.raises(InputError, match="--objective 'excess' is not known; choose one of information-ratio,"):
+    with pytest.raises(
+        InputError, match="--objective 'excess' is not known; choose one of information-ratio,"
+    ):
         check_request(Request(objective="excess"))

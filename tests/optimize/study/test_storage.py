@@ -56,7 +56,9 @@ def test_racing_processes_take_every_trial_once_and_stop_at_the_total(
         study.enqueue_trial({"x": 1.0})
     context = multiprocessing.get_context("fork")
     out = context.Queue()
-    racers = [context.Process(target=_racer, args=(storage.url, [f"w{i}"], 20, out)) for i in range(2)]
+    racers = [
+        context.Process(target=_racer, args=(storage.url, [f"w{i}"], 20, out)) for i in range(2)
+    ]
     for racer in racers:
         racer.start()
     taken = [trial for _ in racers for trial in out.get(timeout=120)]
@@ -98,7 +100,9 @@ def test_the_total_counts_waiting_trials_for_new_ones_and_not_for_themselves(
     assert not storage.claim_waiting(_id(storage), first, "w", 1)
 
 
-def test_every_write_of_a_lost_attempt_is_refused(storage: StudyStorage, study: optuna.Study) -> None:
+def test_every_write_of_a_lost_attempt_is_refused(
+    storage: StudyStorage, study: optuna.Study
+) -> None:
     trial_id = storage.claim_new(_id(storage), "old", 1)
     assert trial_id is not None
     trial = optuna.Trial(study, trial_id)
@@ -136,7 +140,9 @@ def test_the_check_of_the_token_is_in_the_transaction_of_the_write(storage: Stud
     locked = []
 
     def probe(*_: Any, **__: Any) -> None:
-        other = sqlite3.connect(storage.url.removeprefix("sqlite:///"), timeout=0.0, isolation_level=None)
+        other = sqlite3.connect(
+            storage.url.removeprefix("sqlite:///"), timeout=0.0, isolation_level=None
+        )
         try:
             other.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
@@ -161,14 +167,22 @@ def test_a_stale_attempt_goes_back_to_waiting_and_a_beating_one_does_not(
     other = open_storage(storage.url)
     assert recover_stale(other, _id(storage), grace=60) == []
     with storage.transaction() as session:
-        session.execute(attempts.update().where(attempts.c.trial_id == dead).values(beat=attempts.c.beat - 100))
         session.execute(
-            attempts.update().where(attempts.c.trial_id == never._trial_id).values(beat=attempts.c.beat - 100)
+            attempts.update().where(attempts.c.trial_id == dead).values(beat=attempts.c.beat - 100)
+        )
+        session.execute(
+            attempts.update()
+            .where(attempts.c.trial_id == never._trial_id)
+            .values(beat=attempts.c.beat - 100)
         )
     back = recover_stale(other, _id(storage), grace=60)
     assert [r.trial_id for r in back] == [dead, never._trial_id]
     states = {t._trial_id: t.state for t in study.get_trials()}
-    assert states == {dead: TrialState.WAITING, alive: TrialState.RUNNING, never._trial_id: TrialState.WAITING}
+    assert states == {
+        dead: TrialState.WAITING,
+        alive: TrialState.RUNNING,
+        never._trial_id: TrialState.WAITING,
+    }
     assert recover_stale(other, _id(storage), grace=60) == []
     assert other.claim_waiting(_id(storage), dead, "n", 3)  # a fresh beat comes with the claim
     assert recover_stale(storage, _id(storage), grace=60) == []
@@ -192,7 +206,9 @@ def test_the_heartbeat_beats_and_notices_what_was_lost(storage: StudyStorage) ->
     kept, lost = (storage.claim_new(_id(storage), name, 2) for _ in range(2))
     with storage.transaction() as session:
         session.execute(attempts.update().values(beat=0.0))
-        session.execute(attempts.update().where(attempts.c.trial_id == lost).values(token="someone else's"))
+        session.execute(
+            attempts.update().where(attempts.c.trial_id == lost).values(token="someone else's")
+        )
     heartbeat = Heartbeat(storage, name, interval=60)
     heartbeat.beat()
     assert heartbeat.lost == {lost}
@@ -210,7 +226,11 @@ def test_a_new_worker_asks_the_running_one_to_drain_and_not_a_process_that_reuse
 ) -> None:
     asked: list[str] = []
     child = subprocess.Popen(
-        [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_DFL); time.sleep(60)"]
+        [
+            sys.executable,
+            "-c",
+            "import signal, time; signal.signal(15, signal.SIG_DFL); time.sleep(60)",
+        ]
     )
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
@@ -224,7 +244,12 @@ def test_a_new_worker_asks_the_running_one_to_drain_and_not_a_process_that_reuse
             row = session.execute(sa.select(workers)).one()._asdict()
             session.execute(
                 workers.insert().values(
-                    **{**row, "worker": "reused", "pid": bystander.pid, "started": f"{namespace()}/1"}
+                    **{
+                        **row,
+                        "worker": "reused",
+                        "pid": bystander.pid,
+                        "started": f"{namespace()}/1",
+                    }
                 )
             )
         beside = register_worker(storage, _id(storage), alongside=True, say=asked.append)
@@ -232,7 +257,12 @@ def test_a_new_worker_asks_the_running_one_to_drain_and_not_a_process_that_reuse
         assert child.poll() is None
         leave(storage, beside)
         register_worker(
-            storage, _id(storage), alongside=False, say=asked.append, second_request_after=5, give_up_after=20
+            storage,
+            _id(storage),
+            alongside=False,
+            say=asked.append,
+            second_request_after=5,
+            give_up_after=20,
         )
         assert child.wait(timeout=20) == -15
         assert str(child.pid) in asked[0]
@@ -262,7 +292,12 @@ def test_a_worker_that_ignores_the_first_request_gets_a_second(storage: StudySto
                 .values(pid=child.pid, started=identity(child.pid))
             )
         register_worker(
-            storage, _id(storage), alongside=False, say=asked.append, second_request_after=0.5, give_up_after=20
+            storage,
+            _id(storage),
+            alongside=False,
+            say=asked.append,
+            second_request_after=0.5,
+            give_up_after=20,
         )
         assert child.wait(timeout=20) == 7
         assert len(asked) == 2
@@ -273,7 +308,9 @@ def test_a_worker_that_ignores_the_first_request_gets_a_second(storage: StudySto
 
 @pytest.mark.usefixtures("study")
 def test_one_worker_at_a_time_closes_a_study(storage: StudyStorage) -> None:
-    one, two = (register_worker(storage, _id(storage), alongside=True, say=lambda _: None) for _ in range(2))
+    one, two = (
+        register_worker(storage, _id(storage), alongside=True, say=lambda _: None) for _ in range(2)
+    )
     assert claim_closing(storage, _id(storage), one)
     assert not claim_closing(storage, _id(storage), two)
     leave(storage, one)

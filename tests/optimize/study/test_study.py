@@ -27,7 +27,9 @@ def test_an_error_while_a_batch_is_taken_puts_its_trials_back(
     [held] = handle.ask_batch(1, "w", 9)
     plan = StudyHandle._plan
 
-    def interrupted(own: StudyHandle, trial_id: int, shape: dict[str, object] | None) -> Plan | None:
+    def interrupted(
+        own: StudyHandle, trial_id: int, shape: dict[str, object] | None
+    ) -> Plan | None:
         if own.storage.get_trial(trial_id).number == 2:
             raise KeyboardInterrupt
         return plan(own, trial_id, shape)

@@ -30,14 +30,30 @@ def make_spec(bars: Bars, **changes: Any) -> CryptoSpec:
     """A study of two walk-forward folds and seconds of training."""
     cv = CrossValidation("walk-forward", groups=6)
     spec = CryptoSpec(
-        environment="crypto", algorithm="ppo",
-        data=DataSpec("bars", bars.tickers, bars.timeframe, bars.fingerprint, "", "", len(bars), True),
+        environment="crypto",
+        algorithm="ppo",
+        data=DataSpec(
+            "bars", bars.tickers, bars.timeframe, bars.fingerprint, "", "", len(bars), True
+        ),
         recipe={"name": RECIPE.name, "version": RECIPE.version, "memory": RECIPE.memory},
-        cv=dataclasses.asdict(cv), holdout=0.05, first_bar=8,
-        max_lookback=2, env={}, budget=128, rungs=2, num_envs=2, horizon=16, slots=4, trials_per_batch=3,
-        objective="information-ratio", sampler="tpe", pruner="none", seed=0,
-        space=SearchSpace("none", 1, {"shape": {}, "ppo": {}, "env": {}}).to_dict(), threads=1,
-    )  # fmt: skip
+        cv=dataclasses.asdict(cv),
+        holdout=0.05,
+        first_bar=8,
+        max_lookback=2,
+        env={},
+        budget=128,
+        rungs=2,
+        num_envs=2,
+        horizon=16,
+        slots=4,
+        trials_per_batch=3,
+        objective="information-ratio",
+        sampler="tpe",
+        pruner="none",
+        seed=0,
+        space=SearchSpace("none", 1, {"shape": {}, "ppo": {}, "env": {}}).to_dict(),
+        threads=1,
+    )
     return dataclasses.replace(spec, **changes)
 
 
@@ -47,7 +63,9 @@ def experiment(bars: Bars) -> CryptoExperiment:
 
 
 def plan(number: int, **env: Any) -> Plan:
-    settings = Settings(dict(SHAPE), {"learning_rate": 1e-3 * (number + 1)}, {"lookback": 1 + number % 2, **env})
+    settings = Settings(
+        dict(SHAPE), {"learning_rate": 1e-3 * (number + 1)}, {"lookback": 1 + number % 2, **env}
+    )
     return Plan(number, number, {"number": number}, settings, 1000 + number)
 
 
@@ -58,14 +76,19 @@ def to_the_end(trainer: Trainer, trainings: list[Training]) -> dict[int, Any]:
     evaluations = trainer.evaluate(trainings)
     return {
         t.plan.number: (
-            e.value, e.scores, e.paths.returns.tobytes(),
+            e.value,
+            e.scores,
+            e.paths.returns.tobytes(),
             [{k: v.numpy().tobytes() for k, v in actor.items()} for actor in trainer.actors(t)],
         )
-        for t, e in zip(trainings, evaluations, strict=True) if e is not None
-    }  # fmt: skip
+        for t, e in zip(trainings, evaluations, strict=True)
+        if e is not None
+    }
 
 
-def test_a_trial_is_the_same_alone_in_company_and_when_others_leave(experiment: CryptoExperiment) -> None:
+def test_a_trial_is_the_same_alone_in_company_and_when_others_leave(
+    experiment: CryptoExperiment,
+) -> None:
     together = Trainer(experiment)
     trials = [together.start(plan(n)) for n in range(3)]
     assert len(trials) * len(experiment.folds) > 2 * together.slots  # several programs
@@ -119,7 +142,9 @@ def test_trials_at_different_rungs_share_a_batch(experiment: CryptoExperiment) -
     assert evaluated.paths.returns.tobytes() == whole[0][2]
 
 
-def test_a_stop_leaves_members_between_rollouts_and_going_on_changes_nothing(experiment: CryptoExperiment) -> None:
+def test_a_stop_leaves_members_between_rollouts_and_going_on_changes_nothing(
+    experiment: CryptoExperiment,
+) -> None:
     asked = 0
 
     def stop() -> bool:
@@ -215,10 +240,16 @@ def test_every_parameter_reaches_environment_and_learner(experiment: CryptoExper
     trainer = Trainer(experiment)
     base = Settings(dict(SHAPE), {}, {})
     changes: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({}, {}), ({"learning_rate": 2e-3}, {}), ({"gamma": 0.5}, {}), ({"lr_schedule": "linear"}, {}),
-        ({"initial_log_std": -0.5}, {}), ({}, {"action_scale": 0.1}), ({}, {"alpha_weight": 0.1}),
-        ({}, {"lookback": 2}), ({}, {"cash_reserve": 0.3}),
-    ]  # fmt: skip
+        ({}, {}),
+        ({"learning_rate": 2e-3}, {}),
+        ({"gamma": 0.5}, {}),
+        ({"lr_schedule": "linear"}, {}),
+        ({"initial_log_std": -0.5}, {}),
+        ({}, {"action_scale": 0.1}),
+        ({}, {"alpha_weight": 0.1}),
+        ({}, {"lookback": 2}),
+        ({}, {"cash_reserve": 0.3}),
+    ]
     trials = [
         trainer.start(Plan(i, i, {}, dataclasses.replace(base, learner=ppo, env=env), 7))
         for i, (ppo, env) in enumerate(changes)

@@ -66,7 +66,9 @@ def test_resuming_from_any_checkpoint_changes_no_number(bars: Bars, tmp_path: Pa
     kept: list[Training] = []
     keeping = Trainer(experiment, keep=kept_in(tmp_path, kept), pace=EveryRollout())
     assert to_the_end(keeping, [keeping.start(plan(n)) for n in range(3)]) == whole
-    states = [[training for training in kept if training.plan.number == number] for number in range(3)]
+    states = [
+        [training for training in kept if training.plan.number == number] for number in range(3)
+    ]
     totals = [total_rollouts(training.members) for training in states[0]]
     assert totals == sorted(totals)
     assert len(set(totals)) > 2
@@ -83,7 +85,9 @@ def test_a_checkpoint_is_taken_before_the_evaluation_unless_the_trial_diverged(b
     kept: list[tuple[int, int]] = []
 
     def keep(trainings: Sequence[Training]) -> None:
-        kept.extend((training.plan.number, total_rollouts(training.members)) for training in trainings)
+        kept.extend(
+            (training.plan.number, total_rollouts(training.members)) for training in trainings
+        )
 
     trainer = Trainer(experiment, keep=keep, pace=EveryRollout())
     trainings = [trainer.start(plan(0)), trainer.start(plan(1))]
@@ -115,7 +119,10 @@ def test_a_program_that_is_not_full_waits_for_members_that_are_ahead(
     trainer.advance([ahead], lambda _: 1)
     groups.clear()
     trainer.advance([ahead, behind], lambda _: 2)
-    members, (first, both) = len(experiment.folds), (experiment.spec.rung_end(rung) for rung in (1, 2))
+    members, (first, both) = (
+        len(experiment.folds),
+        (experiment.spec.rung_end(rung) for rung in (1, 2)),
+    )
     assert members < trainer.slots
     assert groups[0] == (members, first)
     assert {rollouts for _, rollouts in groups[1:]} == {both - first}
@@ -126,7 +133,18 @@ def test_a_program_that_is_not_full_waits_for_members_that_are_ahead(
 def test_a_kill_inside_a_rung_costs_only_what_came_after_the_last_checkpoint(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = ("--n-trials", 2, "--budget", 4800, "--rungs", 1, "--pruner", "none", "--sampler", "random")
+    study = (
+        "--n-trials",
+        2,
+        "--budget",
+        4800,
+        "--rungs",
+        1,
+        "--pruner",
+        "none",
+        "--sampler",
+        "random",
+    )
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     monkeypatch.setattr(pace, "FIRST", 0.05)
     monkeypatch.setattr(pace, "EVERY", 0.05)
@@ -136,14 +154,20 @@ def test_a_kill_inside_a_rung_costs_only_what_came_after_the_last_checkpoint(
         if kill:
             wait_for(lambda own=worker: "goes on from rung 0" in own.output.read_text())  # type: ignore[misc]
         before = set(market.glob("runs/*/trial-*/checkpoint-*"))
-        wait_for(lambda own=worker, b=before: set(market.glob("runs/*/trial-*/checkpoint-*")) - b or own.ended)  # type: ignore[misc]
+        wait_for(
+            lambda own=worker, b=before: (
+                set(market.glob("runs/*/trial-*/checkpoint-*")) - b or own.ended
+            )
+        )  # type: ignore[misc]
         worker.signal(signal.SIGKILL)
         worker.finish(-signal.SIGKILL)
     sweepd("train", *study).finish()
     assert numbers(market) == numbers(market / "alone")
     found = []
     for folder in (market, market / "alone"):
-        events = EventAccumulator(str(open_handle(folder).run_dir / "tensorboard" / "trial-00000")).Reload()
+        events = EventAccumulator(
+            str(open_handle(folder).run_dir / "tensorboard" / "trial-00000")
+        ).Reload()
         found.append([(e.step, e.value) for e in events.Scalars("train/reward")])
     assert found[0] == found[1]
     assert len(found[0]) == open_handle(market).spec.rollouts

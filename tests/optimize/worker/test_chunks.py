@@ -44,22 +44,29 @@ class Machine:
         return self.speeds[slots]
 
 
-@pytest.mark.parametrize(("speeds", "measured", "chosen"), [
-    ({8: 100.0, 4: 90.0}, [8, 4], 8),
-    ({8: 100.0, 4: 105.0}, [8, 4], 8),  # not worth it
-    ({8: 100.0, 4: 120.0, 2: 121.0}, [8, 4, 2], 4),
-    ({8: 0.0, 4: 100.0, 2: 50.0}, [8, 4, 2], 4),
-    ({8: 0.0, 4: 0.0, 2: 9.0, 1: 90.0}, [8, 4, 2], 2),  # one slot alone would depend on threads
-    ({8: 0.0, 4: 0.0, 2: 0.0}, [8, 4, 2], 2),
-])  # fmt: skip
-def test_the_fastest_size_that_fits_is_chosen(tmp_path: Path, speeds: Speeds, measured: list[int], chosen: int) -> None:
+@pytest.mark.parametrize(
+    ("speeds", "measured", "chosen"),
+    [
+        ({8: 100.0, 4: 90.0}, [8, 4], 8),
+        ({8: 100.0, 4: 105.0}, [8, 4], 8),  # not worth it
+        ({8: 100.0, 4: 120.0, 2: 121.0}, [8, 4, 2], 4),
+        ({8: 0.0, 4: 100.0, 2: 50.0}, [8, 4, 2], 4),
+        ({8: 0.0, 4: 0.0, 2: 9.0, 1: 90.0}, [8, 4, 2], 2),  # one slot alone would depend on threads
+        ({8: 0.0, 4: 0.0, 2: 0.0}, [8, 4, 2], 2),
+    ],
+)
+def test_the_fastest_size_that_fits_is_chosen(
+    tmp_path: Path, speeds: Speeds, measured: list[int], chosen: int
+) -> None:
     machine = Machine(tmp_path, speeds)
     assert machine.chunks().size(SHAPE) == chosen
     assert machine.measured == measured
     assert bool(machine.said) == (chosen < 8 and any(speeds.values()))
 
 
-def test_what_was_measured_is_remembered_by_machine_and_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_measured_is_remembered_by_machine_and_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = Machine(tmp_path, {8: 100.0, 4: 120.0, 2: 100.0})
     chunks = machine.chunks()
     assert chunks.size(SHAPE) == chunks.size(SHAPE) == machine.chunks().size(SHAPE) == 4
@@ -78,7 +85,9 @@ def test_what_was_measured_is_remembered_by_machine_and_shape(tmp_path: Path, mo
         assert machine.measured == [8, 4, 2]
 
 
-def test_a_shortage_is_remembered_for_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shortage_is_remembered_for_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = Machine(tmp_path, {8: 100.0, 4: 90.0})
     chunks = machine.chunks()
     chunks.ran_out(SHAPE, 2)
@@ -90,7 +99,8 @@ def test_a_shortage_is_remembered_for_a_day(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "content", ["", "nothing", "[]", '{"format": 0, "machines": {}}', '{"format": 1, "machines": 3}']
+    "content",
+    ["", "nothing", "[]", '{"format": 0, "machines": {}}', '{"format": 1, "machines": 3}'],
 )
 def test_a_damaged_file_counts_as_empty(tmp_path: Path, content: str) -> None:
     file = ChunkFile(tmp_path / "chunks.json")
@@ -150,17 +160,36 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 @pytest.mark.slow
 def test_a_worker_that_runs_out_of_memory_halves_the_chunk_once_and_fails_no_trial(
-    market: Path, sweepd: Sweepd, small_memory: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    market: Path,
+    sweepd: Sweepd,
+    small_memory: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("SWEEPD_CACHE_DIR", str(tmp_path / "cache"))
     # As if all slots at once were the fastest.
-    monkeypatch.setattr(measure, "measure_program", lambda _experiment, _shape, slots, *_: Measurement(slots, 0))
-    words = ("--budget", 96, "--trials-per-batch", 1, "--pruner", "none", "--sampler", "random", "--seed", 3)
+    monkeypatch.setattr(
+        measure, "measure_program", lambda _experiment, _shape, slots, *_: Measurement(slots, 0)
+    )
+    words = (
+        "--budget",
+        96,
+        "--trials-per-batch",
+        1,
+        "--pruner",
+        "none",
+        "--sampler",
+        "random",
+        "--seed",
+        3,
+    )
     sweepd("train", *words, "--n-trials", 4, "--runs-dir", "whole").finish()
     small_memory(2)
     out = sweepd("train", *words, "--n-trials", 4).finish()
     shapes = {tuple(t.user_attrs["sweepd:shape"].values()) for t in _trials(market / "runs")}
-    assert out.count("out of memory: going on with 2 members per program") == len(shapes) < 4  # once per shape
+    assert (
+        out.count("out of memory: going on with 2 members per program") == len(shapes) < 4
+    )  # once per shape
     for one, other in zip(_trials(market / "runs"), _trials(market / "whole"), strict=True):
         assert one.state == other.state == TrialState.COMPLETE
         assert one.params == other.params

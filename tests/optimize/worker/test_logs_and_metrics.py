@@ -54,7 +54,15 @@ def _lines(text: str) -> list[dict[str, Any]]:
 
 def test_a_worker_writes_json_to_the_screen_and_a_file(market: Path, sweepd: Sweepd) -> None:
     out = sweepd(
-        "train", "--n-trials", 1, "--trials-per-batch", 1, "--log-format", "json", "--log-file", "logs/w.log"
+        "train",
+        "--n-trials",
+        1,
+        "--trials-per-batch",
+        1,
+        "--log-format",
+        "json",
+        "--log-file",
+        "logs/w.log",
     ).finish()
     shown, kept = _lines(out), _lines((market / "logs" / "w.log").read_text())
     assert [entry["message"] for entry in shown] == [entry["message"] for entry in kept]
@@ -62,10 +70,17 @@ def test_a_worker_writes_json_to_the_screen_and_a_file(market: Path, sweepd: Swe
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry["time"])
         assert entry["level"] == "info"
     said = " ".join(entry["message"] for entry in shown)
-    for piece in ("Using Vectorized Environments", "training trial 0 together", "trial 0 complete", "best trial: 0"):
+    for piece in (
+        "Using Vectorized Environments",
+        "training trial 0 together",
+        "trial 0 complete",
+        "best trial: 0",
+    ):
         assert piece in said
     assert [entry["study"] for entry in shown if "trial 0 complete" in entry["message"]] == ["s"]
-    refused = sweepd("train", "--n-trials", 1, "--log-file", "logs/w.log", "--budget", 193).finish(2)
+    refused = sweepd("train", "--n-trials", 1, "--log-file", "logs/w.log", "--budget", 193).finish(
+        2
+    )
     last = (market / "logs" / "w.log").read_text().splitlines()[-1]
     assert "budget" in refused
     assert "budget = 192" in last
@@ -85,7 +100,9 @@ def test_plain_lines_are_as_ever_and_copied_with_their_time(market: Path, sweepd
         assert not undated.match(next(line for line in text.splitlines() if "best trial" in line))
 
 
-def test_a_full_file_makes_room_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_file_makes_room_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logs, "MAX_BYTES", 2000)
     console = LogConsole(tmp_path / "deep" / "w.log")
     for index in range(500):
@@ -111,7 +128,9 @@ def test_what_ends_the_command_and_what_libraries_say_is_kept(tmp_path: Path) ->
     assert "traceback" not in third
 
 
-def test_a_panel_on_a_terminal_leaves_the_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_panel_on_a_terminal_leaves_the_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     console = LogConsole(tmp_path / "w.log")
     assert console.is_terminal
@@ -126,7 +145,9 @@ def test_a_panel_on_a_terminal_leaves_the_file_alone(tmp_path: Path, monkeypatch
 
 
 def test_wrong_logs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--log-format 'xml' is not right; choose one of plain, json"):
+    with pytest.raises(
+        InputError, match="--log-format 'xml' is not right; choose one of plain, json"
+    ):
         LogConsole(None, "xml")
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file" / "w.log"):
@@ -136,9 +157,23 @@ def test_wrong_logs_are_refused(tmp_path: Path) -> None:
 
 def test_workers_on_several_gpus_share_neither_file_nor_port() -> None:
     assert own_arguments(1, Path("logs/w.log"), 9100, 2) == [
-        "--gpu", "1", "--alongside", "--max-memory", "2.000", "--log-file", "logs/w-gpu1.log", "--metrics-port", "9101",
-    ]  # fmt: skip
-    assert own_arguments(0, None, None, 0.0) == ["--gpu", "0", "--alongside", "--max-memory", "0.000"]
+        "--gpu",
+        "1",
+        "--alongside",
+        "--max-memory",
+        "2.000",
+        "--log-file",
+        "logs/w-gpu1.log",
+        "--metrics-port",
+        "9101",
+    ]
+    assert own_arguments(0, None, None, 0.0) == [
+        "--gpu",
+        "0",
+        "--alongside",
+        "--max-memory",
+        "0.000",
+    ]
 
 
 # -- metrics
@@ -146,7 +181,9 @@ def test_workers_on_several_gpus_share_neither_file_nor_port() -> None:
 
 
 def _scrape(port: int) -> dict[str, float]:
-    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed")
+    parser = pytest.importorskip(
+        "prometheus_client.parser", reason="prometheus_client is not installed"
+    )
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     return {
@@ -156,7 +193,9 @@ def _scrape(port: int) -> dict[str, float]:
     }
 
 
-def test_a_worker_is_scraped_while_it_trains_and_on_the_loopback_only(market: Path, sweepd: Sweepd) -> None:
+def test_a_worker_is_scraped_while_it_trains_and_on_the_loopback_only(
+    market: Path, sweepd: Sweepd
+) -> None:
     worker = sweepd("train", "--n-trials", 3, *ENDLESS, "--metrics-port", 0)
     wait_for(lambda: training_begun(market))
     found = re.search(r"metrics on http://127.0.0.1:(\d+)/metrics", worker.output.read_text())
@@ -165,26 +204,42 @@ def test_a_worker_is_scraped_while_it_trains_and_on_the_loopback_only(market: Pa
     wait_for(lambda: _scrape(port)["sweepd_steps_per_second"] > 0)
     seen = _scrape(port)
     assert {k: v for k, v in seen.items() if k.startswith("sweepd_trials{")} == {
-        "sweepd_trials{waiting}": 0, "sweepd_trials{running}": 3, "sweepd_trials{complete}": 0,
-        "sweepd_trials{pruned}": 0, "sweepd_trials{fail}": 0,
-    }  # fmt: skip
+        "sweepd_trials{waiting}": 0,
+        "sweepd_trials{running}": 3,
+        "sweepd_trials{complete}": 0,
+        "sweepd_trials{pruned}": 0,
+        "sweepd_trials{fail}": 0,
+    }
     assert seen["sweepd_trials_wanted"] == 3
     assert seen["sweepd_worker_state{training}"] == 1
     assert 0 <= seen["sweepd_heartbeat_age_seconds"] < 30
     assert seen["sweepd_storage_retries_total"] == seen["sweepd_recycled_total"] == 0
-    assert abs(seen["process_resident_memory_bytes"] / psutil.Process(worker.process.pid).memory_info().rss - 1) < 0.3
+    assert (
+        abs(
+            seen["process_resident_memory_bytes"]
+            / psutil.Process(worker.process.pid).memory_info().rss
+            - 1
+        )
+        < 0.3
+    )
     assert _scrape(port)["sweepd_steps_total"] >= seen["sweepd_steps_total"] > 0
     listening = {
-        c.laddr.ip for c in psutil.Process(worker.process.pid).net_connections() if c.status == psutil.CONN_LISTEN
+        c.laddr.ip
+        for c in psutil.Process(worker.process.pid).net_connections()
+        if c.status == psutil.CONN_LISTEN
     }
     assert listening == {"127.0.0.1"}
-    taken = sweepd("train", "--n-trials", 3, *ENDLESS, "--alongside", "--metrics-port", port).finish(2)
+    taken = sweepd(
+        "train", "--n-trials", 3, *ENDLESS, "--alongside", "--metrics-port", port
+    ).finish(2)
     assert f"--metrics-port {port} on 127.0.0.1 cannot be used" in taken
     worker.signal(signal.SIGTERM)
     worker.finish()
 
 
-def test_the_gpu_and_the_retries_are_among_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_and_the_retries_are_among_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("prometheus_client", reason="prometheus_client is not installed")
     storage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path))
     storage.patience.retries = 4
@@ -198,7 +253,10 @@ def test_the_gpu_and_the_retries_are_among_the_figures(tmp_path: Path, monkeypat
     with serving_metrics(port, telemetry, heartbeat):
         seen = _scrape(port)
     assert seen["sweepd_gpu_utilization_ratio"] == 0.83
-    assert (seen["sweepd_gpu_memory_used_bytes"], seen["sweepd_gpu_memory_total_bytes"]) == (3 * 2**30, 139 * 2**30)
+    assert (seen["sweepd_gpu_memory_used_bytes"], seen["sweepd_gpu_memory_total_bytes"]) == (
+        3 * 2**30,
+        139 * 2**30,
+    )
     assert seen["sweepd_storage_retries_total"] == 4
     assert 100 <= seen["sweepd_heartbeat_age_seconds"] < 110
     with pytest.raises(OSError, match="refused"):
@@ -206,7 +264,9 @@ def test_the_gpu_and_the_retries_are_among_the_figures(tmp_path: Path, monkeypat
     assert str(GpuUse(0.83, 12 * 2**30, 139 * 2**30)) == "83 % · 12.0/139.0 GiB"
 
 
-def test_without_prometheus_client_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_prometheus_client_the_missing_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     storage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path))
     telemetry = Telemetry(Console(), "s", torch.device("cpu"))

@@ -44,14 +44,31 @@ HERE = os.getpid()
 def test_a_worker_that_slept_too_long_drops_its_copy_and_takes_another(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = ("--n-trials", 2, "--trials-per-batch", 1, "--budget", 960, "--pruner", "none", "--sampler", "random")
+    study = (
+        "--n-trials",
+        2,
+        "--trials-per-batch",
+        1,
+        "--budget",
+        960,
+        "--pruner",
+        "none",
+        "--sampler",
+        "random",
+    )
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
-    monkeypatch.setattr(actions, "WorkerOptions", functools.partial(WorkerOptions, beat_seconds=0.2, grace_seconds=1.5))
+    monkeypatch.setattr(
+        actions,
+        "WorkerOptions",
+        functools.partial(WorkerOptions, beat_seconds=0.2, grace_seconds=1.5),
+    )
     progress = TrainingWorker._progress
 
     def sleep_once(own: TrainingWorker, steps: int) -> None:
         progress(own, steps)
-        if not (market / "asleep").exists():  # just after a beat, so that no thread sleeps with the database locked
+        if not (
+            market / "asleep"
+        ).exists():  # just after a beat, so that no thread sleeps with the database locked
             beaten = own.heartbeat.beaten
             wait_for(lambda: own.heartbeat.beaten != beaten)
             (market / "asleep").touch()
@@ -61,7 +78,9 @@ def test_a_worker_that_slept_too_long_drops_its_copy_and_takes_another(
     sleeper = sweepd("train", *study, "--alongside")
     wait_for((market / "asleep").exists)
     other = sweepd("train", *study, "--alongside")
-    wait_for(lambda: "trial 0: put back, its worker died (no heartbeat for" in other.output.read_text())
+    wait_for(
+        lambda: "trial 0: put back, its worker died (no heartbeat for" in other.output.read_text()
+    )
     wait_for(lambda: "training trial" in other.output.read_text())
     sleeper.signal(signal.SIGCONT)
     out = sleeper.finish()
@@ -74,7 +93,18 @@ def test_a_worker_that_slept_too_long_drops_its_copy_and_takes_another(
 def test_a_main_thread_that_hangs_loses_its_trials_and_drops_them_when_it_wakes(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = ("--n-trials", 2, "--trials-per-batch", 1, "--budget", 960, "--pruner", "none", "--sampler", "random")
+    study = (
+        "--n-trials",
+        2,
+        "--trials-per-batch",
+        1,
+        "--budget",
+        960,
+        "--pruner",
+        "none",
+        "--sampler",
+        "random",
+    )
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     options = functools.partial(WorkerOptions, beat_seconds=0.2, grace_seconds=1.5)
     progress = TrainingWorker._progress
@@ -92,14 +122,19 @@ def test_a_main_thread_that_hangs_loses_its_trials_and_drops_them_when_it_wakes(
     wait_for((market / "hangs").exists)
     monkeypatch.setattr(actions, "WorkerOptions", options)
     other = sweepd("train", *study, "--alongside")
-    wait_for(lambda: "trial 0: put back, its worker died (no heartbeat for" in other.output.read_text())
+    wait_for(
+        lambda: "trial 0: put back, its worker died (no heartbeat for" in other.output.read_text()
+    )
     # Its worker is alive and says so, and in which line it hangs.
     assert "in wait_for (study_files.py:" in hanging.output.read_text()
     assert count(market, "SELECT count(*) FROM sweepd_workers WHERE state = 'stalled'") == 1
     other.finish()
     assert {t.state for t in open_handle(market).trials()} == {TrialState.COMPLETE}
     (market / "wake").touch()
-    assert "trial 0 was given to another worker meanwhile; its copy here is dropped" in hanging.finish()
+    assert (
+        "trial 0 was given to another worker meanwhile; its copy here is dropped"
+        in hanging.finish()
+    )
     assert numbers(market) == numbers(market / "alone")
 
 
@@ -135,16 +170,29 @@ def test_a_trial_that_kills_its_process_every_time_is_quarantined_and_the_study_
     for _ in range(4):  # in company once, then alone
         sweepd("train", *study).finish(-signal.SIGSEGV)
     out = sweepd("train", *study).finish()
-    assert "trial 1: failed: 3 workers died while they trained it alone (its process crashed: Segmentation fault" in out
+    assert (
+        "trial 1: failed: 3 workers died while they trained it alone (its process crashed: Segmentation fault"
+        in out
+    )
     trials = open_handle(market).trials()
     assert [t.state for t in trials] == [TrialState.COMPLETE, TrialState.FAIL, TrialState.COMPLETE]
-    assert "quarantined: 3 workers died while they trained it alone" in trials[1].user_attrs["sweepd:reason"]
+    assert (
+        "quarantined: 3 workers died while they trained it alone"
+        in trials[1].user_attrs["sweepd:reason"]
+    )
     history = trials[1].user_attrs[ATTEMPTS_KEY]
     assert [end["evidence"] for end in history] == ["in company", *["alone"] * 3]
-    assert all("Segmentation fault in deadly (test_misfortunes.py:" in end["how"] for end in history)
-    for innocent in (trials[0], trials[2]):  # suspects after the first death, and trained alone since
+    assert all(
+        "Segmentation fault in deadly (test_misfortunes.py:" in end["how"] for end in history
+    )
+    for innocent in (
+        trials[0],
+        trials[2],
+    ):  # suspects after the first death, and trained alone since
         assert [end["evidence"] for end in innocent.user_attrs[ATTEMPTS_KEY]] == ["in company"]
-    assert len(list((open_handle(market).run_dir / "crashes").iterdir())) == 4  # the stacks are kept
+    assert (
+        len(list((open_handle(market).run_dir / "crashes").iterdir())) == 4
+    )  # the stacks are kept
 
 
 @pytest.mark.slow
@@ -189,7 +237,9 @@ def test_a_lost_gpu_puts_the_trials_back_and_ends_the_worker(
     sweepd("train", "--n-trials", 2, "--pruner", "none").finish()
     trials = open_handle(market).trials()
     assert {t.state for t in trials} == {TrialState.COMPLETE}
-    assert not any(ATTEMPTS_KEY in t.user_attrs for t in trials)  # the machine's trouble is no attempt
+    assert not any(
+        ATTEMPTS_KEY in t.user_attrs for t in trials
+    )  # the machine's trouble is no attempt
 
 
 def test_a_trial_that_cannot_be_put_back_keeps_no_other_from_it(
@@ -214,11 +264,25 @@ def test_a_trial_that_cannot_be_put_back_keeps_no_other_from_it(
 
 
 @pytest.mark.slow
-def test_without_the_checkpoint_a_trial_starts_again_with_the_same_numbers(market: Path, sweepd: Sweepd) -> None:
-    study = ("--n-trials", 1, "--budget", 960, "--pruner", "none", "--sampler", "random", "--runs-dir")
+def test_without_the_checkpoint_a_trial_starts_again_with_the_same_numbers(
+    market: Path, sweepd: Sweepd
+) -> None:
+    study = (
+        "--n-trials",
+        1,
+        "--budget",
+        960,
+        "--pruner",
+        "none",
+        "--sampler",
+        "random",
+        "--runs-dir",
+    )
     sweepd("train", *study, "alone/runs").finish()
     for damage in ("gone", "short"):
-        checkpoints = functools.partial(market.glob, f"{damage}/runs/*/trial-00000/checkpoint-*.safetensors")
+        checkpoints = functools.partial(
+            market.glob, f"{damage}/runs/*/trial-00000/checkpoint-*.safetensors"
+        )
         first = sweepd("train", *study, f"{damage}/runs")
         wait_for(lambda files=checkpoints, worker=first: list(files()) or worker.ended)  # type: ignore[misc]
         first.signal(signal.SIGKILL)
@@ -250,18 +314,24 @@ def test_only_the_databases_clock_counts(tmp_path: Path, monkeypatch: pytest.Mon
         [seen] = list_workers(other, study)
         assert abs(seen.beat_age) < 30
         with other.transaction() as session:
-            (beat,) = session.execute(sa.select(attempts.c.beat).where(attempts.c.trial_id == trial)).one()
+            (beat,) = session.execute(
+                sa.select(attempts.c.beat).where(attempts.c.trial_id == trial)
+            ).one()
             assert abs(other.now(session) - beat) < 30
 
 
-@pytest.mark.parametrize("error", [
-    sa.exc.OperationalError("x", {}, sqlite3.OperationalError("database is locked")),
-    sa.exc.OperationalError("x", {}, sqlite3.OperationalError("database or disk is full")),
-    sa.exc.OperationalError("x", {}, sqlite3.OperationalError("unable to open database file")),
-    sa.exc.TimeoutError("QueuePool limit of size 5 overflow 10 reached"),
-    sa.exc.InterfaceError("x", {}, Exception("connection already closed")),
-    sa.exc.DBAPIError("x", {}, Exception("network"), connection_invalidated=True),
-], ids=["locked", "full", "gone", "pool", "closed", "cut"])  # fmt: skip
+@pytest.mark.parametrize(
+    "error",
+    [
+        sa.exc.OperationalError("x", {}, sqlite3.OperationalError("database is locked")),
+        sa.exc.OperationalError("x", {}, sqlite3.OperationalError("database or disk is full")),
+        sa.exc.OperationalError("x", {}, sqlite3.OperationalError("unable to open database file")),
+        sa.exc.TimeoutError("QueuePool limit of size 5 overflow 10 reached"),
+        sa.exc.InterfaceError("x", {}, Exception("connection already closed")),
+        sa.exc.DBAPIError("x", {}, Exception("network"), connection_invalidated=True),
+    ],
+    ids=["locked", "full", "gone", "pool", "closed", "cut"],
+)
 def test_every_kind_of_absence_is_known(error: Exception) -> None:
     assert is_away(error)
 
@@ -292,9 +362,13 @@ def test_one_process_per_gpu_gets_the_signals_and_a_failure_is_named(
 
     def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         started.append(command)
-        script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); open(sys.argv[1], 'w'); " \
-            "time.sleep(60 * (sys.argv[2] == '0')); sys.exit(3)"  # fmt: skip
-        return real([sys.executable, "-c", script, str(tmp_path / command[-1]), command[-1]], **options)
+        script = (
+            "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); open(sys.argv[1], 'w'); "
+            "time.sleep(60 * (sys.argv[2] == '0')); sys.exit(3)"
+        )
+        return real(
+            [sys.executable, "-c", script, str(tmp_path / command[-1]), command[-1]], **options
+        )
 
     monkeypatch.setattr(launch.subprocess, "Popen", start)
 
@@ -308,7 +382,9 @@ def test_one_process_per_gpu_gets_the_signals_and_a_failure_is_named(
     with pytest.raises(RunError, match="the worker on GPU 1 failed"):
         launch.run_on_all(["train"], [["--gpu", "0"], ["--gpu", "1"]])
     thread.join()
-    assert started == [[sys.executable, "-m", "sweepd", "train", "--gpu", str(index)] for index in range(2)]
+    assert started == [
+        [sys.executable, "-m", "sweepd", "train", "--gpu", str(index)] for index in range(2)
+    ]
 
 
 COUNTING = """

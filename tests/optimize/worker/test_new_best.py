@@ -22,7 +22,9 @@ from tests.optimize.study_files import open_handle
 def test_a_new_best_trial_is_told_once_between_batches(market: Path, sweepd: Sweepd) -> None:
     sweepd("train", "--n-trials", 3, "--pruner", "none").finish()
     handle = open_handle(market)
-    experiment = CryptoExperiment(handle.spec, load_bars(market / "bars", "1h"), torch.device("cpu"))
+    experiment = CryptoExperiment(
+        handle.spec, load_bars(market / "bars", "1h"), torch.device("cpu")
+    )
     before, heard = best_trial(handle), []
 
     def hear(told: StudyHandle) -> None:

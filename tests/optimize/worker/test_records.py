@@ -77,7 +77,10 @@ def test_samplers_that_share_the_space_propose_what_optunas_own_would() -> None:
         ):
             study = optuna.load_study(study_name="s", storage=storage, sampler=sampler)
             trial = study.ask()
-            values = {"x": trial.suggest_float("x", 0, 1), "kind": trial.suggest_categorical("kind", ["a", "b"])}
+            values = {
+                "x": trial.suggest_float("x", 0, 1),
+                "kind": trial.suggest_categorical("kind", ["a", "b"]),
+            }
             if values["x"] > 0.3:
                 values["y"] = trial.suggest_float("y", -1, 1)
             proposals.append(values)
@@ -107,10 +110,15 @@ def test_a_killed_workers_pictures_are_made_by_the_next_one(market: Path, sweepd
     sweepd("train", "--n-trials", 2).finish()
     assert artifacts.announced(handle.run_dir, trials[0], missing=True) == {}
     assert (handle.trial_dir(0) / "equity.png").read_bytes().startswith(b"\x89PNG")
-    assert set(artifacts.announced(handle.run_dir, trials[1], missing=True)) == {"equity.png", "paths.parquet"}
+    assert set(artifacts.announced(handle.run_dir, trials[1], missing=True)) == {
+        "equity.png",
+        "paths.parquet",
+    }
 
 
-@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), RunError("no equilibrium was found")])
+@pytest.mark.parametrize(
+    "problem", [OSError(28, "No space left on device"), RunError("no equilibrium was found")]
+)
 def test_a_picture_that_cannot_be_made_is_no_trials_failure(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:

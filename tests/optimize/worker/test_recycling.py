@@ -108,15 +108,34 @@ def test_a_recycled_worker_ends_with_the_same_numbers_as_one_process(
         [("1", "2")],
     )
     assert re.findall(r"started again (\d+) times so far", out) == ["1"]
-    told = [line for _, text in listener.messages for line in text.splitlines() if line in ("READY=1", "RELOADING=1")]
+    told = [
+        line
+        for _, text in listener.messages
+        for line in text.splitlines()
+        if line in ("READY=1", "RELOADING=1")
+    ]
     assert told == ["READY=1", "RELOADING=1", "READY=1"]
     assert numbers(market) == numbers(market / "alone")
-    assert {t.state for t in open_handle(market).trials()} <= {TrialState.COMPLETE, TrialState.PRUNED}
+    assert {t.state for t in open_handle(market).trials()} <= {
+        TrialState.COMPLETE,
+        TrialState.PRUNED,
+    }
 
 
 @pytest.mark.slow
 def test_a_signal_while_it_starts_again_stops_it_properly(market: Path, growing: Start) -> None:
-    worker = growing("--n-trials", 3, "--budget", 200_000, "--rungs", 200, "--pruner", "none", "--max-memory", 2.5)
+    worker = growing(
+        "--n-trials",
+        3,
+        "--budget",
+        200_000,
+        "--rungs",
+        200,
+        "--pruner",
+        "none",
+        "--max-memory",
+        2.5,
+    )
     wait_for(lambda: "starting again" in (market / "out").read_text())
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGTERM)
@@ -132,9 +151,15 @@ def test_a_signal_while_it_starts_again_stops_it_properly(market: Path, growing:
 def test_environments_and_their_guard_end_with_the_life_that_started_them(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOSTING, str(tmp_path / "pids")]
     environment = {**os.environ, "PYTHONPATH": ROOT}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment, check=False
+    )
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    left = [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    left = [
+        pid
+        for pid in pids
+        if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    ]
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert done.stdout == "1 []\n", done.stderr
@@ -147,7 +172,9 @@ def test_a_limit_below_what_a_fresh_process_needs_is_said_once_and_dropped() -> 
     memory = MemoryLimit(GIB, lambda: 2 * GIB, said.append)
     assert [memory.at_rung() for _ in range(5)] == [False] * 5
     assert len(said) == 1
-    assert "needs 2.00 GiB from the start, more than its limit of 1.00 GiB (--max-memory)" in said[0]
+    assert (
+        "needs 2.00 GiB from the start, more than its limit of 1.00 GiB (--max-memory)" in said[0]
+    )
 
 
 def test_every_life_brings_a_rung_before_growth_ends_it() -> None:
@@ -167,13 +194,18 @@ def test_the_default_is_a_share_of_what_the_machine_or_the_control_group_grants(
     monkeypatch.setattr(sizing, "_read", lambda name: files.get(name))
     machine = psutil.virtual_memory().total
     assert default_limit() == int(0.7 * machine)
-    files |= {"user.slice/app.slice/memory.max": str(4 * GIB), "user.slice/app.slice/s.service/memory.max": "max"}
+    files |= {
+        "user.slice/app.slice/memory.max": str(4 * GIB),
+        "user.slice/app.slice/s.service/memory.max": "max",
+    }
     assert default_limit(2) == int(0.7 * 4 * GIB / 2)
     files |= {"/proc/self/cgroup": "0::/", "./memory.max": str(2 * GIB)}
     assert default_limit() == int(0.7 * 2 * GIB)
 
 
-def test_the_fresh_process_knows_who_it_was_and_its_children_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fresh_process_knows_who_it_was_and_its_children_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = []
 
     def refuse(path: str, words: list[str]) -> None:

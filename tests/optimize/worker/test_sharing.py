@@ -75,7 +75,9 @@ def test_chunks_of_a_shared_device_are_measured_and_remembered_apart(tmp_path: P
             raise torch.OutOfMemoryError("out of memory")
         return float(slots)
 
-    chunks = Chunks(measure, {}, 8, torch.device("cpu"), lambda _: None, ChunkFile(tmp_path / "chunks.json"))
+    chunks = Chunks(
+        measure, {}, 8, torch.device("cpu"), lambda _: None, ChunkFile(tmp_path / "chunks.json")
+    )
     assert chunks.size({"net_width": 8}) == 8
     fits = 4
     chunks.share_with(2)
@@ -89,7 +91,9 @@ def test_a_second_worker_on_the_same_device_says_so(
 ) -> None:
     monkeypatch.setenv("SWEEPD_CACHE_DIR", str(market / "cache"))
     monkeypatch.setattr(worker, "device_key", lambda _: "a-gpu")
-    monkeypatch.setattr(worker, "keep_to", lambda _, share: print(f"limited to {share}", flush=True))
+    monkeypatch.setattr(
+        worker, "keep_to", lambda _, share: print(f"limited to {share}", flush=True)
+    )
     first = sweepd("train", "--n-trials", 1, "--trials-per-batch", 1, "--budget", 200_000)
     wait_for(lambda: training_begun(market))
     out = sweepd("train", "--n-trials", 1, "--study-name", "other").finish()
@@ -97,4 +101,6 @@ def test_a_second_worker_on_the_same_device_says_so(
     assert "limited to 0.5" in out
     first.signal(signal.SIGTERM)
     assert "another worker" not in first.finish()
-    assert "another worker" not in sweepd("train", "--n-trials", 1, "--study-name", "third").finish()
+    assert (
+        "another worker" not in sweepd("train", "--n-trials", 1, "--study-name", "third").finish()
+    )

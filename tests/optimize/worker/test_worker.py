@@ -18,7 +18,9 @@ from tests.optimize.study_files import count, numbers, open_handle, training_beg
 
 
 @pytest.mark.slow
-def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(market: Path, sweepd: Sweepd) -> None:
+def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(
+    market: Path, sweepd: Sweepd
+) -> None:
     out = sweepd("train", "--n-trials", 4).finish()
     assert "Using Vectorized Environments: 8 parallel envs" in out
     assert "best trial" in out
@@ -49,7 +51,9 @@ def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(market:
     for trial in trials:
         assert trial.params["net_width"] in (8, 16)
         assert trial.params["minibatch"] in (16, 32)
-        shape, ppo, env = (trial.user_attrs[f"sweepd:{kind}"] for kind in ("shape", "ppo_params", "env_params"))
+        shape, ppo, env = (
+            trial.user_attrs[f"sweepd:{kind}"] for kind in ("shape", "ppo_params", "env_params")
+        )
         assert shape["net_width"] == trial.params["net_width"]
         assert shape["minibatch"] == trial.params["minibatch"]
         assert ppo["lr_schedule"] == trial.params["lr_schedule"]
@@ -60,9 +64,17 @@ def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(market:
     assert len({(t.params["net_width"], t.params["minibatch"]) for t in trials[:3]}) == 1
     assert handle.flags["budget"] == 192
     assert handle.flags["search_space"] == "tiny.toml"
-    assert {"fee", "slippage", "seed", "timeframe", "tickers", "pruner", "holdout", "n_trials", "auto_deploy"} <= set(
-        handle.flags
-    )
+    assert {
+        "fee",
+        "slippage",
+        "seed",
+        "timeframe",
+        "tickers",
+        "pruner",
+        "holdout",
+        "n_trials",
+        "auto_deploy",
+    } <= set(handle.flags)
     # Started again it has nothing to do; asked for more it goes on; joined with something else it refuses.
     assert "training" not in sweepd("train", "--n-trials", 4).finish()
     sweepd("train", "--n-trials", 5, "--pruner", "hyperband").finish()
@@ -78,7 +90,8 @@ def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(market:
 @pytest.mark.slow
 def test_two_racing_workers_reach_the_total_exactly(market: Path, sweepd: Sweepd) -> None:
     racers = [
-        sweepd("train", "--n-trials", 6, "--trials-per-batch", 2, "--alongside", "--pruner", "none") for _ in range(2)
+        sweepd("train", "--n-trials", 6, "--trials-per-batch", 2, "--alongside", "--pruner", "none")
+        for _ in range(2)
     ]
     for racer in racers:
         racer.finish()
@@ -93,7 +106,9 @@ def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweep
     alone.
     """
     long = ("--budget", 960, "--pruner", "none", "--sampler", "random")
-    sweepd("train", "--n-trials", 2, *long, "--study-name", "s", "--runs-dir", "alone/runs").finish()
+    sweepd(
+        "train", "--n-trials", 2, *long, "--study-name", "s", "--runs-dir", "alone/runs"
+    ).finish()
 
     first = sweepd("train", "--n-trials", 2, *long)
     wait_for(lambda: training_begun(market))
@@ -105,7 +120,12 @@ def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweep
 
     reported = count(market, "SELECT count(*) FROM trial_intermediate_values")
     second = sweepd("train", "--n-trials", 2, *long)
-    wait_for(lambda: count(market, "SELECT count(*) FROM trial_intermediate_values") > reported or second.ended)
+    wait_for(
+        lambda: (
+            count(market, "SELECT count(*) FROM trial_intermediate_values") > reported
+            or second.ended
+        )
+    )
     second.signal(signal.SIGKILL)
     second.finish(-signal.SIGKILL)
     third = sweepd("train", "--n-trials", 2, *long)
@@ -116,7 +136,9 @@ def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweep
 
 
 @pytest.mark.slow
-def test_a_started_again_worker_takes_over_and_sigterm_leaves_nothing_running(market: Path, sweepd: Sweepd) -> None:
+def test_a_started_again_worker_takes_over_and_sigterm_leaves_nothing_running(
+    market: Path, sweepd: Sweepd
+) -> None:
     endless = ("--budget", 200_000, "--pruner", "none")
     first = sweepd("train", "--n-trials", 3, *endless)
     wait_for(lambda: training_begun(market))
@@ -149,7 +171,9 @@ def test_a_second_signal_ends_the_process_at_once_and_the_next_worker_takes_its_
     assert [t.state for t in open_handle(market).trials()] == [TrialState.WAITING]
 
 
-def test_a_suspect_comes_alone_and_an_interrupted_batch_without_new_trials(market: Path, sweepd: Sweepd) -> None:
+def test_a_suspect_comes_alone_and_an_interrupted_batch_without_new_trials(
+    market: Path, sweepd: Sweepd
+) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     handle = open_handle(market)
     for _ in range(3):
@@ -160,11 +184,15 @@ def test_a_suspect_comes_alone_and_an_interrupted_batch_without_new_trials(marke
     def put_back_with_suspect(number: int) -> None:
         for plan in plans:
             if plan.trial_id in handle.storage.held():
-                history = [{"evidence": "in company", "checkpoint": 0}] if plan.number == number else []
+                history = (
+                    [{"evidence": "in company", "checkpoint": 0}] if plan.number == number else []
+                )
                 handle.set_attributes(plan.trial_id, {ATTEMPTS_KEY: history})
                 handle.put_back(plan.trial_id)
 
-    put_back_with_suspect(2)  # the others go first, without it, and then it comes, without a new one
+    put_back_with_suspect(
+        2
+    )  # the others go first, without it, and then it comes, without a new one
     assert [p.number for p in handle.ask_batch(3, "w", total=4)] == [1, 3]
     assert [p.number for p in handle.ask_batch(3, "w", total=6)] == [2]
     put_back_with_suspect(1)
@@ -181,7 +209,9 @@ def test_a_suspect_comes_alone_and_an_interrupted_batch_without_new_trials(marke
     assert [p.number for p in handle.ask_batch(3, "w", total=9)] == [4, 5, 6]
 
 
-def test_waiting_trials_go_first_and_only_those_of_the_batchs_shape(market: Path, sweepd: Sweepd) -> None:
+def test_waiting_trials_go_first_and_only_those_of_the_batchs_shape(
+    market: Path, sweepd: Sweepd
+) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     handle = open_handle(market)
     wide = {

@@ -16,8 +16,14 @@ def upgrade() -> None:
     op.create_table(
         "traders",
         sa.Column("slot", sa.Text, nullable=False),
-        *(sa.Column("token", sa.Text, nullable=False), sa.Column("pid", sa.Integer, nullable=False)),
-        *(sa.Column(name, sa.Text, nullable=False) for name in ("host", "broker", "feed", "timeframe")),
+        *(
+            sa.Column("token", sa.Text, nullable=False),
+            sa.Column("pid", sa.Integer, nullable=False),
+        ),
+        *(
+            sa.Column(name, sa.Text, nullable=False)
+            for name in ("host", "broker", "feed", "timeframe")
+        ),
         *(sa.Column(name, sa.Text, nullable=False) for name in ("started", "beat", "status")),
         sa.Column("last_bar", sa.BigInteger),
         sa.Column("halt", sa.Text),
@@ -41,8 +47,14 @@ def upgrade() -> None:
         *(sa.Column(name, sa.Text, nullable=False) for name in ("slot", "lane")),
         sa.Column("time", sa.BigInteger, nullable=False),
         sa.Column("bundle", sa.Text),
-        *(sa.Column(name, sa.Double, nullable=False) for name in ("value", "cash", "fees", "notional")),
-        *(sa.Column(name, sa.Integer, nullable=False) for name in ("trades", "unfilled", "dropped")),
+        *(
+            sa.Column(name, sa.Double, nullable=False)
+            for name in ("value", "cash", "fees", "notional")
+        ),
+        *(
+            sa.Column(name, sa.Integer, nullable=False)
+            for name in ("trades", "unfilled", "dropped")
+        ),
         sa.Column("crossed", sa.Double, nullable=False),
         sa.Column("units", sa.JSON, nullable=False),
         sa.Column("action", sa.JSON),
@@ -57,7 +69,10 @@ def upgrade() -> None:
         *(sa.Column(name, sa.Boolean, nullable=False) for name in ("whole", "restart_clock")),
         sa.Column("status", sa.Text, nullable=False),
         sa.Column("at", sa.BigInteger),
-        *(sa.Column(name, sa.Double, nullable=False) for name in ("filled_units", "filled_notional", "fee", "price")),
+        *(
+            sa.Column(name, sa.Double, nullable=False)
+            for name in ("filled_units", "filled_notional", "fee", "price")
+        ),
         sa.Column("reason", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("client_id", name="pk_orders"),
     )

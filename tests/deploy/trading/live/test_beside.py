@@ -45,7 +45,9 @@ def test_benchmarks_are_what_holding_would_have_been(tmp_path: Path) -> None:
     for asset, ticker in enumerate(TICKERS):
         first = next(bar for bar in range(FIRST + 1, LAST + 1) if not bars.hole[bar, asset])
         units = 10_000.0 * (1 - PARAMS.fee) / (bars.open[first, asset] * (1 + PARAMS.slippage))
-        assert world.lines(f"hold {ticker}")[-1].value == pytest.approx(units * bars.close[LAST, asset], rel=1e-12)
+        assert world.lines(f"hold {ticker}")[-1].value == pytest.approx(
+            units * bars.close[LAST, asset], rel=1e-12
+        )
 
 
 def test_the_best_challengers_trade_as_they_would_alone_and_others_do_not(tmp_path: Path) -> None:
@@ -90,10 +92,14 @@ def test_a_challenger_that_is_better_takes_the_slot_and_one_that_is_worse_withdr
     better, worse = rival(3), rival(4)
     asked: list[int] = []
 
-    def compare(ours: np.ndarray, theirs: np.ndarray, _timeframe: str, looks: int, *, seed: int) -> Comparison:
+    def compare(
+        ours: np.ndarray, theirs: np.ndarray, _timeframe: str, looks: int, *, seed: int
+    ) -> Comparison:
         assert len(ours) == len(theirs) == 6
         asked.append(looks)
-        return Comparison("better" if seed == int(better.members_sha256[:15], 16) else "worse", "a test", days=1)
+        return Comparison(
+            "better" if seed == int(better.members_sha256[:15], 16) else "worse", "a test", days=1
+        )
 
     monkeypatch.setattr(contest_module, "compare", compare)
     monkeypatch.setattr(contest_module, "days_due", lambda bars, _timeframe: bars // 6)
@@ -111,10 +117,16 @@ def test_a_challenger_that_is_better_takes_the_slot_and_one_that_is_worse_withdr
     assert reasons["promoted"].startswith("earned its place in the arena")
     assert reasons["withdrawn"].startswith("lost in the arena")
     assert [line.bundle for line in world.lines()] == [world.bundle.hash] * 7 + [better.hash] * 2
-    assert all(why is not None for name, why in lanes_of(world).items() if name in (better.hash[:16], worse.hash[:16]))
+    assert all(
+        why is not None
+        for name, why in lanes_of(world).items()
+        if name in (better.hash[:16], worse.hash[:16])
+    )
 
 
-def test_a_challenger_that_comes_later_takes_part_and_one_that_breaks_retires(tmp_path: Path) -> None:
+def test_a_challenger_that_comes_later_takes_part_and_one_that_breaks_retires(
+    tmp_path: Path,
+) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST, options={"arena": 3})
     session = world.session()
     for bar in range(FIRST, FIRST + 3):
@@ -125,7 +137,9 @@ def test_a_challenger_that_comes_later_takes_part_and_one_that_breaks_retires(tm
     for bar in range(FIRST + 3, FIRST + 6):
         world.until_close_of(bar)
         session.pulse()
-    assert [line.time for line in world.lines(late.hash[:16])] == world.bars.time[FIRST + 4 : FIRST + 6].tolist()
+    assert [line.time for line in world.lines(late.hash[:16])] == world.bars.time[
+        FIRST + 4 : FIRST + 6
+    ].tolist()
     [lane] = [lane for lane in session._lanes if lane.name == late.hash[:16]]
     lane.trader._acts = [lambda _obs: np.full(3, np.nan)]
     world.until_close_of(FIRST + 6)
@@ -136,9 +150,14 @@ def test_a_challenger_that_comes_later_takes_part_and_one_that_breaks_retires(tm
 
 @pytest.mark.parametrize(
     ("rule", "verdict"),
-    [("alert", "worse than scored"), ("cash", "worse than scored"), ("rollback", "worse than scored"),
-     ("cash", "tracking off"), ("cash", "as scored")],
-)  # fmt: skip
+    [
+        ("alert", "worse than scored"),
+        ("cash", "worse than scored"),
+        ("rollback", "worse than scored"),
+        ("cash", "tracking off"),
+        ("cash", "as scored"),
+    ],
+)
 def test_what_follows_a_verdict_is_what_the_rule_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, verdict: str
 ) -> None:
@@ -178,12 +197,20 @@ def test_the_record_is_compared_with_the_bundles_own_hold_out(tmp_path: Path) ->
     watchman = Watchman(SLOT, world.registry, world.store, "alert", None)
     assert watchman._scored_returns(bundle) == "the registry does not know its hold-out"
     other = bundle_of(9)
-    world.registry.promote(SLOT, other, expected=bundle.hash, reason="", data_dir=str(tmp_path / "bars"))
+    world.registry.promote(
+        SLOT, other, expected=bundle.hash, reason="", data_dir=str(tmp_path / "bars")
+    )
     first, last = 700, 800
     world.registry.take_look(
-        TICKERS, "1h", int(bars.time[first]), int(bars.time[last]), members_sha256=other.members_sha256, study="s",
-        study_uid="u", trial=1,
-    )  # fmt: skip
+        TICKERS,
+        "1h",
+        int(bars.time[first]),
+        int(bars.time[last]),
+        members_sha256=other.members_sha256,
+        study="s",
+        study_uid="u",
+        trial=1,
+    )
     found = watchman._scored_returns(other)
     assert not isinstance(found, str)
     expected = score_bundle(other, bars, (first - 1, last))
@@ -197,7 +224,9 @@ def test_without_a_hold_out_there_is_no_verdict_and_that_is_said(tmp_path: Path)
     watchman = Watchman(SLOT, world.registry, world.store, "cash", None)
     state, told = watchman.look(world.bundle, 10_000, {})
     assert state["verdict"] == "unknown"
-    assert told == [("monitor", "there is nothing to compare with: the registry does not know its hold-out")]
+    assert told == [
+        ("monitor", "there is nothing to compare with: the registry does not know its hold-out")
+    ]
     assert watchman.look(world.bundle, 10_000, state) == (state, [])
 
 

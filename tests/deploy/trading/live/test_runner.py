@@ -47,7 +47,9 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_trouble_that_passes_is_said_and_survived() -> None:
     said: list[str] = []
-    sessions = Sessions(RunError("the broker is away"), TryAgainLater("still"), InputError("no bars"), None)
+    sessions = Sessions(
+        RunError("the broker is away"), TryAgainLater("still"), InputError("no bars"), None
+    )
     keep(sessions, said)
     assert sessions.made == 4
     assert said[0] == "the broker is away; trying again in 0 s"
@@ -57,7 +59,13 @@ def test_trouble_that_passes_is_said_and_survived() -> None:
 def test_a_fault_of_the_program_is_survived_and_noted_once_until_a_session_gets_through() -> None:
     said: list[str] = []
     noted: list[str] = []
-    ends = [RunError("away"), ZeroDivisionError("of what"), RunError("away"), ZeroDivisionError("of what"), None]
+    ends = [
+        RunError("away"),
+        ZeroDivisionError("of what"),
+        RunError("away"),
+        ZeroDivisionError("of what"),
+        None,
+    ]
     make: Callable[[], runner.Session] = Sessions(*ends)  # type: ignore[assignment]
     runner.keep_trading(make, threading.Event(), said.append, noted.append)
     assert noted == ["away", "ZeroDivisionError: of what"]
@@ -71,13 +79,17 @@ def test_a_fault_of_the_program_is_survived_and_noted_once_until_a_session_gets_
         keep_trading(broken, threading.Event(), lambda _: None)
 
 
-def test_trouble_that_stays_ends_the_process_for_somebody_to_start_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trouble_that_stays_ends_the_process_for_somebody_to_start_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(runner, "PATIENCE", 0.05)
     with pytest.raises(TryAgainLater, match="the broker is away; it has not been possible"):
         keep(Sessions(RunError("the broker is away")), [])
 
 
-def test_a_session_that_got_through_makes_patience_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_got_through_makes_patience_begin_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(runner, "PATIENCE", 0.05)
     ends = [RunError("away")] * 30
     keep(Sessions(*ends, None, pulses=1), [])
@@ -105,7 +117,10 @@ def test_one_process_per_slot_on_a_machine_and_a_killed_one_holds_nothing(tmp_pa
     process = context.Process(target=_hold, args=(tmp_path, ready))
     process.start()
     assert ready.wait(30.0)
-    with pytest.raises(InputError, match="is being traded by another process"), only_one(tmp_path, "crypto-1h"):
+    with (
+        pytest.raises(InputError, match="is being traded by another process"),
+        only_one(tmp_path, "crypto-1h"),
+    ):
         pass
     with only_one(tmp_path, "crypto-5m"):
         pass

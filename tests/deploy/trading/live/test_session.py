@@ -31,7 +31,12 @@ from tests.deploy.trading.test_paper_trader import market_bars
 TICKERS = ("BTC/USDT", "ETH/USDT", "LINK/USDT")
 FIRST, LAST = 640, 664
 PARAMS = EnvParams(
-    action_scale=0.4, trailing_stop=0.02, max_holding_bars=7, max_holding_fraction=0.5, minimum_order=50.0, lookback=2
+    action_scale=0.4,
+    trailing_stop=0.02,
+    max_holding_bars=7,
+    max_holding_fraction=0.5,
+    minimum_order=50.0,
+    lookback=2,
 )
 
 
@@ -46,7 +51,9 @@ def bundle_of(seed: int = 0, **changes: object) -> Bundle:
 @pytest.fixture
 def exchange() -> Iterator[Exchange]:
     pytest.importorskip("alpaca", reason="alpaca-py is not installed")
-    market = Exchange({ticker.replace("USDT", "USD"): Decimal(1) for ticker in TICKERS}, spread=Decimal("0.001"))
+    market = Exchange(
+        {ticker.replace("USDT", "USD"): Decimal(1) for ticker in TICKERS}, spread=Decimal("0.001")
+    )
     with serving(market) as made:
         yield made
 
@@ -59,7 +66,12 @@ def test_the_live_trader_does_what_the_replay_does_bit_for_bit(tmp_path: Path) -
     lines = world.lines()
     assert [line.time for line in lines] == [entry.time for entry in expected]
     for line, entry in zip(lines, expected, strict=True):
-        assert (line.value, line.cash, line.fees, line.trades) == (entry.value, entry.cash, entry.fees, entry.trades)
+        assert (line.value, line.cash, line.fees, line.trades) == (
+            entry.value,
+            entry.cash,
+            entry.fees,
+            entry.trades,
+        )
         assert list(line.units.values()) == entry.units.tolist()
     assert sum(line.trades for line in lines) > 10
 
@@ -82,7 +94,9 @@ def test_a_kill_at_any_step_changes_nothing_of_what_is_traded_and_written(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_step_loses_and_repeats_no_order_at_a_broker(tmp_path: Path, exchange: Exchange) -> None:
+def test_a_kill_at_any_step_loses_and_repeats_no_order_at_a_broker(
+    tmp_path: Path, exchange: Exchange
+) -> None:
     bars, bundle = bars_of(FIRST + 3), bundle_of()
     start = World(tmp_path / "start", bundle, bars, FIRST, exchange)
     start.begin()
@@ -101,18 +115,26 @@ def test_a_kill_at_any_step_loses_and_repeats_no_order_at_a_broker(tmp_path: Pat
         world.run()
         assert (exchange.cash, exchange.units) == (cash, held), at
         assert world.orders() == undisturbed.orders(), at
-        assert [line.value for line in world.lines()] == [line.value for line in undisturbed.lines()], at
+        assert [line.value for line in world.lines()] == [
+            line.value for line in undisturbed.lines()
+        ], at
 
 
-def test_account_and_ledger_agree_to_the_cent_and_the_shadow_tracks_it(tmp_path: Path, exchange: Exchange) -> None:
+def test_account_and_ledger_agree_to_the_cent_and_the_shadow_tracks_it(
+    tmp_path: Path, exchange: Exchange
+) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
     world.run()
     last = world.lines()[-1]
     assert last.cash == pytest.approx(float(exchange.cash), abs=1e-6)
     for ticker, units in last.units.items():
-        assert units == pytest.approx(float(exchange.units.get(ticker.replace("USDT", "USD"), 0)), abs=1e-9)
+        assert units == pytest.approx(
+            float(exchange.units.get(ticker.replace("USDT", "USD"), 0)), abs=1e-9
+        )
     sent = [order["client_order_id"] for order in exchange.orders.values()]
-    assert sent == [line.order.client_id for line in world.store.orders(SLOT, lane=ACCOUNT) if line.fill]
+    assert sent == [
+        line.order.client_id for line in world.store.orders(SLOT, lane=ACCOUNT) if line.fill
+    ]
     shadow = [line.value for line in world.lines(SHADOW)]
     np.testing.assert_allclose([line.value for line in world.lines()], shadow, rtol=1e-4)
     assert shadow[-1] != shadow[0]
@@ -126,7 +148,11 @@ def test_a_fault_of_the_broker_costs_no_order_and_doubles_none(
     undisturbed.run()
     cash, held = exchange.cash, dict(exchange.units)
     exchange.cash, exchange.units, exchange.orders = Decimal(10_000), {}, {}
-    exchange.faults = [Fault(kind, seconds=0.01), Fault(kind, "GET", "/v2/account"), Fault(kind, "GET", "/v2/orders")]
+    exchange.faults = [
+        Fault(kind, seconds=0.01),
+        Fault(kind, "GET", "/v2/account"),
+        Fault(kind, "GET", "/v2/orders"),
+    ]
     world = World(tmp_path / "b", bundle_of(), bars_of(FIRST + 4), FIRST, exchange)
     world.run()
     assert exchange.faults == []
@@ -149,10 +175,14 @@ def test_after_a_downtime_missed_bars_are_booked_and_not_traded(tmp_path: Path) 
     decided = {line.order.decided for line in world.store.orders(SLOT)}
     assert decided <= {line.time for line in lines if line.action is not None}
     assert ("caught up", "7 missed bars were booked; nothing was traded in them") in world.told
-    assert sum(line.trades for line in lines[5:6]) == len(world.store.orders(SLOT, decided=lines[4].time))
+    assert sum(line.trades for line in lines[5:6]) == len(
+        world.store.orders(SLOT, decided=lines[4].time)
+    )
 
 
-def test_a_bar_that_ended_too_long_ago_is_not_traded_though_it_is_the_newest(tmp_path: Path) -> None:
+def test_a_bar_that_ended_too_long_ago_is_not_traded_though_it_is_the_newest(
+    tmp_path: Path,
+) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = world.session(max_delay=60.0)
     world.until_close_of(FIRST)
@@ -163,7 +193,9 @@ def test_a_bar_that_ended_too_long_ago_is_not_traded_though_it_is_the_newest(tmp
     assert [line.action is None for line in world.lines()] == [False, True]
 
 
-def test_orders_that_never_left_are_not_sent_when_it_is_too_late(tmp_path: Path, exchange: Exchange) -> None:
+def test_orders_that_never_left_are_not_sent_when_it_is_too_late(
+    tmp_path: Path, exchange: Exchange
+) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
     world.begin()
     exchange.orders = {}
@@ -179,7 +211,9 @@ def test_orders_that_never_left_are_not_sent_when_it_is_too_late(tmp_path: Path,
     assert exchange.orders == {}
     fills = [line.fill for line in world.store.orders(SLOT, lane=ACCOUNT, decided=bar)]
     assert all(fill is not None and fill.status == "unfilled" for fill in fills)
-    assert {fill.reason for fill in fills if fill} == {"the trader was away when it should have been sent"}
+    assert {fill.reason for fill in fills if fill} == {
+        "the trader was away when it should have been sent"
+    }
 
 
 def test_a_halt_sells_everything_at_the_next_bar_and_ends_with_resume(tmp_path: Path) -> None:
@@ -204,7 +238,9 @@ def test_a_halt_sells_everything_at_the_next_bar_and_ends_with_resume(tmp_path: 
     assert [kind for kind, _ in world.told if kind == "risk"] == ["risk", "risk"]
 
 
-def test_a_halt_sells_at_once_where_the_broker_fills_at_once(tmp_path: Path, exchange: Exchange) -> None:
+def test_a_halt_sells_at_once_where_the_broker_fills_at_once(
+    tmp_path: Path, exchange: Exchange
+) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
     session = world.session()
     for bar in range(FIRST, FIRST + 6):
@@ -221,7 +257,11 @@ def test_a_halt_sells_at_once_where_the_broker_fills_at_once(tmp_path: Path, exc
     world.session().pulse()  # another process goes on from it
     last = world.lines()[-1]
     assert last.cash == last.value == pytest.approx(float(exchange.cash), abs=1e-9)
-    assert last.trades >= sum(1 for line in world.store.orders(SLOT) if "-halt" in line.order.client_id) > 0
+    assert (
+        last.trades
+        >= sum(1 for line in world.store.orders(SLOT) if "-halt" in line.order.client_id)
+        > 0
+    )
     assert world.store.orders(SLOT, decided=last.time, lane=ACCOUNT) == []
 
 
@@ -236,7 +276,9 @@ def test_a_halt_that_keeps_positions_orders_nothing(tmp_path: Path) -> None:
     lines = world.lines()
     assert all(line.units == lines[7].units for line in lines[7:])
     assert sum(lines[7].units.values()) > 0
-    assert {line.order.decided for line in world.store.orders(SLOT)} <= {line.time for line in lines[:6]}
+    assert {line.order.decided for line in world.store.orders(SLOT)} <= {
+        line.time for line in lines[:6]
+    }
 
 
 def test_a_new_champion_takes_over_at_a_bar_with_the_present_positions(tmp_path: Path) -> None:
@@ -246,7 +288,12 @@ def test_a_new_champion_takes_over_at_a_bar_with_the_present_positions(tmp_path:
     for bar in range(FIRST, FIRST + 5):
         world.until_close_of(bar)
         session.pulse()
-    heir = small_bundle(5, tickers=TICKERS[::-1], gain=1.5, params=dataclasses.replace(PARAMS, fee=0.001, lookback=1))
+    heir = small_bundle(
+        5,
+        tickers=TICKERS[::-1],
+        gain=1.5,
+        params=dataclasses.replace(PARAMS, fee=0.001, lookback=1),
+    )
     world.registry.promote(SLOT, heir, expected=world.bundle.hash, reason="better")
     for bar in range(FIRST + 5, FIRST + 9):
         world.until_close_of(bar)
@@ -267,7 +314,9 @@ def test_a_new_champion_takes_over_at_a_bar_with_the_present_positions(tmp_path:
 
 
 @pytest.mark.parametrize("what", ["tickers", "timeframe", "files"])
-def test_a_champion_that_cannot_take_over_is_refused_and_the_old_one_goes_on(tmp_path: Path, what: str) -> None:
+def test_a_champion_that_cannot_take_over_is_refused_and_the_old_one_goes_on(
+    tmp_path: Path, what: str
+) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = world.session()
     world.until_close_of(FIRST)
@@ -292,7 +341,9 @@ def test_a_champion_that_cannot_take_over_is_refused_and_the_old_one_goes_on(tmp
     assert (noted.bundle, noted.reason) == (heir.hash, refusals[0])
 
 
-def test_a_champion_whose_dry_run_gives_no_numbers_is_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_champion_whose_dry_run_gives_no_numbers_is_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     heir, running, history = bundle_of(5), bundle_of(), bars_of()
     assert problem_with(heir, running, history) is None
     monkeypatch.setattr(FrozenPolicy, "act", lambda _self, _obs: np.full(3, np.nan))
@@ -324,7 +375,9 @@ def test_another_broker_is_refused_where_positions_are(tmp_path: Path, exchange:
 
 
 def test_risk_rules_hold_live_and_are_said_once(tmp_path: Path) -> None:
-    world = World(tmp_path, bundle_of(), bars_of(), FIRST, options={"limits": RiskLimits(drawdown=0.001)})
+    world = World(
+        tmp_path, bundle_of(), bars_of(), FIRST, options={"limits": RiskLimits(drawdown=0.001)}
+    )
     world.run()
     bars, bundle = world.bars, world.bundle
     expected = replay(bundle, bars, (FIRST, LAST), limits=RiskLimits(drawdown=0.001)).entries
@@ -347,7 +400,9 @@ def test_stale_data_is_said_once_and_again_when_it_is_over(tmp_path: Path) -> No
     assert [kind for kind, _ in world.told if kind in ("stale", "fresh")] == ["stale", "fresh"]
 
 
-def test_a_policy_that_gives_no_numbers_ends_the_session_before_anything_is_sent(tmp_path: Path) -> None:
+def test_a_policy_that_gives_no_numbers_ends_the_session_before_anything_is_sent(
+    tmp_path: Path,
+) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = world.session()
     session._account.trader._acts = [lambda _obs: np.full(3, np.nan)]
@@ -392,7 +447,9 @@ def test_a_ticker_that_is_no_longer_traded_does_not_keep_the_others_from_it(
 ) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
     getattr(exchange, gone).add("ETH/USD")
-    with pytest.raises(InputError, match="ETH/USDT: Alpaca does not trade ETH/USD; promote a bundle without it"):
+    with pytest.raises(
+        InputError, match="ETH/USDT: Alpaca does not trade ETH/USD; promote a bundle without it"
+    ):
         world.session()
     getattr(exchange, gone).clear()
     session = world.session()

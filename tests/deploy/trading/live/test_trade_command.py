@@ -53,7 +53,10 @@ def expected(place: Path, bars: Bars, **changes: Any) -> list[float]:
     registry = Registry(place / "deployments")
     champion = registry.slot(SLOT).champion
     assert champion is not None
-    return [entry.value for entry in replay(registry.bundle(champion), bars, (FIRST, LAST), **changes).entries]
+    return [
+        entry.value
+        for entry in replay(registry.bundle(champion), bars, (FIRST, LAST), **changes).entries
+    ]
 
 
 def test_recorded_bars_are_traded_from_the_first_unseen_one_to_the_last(place: Path) -> None:
@@ -67,10 +70,21 @@ def test_recorded_bars_are_traded_from_the_first_unseen_one_to_the_last(place: P
 def test_the_same_command_goes_on_and_risk_rules_are_said(place: Path) -> None:
     bars = bars_of()
     write_bars(bars.slice(0, FIRST + 8), place / "less")
-    output = trade(place, SLOT, "--feed", "recorded", "--data-dir", str(place / "less"), "--risk", "drawdown=0.3")
+    output = trade(
+        place,
+        SLOT,
+        "--feed",
+        "recorded",
+        "--data-dir",
+        str(place / "less"),
+        "--risk",
+        "drawdown=0.3",
+    )
     assert "risk rule: sells everything once the account is 30 %" in output.replace("30%", "30 %")
     assert len(values(place)) == 8
-    assert "goes on after the bar of" in trade(place, SLOT, "--feed", "recorded", "--risk", "drawdown=0.3")
+    assert "goes on after the bar of" in trade(
+        place, SLOT, "--feed", "recorded", "--risk", "drawdown=0.3"
+    )
     assert values(place) == expected(place, bars)
 
 
@@ -98,10 +112,14 @@ class Messages:
         self.closed = True
 
 
-def test_trades_days_and_alerts_are_sent_to_whoever_wants_them(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trades_days_and_alerts_are_sent_to_whoever_wants_them(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     messages = Messages()
     monkeypatch.setattr(start_module.Notifier, "from_environment", lambda *_: messages)
-    assert "notifications: everything" in trade(place, "--feed", "recorded", "--risk", "drawdown=0.002")
+    assert "notifications: everything" in trade(
+        place, "--feed", "recorded", "--risk", "drawdown=0.002"
+    )
     assert {"trade", "daily", "alert"} <= set(messages.kinds)
     assert messages.closed
 
@@ -110,7 +128,9 @@ def test_halt_and_resume(place: Path) -> None:
     with pytest.raises(InputError, match="was never traded"):
         trade(place, "halt", SLOT)
     trade(place, "--feed", "recorded")
-    assert f"sells all it holds and orders nothing until: sweepd trade resume {SLOT}" in trade(place, "halt", SLOT)
+    assert f"sells all it holds and orders nothing until: sweepd trade resume {SLOT}" in trade(
+        place, "halt", SLOT
+    )
     trader = TraderStore(Registry(place / "deployments").database).trader(SLOT)
     assert trader is not None
     assert (trader.halt, trader.halt_sells) == ("by the operator", True)
@@ -145,15 +165,21 @@ def test_wrong_input_is_one_sentence(place: Path, words: list[str], sentence: st
     assert "\n" not in str(caught.value)
 
 
-def test_the_alpaca_broker_needs_keys_and_a_paper_address(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_alpaca_broker_needs_keys_and_a_paper_address(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("alpaca", reason="alpaca-py is not installed")
     monkeypatch.delenv("APCA_API_KEY_ID", raising=False)
     with pytest.raises(InputError, match="needs the keys of a paper account in APCA_API_KEY_ID"):
         trade(place, "--feed", "recorded", "--broker", "alpaca")
     monkeypatch.setenv("APCA_API_KEY_ID", "key")
     monkeypatch.setenv("APCA_API_SECRET_KEY", "secret")
-    with pytest.raises(InputError, match=r"only https://paper-api\.alpaca\.markets and this machine"):
-        trade(place, "--feed", "recorded", "--broker", "alpaca", "--url", "https://api.alpaca.markets")
+    with pytest.raises(
+        InputError, match=r"only https://paper-api\.alpaca\.markets and this machine"
+    ):
+        trade(
+            place, "--feed", "recorded", "--broker", "alpaca", "--url", "https://api.alpaca.markets"
+        )
 
 
 def test_alpaca_on_the_loopback_by_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

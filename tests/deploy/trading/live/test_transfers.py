@@ -66,7 +66,9 @@ def transfer(session: Session, flow: Flow) -> None:
     ids=["cash came", "cash went", "units came", "some of each", "all went"],
 )
 @pytest.mark.parametrize("trials", [1, 2])
-def test_a_transfer_is_told_and_counts_as_no_gain_or_loss(tmp_path: Path, flow: Flow, trials: int) -> None:
+def test_a_transfer_is_told_and_counts_as_no_gain_or_loss(
+    tmp_path: Path, flow: Flow, trials: int
+) -> None:
     bundle = bundle_of() if trials == 1 else ensemble_of([bundle_of(0), bundle_of(1)], (0.6, 0.4))
     world = World(tmp_path, bundle, bars_of(), FIRST, options={"limits": STRICT})
     session = run(world, FIRST, FIRST + 4)
@@ -99,7 +101,11 @@ def test_units_that_no_fill_explains_are_bought_at_the_close(tmp_path: Path) -> 
     assert accounts is not None
     [book] = accounts.books
     place, close = TICKERS.index(TICKERS[1]), session._history.close[-1]
-    fills = [line.fill for line in world.store.orders(SLOT) if line.fill and line.order.ticker == TICKERS[1]]
+    fills = [
+        line.fill
+        for line in world.store.orders(SLOT)
+        if line.fill and line.order.ticker == TICKERS[1]
+    ]
     paid = sum(fill.notional for fill in fills)
     assert book.basis[place] == pytest.approx(paid + 7.0 * close[place], rel=1e-9)
 
@@ -145,7 +151,9 @@ def test_the_shadow_follows_the_account(tmp_path: Path, exchange: Exchange) -> N
     run(world, FIRST + 8, FIRST + 12)
     shadow, own = world.lines(SHADOW), world.lines()
     assert own[4].flow == pytest.approx(4_000.0 + 30 * session._history.close[-4][0], rel=0.05)
-    np.testing.assert_allclose([line.value for line in own], [line.value for line in shadow], rtol=1e-3)
+    np.testing.assert_allclose(
+        [line.value for line in own], [line.value for line in shadow], rtol=1e-3
+    )
     records = returns_beside(world.store, SLOT, (ACCOUNT, SHADOW), 0)
     np.testing.assert_allclose(records[ACCOUNT], records[SHADOW], atol=1e-3)
 
@@ -172,7 +180,10 @@ def test_fees_and_rounding_are_no_transfers(tmp_path: Path, exchange: Exchange) 
 def filled_notional(exchange: Exchange, since: int) -> Decimal:
     """USD that orders traded, after the first `since` of them."""
     orders = list(exchange.orders.values())[since:]
-    return sum((Decimal(one["filled_qty"]) * Decimal(one["filled_avg_price"] or 0) for one in orders), Decimal(0))
+    return sum(
+        (Decimal(one["filled_qty"]) * Decimal(one["filled_avg_price"] or 0) for one in orders),
+        Decimal(0),
+    )
 
 
 def with_late_fees(world: World, rate: str) -> None:
@@ -192,30 +203,43 @@ def test_many_small_late_fees_are_losses_that_a_drawdown_stop_sees(
     tmp_path: Path, exchange: Exchange, rate: str
 ) -> None:
     """Without late fees, the account falls by 9 % from its highest value; with them, by 11 %."""
-    world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange, {"limits": RiskLimits(drawdown=0.1)})
+    world = World(
+        tmp_path, bundle_of(), bars_of(), FIRST, exchange, {"limits": RiskLimits(drawdown=0.1)}
+    )
     with_late_fees(world, rate)
     kinds = [kind for kind, _ in world.told]
     assert "transfer" not in kinds
     assert {line.flow for line in world.lines()} == {0.0}
     assert ("cost" in kinds) == ("risk" in kinds) == (rate != "0")
     own = [text for kind, text in world.told if kind == "cost"]
-    assert all(text.endswith("left the account without an order; this counts as a cost of trading") for text in own)
+    assert all(
+        text.endswith("left the account without an order; this counts as a cost of trading")
+        for text in own
+    )
 
 
-def test_what_leaves_an_account_beyond_the_allowance_is_a_transfer(tmp_path: Path, exchange: Exchange) -> None:
-    world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange, {"limits": RiskLimits(drawdown=0.1)})
+def test_what_leaves_an_account_beyond_the_allowance_is_a_transfer(
+    tmp_path: Path, exchange: Exchange
+) -> None:
+    world = World(
+        tmp_path, bundle_of(), bars_of(), FIRST, exchange, {"limits": RiskLimits(drawdown=0.1)}
+    )
     session = run(world, FIRST, FIRST + 4)
     cash = exchange.cash
     exchange.cash -= cash * Decimal("0.6")
     run(world, FIRST + 4, FIRST + 8, session)
     assert "risk" not in [kind for kind, _ in world.told]
     [told] = [text for kind, text in world.told if kind == "transfer"]
-    assert told.endswith("Another 67.86 left the account without an order; this counts as a cost of trading")
+    assert told.endswith(
+        "Another 67.86 left the account without an order; this counts as a cost of trading"
+    )
     traded = sum(line.notional for line in world.lines()[:5])
     moved = [line.flow for line in world.lines()]
     assert moved[4] == pytest.approx(FEE_MARGIN * traded - 0.6 * float(cash), abs=0.01)
     assert [*moved[:4], *moved[5:]] == [0.0] * 7
-    shadow = world.lines(SHADOW)  # repeats the transfer, and has no late fees that a part of it could be
+    shadow = world.lines(
+        SHADOW
+    )  # repeats the transfer, and has no late fees that a part of it could be
     assert [line.flow for line in shadow] == pytest.approx(moved, abs=1e-6)
 
 
@@ -239,7 +263,9 @@ def test_an_allowance_is_kept_by_a_new_champion_and_empty_in_older_states() -> N
     assert accounts.state()["allowance"] == [(0, FEE_MARGIN * 200.0)]
     heir = SubAccounts.split(("B", "A"), (0.5, 0.5), accounts)
     assert heir.state()["allowance"] == accounts.state()["allowance"]
-    older = {name: value for name, value in accounts.state().items() if name not in ("allowance", "flow")}
+    older = {
+        name: value for name, value in accounts.state().items() if name not in ("allowance", "flow")
+    }
     restored = SubAccounts.restored(("A", "B"), (1.0,), older)
     assert (restored.state()["allowance"], restored.flow) == ([], Flow())
 
@@ -264,12 +290,26 @@ def test_limits_move_along_with_a_transfer() -> None:
         ]
 
     assert judge([(100, 0), (40, -60), (40, 0), (35, 0)]) == [False, False, False, True]
-    assert judge([(100, 0), (95, 0), (195, 100), (170, 0)]) == [False, False, False, True]  # 5 % and 13 % of the day
-    assert judge([(100, 0), (0, -100), (0, 0), (50, 50), (44, 0)]) == [False, False, False, False, True]
+    assert judge([(100, 0), (95, 0), (195, 100), (170, 0)]) == [
+        False,
+        False,
+        False,
+        True,
+    ]  # 5 % and 13 % of the day
+    assert judge([(100, 0), (0, -100), (0, 0), (50, 50), (44, 0)]) == [
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_growth_is_time_weighted() -> None:
-    value, flow = np.array([100.0, 110.0, 60.0, 66.0, 0.0, 50.0, 55.0]), np.array([0.0, 0, -50, 0, -66, 50, 0])
+    value, flow = (
+        np.array([100.0, 110.0, 60.0, 66.0, 0.0, 50.0, 55.0]),
+        np.array([0.0, 0, -50, 0, -66, 50, 0]),
+    )
     np.testing.assert_allclose(growth(value, flow), [1, 1.1, 1.1, 1.21, 1.21, 1.21, 1.331])
     assert growth(np.zeros(0), np.zeros(0)).tolist() == []
     assert rebased(100.0, 40.0, 0.0) == 100.0

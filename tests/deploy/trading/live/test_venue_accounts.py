@@ -33,7 +33,11 @@ def second(first: World, exchange: Exchange) -> World:
 def fall_silent(world: World) -> None:
     """The last heartbeat of the slot's trader is long ago, as after a kill."""
     with world.registry.database.writing() as session:
-        session.execute(update(TraderRow).where(TraderRow.slot == world.slot).values(beat="2020-01-01T00:00:00.000Z"))
+        session.execute(
+            update(TraderRow)
+            .where(TraderRow.slot == world.slot)
+            .values(beat="2020-01-01T00:00:00.000Z")
+        )
 
 
 def sell_all(world: World, exchange: Exchange) -> None:
@@ -44,13 +48,17 @@ def sell_all(world: World, exchange: Exchange) -> None:
     assert max(exchange.units.values()) < Decimal("1e-9")  # less than the smallest step may stay
 
 
-def test_two_slots_on_one_account_are_refused(first: World, second: World, exchange: Exchange) -> None:
+def test_two_slots_on_one_account_are_refused(
+    first: World, second: World, exchange: Exchange
+) -> None:
     session = run(first, FIRST, FIRST + 3)
     with pytest.raises(InputError, match=f"slot 'other-1h': slot '{SLOT}' trades {SAME}"):
         second.session()
     session._clock.stop.set()
     session.run()  # it ends, and still holds units
-    with pytest.raises(InputError, match=f"slot '{SLOT}' holds units in {SAME}.*sweepd trade halt {SLOT}"):
+    with pytest.raises(
+        InputError, match=f"slot '{SLOT}' holds units in {SAME}.*sweepd trade halt {SLOT}"
+    ):
         second.session()
     session._clock.stop.clear()
     sell_all(first, exchange)
@@ -75,17 +83,23 @@ def test_a_silent_trader_keeps_its_account_only_while_it_holds_units(
     session = first.session()
     fall_silent(first)
     second.session()
-    with pytest.raises(Replaced, match="slot 'crypto-1h': another slot took over its alpaca account PA0000000001"):
+    with pytest.raises(
+        Replaced, match="slot 'crypto-1h': another slot took over its alpaca account PA0000000001"
+    ):
         session.pulse()  # its process was only suspended
 
 
 @pytest.mark.parametrize("status", ["intended", "filled", "unfilled"])
-def test_buys_that_are_not_booked_yet_may_be_units(first: World, second: World, status: str) -> None:
+def test_buys_that_are_not_booked_yet_may_be_units(
+    first: World, second: World, status: str
+) -> None:
     """A kill right after orders were sent: the account's state is older than they are."""
     first.begin()
     [lane] = [lane for lane in first.store.lanes(SLOT) if lane.name == "account"]
     assert not any(lane.state["trader"]["accounts"]["held"])
-    assert [line.order.side for line in first.store.orders(SLOT) if line.lane == "account"] == ["buy"]
+    assert [line.order.side for line in first.store.orders(SLOT) if line.lane == "account"] == [
+        "buy"
+    ]
     with first.registry.database.writing() as session:
         session.execute(update(OrderRow).where(OrderRow.slot == SLOT).values(status=status))
     fall_silent(first)
@@ -96,7 +110,9 @@ def test_buys_that_are_not_booked_yet_may_be_units(first: World, second: World, 
             second.session()
 
 
-def test_another_account_of_the_venue_is_refused_while_units_are_held(first: World, exchange: Exchange) -> None:
+def test_another_account_of_the_venue_is_refused_while_units_are_held(
+    first: World, exchange: Exchange
+) -> None:
     run(first, FIRST, FIRST + 3)
     told = exchange._account
     exchange._account = lambda: told() | {"account_number": "PA0000000002"}  # type: ignore[method-assign]

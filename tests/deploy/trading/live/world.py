@@ -106,7 +106,9 @@ class MarketClock(LeapingClock):
     def _follow(self) -> None:
         if self._exchange is None:
             return
-        bar = min(int(np.searchsorted(self._bars.time, self._now, side="right")) - 1, len(self._bars) - 1)
+        bar = min(
+            int(np.searchsorted(self._bars.time, self._now, side="right")) - 1, len(self._bars) - 1
+        )
         for ticker, price in zip(self._bars.tickers, self._bars.open[bar], strict=True):
             self._exchange.prices[ticker.replace("USDT", "USD")] = Decimal(repr(float(price)))
 
@@ -138,7 +140,9 @@ class World:
         """A new process's session. changes: other options of the trader."""
         killer = killer or Killer()
         name = "sim" if self.exchange is None else "alpaca"
-        options = TraderOptions(slot=self.slot, broker=name, feed="recorded", **(self.options | changes))
+        options = TraderOptions(
+            slot=self.slot, broker=name, feed="recorded", **(self.options | changes)
+        )
         session_module.TraderStore = lambda database: KillableStore(database, killer)  # type: ignore
         return Session(
             options,
@@ -189,6 +193,12 @@ class World:
             return sim_broker(bundle)
         symbols = {ticker: ticker.replace("USDT", "USD") for ticker in bundle.manifest.tickers}
         broker = AlpacaBroker(
-            symbols, key="key", secret="secret", url=self.exchange.url, patience=2.0, timeout=2.0, sleep=lambda _: None
+            symbols,
+            key="key",
+            secret="secret",
+            url=self.exchange.url,
+            patience=2.0,
+            timeout=2.0,
+            sleep=lambda _: None,
         )
         return KillableBroker(broker, killer)

@@ -23,12 +23,21 @@ from tests.envs.host_sync import NoHostSync
 DEFAULT = BucketParams()
 FIERY = scenario("default_continuous", prob_house_catches_fire=0.1, max_nights=17)
 SHORT = scenario("hard", min_nights=3, max_nights=9, action_shaping_alpha=1.0)
-WORLDS = [DEFAULT, FIERY, SHORT, scenario("positional_default"), scenario("easy", semantics="persistent"), FIERY]
+WORLDS = [
+    DEFAULT,
+    FIERY,
+    SHORT,
+    scenario("positional_default"),
+    scenario("easy", semantics="persistent"),
+    FIERY,
+]
 
 
 def actions(seed: int, steps: int, rows: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return (torch.rand(steps, rows, 3, generator=generator) * torch.tensor([10, 2, 2])).to(torch.int64)
+    return (torch.rand(steps, rows, 3, generator=generator) * torch.tensor([10, 2, 2])).to(
+        torch.int64
+    )
 
 
 def run(env: BucketBrigade, taken: Tensor, per_draw: int = 0) -> list[Tensor]:
@@ -43,7 +52,9 @@ def run(env: BucketBrigade, taken: Tensor, per_draw: int = 0) -> list[Tensor]:
     return made
 
 
-def same(one: list[Tensor], two: list[Tensor], rows: slice = slice(None), others: slice = slice(None)) -> bool:
+def same(
+    one: list[Tensor], two: list[Tensor], rows: slice = slice(None), others: slice = slice(None)
+) -> bool:
     return all(torch.equal(a[rows], b[others]) for a, b in zip(one, two, strict=True))
 
 
@@ -58,7 +69,10 @@ def test_a_members_numbers_depend_neither_on_slot_nor_on_company(per_member: int
         env = BucketBrigade([WORLDS[m] for m in order], per_member)
         env.reset(order)
         made = run(env, torch.cat([taken[m] for m in order], dim=1), per_draw=12)
-        return {m: [one[i * per_member : (i + 1) * per_member] for one in made] for i, m in enumerate(order)}
+        return {
+            m: [one[i * per_member : (i + 1) * per_member] for one in made]
+            for i, m in enumerate(order)
+        }
 
     together, turned = results([0, 1, 2, 3, 4, 5]), results([3, 0, 5, 1, 4, 2])
     for m in range(6):
@@ -141,8 +155,12 @@ def test_every_draw_deals_the_seats_anew() -> None:
     for seat in range(4):
         share = (seats % 4 == seat).double().mean((0, 2))
         np.testing.assert_allclose(share, 0.25, atol=0.03)
-    members = torch.empty(300, 60, dtype=torch.int64).scatter_(1, dealt[:, 0], torch.arange(60).expand(300, 60) // 20)
-    same_member = (members.view(300, 15, 4) == members.view(300, 15, 4)[..., :1]).all(-1).double().mean()
+    members = torch.empty(300, 60, dtype=torch.int64).scatter_(
+        1, dealt[:, 0], torch.arange(60).expand(300, 60) // 20
+    )
+    same_member = (
+        (members.view(300, 15, 4) == members.view(300, 15, 4)[..., :1]).all(-1).double().mean()
+    )
     assert 0.02 < float(same_member) < 0.05  # 19 * 18 * 17 / (59 * 58 * 57)
 
 
@@ -167,10 +185,16 @@ def test_a_groups_numbers_depend_on_its_members_alone() -> None:
         env.reset(order)
         return run(env, torch.cat([taken[m] for m in order], dim=1), per_draw=15)
 
-    together, turned, alone = results([0, 1, 2, 3, 4, 5]), results([4, 5, 2, 3, 0, 1]), results([2, 3])
+    together, turned, alone = (
+        results([0, 1, 2, 3, 4, 5]),
+        results([4, 5, 2, 3, 0, 1]),
+        results([2, 3]),
+    )
     assert same(together, alone, slice(16, 32))
     assert same(together, turned, slice(16), slice(32, None))
-    assert not same(together, results([0, 1, 3, 2, 4, 5]), slice(16, 24), slice(24, 32))  # company is part of a group
+    assert not same(
+        together, results([0, 1, 3, 2, 4, 5]), slice(16, 24), slice(24, 32)
+    )  # company is part of a group
 
 
 @pytest.mark.parametrize("at", [30, 37])
@@ -208,15 +232,22 @@ def test_events_happen_as_often_as_they_should() -> None:
         np.testing.assert_allclose(starts[..., games].mean(), chance, atol=0.01)
     needed = torch.stack([night.needed for night, _ in nights])[..., :500]
     for workers in range(1, 5):
-        np.testing.assert_allclose((needed <= workers).double().mean(), 1 - 0.7**workers, atol=0.005)
-    spreads = torch.stack([night.spreads for night, _ in nights if night.spreads is not None])[..., 500:]
+        np.testing.assert_allclose(
+            (needed <= workers).double().mean(), 1 - 0.7**workers, atol=0.005
+        )
+    spreads = torch.stack([night.spreads for night, _ in nights if night.spreads is not None])[
+        ..., 500:
+    ]
     np.testing.assert_allclose(spreads.double().mean((0, 1, 3)), 0.25, atol=0.008)
     # What is decided by the same number is as good as decided by several.
     left, right = spreads.double().unbind(2)
     pairs = [
-        (ignites[:, 0], ignites[:, 1]), (ignites[..., :500], (needed == 1).double()), (ignites[..., 500:], left),
-        (ignites[..., 500:], right), (left, right),
-    ]  # fmt: skip
+        (ignites[:, 0], ignites[:, 1]),
+        (ignites[..., :500], (needed == 1).double()),
+        (ignites[..., 500:], left),
+        (ignites[..., 500:], right),
+        (left, right),
+    ]
     for one, two in pairs:
         assert abs(np.corrcoef(one.flatten(), two.flatten())[0, 1]) < 4.0 / one.numel() ** 0.5
 
@@ -304,7 +335,9 @@ def test_what_a_step_returned_stays_as_it_was() -> None:
     [(0, 10, "10", 9), (0, -1, "less than 0", 9), (1, 2, "2", 1), (2, 2**40, "254 or more", 1)],
 )
 @pytest.mark.parametrize("step", [0, 16, 20])
-def test_the_first_illegal_action_is_named(choice: int, bad: int, named: str, most: int, step: int) -> None:
+def test_the_first_illegal_action_is_named(
+    choice: int, bad: int, named: str, most: int, step: int
+) -> None:
     env = BucketBrigade([DEFAULT, DEFAULT], 4)
     env.reset(0)
     for at, action in enumerate(actions(0, 40, 8)):
@@ -314,9 +347,7 @@ def test_the_first_illegal_action_is_named(choice: int, bad: int, named: str, mo
             action[1, 1] = -7
         env.step(action)
     assert env.faults().tolist() == [False, True, *[False] * 4, True, False]
-    wrong = (
-        rf"row 6 \(member 1\) got an illegal action in step {step + 1} for choice {choice}: {named}; .* 0 to {most}$"
-    )
+    wrong = rf"row 6 \(member 1\) got an illegal action in step {step + 1} for choice {choice}: {named}; .* 0 to {most}$"
     with pytest.raises(RunError, match=wrong):
         env.check()
     other = BucketBrigade(DEFAULT, 4)
@@ -366,12 +397,18 @@ def brigade_returns(params: BucketParams, player: str, games: int, seed: int = 1
     """(games,): the whole team's return in one game each."""
     env = BucketBrigade(params, games * params.num_agents)
     env.reset(seed)
-    return play_episodes(env, Brigade(player, env.seen, seed + 1), seats=params.num_agents).returns[0]
+    return play_episodes(env, Brigade(player, env.seen, seed + 1), seats=params.num_agents).returns[
+        0
+    ]
 
 
-@pytest.mark.parametrize("name", ["default", "minimal_specialization", "v2_minimal", "default_continuous"])
+@pytest.mark.parametrize(
+    "name", ["default", "minimal_specialization", "v2_minimal", "default_continuous"]
+)
 def test_baseline_players_do_as_well_as_recorded(name: str) -> None:
-    recorded = json.loads(reference_file("bucket_brigade_baselines.json").read_text(encoding="utf-8"))
+    recorded = json.loads(
+        reference_file("bucket_brigade_baselines.json").read_text(encoding="utf-8")
+    )
     wanted = [row for row in recorded if row["scenario"] == name]
     assert len(wanted) >= 2
     for row in wanted:

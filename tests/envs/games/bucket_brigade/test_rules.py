@@ -16,7 +16,13 @@ from torch import Tensor
 from envs.games.bucket_brigade.game import BucketBrigade
 from envs.games.bucket_brigade.observation import BucketObservation
 from envs.games.bucket_brigade.rules import BucketGames, Luck, luck_of
-from envs.games.bucket_brigade.scenarios import PER_AGENT, SCENARIOS, BucketParams, params_from, scenario
+from envs.games.bucket_brigade.scenarios import (
+    PER_AGENT,
+    SCENARIOS,
+    BucketParams,
+    params_from,
+    scenario,
+)
 from envs.support.errors import InputError
 from tests.envs.games.bucket_samples import Recorded, ScalarGame, recorded_games
 
@@ -28,7 +34,11 @@ def random_params(seed: int, houses: int = 10, agents: int = 4) -> BucketParams:
     rng = np.random.default_rng(seed)
 
     def maybe_each(high: float) -> Any:
-        return tuple(rng.uniform(-5, high, agents)) if rng.random() < 0.5 else float(rng.uniform(0, high))
+        return (
+            tuple(rng.uniform(-5, high, agents))
+            if rng.random() < 0.5
+            else float(rng.uniform(0, high))
+        )
 
     return BucketParams(
         num_houses=houses,
@@ -41,7 +51,9 @@ def random_params(seed: int, houses: int = 10, agents: int = 4) -> BucketParams:
         **{name: maybe_each(50) for name in PER_AGENT},
         cost_to_work_one_night=float(rng.uniform(0, 2)),
         reward_rest=float(rng.uniform(-1, 2)),
-        agent_home_positions=tuple(int(h) for h in rng.integers(0, houses, agents)) if rng.random() < 0.5 else (),
+        agent_home_positions=tuple(int(h) for h in rng.integers(0, houses, agents))
+        if rng.random() < 0.5
+        else (),
         distance_cost_alpha=float(rng.choice([0.0, 0.7])),
         progress_shaping_coef=float(rng.choice([0.0, 3.0])),
         action_shaping_alpha=float(rng.choice([0.0, 2.0])),
@@ -83,9 +95,14 @@ def test_recorded_games_come_out_the_same() -> None:
             one, params = slice(at, at + 1), game.params
             games.configure(one, params)
             seen.configure(one, params)
-            given = {name: torch.tensor(values).unsqueeze(-1) for name, values in game.fields.items()}
+            given = {
+                name: torch.tensor(values).unsqueeze(-1) for name, values in game.fields.items()
+            }
             games.begin(one, given["u_init"] < params.prob_house_catches_fire)
-            luck, nights = luck_of(params, given["u_ign"], given["u_ext"], given["u_spread"]), len(given["actions"])
+            luck, nights = (
+                luck_of(params, given["u_ign"], given["u_ext"], given["u_spread"]),
+                len(given["actions"]),
+            )
             acts[:nights, ..., one] = given["actions"].to(torch.uint8)
             needed[:nights, :, one], ignites[:nights, :, one] = luck.needed, luck.ignites
             if luck.spreads is not None:
@@ -106,8 +123,12 @@ def test_recorded_games_come_out_the_same() -> None:
         for at, game in enumerate(batch):
             nights, fields = len(game.fields["done"]), game.fields
             for name, values in zip(("houses", "fire_progress", "obs"), state, strict=True):
-                np.testing.assert_array_equal(values[: nights + 1, :, at], fields[name], err_msg=game.case)
-            np.testing.assert_allclose(reward[:nights, :, at], fields["rewards"], rtol=0, atol=1e-4, err_msg=game.case)
+                np.testing.assert_array_equal(
+                    values[: nights + 1, :, at], fields[name], err_msg=game.case
+                )
+            np.testing.assert_allclose(
+                reward[:nights, :, at], fields["rewards"], rtol=0, atol=1e-4, err_msg=game.case
+            )
             np.testing.assert_array_equal(end[:nights, at], fields["done"], err_msg=game.case)
     assert sum(len(batch) for batch in together.values()) >= 60
 
@@ -143,7 +164,9 @@ def follow(env: BucketBrigade, steps: int, act: Callable[[int], Tensor], per_dra
 
     def shown(row: int) -> np.ndarray:
         game, agent = divmod(int(env._seat_of[row]), agents)
-        return np.concatenate([scalars[game].observation(), np.eye(agents, dtype=np.float32)[agent]])
+        return np.concatenate(
+            [scalars[game].observation(), np.eye(agents, dtype=np.float32)[agent]]
+        )
 
     for game in range(env.num_games):
         start(game, env.games.houses[:, game] == 1)
@@ -161,12 +184,18 @@ def follow(env: BucketBrigade, steps: int, act: Callable[[int], Tensor], per_dra
         for game, scalar in enumerate(scalars):
             rows = [int(env._row_of[game * agents + agent]) for agent in range(agents)]
             p = rules[game]
-            below = [1.0 - (1.0 - p.prob_solo_agent_extinguishes_fire) ** k for k in range(agents + 1)]
+            below = [
+                1.0 - (1.0 - p.prob_solo_agent_extinguishes_fire) ** k for k in range(agents + 1)
+            ]
             u_ext = [below[k - 1] if k <= agents else 1.0 for k in needed[:, game].tolist()]
             u_ign = (~ignites[:, game]).double().tolist()
-            u_spread = np.ones((houses, 2)) if spreads is None else (~spreads[..., game]).double().numpy()
+            u_spread = (
+                np.ones((houses, 2)) if spreads is None else (~spreads[..., game]).double().numpy()
+            )
             rewards, over, cut = scalar.step(action[rows].numpy(), u_ext, u_spread, u_ign)
-            np.testing.assert_allclose((made.reward.double() * unit)[rows], rewards, rtol=1e-6, atol=1e-5)
+            np.testing.assert_allclose(
+                (made.reward.double() * unit)[rows], rewards, rtol=1e-6, atol=1e-5
+            )
             assert made.terminated[rows].tolist() == [over] * agents
             assert made.truncated[rows].tolist() == [cut] * agents
             if over or cut:
@@ -184,13 +213,17 @@ def test_many_games_at_once_are_the_scalar_game(houses: int, agents: int) -> Non
     params = [random_params(seed, houses, agents) for seed in range(10)]
     generator = torch.Generator().manual_seed(0)
     env = BucketBrigade(params, agents, scaled=False)
-    assert follow(env, 30, lambda _: random_actions(generator, env.num_envs, houses), per_draw=20) > 10
+    assert (
+        follow(env, 30, lambda _: random_actions(generator, env.num_envs, houses), per_draw=20) > 10
+    )
 
 
 def test_shared_games_are_the_scalar_game() -> None:
     """Members that play together, with new seats at every draw."""
     generator = torch.Generator().manual_seed(0)
-    env = BucketBrigade([random_params(seed) for seed in (1, 1, 1, 2, 2, 2)], 4, together=3, scaled=False)
+    env = BucketBrigade(
+        [random_params(seed) for seed in (1, 1, 1, 2, 2, 2)], 4, together=3, scaled=False
+    )
     assert follow(env, 30, lambda _: random_actions(generator, 24, 10), per_draw=10) > 10
 
 
@@ -213,27 +246,49 @@ def test_scaled_observations_say_the_same(houses: int, agents: int) -> None:
     generator = torch.Generator().manual_seed(0)
     for _ in range(15):
         assert made.shape == (12 * agents, 3 * houses + agents * (houses + 2) + 12 + agents)
-        state, signals, locations, last, told, who = plain.split([houses, agents, agents, 2 * agents, 12, agents], 1)
+        state, signals, locations, last, told, who = plain.split(
+            [houses, agents, agents, 2 * agents, 12, agents], 1
+        )
         one_hot = torch.nn.functional.one_hot
         each = torch.cat(
-            [one_hot(locations.long(), houses), last[:, 1::2, None].long(), signals[..., None].long()], dim=2
+            [
+                one_hot(locations.long(), houses),
+                last[:, 1::2, None].long(),
+                signals[..., None].long(),
+            ],
+            dim=2,
         )
         scale, nights = (
-            torch.tensor([getattr(own, name) for own in params]).repeat_interleave(3 * agents).unsqueeze(1)
+            torch.tensor([getattr(own, name) for own in params])
+            .repeat_interleave(3 * agents)
+            .unsqueeze(1)
             for name in ("reward_scale", "max_nights")
         )
         told = torch.cat(
-            [told[:, :3], told[:, 3:9] / scale, told[:, 9:10], told[:, 10:11] / nights, told[:, 11:] / 10], 1
+            [
+                told[:, :3],
+                told[:, 3:9] / scale,
+                told[:, 9:10],
+                told[:, 10:11] / nights,
+                told[:, 11:] / 10,
+            ],
+            1,
         )
-        expected = torch.cat([one_hot(state.long(), 3).flatten(1), each.flatten(1), told, who], dim=1)
+        expected = torch.cat(
+            [one_hot(state.long(), 3).flatten(1), each.flatten(1), told, who], dim=1
+        )
         torch.testing.assert_close(made, expected.float(), rtol=1e-6, atol=1e-7)
         for env, obs in ((raw, plain), (scaled, made)):
             assert torch.equal(env.seen.houses_in(obs), state.long())
             assert torch.equal(env.seen.agent_in(obs), who.argmax(1))
         action = random_actions(generator, raw.num_envs, houses)
         step, learned = raw.step(action), scaled.step(action)
-        torch.testing.assert_close(learned.reward * scale.squeeze(1).float(), step.reward, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(learned.reward * scaled.reward_unit, step.reward.double(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            learned.reward * scale.squeeze(1).float(), step.reward, rtol=1e-5, atol=1e-5
+        )
+        torch.testing.assert_close(
+            learned.reward * scaled.reward_unit, step.reward.double(), rtol=1e-5, atol=1e-5
+        )
         plain, made = step.obs, learned.obs
 
 
@@ -243,26 +298,43 @@ SHAPED = {"team_welfare_kind": "team_welfare_closed_form", "team_welfare_lambda"
 CONTINUOUS = {"extinguish_mode": "continuous", "suppression_per_worker": 0.5}
 # Another value for each parameter, and the world in which it matters.
 OTHER: dict[str, tuple[Any, dict[str, Any]]] = {
-    "prob_fire_spreads_to_neighbor": (0.9, CONTINUOUS), "prob_solo_agent_extinguishes_fire": (0.9, {}),
-    "prob_house_catches_fire": (0.3, {}), "team_reward_house_survives": (90.0, {}),
-    "team_penalty_house_burns": (90.0, {}), "reward_own_house_survives": (21.0, {}),
-    "reward_other_house_survives": (1.0, {}), "penalty_own_house_burns": (41.0, {}),
-    "penalty_other_house_burns": (1.0, {}), "cost_to_work_one_night": (0.6, {}),
-    "reward_rest": (0.4, {}), "agent_home_positions": ((5, 3, 2, 9), {"distance_cost_alpha": 0.2}),
-    "distance_cost_alpha": (0.1, {}), "progress_shaping_coef": (1.0, {}), "action_shaping_alpha": (1.0, {}),
-    "action_shaping_beta": (1.0, {}), "team_welfare_kind": ("none", SHAPED), "team_welfare_lambda": (0.4, SHAPED),
-    "team_welfare_gamma": (0.9, SHAPED), "action_validity_mode": ("adjacent_only", {}),
+    "prob_fire_spreads_to_neighbor": (0.9, CONTINUOUS),
+    "prob_solo_agent_extinguishes_fire": (0.9, {}),
+    "prob_house_catches_fire": (0.3, {}),
+    "team_reward_house_survives": (90.0, {}),
+    "team_penalty_house_burns": (90.0, {}),
+    "reward_own_house_survives": (21.0, {}),
+    "reward_other_house_survives": (1.0, {}),
+    "penalty_own_house_burns": (41.0, {}),
+    "penalty_other_house_burns": (1.0, {}),
+    "cost_to_work_one_night": (0.6, {}),
+    "reward_rest": (0.4, {}),
+    "agent_home_positions": ((5, 3, 2, 9), {"distance_cost_alpha": 0.2}),
+    "distance_cost_alpha": (0.1, {}),
+    "progress_shaping_coef": (1.0, {}),
+    "action_shaping_alpha": (1.0, {}),
+    "action_shaping_beta": (1.0, {}),
+    "team_welfare_kind": ("none", SHAPED),
+    "team_welfare_lambda": (0.4, SHAPED),
+    "team_welfare_gamma": (0.9, SHAPED),
+    "action_validity_mode": ("adjacent_only", {}),
     "extinguish_mode": ("continuous", {"suppression_per_worker": 0.5}),
-    "suppression_per_worker": (0.3, CONTINUOUS), "semantics": ("persistent", {}), "min_nights": (3, {}),
+    "suppression_per_worker": (0.3, CONTINUOUS),
+    "semantics": ("persistent", {}),
+    "min_nights": (3, {}),
     "max_nights": (5, {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("name", OTHER)
 def test_every_parameter_has_an_effect_on_its_own_games_alone(name: str, scaled: bool) -> None:
     """On what happens, not only on the scenario that agents are shown."""
-    assert {field.name for field in dataclasses.fields(BucketParams)} == {*OTHER, "num_houses", "num_agents"}
+    assert {field.name for field in dataclasses.fields(BucketParams)} == {
+        *OTHER,
+        "num_houses",
+        "num_agents",
+    }
     value, world = OTHER[name]
     base = scenario("default", prob_house_catches_fire=0.1, **world)
     seen = []
@@ -278,9 +350,14 @@ def test_every_parameter_has_an_effect_on_its_own_games_alone(name: str, scaled:
     assert not torch.allclose(seen[0][:, 32:], seen[1][:, 32:], atol=1e-3)
 
 
-@pytest.mark.parametrize(("name", "houses", "agents"), [("num_houses", 6, 4), ("num_agents", 10, 5)])
+@pytest.mark.parametrize(
+    ("name", "houses", "agents"), [("num_houses", 6, 4), ("num_agents", 10, 5)]
+)
 def test_shapes_follow_houses_and_agents(name: str, houses: int, agents: int) -> None:
-    env = BucketBrigade(scenario("default", **{name: {"num_houses": houses, "num_agents": agents}[name]}), 2 * agents)
+    env = BucketBrigade(
+        scenario("default", **{name: {"num_houses": houses, "num_agents": agents}[name]}),
+        2 * agents,
+    )
     assert (env.num_houses, env.num_agents, env.action_dims) == (houses, agents, (houses, 2, 2))
     assert env.reset(0).shape == (2 * agents, 3 * houses + agents * (houses + 2) + 12 + agents)
 
@@ -310,8 +387,13 @@ def test_a_wrong_parameter_is_named(name: str, value: Any) -> None:
 
 
 def test_the_originals_names_are_ours() -> None:
-    assert params_from({"distance_metric": "ring_arc", "commitment_mode": "simultaneous"}) == BucketParams()
-    with pytest.raises(InputError, match="commitment_mode is 'two_phase'; it must be 'simultaneous'"):
+    assert (
+        params_from({"distance_metric": "ring_arc", "commitment_mode": "simultaneous"})
+        == BucketParams()
+    )
+    with pytest.raises(
+        InputError, match="commitment_mode is 'two_phase'; it must be 'simultaneous'"
+    ):
         params_from({"commitment_mode": "two_phase"})
     with pytest.raises(InputError, match="no parameter 'wind'"):
         params_from({"wind": 1})

@@ -27,7 +27,9 @@ SHORT = scenario("hard", min_nights=2, max_nights=6)
 @pytest.mark.parametrize("scaled", [True, False])
 def test_one_seat_passes_gymnasiums_check(scaled: bool) -> None:
     register()
-    env = gymnasium.make(BUCKET_BRIGADE_ID, scenario="rest_trap", seat=2, company="coordinator", scaled=scaled)
+    env = gymnasium.make(
+        BUCKET_BRIGADE_ID, scenario="rest_trap", seat=2, company="coordinator", scaled=scaled
+    )
     with pytest.warns(UserWarning, match="infinity"):  # reward sizes have no bounds
         check_env(env.unwrapped, skip_render_check=True)
 
@@ -87,7 +89,13 @@ def test_all_agents_leave_with_the_game() -> None:
     env = BucketParallel(SHORT, scaled=False)
     assert env.agents == []
     obs, infos = env.reset(seed=1)
-    assert list(obs) == list(infos) == env.agents == env.possible_agents == [f"agent_{i}" for i in range(4)]
+    assert (
+        list(obs)
+        == list(infos)
+        == env.agents
+        == env.possible_agents
+        == [f"agent_{i}" for i in range(4)]
+    )
     assert all(env.observation_space(agent).contains(obs[agent]) for agent in env.agents)
     again = BucketParallel(SHORT, scaled=False).reset(seed=1)[0]
     assert all(np.array_equal(obs[agent], again[agent]) for agent in env.agents)
@@ -113,7 +121,12 @@ def test_all_agents_leave_with_the_game() -> None:
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
 
-FIRE = Scene((0, 1, 2, 0, 0, 0, 0, 0, 0, 0), ((1, 1, 1), (1, 0, 1), (2, 0, 0), (9, 1, 0)), 3, (1.0, -2.5, 0.0, 7.25))
+FIRE = Scene(
+    (0, 1, 2, 0, 0, 0, 0, 0, 0, 0),
+    ((1, 1, 1), (1, 0, 1), (2, 0, 0), (9, 1, 0)),
+    3,
+    (1.0, -2.5, 0.0, 7.25),
+)
 
 
 def test_a_night_as_text() -> None:
