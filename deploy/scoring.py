@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agents.policy import FrozenPolicy
-from deploy.bootstrap import mean_above_zero
+from deploy.bootstrap import DRAWS, mean_above_zero
 from deploy.bundle import Bundle
 from deploy.gate import Duel
 from envs.crypto.bars import Bars, load_bars
@@ -198,10 +198,12 @@ def unseen_window(bars: Bars, last_seen: int, first_bar: int) -> Window | None:
     return (first, last) if first < last else None
 
 
-def duel(candidate: Bundle, champion: Bundle, load: Callable[[tuple[str, ...]], Bars]) -> Duel:
+def duel(
+    candidate: Bundle, champion: Bundle, load: Callable[[tuple[str, ...]], Bars], *, draws: int = DRAWS
+) -> Duel:
     """Compare candidate and champion, each flat at the start, over the bars that neither had seen.
 
-    load: bars by tickers, at the candidate's timeframe; both are scored on their common range.
+    load: bars by tickers, at the candidate's timeframe; both are scored on their common range. draws: of the bootstrap.
     """
     if champion.manifest.timeframe != candidate.manifest.timeframe:
         problem = (
@@ -226,7 +228,7 @@ def duel(candidate: Bundle, champion: Bundle, load: Callable[[tuple[str, ...]], 
     if count < DUEL_DAYS * bars_per_day(own.timeframe):
         return Duel(champion.name, max(0, count), None, None)
     ours, theirs = (score_bundle(bundle, bars, span) for (bundle, bars), span in zip(sides, spans, strict=True))
-    difference = mean_above_zero(ours.returns - theirs.returns, seed=bootstrap_seed(candidate))
+    difference = mean_above_zero(ours.returns - theirs.returns, seed=bootstrap_seed(candidate), draws=draws)
     return Duel(champion.name, count, ours.metrics, theirs.metrics, difference)
 
 
