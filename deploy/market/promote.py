@@ -28,7 +28,7 @@ from deploy.market.candidates import (
 from deploy.market.constants import nearest_constant
 from deploy.market.gate import DEFAULT_RULES, Evidence, Selection
 from deploy.market.scoring import Score, bootstrap_seed, duel, score_bundle
-from deploy.promotion.bootstrap import mean_above_zero
+from deploy.promotion.bootstrap import draws_for, gate_level, mean_above_zero
 from deploy.promotion.promotion import (
     CHAMPION_ALREADY,
     NO_LOOK_SPENT,
@@ -274,21 +274,21 @@ class Promoter:
             f"{name}: look {look.number} at the hold-out, {holdout[1] - holdout[0]:,} bars"
         )
         result = score_bundle(draft, bars, (holdout[0] - 1, holdout[1] - 1))
-        excess = mean_above_zero(result.returns - result.equal_weight, seed=bootstrap_seed(draft))
+        seed, draws = bootstrap_seed(draft), draws_for(gate_level(look.number))
+        excess = mean_above_zero(result.returns - result.equal_weight, seed=seed, draws=draws)
 
         def compare(champion: str | None) -> Settled[Judged]:
             if self._is_champion(draft, champion):
                 return self.place.champion_already(
                     dataclasses.replace(known, look=look, score=result)
                 )
+            rival = None if champion is None else self.registry.bundle(champion)
             evidence = dataclasses.replace(
                 candidate.evidence(),
                 look=look.number,
                 holdout=result.metrics,
                 excess=excess,
-                duel=duel(draft, self.registry.bundle(champion), self._load)
-                if champion is not None
-                else None,
+                duel=None if rival is None else duel(draft, rival, self._load, draws=draws),
             )
             asked = (*findings, *judge(self.rules, evidence, "hold-out"))
             assert self.search is not None

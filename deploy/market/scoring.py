@@ -18,7 +18,7 @@ from torch import Tensor
 from agents.policy.frozen import FrozenPolicy
 from deploy.market.bundle import Bundle
 from deploy.market.gate import Duel
-from deploy.promotion.bootstrap import mean_above_zero
+from deploy.promotion.bootstrap import DRAWS, mean_above_zero
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.env import CryptoEnv
 from envs.crypto.evaluate import trade_windows
@@ -220,10 +220,16 @@ def unseen_window(bars: Bars, last_seen: int, first_bar: int) -> Window | None:
     return (first, last) if first < last else None
 
 
-def duel(candidate: Bundle, champion: Bundle, load: Callable[[tuple[str, ...]], Bars]) -> Duel:
+def duel(
+    candidate: Bundle,
+    champion: Bundle,
+    load: Callable[[tuple[str, ...]], Bars],
+    *,
+    draws: int = DRAWS,
+) -> Duel:
     """Compare candidate and champion, each flat at the start, over the bars that neither had seen.
 
-    load: bars by tickers, at the candidate's timeframe; both are scored on their common range.
+    load: bars by tickers, at the candidate's timeframe; both are scored on their common range. draws: of the bootstrap.
     """
     if champion.manifest.timeframe != candidate.manifest.timeframe:
         problem = (
@@ -256,7 +262,9 @@ def duel(candidate: Bundle, champion: Bundle, load: Callable[[tuple[str, ...]], 
     ours, theirs = (
         score_bundle(bundle, bars, span) for (bundle, bars), span in zip(sides, spans, strict=True)
     )
-    difference = mean_above_zero(ours.returns - theirs.returns, seed=bootstrap_seed(candidate))
+    difference = mean_above_zero(
+        ours.returns - theirs.returns, seed=bootstrap_seed(candidate), draws=draws
+    )
     return Duel(champion.name, count, ours.metrics, theirs.metrics, difference)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-DRAWS = 5_000
+DRAWS, MOST_DRAWS = 5_000, 100_000
 CHUNK = 500_000  # block lengths drawn at once
 BATCH_BLOCKS = 3.0  # bars of a batch, in expected block lengths of the bootstrap
 ALPHA = 0.1  # for all looks at one hold-out or panel together
@@ -53,6 +53,13 @@ def gate_level(look: int) -> float:
     up to 0.1. `deploy.trading.live.arena.arena_level` is that of a live challenger, and shrinks more slowly.
     """
     return ALPHA / 2.0**look
+
+
+def draws_for(level: float) -> int:
+    """How many bootstrapped means a test at this level needs: the smallest p of n of them is 1/(n + 1). At levels below
+    1/(`MOST_DRAWS` + 1) no mean is significant.
+    """
+    return DRAWS if level * (DRAWS + 1) >= 1.0 else min(math.ceil(4.0 / level), MOST_DRAWS)
 
 
 def block_length(values: Array) -> float:

@@ -325,7 +325,8 @@ class PaperTrader:
         """
         assert self._accounts is not None
         assert self._history is not None
-        self._accounts.reset(int(self._history.time[-1]), account, self._history.close[-1], fills)
+        now = int(self._history.time[-1]) + self._seconds  # the bar in which the fills happened
+        self._accounts.reset(now, account, self._history.close[-1], fills)
         self._decided = _Decision(None, None)
 
     def _entry(self, bar: ClosedBar, fills: tuple[Fill, ...]) -> Entry:

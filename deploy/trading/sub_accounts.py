@@ -169,7 +169,8 @@ class SubAccounts:
     def reset(self, time: int, account: AccountState, close: Array, fills: Sequence[Fill]) -> None:
         """Share the account as it is now by the books' values at `close`; what they know about a position stays.
 
-        time: open of the last bar, seconds since the epoch. fills: those since the books were settled.
+        time: open of the bar in progress, seconds since the epoch. close: (N,) of the bar before. fills: those since
+        the books were settled.
         """
         self._note_flow(time, fills, account, close)
         shares = self._value_shares(close)

@@ -19,6 +19,7 @@ from envs.support.invocation import install_extra
 ALPACA_URL = "https://data.alpaca.markets"
 ATTEMPTS = 7
 LONGEST_WAIT = 60.0
+LATE_SECONDS = 30.0  # after the end of a longer bar, its last hour may still come
 
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
 T = TypeVar("T")
@@ -77,7 +78,8 @@ class AlpacaSource:
     """Alpaca's crypto history over plain HTTPS; it needs no key.
 
     Bars longer than an hour are put together from hours: Alpaca's own daily bars began at midnight in Chicago until
-    2025, which is off the UTC grid.
+    2025, which is off the UTC grid. For `LATE_SECONDS` after its end, such a bar is left out while its last hour is
+    missing. now: seconds since the epoch.
     """
 
     quote = "USD"
@@ -89,6 +91,7 @@ class AlpacaSource:
         page_size: int = 10_000,
         sleep: Callable[[float], None] = clock.sleep,
         notice: Callable[[str], None] = _ignore,
+        now: Callable[[], float] = clock.time,
     ) -> None:
         if not url.startswith(("https://", "http://")):
             raise InputError(
@@ -99,6 +102,7 @@ class AlpacaSource:
         self.page_size = page_size
         self.sleep = sleep
         self.notice = notice
+        self.now = now
         self.session = requests.Session()
 
     def check(self, tickers: Sequence[str], timeframe: str) -> None:
@@ -113,7 +117,7 @@ class AlpacaSource:
         pages = self._pages(
             ticker, f"{base // 60}Min" if base < 3600 else "1Hour", start, end - base
         )
-        return pages if base == step else aggregate(pages, step)
+        return pages if base == step else aggregate(pages, step, base, self.now() - LATE_SECONDS)
 
     def _pages(self, ticker: str, timeframe: str, start: int, last: int) -> Iterator[np.ndarray]:
         asked: dict[str, str] = {
@@ -298,8 +302,13 @@ class CcxtSource:
         return retrying(attempt, f"{self.exchange.id}: {what}", self.sleep, self.notice)
 
 
-def aggregate(pages: Iterator[np.ndarray], step: int) -> Iterator[np.ndarray]:
-    """Longer bars from shorter ones, on the UTC grid of `step` seconds; a bar may lie across pages."""
+def aggregate(
+    pages: Iterator[np.ndarray], step: int, base: int, past: float
+) -> Iterator[np.ndarray]:
+    """Bars of `step` seconds from bars of `base` seconds, on the UTC grid; a bar may lie across pages.
+
+    past: a newest bar that ends later than that is left out if its last part is missing, since it may come yet.
+    """
     rest = np.empty((0, 6))
     for page in pages:
         rows = np.concatenate([rest, page])
@@ -311,7 +320,10 @@ def aggregate(pages: Iterator[np.ndarray], step: int) -> Iterator[np.ndarray]:
         if complete:
             yield _merge(rows[:complete], step)
     if len(rest):
-        yield _merge(rest, step)
+        last = rest[-1, 0]
+        end = (last // step + 1) * step
+        if last + base >= end or end <= past:
+            yield _merge(rest, step)
 
 
 def _merge(rows: np.ndarray, step: int) -> np.ndarray:

@@ -170,6 +170,8 @@ def run(
             trainer.advance([training], lambda t: t.rung + 1)
             evaluation = evaluate()
         except Interrupted:
+            if training.fault:  # a checkpoint would hide it: nothing is left to train in the rung
+                raise RunError(f"the run {training.fault}") from None
             _keep(out, training, note)
             raise
         if evaluation is None:

@@ -124,6 +124,26 @@ def test_promoting_again_changes_nothing_and_costs_no_look(
     assert registry.looks(fake.bars.tickers, int(fake.bars.time[0]), int(fake.bars.time[-1])) == 1
 
 
+def test_a_late_look_can_be_passed(tmp_path: Path, registry: Registry) -> None:
+    """The level of look 9 is below the smallest p that 5,000 bootstrapped means can have."""
+    fake = FakeStudy(tmp_path, holdout=0.2)
+    first, last = fake.splits.holdout
+    span = int(fake.bars.time[first]), int(fake.bars.time[last - 1])
+    for number in range(8):
+        seen = {
+            "members_sha256": f"{number:064}",
+            "study": "other",
+            "study_uid": "u",
+            "trial": number,
+        }
+        registry.take_look(fake.bars.tickers, "1h", *span, **seen)  # type: ignore[arg-type]
+    fake.add(2.0, fake.contrarian())
+    promotion = run(fake, registry)
+    assert promotion.chosen is not None
+    [asked] = [one for one in promotion.chosen.findings if one.name == "holdout-excess"]
+    assert (asked.limit, promotion.outcome) == (0.1 / 2**9, "promoted")
+
+
 def test_no_candidate_passes_is_explained(fake: FakeStudy, registry: Registry) -> None:
     fake.add(4.0, fake.contrarian(), trades=0.01)
     fake.add(3.0, fake.idle())

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from skfolio.utils.bootstrap import optimal_block_size
 
 from deploy.promotion.bootstrap import (
+    DRAWS,
     batch_count,
     batch_means_p,
     block_length,
     bootstrap_means,
     bootstrap_samples,
+    draws_for,
     gate_level,
     mean_above_zero,
 )
@@ -143,3 +145,6 @@ def test_a_clear_mean_is_found_and_the_same_seed_gives_the_same_answer() -> None
 def test_all_looks_together_spend_a_tenth() -> None:
     assert [gate_level(look) for look in (1, 2, 3)] == [0.05, 0.025, 0.0125]
     assert sum(gate_level(look) for look in range(1, 60)) == pytest.approx(0.1)
+    reached = [1.0 / (draws_for(gate_level(look)) + 1) <= gate_level(look) for look in range(1, 16)]
+    assert reached == [True] * 13 + [False] * 2
+    assert {draws_for(gate_level(look)) for look in range(1, 9)} == {DRAWS}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from deploy.trading.paper_trader import ClosedBar
 from envs.crypto.bar_files import file_name
 from envs.crypto.bars import Bars, write_bars
 from envs.crypto.demo_market import make_demo_market
-from envs.crypto.sources import AlpacaSource
+from envs.crypto.sources import LATE_SECONDS, AlpacaSource
 from envs.support.errors import InputError, RunError, TryAgainLater
 from tests.envs.loopback import Market, serving
 
@@ -262,6 +262,31 @@ def test_a_source_without_any_bar_at_a_restart_is_out_of_reach() -> None:
         TryAgainLater, match="shop has no bars of DEMO2/USDT since"
     ):  # nor is its price known
         feed_on(shop).start(20, now, last, {})
+
+
+def test_a_longer_bar_waits_for_its_last_hour() -> None:
+    """Alpaca's bars of 4 hours are put together from hours, and the last of them may be published late."""
+    step, hour, first = 14_400, 3_600, 1_600_000_000 // 14_400 * 14_400
+    published, now = first, float(first + 3)
+
+    class Hours(AlpacaSource):
+        def _pages(
+            self, ticker: str, timeframe: str, start: int, last: int
+        ) -> Iterator[np.ndarray]:
+            del ticker, timeframe
+            times = np.arange(start, min(last, published - hour) + 1, hour, dtype=float)
+            yield np.column_stack([times, *[times / hour] * 4, np.ones(len(times))])
+
+    feed = LiveFeed.of_source(Hours(now=lambda: now), ["BTC/USD"], "4h")
+    assert feed.start(20, now).time[-1] == first - step
+    published, now = first + 3 * hour, float(first + step + 3)
+    assert feed.poll(now) == []
+    published, now = first + step, now + 5
+    [bar] = feed.poll(now)
+    assert bar.close[0] == first / hour + 3
+    published, now = first + step + 2 * hour, float(first + 2 * step + LATE_SECONDS)
+    [bar] = feed.poll(now)  # nothing was published for two hours
+    assert bar.close[0] == first / hour + 5
 
 
 def test_a_folder_that_is_appended_to(tmp_path: Path) -> None:

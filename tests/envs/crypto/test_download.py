@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -249,7 +250,7 @@ def test_merging_does_not_depend_on_pages(present: list[bool], sizes: list[int])
     expected = Market(rows, 3600).bars(4 * 3600)
     edges = np.cumsum(sizes) if sizes else np.array([], dtype=int)
     pages = np.split(rows, edges[edges < len(rows)])
-    merged = list(aggregate(iter(pages), 4 * 3600))
+    merged = list(aggregate(iter(pages), 4 * 3600, 3600, math.inf))
     if not len(rows):
         assert merged == []
         return

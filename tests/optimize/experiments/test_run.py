@@ -161,6 +161,15 @@ def test_a_run_that_diverged_is_a_fault_where_a_checkpoint_is_due(
         run({**with_train(out=str(tmp_path / "out")), "ppo": {"learning_rate": 1e38}}, bars=bars)
 
 
+def test_a_run_that_diverged_and_is_interrupted_at_once_leaves_no_checkpoint(
+    bars: Bars, tmp_path: Path
+) -> None:
+    config = with_train(out=str(tmp_path / "out"), rungs=1, budget=32)  # a single rollout
+    with pytest.raises(RunError, match="diverged"):
+        run({**config, "ppo": {"learning_rate": 1e38}}, bars=bars, stop=lambda: True)
+    assert not (tmp_path / "out" / "checkpoint.safetensors").exists()
+
+
 def test_the_command_runs_a_file(market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(market)
     (market / "mine.toml").write_text(

@@ -165,6 +165,11 @@ def test_a_transfer_while_a_halt_sells_is_found(tmp_path: Path, exchange: Exchan
     world.store.halt(SLOT, "by the operator", sells=True)
     world.clock.wait(10.0)
     session.pulse()
+    accounts = session._account.trader._accounts
+    assert accounts is not None
+    assert (
+        accounts.state()["allowance"][-1][0] == world.bars.time[FIRST + 4] // HOUR
+    )  # the bar in which it was sold
     run(world, FIRST + 4, FIRST + 6)
     assert [line.flow for line in world.lines()] == pytest.approx([0, 0, 0, 0, 3_000, 0], abs=0.01)
 
