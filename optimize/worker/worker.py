@@ -318,7 +318,10 @@ class Worker:
                 raise
             # The database cannot be told: the heartbeats stop, and files keep what was learned meanwhile.
             for training in trainings:
-                self.records.keep(training)
+                if (
+                    not training.fault
+                ):  # a trial that diverged goes back to its last checkpoint, and diverges again
+                    self.records.keep(training)
             raise
         except BaseException:
             if self.handle.gone():  # there is nothing to put the trials back into

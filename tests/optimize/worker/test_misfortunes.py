@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -21,7 +22,7 @@ import sqlalchemy as sa
 from optuna.trial import TrialState
 
 from agents.algorithms.ppo import PPO
-from envs.support.errors import RunError
+from envs.support.errors import RunError, TryAgainLater
 from optimize.cli import actions, launch
 from optimize.study.deaths import ATTEMPTS_KEY, MAX_DEATHS
 from optimize.study.patience import is_away
@@ -261,6 +262,29 @@ def test_a_trial_that_cannot_be_put_back_keeps_no_other_from_it(
     worker.process.join(120)
     assert "CUDA error: unspecified launch failure" in worker.output.read_text().splitlines()[-1]
     assert [t.state.name for t in open_handle(market).trials()] == ["RUNNING", "WAITING", "WAITING"]
+
+
+def test_a_trial_that_diverged_while_the_database_was_away_fails_afterwards(
+    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint would hide it: nothing is left to train in the rung."""
+    space = (market / "tiny.toml").read_text()
+    (market / "tiny.toml").write_text(
+        re.sub("learning_rate = .*", "learning_rate = { value = 1e38 }", space)
+    )
+
+    def away(*_: object) -> None:
+        raise TryAgainLater("the database is away")
+
+    study = ("--n-trials", 1, "--rungs", 1, "--pruner", "none")
+    with monkeypatch.context() as patch:
+        patch.setattr(StudyHandle, "fail", away)
+        patch.setattr("optimize.worker.worker.leave", lambda *_: None)
+        sweepd("train", *study).finish(75)
+    out = sweepd("train", *study).finish()
+    assert "trial 0 failed: diverged" in out
+    [trial] = open_handle(market).trials()
+    assert trial.state == TrialState.FAIL
 
 
 @pytest.mark.slow
