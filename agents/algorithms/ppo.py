@@ -53,6 +53,8 @@ _IN_CODE = {
     "slots",
     "algorithm",
 }
+# Fields that had another name in states saved before version 0.1.0.
+_NAME_IN_CODE = {"has_absent_agents": "crewed"}
 
 
 class RolloutStats(NamedTuple):
@@ -500,7 +502,7 @@ class PPO:
         # Fields that came later count where they are used, so that states of before still fit.
         later = [field for field in fields(shape) if field.name not in _IN_CODE]
         used = [
-            f"{field.name}={value}"
+            f"{_NAME_IN_CODE.get(field.name, field.name)}={value}"
             for field in later
             if (value := getattr(shape, field.name)) != field.default
         ]

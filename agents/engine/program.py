@@ -274,7 +274,7 @@ def check_plain(algorithm: str, env: Any) -> None:
     """Raise InputError for an environment that `Program`s don't take. env: a `VecEnv`, or a game's."""
     more = {
         "actions that may be illegal (an action_mask)": env.masked,
-        "agents that come and go": env.crewed,
+        "agents that come and go": env.has_absent_agents,
         "several choices": env.action_dims,
         "images": env.image_shape is not None,
     }

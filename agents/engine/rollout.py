@@ -23,7 +23,7 @@ class Transitions:
 
     obs (G, rows, obs_dim): normalised, or uint8 where they are images; side (G, rows, columns + 3): the action as the
     distribution keeps it, then its log-probability, normalised advantage and return; flags (G, rows, k) bool: the masks
-    of `masked` shapes, then whether there is something to learn from the transition where shapes are `crewed`, then
+    of `masked` shapes, then whether there is something to learn from the transition where agents may be absent, then
     whether an episode starts with it where they are `recurrent`; memory (2G, sequences, remembered): of those, what the
     networks remembered before each sequence of `bptt` rows, which then come step by step, sequences side by side.
     """
@@ -40,7 +40,7 @@ class Transitions:
     ) -> Transitions:
         """For transitions (G, …), and so many sequences of them, zeros throughout."""
         columns = distribution_of(shape).columns(shape) + 3
-        flags = shape.action_dim * shape.masked + shape.crewed + bool(shape.recurrent)
+        flags = shape.action_dim * shape.masked + shape.has_absent_agents + bool(shape.recurrent)
         remembered = REMEMBERED[shape.recurrent] * shape.net_width if shape.recurrent else 0
         return cls(
             shape,
@@ -65,7 +65,7 @@ class Transitions:
         """(G, rows): which ones count; None where all do."""
         return (
             self.flags[..., self.shape.action_dim * self.shape.masked]
-            if self.shape.crewed
+            if self.shape.has_absent_agents
             else None
         )
 
@@ -165,7 +165,7 @@ class Rollout:
                 # Within an interval a row is truncated at most once, so its final observation is still there.
                 self._normalise(env.final_obs(), self._final)
                 ends = self._truncated[:, noted : step + 1] & ~self._terminated[:, noted : step + 1]
-                if shape.crewed:
+                if shape.has_absent_agents:
                     ends &= self._present[:, noted : step + 1]
                 value = self._value_of(self._final, self._ending).unsqueeze(1)
                 self._final_values[:, noted : step + 1] = torch.where(ends, value, 0.0)
@@ -196,8 +196,8 @@ class Rollout:
 
         gamma, gae_lambda = gamma.unsqueeze(-1), gae_lambda.unsqueeze(-1)
         done = self._terminated | self._truncated
-        if shape.crewed:
-            return self._estimate_of_crews(gamma, gae_lambda, done)
+        if shape.has_absent_agents:
+            return self._estimate_with_absent_agents(gamma, gae_lambda, done)
         following = torch.where(done, self._final_values, self._values[:, 1:])
         errors = self.rewards + gamma * following - self._values[:, :steps]
         carry = torch.where(done, 0.0, gamma * gae_lambda)
@@ -216,7 +216,9 @@ class Rollout:
         side[..., -1] = returns
         return 1.0 - flat.var(1) / (returns.var(1) + 1e-12)
 
-    def _estimate_of_crews(self, gamma: Tensor, gae_lambda: Tensor, done: Tensor) -> Tensor:
+    def _estimate_with_absent_agents(
+        self, gamma: Tensor, gae_lambda: Tensor, done: Tensor
+    ) -> Tensor:
         """`estimate` where agents come and go. Time is counted in an agent's own actions: an action leads to the
         agent's next action in the same episode, or to the episode's end. Its reward is the undiscounted sum of all
         rewards that reach the row up to there, as PettingZoo's AEC environments accumulate them. Rewards before an
@@ -276,7 +278,7 @@ class Rollout:
 
     def mean_reward(self) -> Tensor:
         """(G,): per step; where agents come and go, per action, and 0 without any."""
-        if not self.shape.crewed:
+        if not self.shape.has_absent_agents:
             return self.rewards.mean((1, 2))
         actions = self._present[:, :-1].sum((1, 2))
         return torch.where(actions > 0, self.rewards.sum((1, 2)) / actions.clamp_min(1), 0.0)
@@ -344,7 +346,7 @@ class Rollout:
                 step // shape.bptt * shape.num_envs, (step // shape.bptt + 1) * shape.num_envs
             )
             self._all.memory[:, sequences] = self.memory
-        cells.live = self._present[:, step : step + 1] if shape.crewed else None
+        cells.live = self._present[:, step : step + 1] if shape.has_absent_agents else None
         forward(self.population.weights, obs, acting)
         self._values[:, step] = self.value(acting.value)
 
@@ -362,7 +364,7 @@ class Rollout:
     def _see(self, env: VecEnv, step: int) -> None:
         """Note what the rows see before that step. What absent agents see is nothing to anybody."""
         self._normalise(self.obs, self._store[:, step])
-        if self.shape.crewed:
+        if self.shape.has_absent_agents:
             present = env.present().view(self.shape.slots, -1)
             self._present[:, step] = present
             self._store[:, step].masked_fill_(~present.unsqueeze(-1), 0.0)

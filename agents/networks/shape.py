@@ -25,7 +25,7 @@ ON_POLICY = (
 class Shape:
     """What decides the tensor shapes of a program. Two trials share a batch when their shapes are equal.
 
-    state_dim, action_dim, privileged_dim, action_dims, masked, crewed, image_shape: of the environment; discrete:
+    state_dim, action_dim, privileged_dim, action_dims, masked, has_absent_agents, image_shape: of the environment; discrete:
     whether an action is one of action_dim choices rather than action_dim numbers; autoregressive: whether a choice
     depends on those before it, of the several that make up an action; slots: G, the members that a program holds (the
     last bits of a program with one slot depend on the number of threads); net_width, net_depth: hidden layers;
@@ -52,7 +52,7 @@ class Shape:
     action_dims: tuple[int, ...] = ()
     masked: bool = False
     autoregressive: bool = False
-    crewed: bool = False
+    has_absent_agents: bool = False
     image_shape: tuple[int, int, int] | None = None
     recurrent: str = ""
     bptt: int = 16
@@ -153,6 +153,6 @@ def env_fields(env: VecEnv) -> dict[str, Any]:
         "discrete": env.if_discrete,
         "action_dims": tuple(env.action_dims),
         "masked": env.masked,
-        "crewed": env.crewed,
+        "has_absent_agents": env.has_absent_agents,
         "image_shape": env.image_shape,
     }

@@ -42,7 +42,7 @@ class VecEnv(ABC):
     action_dims: sizes of the choices that make up one action, where there are several (multi-discrete); their sum is
         `action_dim`, actions are (num_envs, choices) int64, and `if_discrete` is true. () for other environments.
     masked: whether some choices may be illegal; then `action_mask` says which are legal.
-    crewed: whether rows may be without an agent; then `present` says which have one.
+    has_absent_agents: whether rows may be without an agent; then `present` says which have one.
     reward_unit: what a reward of 1 is in the game's own score, a number or (num_envs,) float64, where rewards are
         scaled for learning.
     rematches: whether `draw` may give rows, with the episodes that they are in, to other members: a learner then reads
@@ -61,7 +61,7 @@ class VecEnv(ABC):
     bootstrap_interval: int = 1
     action_dims: tuple[int, ...] = ()
     masked: bool = False
-    crewed: bool = False
+    has_absent_agents: bool = False
     rematches: bool = False
     prescaled: bool = False
     image_shape: tuple[int, int, int] | None = None
@@ -122,7 +122,7 @@ class VecEnv(ABC):
         """(num_envs,) bool: rows with an agent that acts now. In the other rows, observations and actions have no
         meaning. Their rewards count: they belong to the agent's last action in the same episode. An agent that comes
         back before its row's episode ends continues that episode; if it is absent when the episode ends, the value of
-        the end is 0. Environments that are `crewed`.
+        the end is 0. Environments with `has_absent_agents`.
         """
         raise NotImplementedError(f"{self.env_name} has an agent in every row")
 

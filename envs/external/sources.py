@@ -142,7 +142,9 @@ Source = GymSource | FactorySource
 
 @dataclass(frozen=True)
 class Description:
-    """What an environment is. rows: agents that it always has room for, each a row. limit: see `Made`. crewed: whether
+    """What an environment is.
+
+    rows: the most agents that it can hold, each a row. limit: see `Made`. has_absent_agents: whether
     rows may be without an agent.
     """
 
@@ -151,7 +153,7 @@ class Description:
     actions: ActionLayout
     rows: int
     limit: int | None
-    crewed: bool
+    has_absent_agents: bool
 
 
 def describe(source: Source, own: Mapping[str, Any]) -> Description:
@@ -172,11 +174,11 @@ def describe(source: Source, own: Mapping[str, Any]) -> Description:
     try:
         kind, observation, action, rows = _look(env)
         actions = ActionLayout(action)
-        crewed = kind in (PARALLEL, BUFFERED) or (
+        has_absent_agents = kind in (PARALLEL, BUFFERED) or (
             kind == VECTOR and autoreset_mode(env) != AutoresetMode.SAME_STEP
         )
         return Description(
-            kind, ObservationLayout(observation, actions), actions, rows, limit, crewed
+            kind, ObservationLayout(observation, actions), actions, rows, limit, has_absent_agents
         )
     except InputError as error:
         raise _named(source, error) from None

@@ -100,7 +100,7 @@ class ExternalVecEnv(VecEnv):
         )
         self._observations, self._actions = self._envs.observations, self._envs.actions
         self.max_step = what.limit or ENDLESS
-        self.crewed = what.crewed
+        self.has_absent_agents = what.has_absent_agents
         self.state_dim, self.image_shape = self._observations.size, self._observations.image_shape
         self.if_discrete = self._actions.discrete
         self.action_dim = sum(self._actions.choices) if self.if_discrete else self._actions.width
@@ -201,7 +201,7 @@ class ExternalVecEnv(VecEnv):
 
     def present(self) -> Tensor:
         """See `VecEnv.present`."""
-        return self._own(self._present) if self.crewed else super().present()
+        return self._own(self._present) if self.has_absent_agents else super().present()
 
     def action_mask(self, chosen: Tensor) -> Tensor:
         """See `VecEnv.action_mask`. What is legal does not depend on the choices before."""

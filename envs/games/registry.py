@@ -44,7 +44,7 @@ class GameEnv(Protocol):
     action_dims: tuple[int, ...]
     image_shape: tuple[int, int, int] | None
     masked: bool
-    crewed: bool
+    has_absent_agents: bool
     prescaled: bool
     num_members: int
     envs_per_member: int

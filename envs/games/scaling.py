@@ -93,7 +93,7 @@ def random_play(
             )
         made = env.step(random_actions(env, generator))
         episodes += int((made.terminated | made.truncated).sum())
-        seen.append(made.obs[env.present()] if env.crewed else made.obs.clone())
+        seen.append(made.obs[env.present()] if env.has_absent_agents else made.obs.clone())
     rows = torch.cat(seen).double().cpu()
     if not bool(rows.isfinite().all()):
         column = int(rows.isfinite().all(0).long().argmin())

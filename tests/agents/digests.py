@@ -29,7 +29,7 @@ from agents.algorithms.ppo import PPO, Shape
 from envs.core.vec_env import VecEnv
 from envs.games.cartpole import CartPole, CartPoleParams
 from tests.agents import helpers, off_policy_helpers
-from tests.agents.toy_env import ChoiceEnv, CrewedChoices, ImageEnv, MaskedEnv, ToyEnv
+from tests.agents.toy_env import AbsentChoicesEnv, ChoiceEnv, ImageEnv, MaskedEnv, ToyEnv
 
 DIGESTS = Path(__file__).with_name("digests.json")
 SLOTS = 5
@@ -135,7 +135,7 @@ PROGRAMS: dict[str, Program] = {
         toy(ChoiceEnv, choices=10), {"recurrent": "lstm", "bptt": 4, "net_width": 24}
     ),
     "ppo, masked choices": Program(toy(MaskedEnv), {"net_width": 17}),
-    "ppo, changing crews": Program(toy(CrewedChoices), {"net_width": 64}),
+    "ppo, absent agents": Program(toy(AbsentChoicesEnv), {"net_width": 64}),
     "ppo, images": Program(toy(ImageEnv), {"net_width": 33}, 2),
 }
 

@@ -238,12 +238,12 @@ class MaskedEnv(ChoicesEnv):
         super().check()
 
 
-class CrewedEnv(ToyEnv):
+class AbsentEnv(ToyEnv):
     """The same with agents that come and go, by the episode's age and the row, unless they `stay`. Rows without an
     agent see `garbage`, take the action 0, and are paid for it.
     """
 
-    crewed = True
+    has_absent_agents = True
 
     def __init__(self, members: int, envs_per_member: int, **settings: Any) -> None:
         super().__init__(members, envs_per_member, **settings)
@@ -272,7 +272,7 @@ class CrewedEnv(ToyEnv):
         return step._replace(obs=obs)
 
 
-class CrewedChoices(CrewedEnv, ChoicesEnv):
+class AbsentChoicesEnv(AbsentEnv, ChoicesEnv):
     """That with several choices."""
 
 
@@ -281,7 +281,7 @@ class LatePayEnv(ChoiceEnv):
     choice one step later, while it is absent.
     """
 
-    crewed = True
+    has_absent_agents = True
 
     def __init__(self, members: int, envs_per_member: int) -> None:
         super().__init__(members, envs_per_member, choices=2, max_step=6)

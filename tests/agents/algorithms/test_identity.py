@@ -13,9 +13,10 @@ from torch import Tensor
 
 from agents.algorithms.ppo import PPO, PPOParams
 from agents.networks.shape import Shape
+from envs.core.streams import derive_seed
 from envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, shape_for, start
-from tests.agents.toy_env import ChoiceEnv, CrewedEnv, ImageEnv, MaskedEnv, Rematching, ToyEnv
+from tests.agents.toy_env import AbsentEnv, ChoiceEnv, ImageEnv, MaskedEnv, Rematching, ToyEnv
 
 SLOTS = 5
 ROLLOUTS = 4
@@ -65,10 +66,10 @@ CASES = [
     ("kind", "member", "width", "minibatch", "threads", "recurrent"),
     [
         *((kind, *case, "") for kind in (ToyEnv, ChoiceEnv) for case in CASES),
-        *((kind, *CASES[1], "") for kind in (Rematching, MaskedEnv, CrewedEnv, ImageEnv)),
+        *((kind, *CASES[1], "") for kind in (Rematching, MaskedEnv, AbsentEnv, ImageEnv)),
         *(
             (kind, *CASES[1], recurrent)
-            for kind, recurrent in ((CrewedEnv, "gru"), (ToyEnv, "lstm"))
+            for kind, recurrent in ((AbsentEnv, "gru"), (ToyEnv, "lstm"))
         ),
     ],
 )
@@ -124,7 +125,7 @@ def same_in_any_company(
     ("kind", "recurrent"),
     [
         *((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv)),
-        (CrewedEnv, "gru"),
+        (AbsentEnv, "gru"),
         (ToyEnv, "lstm"),
     ],
 )
@@ -243,7 +244,7 @@ def test_every_field_of_a_shape_tells_states_apart() -> None:
         "action_dims": {"action_dims": (2, 2)},
         "masked": {"masked": True},
         "autoregressive": {"action_dims": (2, 2), "autoregressive": True},
-        "crewed": {"crewed": True},
+        "has_absent_agents": {"has_absent_agents": True},
         "recurrent": {"recurrent": "gru"},
         "image_shape": {"state_dim": 25, "image_shape": (1, 5, 5)},
     }
@@ -253,6 +254,11 @@ def test_every_field_of_a_shape_tells_states_apart() -> None:
             change = changes.get(field.name) or {field.name: getattr(shape, field.name) * 2 or 1}
             codes.append(PPO(replace(shape, slots=1, **change))._shape_code().tolist())
     assert len(set(map(tuple, codes))) == len(codes)
+
+
+def test_states_saved_when_absent_agents_were_named_crewed_still_fit() -> None:
+    shape = Shape(state_dim=4, action_dim=4, slots=1, has_absent_agents=True)
+    assert PPO(shape)._shape_code()[-1] == derive_seed("crewed=True")
 
 
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:

@@ -13,7 +13,7 @@ from agents.algorithms.popart import scale_values
 from agents.algorithms.ppo import PPO, PPOParams
 from envs.core.vec_env import Step
 from tests.agents.helpers import assert_same, shape_for
-from tests.agents.toy_env import CrewedEnv, ToyEnv
+from tests.agents.toy_env import AbsentEnv, ToyEnv
 
 
 class Paying(ToyEnv):
@@ -74,7 +74,7 @@ def test_mean_and_deviation_follow_the_returns_and_values_stay() -> None:
 
 
 def test_a_rollout_without_anything_to_learn_from_keeps_mean_and_deviation() -> None:
-    env = CrewedEnv(1, 4)
+    env = AbsentEnv(1, 4)
     ppo = program(env, {0: 10})
     ppo.train(env, 1)
     before = ppo.get_member(0)
@@ -84,7 +84,7 @@ def test_a_rollout_without_anything_to_learn_from_keeps_mean_and_deviation() -> 
         assert torch.equal(before[name], ppo.get_member(0)[name])
 
 
-@pytest.mark.parametrize("kind", [ToyEnv, CrewedEnv])
+@pytest.mark.parametrize("kind", [ToyEnv, AbsentEnv])
 def test_the_moments_are_those_of_the_rollout(kind: type[ToyEnv]) -> None:
     env = kind(1, 4)
     ppo = program(env, {0: 1})

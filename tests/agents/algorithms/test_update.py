@@ -22,9 +22,9 @@ from envs.core.vec_env import Step
 from envs.support.errors import InputError
 from tests.agents.helpers import assert_same, shape_for, start
 from tests.agents.toy_env import (
+    AbsentEnv,
     ChoiceEnv,
     ChoicesEnv,
-    CrewedEnv,
     ImageEnv,
     MaskedEnv,
     Rematching,
@@ -316,7 +316,7 @@ class NoHostReads(TorchDispatchMode):
 
 
 KINDS = [
-    *((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv, CrewedEnv, ImageEnv)),
+    *((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv, AbsentEnv, ImageEnv)),
     (ToyEnv, "lstm"),
 ]
 

@@ -18,12 +18,12 @@ from agents.engine.population import _named, _turned
 from agents.networks.convolution import layers
 from agents.networks.shape import Shape
 from tests.agents.helpers import member_params, start
-from tests.agents.toy_env import CrewedChoices, CrewedEnv, ImageEnv, MaskedEnv, ToyEnv
+from tests.agents.toy_env import AbsentChoicesEnv, AbsentEnv, ImageEnv, MaskedEnv, ToyEnv
 
 MEMBERS, ROWS, STEPS = (0, 3), 24, 6
 
 
-class CrewedMasked(CrewedEnv, MaskedEnv):
+class AbsentMaskedEnv(AbsentEnv, MaskedEnv):
     """Whatever an absent agent does is legal."""
 
     def legal(self, chosen: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ class CrewedMasked(CrewedEnv, MaskedEnv):
         return super().legal(chosen) | ~here.unsqueeze(1)
 
 
-class CrewedImages(CrewedEnv, ImageEnv):
+class AbsentImageEnv(AbsentEnv, ImageEnv):
     """Absent agents see a black image."""
 
     def _observe(self) -> Tensor:
@@ -132,7 +132,7 @@ def losses(
 
 @pytest.mark.parametrize("recurrent", ["", "gru", "lstm"])
 @pytest.mark.parametrize(
-    "kind", [ToyEnv, MaskedEnv, CrewedChoices, CrewedMasked, ImageEnv, CrewedImages]
+    "kind", [ToyEnv, MaskedEnv, AbsentChoicesEnv, AbsentMaskedEnv, ImageEnv, AbsentImageEnv]
 )
 def test_a_step_is_autograds(kind: type[ToyEnv], recurrent: str) -> None:
     env = kind(len(MEMBERS), 4, cliff=1.2)

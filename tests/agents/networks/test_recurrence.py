@@ -14,7 +14,7 @@ from agents.networks.recurrence import GATES, Cells
 from agents.networks.shape import Shape
 from envs.support.errors import InputError
 from tests.agents.helpers import shape_for, start
-from tests.agents.toy_env import CrewedEnv, RecallEnv, Rematching, ToyEnv
+from tests.agents.toy_env import AbsentEnv, RecallEnv, Rematching, ToyEnv
 
 CPU = torch.device("cpu")
 KINDS = pytest.mark.parametrize("kind", list(GATES))
@@ -122,7 +122,7 @@ def test_what_was_shown_is_remembered_by_those_that_can(
 
 
 @KINDS
-@pytest.mark.parametrize("env_kind", [ToyEnv, CrewedEnv])
+@pytest.mark.parametrize("env_kind", [ToyEnv, AbsentEnv])
 def test_a_rollout_is_what_the_networks_say_of_it_again(kind: str, env_kind: type[ToyEnv]) -> None:
     """Values, log-probabilities and last values of a rollout, from whole sequences and their stored memories."""
     env = env_kind(2, 4, cliff=0.9)
@@ -137,7 +137,11 @@ def test_a_rollout_is_what_the_networks_say_of_it_again(kind: str, env_kind: typ
     assert sorted(rows[0].tolist()) == [*range(48), *range(52, 100)]
     running, terms = torch.zeros(2, dtype=torch.bool), _Terms.of(ppo._numbers, ppo.population, 48)
     _, _, _, (log_ratio, error, _) = ppo._minibatch(rows[0], running, terms, stop_early=False)
-    learned = ppo._batch.learned if env.crewed else torch.ones_like(log_ratio, dtype=torch.bool)
+    learned = (
+        ppo._batch.learned
+        if env.has_absent_agents
+        else torch.ones_like(log_ratio, dtype=torch.bool)
+    )
     assert (
         learned is not None
     )  # an agent's last action before its leave teaches nothing, and isn't lived through again
@@ -149,7 +153,7 @@ def test_a_rollout_is_what_the_networks_say_of_it_again(kind: str, env_kind: typ
     again = torch.empty(96)
     again[(rows[0] - (rows[0] >= 52) * 4)] = values.flatten()
     counts = torch.ones(96, dtype=torch.bool)
-    if env.crewed:
+    if env.has_absent_agents:
         counts = rollout._taken().flags[..., 0].flatten()
     torch.testing.assert_close(again[counts], flat[counts], rtol=1e-4, atol=2e-5)
     assert torch.equal(rollout._all.memory[:, :4], carried)

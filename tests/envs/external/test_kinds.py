@@ -18,7 +18,7 @@ from tests.envs.external.samples import Buffered, Everything, Pixels, Tag, count
 def test_agents_that_are_absent_are_masked() -> None:
     env = ExternalVecEnv(Tag, 1, 6)
     env.reset(0)
-    assert env.crewed
+    assert env.has_absent_agents
     assert env.present().all()
     action = torch.tensor([0.1, 0.2, 0.3] * 2).unsqueeze(1)
     there, rewards, terminated, truncated = [], [], [], []
@@ -92,9 +92,9 @@ def test_vector_environments_are_hosted_whole(mode: AutoresetMode) -> None:
     for _ in range(6):
         made = env.step(torch.tensor([1, 2, 3] * 2))
         seen.append(made.obs[:3, 0].tolist())
-        there.append(env.present()[:3].tolist() if env.crewed else [True] * 3)
+        there.append(env.present()[:3].tolist() if env.has_absent_agents else [True] * 3)
         ends.append(made.terminated[:3].tolist())
-    assert env.crewed == (mode is AutoresetMode.NEXT_STEP)
+    assert env.has_absent_agents == (mode is AutoresetMode.NEXT_STEP)
     if mode is AutoresetMode.SAME_STEP:
         assert [row[0] for row in seen] == [1.0, 0.0, 1.0, 0.0, 1.0, 0.0]
     else:  # the step in which the next episode begins is nobody's

@@ -47,7 +47,7 @@ def test_workers_give_the_same_numbers_to_the_bit(source: Any, rows: int, layout
         for one, other in zip(alone.step(action), shared.step(action), strict=True):
             assert torch.equal(one, other)
         assert torch.equal(alone.final_obs(), shared.final_obs())
-        if alone.crewed:
+        if alone.has_absent_agents:
             assert torch.equal(alone.present(), shared.present())
         if step == 20:
             for env in (alone, shared):

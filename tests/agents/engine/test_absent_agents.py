@@ -7,23 +7,23 @@ import torch
 
 from agents.algorithms.ppo import PPO, PPOParams, _Terms
 from tests.agents.helpers import assert_same, shape_for, start
-from tests.agents.toy_env import ChoicesEnv, CrewedChoices, CrewedEnv, LatePayEnv, ToyEnv
+from tests.agents.toy_env import AbsentChoicesEnv, AbsentEnv, ChoicesEnv, LatePayEnv, ToyEnv
 
 
 def trained(
     kind: type[ToyEnv], *, garbage: float = 0.0, stay: bool = False
 ) -> tuple[PPO, dict[str, torch.Tensor]]:
     env = kind(3, 4, cliff=0.9)
-    if isinstance(env, CrewedEnv):
+    if isinstance(env, AbsentEnv):
         env.garbage, env.stay = garbage, stay
     ppo = start(env, {0: 0, 1: 1, 2: 2})  # with target-KL and without
     stats = ppo.train(env, 3)[-1]
     return ppo, stats._asdict()
 
 
-@pytest.mark.parametrize("kind", [CrewedEnv, CrewedChoices])
+@pytest.mark.parametrize("kind", [AbsentEnv, AbsentChoicesEnv])
 @pytest.mark.parametrize("garbage", [1e6, torch.nan])
-def test_what_absent_agents_see_changes_nothing(kind: type[CrewedEnv], garbage: float) -> None:
+def test_what_absent_agents_see_changes_nothing(kind: type[AbsentEnv], garbage: float) -> None:
     clean, clean_stats = trained(kind)
     dirty, dirty_stats = trained(kind, garbage=garbage)
     for slot in range(3):
@@ -34,19 +34,21 @@ def test_what_absent_agents_see_changes_nothing(kind: type[CrewedEnv], garbage: 
     assert_same(clean_stats, dirty_stats)
 
 
-@pytest.mark.parametrize(("plain", "crewed"), [(ToyEnv, CrewedEnv), (ChoicesEnv, CrewedChoices)])
-def test_a_full_crew_learns_what_it_learns_without_one(
-    plain: type[ToyEnv], crewed: type[CrewedEnv]
+@pytest.mark.parametrize(
+    ("plain", "has_absent_agents"), [(ToyEnv, AbsentEnv), (ChoicesEnv, AbsentChoicesEnv)]
+)
+def test_agents_that_are_always_present_learn_as_without_absent_agents(
+    plain: type[ToyEnv], has_absent_agents: type[AbsentEnv]
 ) -> None:
     one, one_stats = trained(plain)
-    other, other_stats = trained(crewed, stay=True)
+    other, other_stats = trained(has_absent_agents, stay=True)
     torch.testing.assert_close(one_stats, other_stats, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(one.population.flat, other.population.flat, rtol=1e-3, atol=1e-4)
 
 
 def test_advantages_run_over_an_agents_own_actions() -> None:
     """Against loops over one row's own actions, in plain numbers."""
-    env = CrewedEnv(2, 4, cliff=0.9)
+    env = AbsentEnv(2, 4, cliff=0.9)
     ppo = start(env, {0: 0, 1: 3}, horizon=23, minibatch=11)
     rollout = ppo.rollout
     rollout.collect(env, ppo.streams)
@@ -99,8 +101,8 @@ def test_advantages_run_over_an_agents_own_actions() -> None:
     assert trailing > 0
 
 
-@pytest.mark.parametrize("kind", [CrewedEnv, CrewedChoices])
-def test_a_gradient_step_is_that_of_the_present_alone(kind: type[CrewedEnv]) -> None:
+@pytest.mark.parametrize("kind", [AbsentEnv, AbsentChoicesEnv])
+def test_a_gradient_step_is_that_of_the_present_alone(kind: type[AbsentEnv]) -> None:
     """Eight transitions that count among eight that don't: gradients and figures are those of the eight, twice."""
     env = kind(2, 4)
     ppo = start(env, {0: 0, 1: 2})
@@ -131,7 +133,7 @@ def test_a_gradient_step_is_that_of_the_present_alone(kind: type[CrewedEnv]) -> 
 
 
 def test_a_minibatch_of_nobody_changes_nothing() -> None:
-    env = CrewedEnv(1, 4)
+    env = AbsentEnv(1, 4)
     ppo = start(env, {0: 0})
     ppo.train(env, 1)
     before = ppo.get_member(0)
@@ -171,7 +173,7 @@ def test_rewards_before_the_first_action_of_an_episode_are_dropped() -> None:
 
 def test_an_empty_minibatch_is_skipped_alone() -> None:
     """One row in ten steps has an agent, so some minibatches of 4 have none: all others are learned from."""
-    env = CrewedEnv(2, 4)
+    env = AbsentEnv(2, 4)
     ppo = start(env, {0: 0, 1: 3}, horizon=10, minibatch=4)
     env.present = lambda: (env._row == 1) & (env._age % 5 < 2)  # type: ignore[method-assign]
     orders = []
