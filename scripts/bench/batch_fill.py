@@ -7,8 +7,6 @@ the parameters, and a part of the trials is put back as an interrupted worker wo
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sys
 import tempfile
@@ -17,23 +15,19 @@ from pathlib import Path
 
 import numpy as np
 import optuna
-from machine import machine, machine_line
+from harness import benchmark_parser, machine, print_machine, save_results
 from studies import study_in
 
 from envs.crypto.demo_market import make_demo_market
-from envs.support.files import write_atomic
 
 
 def main(argv: list[str]) -> None:
     """Ask, tell, print, and save where asked to."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument(
         "--put-back", type=float, default=0.05, help="share of batches that are interrupted"
     )
-    parser.add_argument("--save", type=Path, help="write the results to this JSON file")
     args = parser.parse_args(argv)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     rng = np.random.default_rng(0)
@@ -57,7 +51,7 @@ def main(argv: list[str]) -> None:
                 )
                 handle.complete(plan.trial_id, value + float(rng.normal()) / 4)
     mean = sum(sizes) / len(sizes)
-    print(machine_line(machine()))
+    print_machine()
     print(
         f"{args.trials} trials in {len(sizes)} batches: {mean:.2f} trials per batch (goal: at least 4)"
     )
@@ -66,14 +60,13 @@ def main(argv: list[str]) -> None:
         f"{len(shapes)} shapes (width, depth, minibatch, epochs), most asked:",
         dict(shapes.most_common(5)),
     )
-    if args.save:
-        result = {
-            "trials": args.trials,
-            "mean": mean,
-            "sizes": dict(Counter(sizes)),
-            "shapes": dict(shapes),
-        }
-        write_atomic(args.save, json.dumps({**result, "machine": machine()}, indent=1) + "\n")
+    result = {
+        "trials": args.trials,
+        "mean": mean,
+        "sizes": dict(Counter(sizes)),
+        "shapes": dict(shapes),
+    }
+    save_results(args.save, {**result, "machine": machine()})
 
 
 if __name__ == "__main__":

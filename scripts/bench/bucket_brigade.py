@@ -15,7 +15,6 @@ team's reward per night beside the published figures (n=1000).
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -26,14 +25,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from machine import machine, machine_line
+from harness import benchmark_parser, print_machine, save_results
 
 from envs.core.sizing import cpu_count
 from envs.games.bucket_brigade.game import BucketBrigade
 from envs.games.bucket_brigade.players import Brigade
 from envs.games.bucket_brigade.scenarios import scenario
 from envs.games.play import Episodes, play_episodes
-from envs.support.files import write_atomic
 
 GOAL = 50_000
 SIZES = (64, 512, 2048, 8192, 32768)
@@ -168,10 +166,7 @@ def scores(games: int, reference: Path) -> list[dict[str, Any]]:
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--threads", type=int, default=cpu_count())
+    parser = benchmark_parser(__doc__, threads=cpu_count())
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="about how long each run takes")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="games at once")
@@ -179,12 +174,10 @@ def main(arguments: list[str]) -> None:
         "--games", type=int, default=12000, help="per baseline player; 0 leaves the scores out"
     )
     parser.add_argument("--reference", type=Path, default=REFERENCE)
-    parser.add_argument("--save", type=Path, help="write the results there as JSON")
     args = parser.parse_args(arguments)
 
     torch.set_num_threads(args.threads)
-    found = machine()
-    print(machine_line(found))
+    found = print_machine()
     print(f"random play, medians of {args.repeats} runs of {args.seconds:g} s")
     print(
         f"{'':>20} {'obs':>7} {'games':>7} {'games/s':>10} {'slowest':>10} {'fastest':>10}", end=" "
@@ -212,8 +205,7 @@ def main(arguments: list[str]) -> None:
     content: dict[str, Any] = {"machine": found, "goal": GOAL, "speed": speeds}
     if args.games:
         content["scores"] = scores(args.games, args.reference)
-    if args.save:
-        write_atomic(args.save, json.dumps(content, indent=1) + "\n")
+    save_results(args.save, content)
 
 
 if __name__ == "__main__":

@@ -15,19 +15,17 @@ goals   Per scenario: trains a population from the defaults of the preset `game`
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import cmaes
 import numpy as np
 import torch
-from machine import machine, machine_line
+from harness import benchmark_parser, load_results, print_machine, save_results
 from torch import Tensor
 
 from agents.algorithms.ppo import PPO, PPOParams, Shape
@@ -40,7 +38,6 @@ from envs.games.bucket_brigade.observation import BucketObservation
 from envs.games.bucket_brigade.players import ARCHETYPES, PLAYERS, Brigade, Theta, heuristic
 from envs.games.bucket_brigade.scenarios import SCENARIOS, BucketParams, scenario
 from envs.games.play import play_episodes
-from envs.support.files import write_atomic
 from optimize.study.search_space import Settings, Subject, load_space
 
 POPULATION = 8  # of CMA-ES
@@ -258,11 +255,7 @@ def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
 
 def goals(args: argparse.Namespace) -> dict[str, Any]:
     """All scenarios asked for, beside those that the file holds."""
-    found = (
-        json.loads(args.save.read_text()).get("scenarios", {})
-        if args.save and args.save.exists()
-        else {}
-    )
+    found = load_results(args.save).get("scenarios", {})
     for name in args.scenarios:
         found[f"{name}, {args.members} members"] = compare(args, name)
         save(args, {"scenarios": found})
@@ -293,17 +286,13 @@ def _cell(row: dict[str, float], number: str = "mean", form: str = ",.0f") -> st
 
 
 def save(args: argparse.Namespace, found: dict[str, Any]) -> None:
-    """Beside what the file holds of the other command."""
-    if args.save:
-        kept = json.loads(args.save.read_text()) if args.save.exists() else {}
-        write_atomic(args.save, json.dumps({**kept, **found}, indent=1) + "\n")
+    """Save next to the results of the other command that the file holds."""
+    save_results(args.save, {**load_results(args.save), **found})
 
 
 def main(argv: Sequence[str]) -> None:
     """Parse, run, save."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__, threads=torch.get_num_threads())
     parser.add_argument("command", choices=["speed", "goals"])
     parser.add_argument(
         "--scenarios",
@@ -323,16 +312,13 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--games", type=int, default=4000)
     parser.add_argument("--generations", type=int, default=25)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", type=Path)
     args = parser.parse_args(argv)
     every = ["default"] if args.command == "speed" else list(SCENARIOS)
     args.scenarios = args.scenarios.split(",") if args.scenarios else every
     args.rollouts = args.rollouts or {"speed": 5, "goals": 100}[args.command]
     torch.set_num_threads(args.threads)
-    print(machine_line(machine()))
-    made = machine()
+    made = print_machine()
     found = {"speed": speed, "goals": goals}[args.command](args)
     save(args, {**found, f"machine_{args.command}": made})
 

@@ -11,24 +11,20 @@ what the rules cost on top.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from machine import machine, machine_line
+from harness import benchmark_parser, median_ratio, paired_runs, print_machine, save_results
 
 from envs.core.sizing import cpu_count
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market, make_market
 from envs.crypto.params import EnvParams
-from envs.support.files import write_atomic
 
 SIZES = (1, 4, 16, 64, 256, 640, 1024, 4096, 16384)
 
@@ -91,8 +87,10 @@ def measure(market: Market, num_envs: int, repeats: int, seconds: float) -> dict
     run, observation = stepper(market, num_envs)
     move = mover(market, num_envs)
     steps, moves = steps_for(run, seconds), steps_for(move, seconds / 2)
-    pairs = [(rate(run, steps), rate(move, moves)) for _ in range(repeats)]
-    speeds = [pair[0] * num_envs for pair in pairs]
+    rates = paired_runs(
+        {"step": lambda: rate(run, steps), "move": lambda: rate(move, moves)}, repeats
+    )
+    speeds = [value * num_envs for value in rates["step"]]
     return {
         "num_envs": num_envs,
         "observation": observation,
@@ -100,28 +98,23 @@ def measure(market: Market, num_envs: int, repeats: int, seconds: float) -> dict
         "slowest": min(speeds),
         "fastest": max(speeds),
         "microseconds_per_step": 1e6 * num_envs / statistics.median(speeds),
-        "share_of_moving_limit": statistics.median(own / limit for own, limit in pairs),
+        "share_of_moving_limit": median_ratio(rates["step"], rates["move"]),
     }
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--threads", type=int, default=cpu_count())
+    parser = benchmark_parser(__doc__, threads=cpu_count())
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="about how long each run takes")
     parser.add_argument("--assets", type=int, default=7)
     parser.add_argument("--bars", type=int, default=20_000)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
-    parser.add_argument("--save", type=Path, help="write the results there as JSON")
     args = parser.parse_args(arguments)
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     market = make_market(make_demo_market(0, assets=args.assets, bars=args.bars))
-    found = machine()
-    print(machine_line(found))
+    found = print_machine()
     print(
         f"{args.assets} assets, {args.bars:,} bars; medians of {args.repeats} runs of {args.seconds:g} s, by turns"
     )
@@ -137,9 +130,8 @@ def main(arguments: list[str]) -> None:
             f"{row['microseconds_per_step']:>9,.0f} {row['share_of_moving_limit']:>20.1%}",
             flush=True,
         )
-    if args.save:
-        content = {"machine": found, "assets": args.assets, "bars": args.bars, "results": results}
-        write_atomic(args.save, json.dumps(content, indent=1) + "\n")
+    content = {"machine": found, "assets": args.assets, "bars": args.bars, "results": results}
+    save_results(args.save, content)
 
 
 if __name__ == "__main__":

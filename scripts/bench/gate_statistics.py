@@ -18,21 +18,18 @@ bars) among 40 is seen. What a gate must find is asked of whole studies, by gate
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import machine, machine_line
+from harness import benchmark_parser, load_results, machine, print_machine, save_results
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
 from deploy.promotion.bootstrap import batch_count, batch_means_p, block_length, bootstrap_means
 from deploy.promotion.overfitting import cscv
 from envs.crypto import luck
-from envs.support.files import write_atomic
 
 SKILL, HOURS, TOGETHER = 3.0, 8766, 3
 LEVEL, DRAWS = 0.05, 500  # of the hold-out's test
@@ -214,7 +211,7 @@ def selection_tests(options: argparse.Namespace) -> tuple[list[dict[str, Any]], 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--studies", type=int, default=200, help="per setting")
     parser.add_argument("--bars", type=int, default=2000)
     parser.add_argument("--trials", type=int, nargs="+", default=[10, 40, 100])
@@ -223,14 +220,9 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=["selection", "holdout"])
-    parser.add_argument(
-        "--save", type=Path, help="what is not measured again is kept as it is in this file"
-    )
     options = parser.parse_args()
-    print(machine_line(machine()))
-    kept: dict[str, Any] = (
-        json.loads(options.save.read_text()) if options.save and options.save.exists() else {}
-    )
+    print_machine()
+    kept: dict[str, Any] = load_results(options.save)
     good = []
     if options.only != "selection":
         kept["holdout"], fine = holdout_tests(options.series, options.seed)
@@ -240,8 +232,7 @@ def main() -> int:
         kept["results"], fine = selection_tests(options)
         kept["machine"] = machine()
         good.append(fine)
-    if options.save:
-        write_atomic(options.save, json.dumps(kept, indent=1))
+    save_results(options.save, kept)
     return 0 if all(good) else 1
 
 

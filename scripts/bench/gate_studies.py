@@ -13,8 +13,6 @@ Studies are kept in --folder and results in --save after every one, so the comma
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tempfile
 import time
@@ -23,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from gate_markets import KINDS, STRENGTHS, recipe_of, train
-from machine import machine, machine_line
+from harness import benchmark_parser, load_results, machine, print_machine, save_results
 
 from deploy.market.candidates import (
     build_bundle,
@@ -38,7 +36,6 @@ from deploy.market.promote import Promoter
 from deploy.market.scoring import score_bundle
 from deploy.promotion.rules import with_limits
 from deploy.registry.registry import Registry
-from envs.support.files import write_atomic
 
 COUNTS = {"null": 40, "planted-1": 10, "planted-2": 10, "planted-3": 10, "oracle": 5}
 NULL_LIMIT, POWER = 2, 0.8
@@ -121,7 +118,7 @@ def report(results: dict[str, dict[str, Any]]) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="where the studies are kept")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument(
@@ -136,19 +133,16 @@ def main() -> int:
     parser.add_argument(
         "--again", action="store_true", help="judge all again, after a change of the gate"
     )
-    parser.add_argument("--save", type=Path)
     parser.add_argument(
         "--add", type=Path, nargs="+", default=[], help="what other runs saved, to be counted in"
     )
     options = parser.parse_args()
-    print(machine_line(machine()))
-    results: dict[str, dict[str, Any]] = {}
-    if options.save and options.save.exists():
-        results = json.loads(options.save.read_text(encoding="utf-8"))["results"]
+    print_machine()
+    results: dict[str, dict[str, Any]] = load_results(options.save).get("results", {})
     for path in options.add:
-        results |= json.loads(path.read_text(encoding="utf-8"))["results"]
-    if options.save and options.add:
-        write_atomic(options.save, json.dumps({"machine": machine(), "results": results}, indent=1))
+        results |= load_results(path)["results"]
+    if options.add:
+        save_results(options.save, {"machine": machine(), "results": results})
     # Seed by seed, so that whatever is done when it is stopped says something about every market.
     for number in range(max(COUNTS.values())):
         for kind in options.kinds:
@@ -176,10 +170,7 @@ def main() -> int:
                 f"{name}: {'promoted' if one['promoted'] else 'refused by ' + ', '.join(one['failed'])}",
                 flush=True,
             )
-            if options.save:
-                write_atomic(
-                    options.save, json.dumps({"machine": machine(), "results": results}, indent=1)
-                )
+            save_results(options.save, {"machine": machine(), "results": results})
     return 0 if report(results) else 1
 
 

@@ -22,15 +22,13 @@ precision that learns worse is no speed-up.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 import torch
-from machine import machine, machine_line
+from harness import benchmark_parser, load_results, print_machine, save_results
 from roofline import now, operations, peak, split
 
 from agents.algorithms.ppo import PPO, PPOParams, Shape
@@ -41,7 +39,6 @@ from envs.crypto.env import CryptoEnv
 from envs.crypto.features import Recipe, get_recipe, register_recipe
 from envs.crypto.market import Market, make_market, observation_normaliser
 from envs.crypto.params import EnvParams
-from envs.support.files import write_atomic
 from envs.support.ticking import Ticking
 from optimize.worker.telemetry import GpuMeter, GpuUse
 
@@ -150,9 +147,7 @@ def curves(args: argparse.Namespace, market: Market) -> dict[str, list[float]]:
 
 def main(arguments: list[str]) -> None:
     """Measure, print, and save where asked to."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", choices=list(PRECISIONS), default="fp32")
     parser.add_argument(
@@ -171,7 +166,6 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--curves", type=int, default=0, metavar="ROLLOUTS", help="compare its learning with fp32's"
     )
-    parser.add_argument("--save", type=Path)
     args = parser.parse_args(arguments)
     if args.device.startswith("cuda") and not torch.cuda.is_available():
         sys.exit(
@@ -179,8 +173,7 @@ def main(arguments: list[str]) -> None:
         )
     market = predecessor_market(args.bars)
     set_precision(args.precision, torch.device(args.device))
-    found = machine(args.device)
-    print(machine_line(found))
+    found = print_machine(args.device)
 
     ppo, env = program(args, market)
     per_iteration, steps = operations(ppo.shape, env), ppo.shape.slots * ppo.shape.samples
@@ -238,13 +231,9 @@ def main(arguments: list[str]) -> None:
             "mean reward by rollout: "
             + "; ".join(f"{k} " + " ".join(f"{v:+.4f}" for v in vs) for k, vs in compared.items())
         )
-    if args.save:
-        setup = {name: value for name, value in vars(args).items() if name != "save"}
-        kept = json.loads(args.save.read_text()) if args.save.exists() else []
-        write_atomic(
-            args.save,
-            json.dumps([*kept, {"machine": found, "setup": setup, **result}], indent=1) + "\n",
-        )
+    setup = {name: value for name, value in vars(args).items() if name != "save"}
+    kept = load_results(args.save) or []
+    save_results(args.save, [*kept, {"machine": found, "setup": setup, **result}])
 
 
 if __name__ == "__main__":

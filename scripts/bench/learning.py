@@ -15,16 +15,14 @@ growth of log value over equal weight's, per year, averaged over the members tha
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from harness import benchmark_parser, save_results
 from leak import leaking_recipe
 
 from agents.algorithms.ppo import PPO, PPOParams, Shape
@@ -38,7 +36,6 @@ from envs.crypto.metrics import excess_growth
 from envs.crypto.params import EnvParams
 from envs.crypto.splits import CrossValidation, make_splits
 from envs.crypto.timeframe import bars_per_year
-from envs.support.files import write_atomic
 
 ASSETS, BARS, TIMEFRAME = 5, 24_000, "1h"
 LEAK_BARS = 24
@@ -153,9 +150,7 @@ def learn(
 
 def main(argv: list[str]) -> int:
     """Learn all of them, print, and return 1 if a figure was missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__, threads=2)
     parser.add_argument("--only", choices=sorted(STEPS), help="one of the three")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
@@ -163,7 +158,6 @@ def main(argv: list[str]) -> int:
         type=int,
         help="per member, instead of " + ", ".join(f"{k} {v:,}" for k, v in STEPS.items()),
     )
-    parser.add_argument("--threads", type=int, default=2)
     for field in fields(Shape):
         if field.name in SIZES:
             default = NUM_ENVS if field.name == "num_envs" else field.default
@@ -172,7 +166,6 @@ def main(argv: list[str]) -> int:
         number = str if field.name == "lr_schedule" else float
         parser.add_argument("--" + field.name.replace("_", "-"), type=number, default=field.default)
     parser.add_argument("--action-scale", type=float, default=EnvParams().action_scale)
-    parser.add_argument("--save", type=Path, help="write the results to this JSON file")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     params = PPOParams(**{field.name: getattr(args, field.name) for field in fields(PPOParams)})
@@ -203,16 +196,15 @@ def main(argv: list[str]) -> int:
                 f"{one.steps_per_second:>10,.0f}  {'as it should be' if one.passed() else 'MISSED'}",
                 flush=True,
             )
-    if args.save:
-        saved = {
-            "ppo": asdict(params),
-            "sizes": sizes,
-            "action_scale": args.action_scale,
-            "steps": args.steps or STEPS,
-            "torch": torch.__version__,
-            "outcomes": [{**asdict(one), "passed": one.passed()} for one in outcomes],
-        }
-        write_atomic(args.save, json.dumps(saved, indent=1) + "\n")
+    saved = {
+        "ppo": asdict(params),
+        "sizes": sizes,
+        "action_scale": args.action_scale,
+        "steps": args.steps or STEPS,
+        "torch": torch.__version__,
+        "outcomes": [{**asdict(one), "passed": one.passed()} for one in outcomes],
+    }
+    save_results(args.save, saved)
     return int(not all(one.passed() for one in outcomes))
 
 

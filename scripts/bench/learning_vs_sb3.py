@@ -14,9 +14,7 @@ LunarLander needs the package box2d, Hopper mujoco.
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
 import statistics
 import sys
 import time
@@ -29,14 +27,13 @@ import gymnasium
 import matplotlib
 import numpy as np
 import torch
-from machine import machine, machine_line
+from harness import benchmark_parser, load_results, print_machine, save_results
 
 from agents.algorithms.table import get_algorithm
 from agents.networks.shape import Shape
 from envs.external.layouts import fixed_layout
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.scaling import random_play_scale
-from envs.support.files import write_atomic
 
 EPISODES, LOOKS = 10, 10  # episodes of an evaluation, evaluations of a run
 Curve = list[tuple[int, float]]
@@ -284,7 +281,7 @@ def episode(
     return total
 
 
-def medians(curves: list[Curve]) -> list[tuple[int, float, float, float]]:
+def seed_range(curves: list[Curve]) -> list[tuple[int, float, float, float]]:
     """(steps, worst, median, best) over the seeds."""
     return [
         (
@@ -313,7 +310,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
             ("sb3", "#d95f02", f"SB3 {task.peer}"),
         ):
             if side in results:
-                steps, low, middle, high = np.array(medians(results[side]["curves"])).T
+                steps, low, middle, high = np.array(seed_range(results[side]["curves"])).T
                 axis.plot(steps, middle, color=colour, label=label)
                 axis.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
         axis.axhline(task.goal, color="grey", linewidth=0.8, linestyle=":")
@@ -330,9 +327,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__, threads=1)
     parser.add_argument(
         "tasks", nargs="*", default=list(TASKS), metavar="TASK", help=f"of {', '.join(TASKS)}; all"
     )
@@ -340,10 +335,8 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--peer-seeds", type=int, help="of SB3, where fewer must do")
     parser.add_argument("--share", type=float, default=1.0, help="of the steps of each task")
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--without-sb3", action="store_true")
     parser.add_argument("--without-ours", action="store_true")
-    parser.add_argument("--save", type=Path, help="JSON file")
     parser.add_argument("--picture", type=Path, help="PNG file")
     args = parser.parse_args()
     unknown = sorted(set(args.tasks) - set(TASKS))
@@ -359,13 +352,11 @@ def main() -> None:
                 "Stable-Baselines3 is left out: pip install stable-baselines3 to compare with it."
             )
             peers = False
-    on = machine()
+    on = print_machine()
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     peer_seeds = seeds[: args.peer_seeds]
-    print(f"{machine_line(on)}; seeds {list(seeds)}, of SB3 {list(peer_seeds)}\n")
-    found: dict[str, Any] = {}
-    if args.save and args.save.exists():
-        found = json.loads(args.save.read_text())["tasks"]
+    print(f"seeds {list(seeds)}, SB3 seeds {list(peer_seeds)}\n")
+    found: dict[str, Any] = load_results(args.save).get("tasks", {})
     for name in args.tasks:
         task = TASKS[name]
         steps = round(task.steps * args.share)
@@ -391,9 +382,8 @@ def main() -> None:
                 "seeds": list(peer_seeds),
             }
             found[name]["sb3"] = side | {"machine": on}
-        if args.save:
-            saved = {"machine": on, "episodes": EPISODES, "tasks": found}
-            write_atomic(args.save, (json.dumps(saved, indent=1) + "\n").encode())
+        saved = {"machine": on, "episodes": EPISODES, "tasks": found}
+        save_results(args.save, saved)
         report(name, found[name])
         if args.picture:
             draw({name: found[name] for name in TASKS if name in found}, args.picture)
@@ -406,7 +396,7 @@ def report(name: str, results: dict[str, Any]) -> None:
     titles = {"ours": f"sweepd {task.algorithm}", "sb3": f"SB3 {task.peer}"}
     print(f"{task.env}, solved at {task.goal:g}: worst, median and best seed")
     print("    steps   " + "   ".join(f"{titles[side]:<27s}" for side in sides))
-    for rows in zip(*(medians(results[side]["curves"]) for side in sides), strict=True):
+    for rows in zip(*(seed_range(results[side]["curves"]) for side in sides), strict=True):
         cells = "   ".join(
             f"{low:8.1f} {middle:8.1f} {high:8.1f} " for _, low, middle, high in rows
         )

@@ -19,21 +19,26 @@ import argparse
 import functools
 import importlib.metadata
 import importlib.util
-import json
 import os
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
-from machine import machine, machine_line
+from harness import (
+    benchmark_parser,
+    load_results,
+    median_ratio,
+    medians,
+    paired_runs,
+    print_machine,
+    save_results,
+)
 from uneven_env import Uneven
 
 from envs.core.sizing import cpu_count
@@ -42,7 +47,6 @@ from envs.external.hosted import HostedEnvs, Layout, split
 from envs.external.layouts import choose_layout
 from envs.external.sources import FactorySource, GymSource, Source
 from envs.external.vec_env import ExternalVecEnv
-from envs.support.files import write_atomic
 
 CARTPOLE = GymSource("CartPole-v1")
 GOALS = {8: 0.97, 64: 1.5, 256: 1.5}  # of the best peer
@@ -136,12 +140,10 @@ def rate(stepper: Stepper, seconds: float) -> float:
 def compare(
     steppers: dict[str, Callable[[], Stepper]], rounds: int, seconds: float
 ) -> dict[str, list[float]]:
-    """Each by turns, made anew for every run: some keep processors busy as long as they exist."""
-    rates: dict[str, list[float]] = {name: [] for name in steppers}
-    for _ in range(rounds):
-        for name, make in steppers.items():
-            rates[name].append(rate(make(), seconds))
-    return rates
+    """Measure in turn. Each is created for every run, since some keep processors busy while idle."""
+    return paired_runs(
+        {name: lambda make=make: rate(make(), seconds) for name, make in steppers.items()}, rounds
+    )
 
 
 def summary(rates: dict[str, list[float]], mine: str) -> dict[str, Any]:
@@ -150,14 +152,9 @@ def summary(rates: dict[str, list[float]], mine: str) -> dict[str, Any]:
     best = [max(rates[peer][at] for peer in peers) for at in range(len(rates[mine]))]
     against = {"best peer": best, **{name: rates[name] for name in rates if name != mine}}
     return {
-        "steps_per_second": {name: statistics.median(values) for name, values in rates.items()},
+        "steps_per_second": medians(rates),
         "runs": rates,
-        "ratio": {
-            name: statistics.median(
-                own / other for own, other in zip(rates[mine], values, strict=True)
-            )
-            for name, values in against.items()
-        },
+        "ratio": {name: median_ratio(rates[mine], values) for name, values in against.items()},
     }
 
 
@@ -265,27 +262,21 @@ def versions(puffer: bool) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--sizes", type=int, nargs="*", default=[8, 64, 256])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="about how long each run takes")
     parser.add_argument("--most-processes", type=int, default=8)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--save", type=Path, help="add the results to this JSON file")
     args = parser.parse_args(arguments)
 
     os.environ["SWEEPD_CACHE_DIR"] = tempfile.mkdtemp()  # what is measured here is measured now
     puffer = importlib.util.find_spec("pufferlib") is not None
-    about = {**machine(), **versions(puffer)}
-    print(machine_line(about))
+    about = print_machine(**versions(puffer))
     print(f"medians of {args.rounds} runs of {args.seconds:g} s, by turns")
     if not puffer:
         print("PufferLib isn't installed (pip install pufferlib): compared with Gymnasium's alone")
-    found: dict[str, Any] = {}
-    if args.save and args.save.exists():
-        found = json.loads(args.save.read_text(encoding="utf-8"))
+    found = load_results(args.save)
     about_run = {"machine": about, "rounds": args.rounds, "seconds": args.seconds}
     found |= {f"{part} run": about_run for part in args.parts}
     if "cartpole" in args.parts:
@@ -294,8 +285,7 @@ def main(arguments: list[str]) -> None:
         found["one_process"] = [one_process(envs, args.rounds) for envs in args.sizes]
     if "uneven" in args.parts:
         found["uneven"] = [uneven(burn, args, puffer) for burn in (False, True)]
-    if args.save:
-        write_atomic(args.save, json.dumps(found, indent=1) + "\n")
+    save_results(args.save, found)
 
 
 if __name__ == "__main__":

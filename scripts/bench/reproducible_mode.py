@@ -9,7 +9,6 @@ that of the reproducible one, median of paired runs: above 1, the reproducible m
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -18,9 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from machine import machine, machine_line
+from harness import benchmark_parser, print_machine, save_results
 
-from envs.support.files import write_atomic
 from envs.support.mkl import VARIABLE
 
 CELLS = [(width, minibatch) for width in (64, 128) for minibatch in (64, 256, 1024)]
@@ -79,18 +77,14 @@ class Trainer:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--save", type=Path, help="write the results there as JSON")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
         serve()
         return
-    found = machine() | {"threads": 1}
-    print(machine_line(found))
+    found = print_machine(threads=1)
     default, reproducible = Trainer("default"), Trainer("reproducible")
     print(
         f"MKL's mode: {default.mode} against {reproducible.mode}; 10 members, 128 envs x 16 steps, 2 epochs"
@@ -112,9 +106,8 @@ def main() -> None:
             f"{cell[0]:>4} x {cell[0]:<4} minibatch {cell[1]:>5}: {statistics.median(ratios):.3f}",
             flush=True,
         )
-    if args.save:
-        content = {"machine": found, "modes": [default.mode, reproducible.mode], "results": results}
-        write_atomic(args.save, json.dumps(content, indent=1) + "\n")
+    content = {"machine": found, "modes": [default.mode, reproducible.mode], "results": results}
+    save_results(args.save, content)
 
 
 if __name__ == "__main__":

@@ -22,16 +22,14 @@ and Adam count as nothing. So 100 % can't be reached.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from machine import machine, machine_line
+from harness import benchmark_parser, print_machine, save_results
 
 import agents.algorithms.ppo
 import agents.engine.rollout
@@ -43,7 +41,6 @@ from envs.crypto.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market, make_market, observation_normaliser
 from envs.crypto.params import EnvParams
-from envs.support.files import write_atomic
 
 PHASES = ("env", "policy forward", "update products", "optimizer", "other")
 
@@ -201,9 +198,7 @@ def measure(args: argparse.Namespace, market: Market, width: int, minibatch: int
 
 def main(arguments: list[str]) -> None:
     """Measure, print, and save where asked to."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__, threads=2)
     parser.add_argument("--members", type=int, default=10, help="G, members trained together")
     parser.add_argument("--num-envs", type=int, default=64, help="environments per member")
     parser.add_argument("--horizon", type=int, default=128)
@@ -220,15 +215,12 @@ def main(arguments: list[str]) -> None:
         help="bars in an observation; 5 of 7 assets are 462 numbers",
     )
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="least time of one repetition")
-    parser.add_argument("--save", type=Path, help="write the results to this JSON file")
     args = parser.parse_args(arguments)
     torch.set_num_threads(args.threads)
     market = make_market(make_demo_market(0, assets=args.assets, bars=8_000))
-    found = machine(args.device)
-    print(machine_line(found))
+    found = print_machine(args.device)
     names = ("members", "num_envs", "horizon", "epochs", "assets", "lookback", "device")
     setup = {name: getattr(args, name) for name in names}
     print(", ".join(f"{name} {value}" for name, value in setup.items()))
@@ -250,11 +242,7 @@ def main(arguments: list[str]) -> None:
                 f"{row['peak_gflops']:>10.0f} {row['share_of_peak']:>7.1%}  {parts}",
                 flush=True,
             )
-    if args.save:
-        write_atomic(
-            args.save,
-            json.dumps({"machine": found, "setup": setup, "results": results}, indent=1) + "\n",
-        )
+    save_results(args.save, {"machine": found, "setup": setup, "results": results})
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ of the fastest point before by more than a tenth.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import resource
 import statistics
@@ -29,10 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from machine import machine, machine_line
-from trainers import Cell, market, ours, steps_per_second
-
-from envs.support.files import write_atomic
+from harness import benchmark_parser, load_results, print_machine, save_results, steps_per_second
+from trainers import Cell, market, ours
 
 NUM_ENVS = tuple(4**power for power in range(9))
 SLOTS = (1, 2, 4, 8, 10, 16, 32, 64, 128, 256)
@@ -171,9 +168,7 @@ def choice(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main(argv: list[str]) -> None:
     """Run the parts asked for; those already in the results file stay there."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__, threads=2)
     parser.add_argument("parts", nargs="*", default=["num_envs", "slots", "choice"])
     parser.add_argument("--largest", type=int, default=65_536, help="most environments or slots")
     parser.add_argument(
@@ -183,17 +178,12 @@ def main(argv: list[str]) -> None:
         default=list(WIDTHS),
         help="networks of the automatic choice",
     )
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="least time of one measurement")
-    parser.add_argument("--save", type=Path, help="write the results to this JSON file")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
-    content: dict[str, Any] = (
-        json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
-    )
-    found = machine() | {"threads": args.threads}
-    print(machine_line(found))
+    content = load_results(args.save)
+    found = print_machine(threads=args.threads)
     market()
     for part in args.parts:
         if part == "choice":
@@ -205,8 +195,7 @@ def main(argv: list[str]) -> None:
         else:
             parser.error(f"part {part!r} is none of num_envs, slots, choice")
         content[part] = {"machine": found, "rows": rows}
-        if args.save:
-            write_atomic(args.save, json.dumps(content, indent=1) + "\n")
+        save_results(args.save, content)
 
 
 if __name__ == "__main__":

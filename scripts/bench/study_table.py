@@ -8,18 +8,15 @@ the time from the first trial's start to the last one's end, evaluation and data
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
+from harness import benchmark_parser, machine, save_results
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.support.files import write_atomic
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle
 
@@ -89,29 +86,21 @@ def verdicts(deployments: Path, study: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     parser.add_argument("study")
     parser.add_argument("--storage", default=None)
     parser.add_argument("--deployments", type=Path, default=Path("deployments"))
     parser.add_argument(
         "--note", default="", help="what a reader of the figures should know, such as other load"
     )
-    parser.add_argument("--save", type=Path)
     args = parser.parse_args()
     storage = open_storage(storage_url(args.storage, Path("runs")), read_only=True)
     table = describe(StudyHandle(storage, args.study))
     table["promotion"] = verdicts(args.deployments, args.study)
-    table["machine"] = {
-        "processor": platform.machine(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-    }
+    table["machine"] = machine()
     table["note"] = args.note
     print(json.dumps(table, indent=1, default=str))
-    if args.save:
-        write_atomic(args.save, json.dumps(table, indent=1, default=str) + "\n")
+    save_results(args.save, table)
 
 
 if __name__ == "__main__":

@@ -19,17 +19,13 @@ Paired runs: each repetition times all of them, one after the other; the median 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from harness import benchmark_parser, machine, median_ratio, medians, save_results, steps_per_second
 
 from agents.algorithms.elegantrl_run import ElegantEnv, make_agent, train_rollout
 from agents.algorithms.ppo import PPO, PPOParams, Shape
@@ -37,7 +33,6 @@ from envs.crypto.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market, make_market, observation_normaliser
 from envs.crypto.params import EnvParams
-from envs.support.files import write_atomic
 
 BARS = 8_000
 
@@ -104,16 +99,6 @@ def elegant(args: argparse.Namespace, market: Market, num_envs: int) -> Callable
     return rollout
 
 
-def steps_per_second(rollout: Callable[[], int], seconds: float) -> float:
-    """Whole rollouts for at least that long."""
-    steps, start = 0, time.perf_counter()
-    while True:
-        steps += rollout()
-        passed = time.perf_counter() - start
-        if passed >= seconds:
-            return steps / passed
-
-
 def side_by_side(argv: list[str], threads: int) -> float:
     """Steps/s summed over two processes of this script that begin timing together."""
     command = [sys.executable, __file__, *argv, "--threads", str(threads // 2), "--as-peer"]
@@ -135,9 +120,7 @@ def side_by_side(argv: list[str], threads: int) -> float:
 
 def main(argv: list[str]) -> None:
     """Measure, print, and save where asked to."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__, threads=2)
     parser.add_argument(
         "--members", type=int, default=10, help="G, members trained together by ours"
     )
@@ -147,15 +130,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--width", type=int, default=128, help="of both hidden layers")
     parser.add_argument("--assets", type=int, default=7)
-    parser.add_argument(
-        "--threads", type=int, default=2, help="torch threads of each single process"
-    )
     parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
     parser.add_argument("--seconds", type=float, default=4.0, help="least time of one measurement")
     parser.add_argument(
         "--no-pair", action="store_true", help="leave out the two processes side by side"
     )
-    parser.add_argument("--save", type=Path, help="write the results to this JSON file")
     parser.add_argument("--as-peer", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
@@ -203,17 +182,15 @@ def report(args: argparse.Namespace, speeds: dict[str, list[float]], state_dim: 
     }
     result = {
         "setup": setup,
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "threads": "one process with all threads each; 'elegant pair' is two processes with half of them each",
+        "machine": machine()
+        | {
+            "threads": "one process with all threads each; 'elegant pair' is two processes with half of "
+            "them each"
         },
-        "steps_per_second": {name: statistics.median(values) for name, values in speeds.items()},
+        "steps_per_second": medians(speeds),
         "runs": speeds,
         "ours_over": {
-            name: statistics.median(a / b for a, b in zip(speeds["ours"], values, strict=True))
+            name: median_ratio(speeds["ours"], values)
             for name, values in speeds.items()
             if name != "ours"
         },
@@ -223,8 +200,7 @@ def report(args: argparse.Namespace, speeds: dict[str, list[float]], state_dim: 
     for name, value in result["steps_per_second"].items():
         times = f"{result['ours_over'][name]:.1f}x" if name != "ours" else ""
         print(f"{name:14}{value:>12,.0f}{times:>12}")
-    if args.save:
-        write_atomic(args.save, json.dumps(result, indent=1) + "\n")
+    save_results(args.save, result)
 
 
 if __name__ == "__main__":

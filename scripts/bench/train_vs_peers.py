@@ -24,6 +24,7 @@ On a machine that something else uses, `--cpu-time` (speed, pufferlib) counts th
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import math
@@ -37,12 +38,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from machine import machine, machine_line
-from trainers import PARAMS, PEERS, TRAINERS, Cell, balanced_steps, scores, steps_per_second
+from harness import (
+    benchmark_parser,
+    load_results,
+    machine,
+    median_ratio,
+    paired_runs,
+    print_machine,
+    save_results,
+    steps_per_second,
+)
+from trainers import PARAMS, PEERS, TRAINERS, Cell, balanced_steps, scores
 
 from agents.algorithms.ppo import PPO, PPOParams, Shape
 from envs.games.cartpole import CartPole, CartPoleParams
-from envs.support.files import write_atomic
 
 NUM_ENVS, MINIBATCHES, WIDTHS = (1, 12, 256, 2048), (64, 256, 1024, 4096), (64, 128, 256)
 TRANSITIONS, SHORTEST = 4096, 16  # of a rollout, or a multiple; its steps, at least
@@ -81,9 +90,7 @@ class Results:
 
     def __init__(self, path: Path | None, part: str, stop_after: float) -> None:
         self.path, self.part = path, part
-        self.content: dict[str, Any] = (
-            json.loads(path.read_text()) if path and path.exists() else {}
-        )
+        self.content = load_results(path)
         self._stop = time.monotonic() + stop_after
 
     def missing(self, keys: list[Cell]) -> Iterator[Cell]:
@@ -99,8 +106,7 @@ class Results:
     def add(self, key: str, value: dict[str, Any]) -> None:
         """Keep one."""
         self.content.setdefault(self.part, {})[key] = value | {"machine": machine()}
-        if self.path:
-            write_atomic(self.path, json.dumps(self.content, indent=1) + "\n")
+        save_results(self.path, self.content)
 
 
 class Pair:
@@ -168,21 +174,19 @@ def measure_cell(
     trainers = {name: TRAINERS[name](cell, 0) for name in ("ours", *peers)}
     for trainer in trainers.values():
         trainer.rollout()
-    speeds: dict[str, list[float]] = {name: [] for name in trainers}
+    contenders: dict[str, Callable[[], float]] = {
+        name: functools.partial(steps_per_second, trainer.rollout, seconds, clock)
+        for name, trainer in trainers.items()
+    }
     if pair:
         for name in peers:
             pair.prepare(name, cell)
-            speeds[f"{name} pair"] = []
-    for _ in range(runs):
-        for name, trainer in trainers.items():
-            speeds[name].append(steps_per_second(trainer.rollout, seconds, clock))
-        if pair:
-            for name in peers:
-                speeds[f"{name} pair"].append(pair.measure(name, seconds))
+            contenders[f"{name} pair"] = functools.partial(pair.measure, name, seconds)
+    speeds = paired_runs(contenders, runs)
 
     def over(names: list[str]) -> float:
         best = [max(values) for values in zip(*(speeds[name] for name in names), strict=True)]
-        return statistics.median(own / peer for own, peer in zip(speeds["ours"], best, strict=True))
+        return median_ratio(speeds["ours"], best)
 
     result: dict[str, Any] = {"cell": asdict(cell), "runs": speeds, "ours_over_best": over(peers)}
     if pair:
@@ -356,9 +360,7 @@ def pufferlib(args: argparse.Namespace) -> int:
 
 def main(argv: list[str]) -> int:
     """Run one part. Returns how many goals were missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__, threads=2)
     parser.add_argument("part", choices=["speed", "scores", "pufferlib", "as-pair"])
     parser.add_argument(
         "--tasks", nargs="+", choices=sorted(PARAMS), default=["crypto", "cartpole"]
@@ -373,7 +375,6 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--width", type=int, nargs="+", help="these of the grid: both hidden layers'"
     )
-    parser.add_argument("--threads", type=int, default=2, help="torch threads of a single process")
     parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
     parser.add_argument("--seconds", type=float, default=0.5, help="least time of one measurement")
     parser.add_argument(
@@ -386,7 +387,6 @@ def main(argv: list[str]) -> int:
         "--cpu-time", action="store_true", help="steps per second of processor time, on one thread"
     )
     parser.add_argument("--stop-after", type=float, default=float("inf"), help="seconds")
-    parser.add_argument("--save", type=Path, help="results file, read first where it exists")
     args = parser.parse_args(argv)
     if args.cpu_time:
         args.threads = 1  # waiting threads spin, which is processor time, too
@@ -394,7 +394,7 @@ def main(argv: list[str]) -> int:
     if args.part == "as-pair":
         serve_pair()
         return 0
-    print(machine_line(machine()))
+    print_machine()
     return {"speed": speed, "scores": score, "pufferlib": pufferlib}[args.part](args)
 
 

@@ -12,7 +12,6 @@ buffer counts steps, so its repeat_times is epochs x num_envs: as many minibatch
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -208,18 +207,6 @@ TRAINERS: dict[str, Callable[[Cell, int], Trainer]] = {
     "sb3": sb3,
     "cleanrl": cleanrl,
 }
-
-
-def steps_per_second(
-    rollout: Callable[[], int], seconds: float, clock: Callable[[], float] = time.perf_counter
-) -> float:
-    """Whole rollouts for at least that long."""
-    steps, start = 0, clock()
-    while True:
-        steps += rollout()
-        passed = clock() - start
-        if passed >= seconds:
-            return steps / passed
 
 
 def scores(task: str, trainer: Trainer) -> list[float]:

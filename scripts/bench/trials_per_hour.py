@@ -26,14 +26,20 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import optuna
 import torch
-from machine import machine, machine_line
+from harness import (
+    benchmark_parser,
+    load_results,
+    median_ratio,
+    print_machine,
+    save_results,
+    steps_per_second,
+)
 from optuna.trial import TrialState
 from studies import STANDARD, STANDARD_SPACE, add_history, standard_bars, study_in, work
 
@@ -42,7 +48,6 @@ from agents.networks.mlp import Shape
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.splits import CrossValidation
-from envs.support.files import write_atomic
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.study.search_space import Settings
 
@@ -83,14 +88,6 @@ def elegant(experiment: CryptoExperiment, settings: Settings, num_envs: int) -> 
     return rollout
 
 
-def speed(rollout: Callable[[], int], seconds: float) -> float:
-    """Steps per second over whole rollouts for at least that long."""
-    steps, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        steps += rollout()
-    return steps / (time.perf_counter() - start)
-
-
 def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """`--runs` paired runs: a batch through the worker, then a piece of either peer."""
     bars, described = standard_bars()
@@ -117,7 +114,7 @@ def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         speeds = {}
         for name, rollout in peers.items():
             rollout()
-            speeds[name] = speed(rollout, args.seconds)
+            speeds[name] = steps_per_second(rollout, args.seconds)
             rates[name] = HOUR * speeds[name] / trial_steps
         speeds["ours, training alone"] = spec.trials_per_batch * trial_steps / phases["training"]
         runs.append(
@@ -152,7 +149,7 @@ def report(result: dict[str, Any]) -> None:
     )
     for name in runs[0]["trials_per_hour"]:
         rates = [run["trials_per_hour"][name] for run in runs]
-        ratio = statistics.median(a / b for a, b in zip(ours, rates, strict=True))
+        ratio = median_ratio(ours, rates)
         result.setdefault("ours_over", {})[name] = ratio
         goal = f"{GOALS[name]:.0f}x" if name in GOALS else ""
         print(
@@ -226,9 +223,7 @@ def compare(kept: dict[str, Any]) -> None:
 
 def main(argv: list[str]) -> None:
     """Measure, print, and save where asked to."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__, threads=2)
     parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
     parser.add_argument(
         "--part", type=float, default=0.125, help="share of the budget that ours trains"
@@ -239,7 +234,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--history", type=int, default=0, help="finished trials in the study before"
     )
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="keep the study here, and go on with it")
     parser.add_argument(
         "--pruning", choices=("none", "hyperband"), help="the other measurement, with this pruner"
@@ -251,13 +245,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--seed", type=int, default=0, help="of that measurement: market, parameters, trials"
     )
-    parser.add_argument("--save", type=Path, help="add the results to this JSON file")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    described = machine()
-    print(machine_line(described))
-    kept = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
+    described = print_machine()
+    kept = load_results(args.save)
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -272,8 +264,7 @@ def main(argv: list[str]) -> None:
                 result["runs"] = kept[key]["runs"] + result["runs"]
             report(result)
             kept[key] = result
-    if args.save:
-        write_atomic(args.save, json.dumps({**kept, "machine": described}, indent=1) + "\n")
+    save_results(args.save, {**kept, "machine": described})
 
 
 if __name__ == "__main__":

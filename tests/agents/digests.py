@@ -4,7 +4,7 @@ A digest changes when the numerics of training change, on purpose or not, or wit
 change on purpose, write them again, from the repository's root:
 
     python -m tests.agents.digests --write                      for this processor
-    python scripts/bench/emulated_processors.py --write         for kinds that qemu-user emulates, some programs
+    python -m tests.agents.emulated_processors --write         for kinds that qemu-user emulates, some programs
 
 Without --write, the first command prints what this processor computes. Where a digest changed, --write removes all
 others, of other kinds of processors too, since they belong to the numerics before.

@@ -7,8 +7,8 @@ On each of Haswell, EPYC and Skylake-Client (all with AVX2, none with AVX-512) i
     digests    some of the programs of `tests.agents.digests`: whether weights depend on slot and company or threads,
                and whether they are the ones that are kept for this kind of processor
 
-    python scripts/bench/emulated_processors.py [--quick] [--save scripts/bench/results/emulated_processors.json]
-    python scripts/bench/emulated_processors.py --write      keep the digests in tests/agents/digests.json
+    python -m tests.agents.emulated_processors [--quick] [--save scripts/bench/results/emulated_processors.json]
+    python -m tests.agents.emulated_processors --write      keep the digests in tests/agents/digests.json
 
 It needs `qemu-x86_64` (apt-get install qemu-user) and an x86-64 machine, and ends with a sentence where they are not
 there. The exit code is 1 where something differs that must not. --quick: one program, for .ci/run.
@@ -16,7 +16,6 @@ there. The exit code is 1 where something differs that must not. --quick: one pr
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -27,15 +26,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from machine import machine, machine_line
-
-from envs.support.files import write_atomic
 from envs.support.mkl import VARIABLE
+from scripts.bench.harness import benchmark_parser, print_machine, save_results
+from tests.agents.digests import known, write
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from tests.agents.digests import known, write  # noqa: E402
 
 PROCESSORS = ("Haswell", "EPYC", "Skylake-Client")
 QUICK = ("d3qn, 7 choices",)
@@ -104,23 +99,19 @@ def show(result: dict[str, Any]) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="one program only")
     parser.add_argument("--jobs", type=int, default=2, help="processors emulated at a time")
     parser.add_argument(
         "--write", action="store_true", help="keep the digests in tests/agents/digests.json"
     )
-    parser.add_argument("--save", type=Path, help="write the results there as JSON")
     args = parser.parse_args()
     if platform.machine() not in ("x86_64", "AMD64") or shutil.which("qemu-x86_64") is None:
         print(
             "skipped: emulated processors need an x86-64 machine and qemu-x86_64 (apt-get install qemu-user)"
         )
         return
-    found = machine()
-    print(machine_line(found))
+    found = print_machine()
     programs = QUICK if args.quick else PROGRAMS
     with ThreadPoolExecutor(args.jobs) as pool:
         results = list(pool.map(lambda processor: look(processor, programs), PROCESSORS))
@@ -132,8 +123,7 @@ def main() -> None:
             )
         write(digests)
     fine = [show(result) for result in results]
-    if args.save:
-        write_atomic(args.save, json.dumps({"machine": found, "results": results}, indent=1) + "\n")
+    save_results(args.save, {"machine": found, "results": results})
     sys.exit(0 if all(fine) else 1)
 
 

@@ -1,6 +1,6 @@
 """A replayed session of a slot's champion as it would trade live, through Alpaca's API: how far from the simulator?
 
-    python scripts/bench/trader_tracking.py crypto-1h --deployments deployments [--bars 2000]
+    python -m tests.deploy.trading.live.tracking crypto-1h --deployments deployments [--bars 2000]
         [--save scripts/bench/results/trader_tracking.json]
 
 The live trader (`Session`) trades the newest bars of the champion's data with a clock that leaps from bar to bar,
@@ -12,7 +12,6 @@ nothing of the real one changes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
@@ -23,9 +22,6 @@ from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
-from machine import machine, machine_line
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from deploy.market.bundle import format_time
 from deploy.market.scoring import in_order, score_bundle
@@ -35,24 +31,21 @@ from deploy.trading.live.records import returns_beside
 from deploy.trading.live.session import SHADOW
 from deploy.trading.live.store import ACCOUNT
 from envs.crypto.bars import load_bars
-from envs.support.files import write_atomic
+from scripts.bench.harness import benchmark_parser, machine, print_machine, save_results
 from tests.deploy.alpaca_server import Exchange, serving
 from tests.deploy.trading.live.world import World
 
 
 def main() -> int:
     """Print and save the figures; exit code 1 where the ledger is not the server's."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     parser.add_argument("slot")
     parser.add_argument("--deployments", type=Path, default=Path("deployments"))
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--bars", type=int, default=2000)
     parser.add_argument("--note", default="")
-    parser.add_argument("--save", type=Path)
     options = parser.parse_args()
-    print(machine_line(machine()))
+    print_machine()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "deployments"
         shutil.copytree(
@@ -106,10 +99,7 @@ def main() -> int:
             "cash_difference": None if open_orders else abs(last.cash - float(market.cash)),
         }
     print(json.dumps(figures, indent=1))
-    if options.save:
-        write_atomic(
-            options.save, json.dumps({"machine": machine(), "figures": figures}, indent=1) + "\n"
-        )
+    save_results(options.save, {"machine": machine(), "figures": figures})
     return 1 if (figures["cash_difference"] or 0.0) > 0.01 else 0
 
 

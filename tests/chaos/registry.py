@@ -1,6 +1,6 @@
 """Kill promoters at random instants, and let promoters race; check the registry after each. Prints and saves figures.
 
-    python scripts/bench/registry_chaos.py --kills 200 --races 50 [--storage postgresql]
+    python -m tests.chaos.registry --kills 200 --races 50 [--storage postgresql]
         [--save scripts/bench/results/registry_chaos_sqlite.json]
 
 Two processes promote, keep challengers, roll back and clear without pause; one of them is killed (SIGKILL) at a random
@@ -12,8 +12,6 @@ each promotion beat the one before it.
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import os
 import random
@@ -26,13 +24,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from machine import machine, machine_line
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from deploy.market.bundle import Bundle
 from deploy.registry.registry import Registry
-from envs.support.files import write_atomic
+from scripts.bench.harness import benchmark_parser, print_machine, save_results
 from tests.deploy.builders import small_bundle
 from tests.deploy.registry_chaos import SLOT, audit, audit_race, live, race
 from tests.postgres_server import PostgresServer
@@ -104,19 +98,15 @@ def settled(folder: Path, url: str) -> tuple[str | None, str | None, frozenset[s
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--races", type=int, default=50)
     parser.add_argument("--racers", type=int, default=4, help="processes in each race")
     parser.add_argument("--storage", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--save", type=Path)
     given = parser.parse_args(arguments)
     bundles = [small_bundle(seed) for seed in range(max(4, given.racers))]
-    found = machine()
-    print(machine_line(found))
+    found = print_machine()
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = stack.enter_context(PostgresServer()) if given.storage == "postgresql" else None
@@ -156,16 +146,15 @@ def main(arguments: list[str]) -> int:
         seconds = time.perf_counter() - start
     for failure in (*killed["failures"], *lost):
         print(failure)
-    if given.save:
-        result = {
-            "machine": found,
-            "storage": given.storage,
-            "seed": given.seed,
-            "kills": killed,
-            "races": {"races": given.races, "racers": given.racers, "failures": lost},
-            "seconds": round(seconds, 1),
-        }
-        write_atomic(given.save, json.dumps(result, indent=1) + "\n")
+    result = {
+        "machine": found,
+        "storage": given.storage,
+        "seed": given.seed,
+        "kills": killed,
+        "races": {"races": given.races, "racers": given.racers, "failures": lost},
+        "seconds": round(seconds, 1),
+    }
+    save_results(given.save, result)
     return 1 if killed["failures"] or lost else 0
 
 

@@ -1,6 +1,6 @@
 """Trade an accelerated day of 5-minute bars on a loopback Alpaca, with faults, and kill the trader again and again.
 
-    python scripts/bench/trader_chaos.py --kills 100 [--seconds 600] [--save scripts/bench/results/trader_chaos.json]
+    python -m tests.chaos.trader --kills 100 [--seconds 600] [--save scripts/bench/results/trader_chaos.json]
 
 A server in a process of its own speaks Alpaca's REST API, moves its prices with the bars, and fails now and then: 5xx,
 429, lines cut before or after an order was carried out, answers that are no JSON or come too late, orders that are
@@ -16,8 +16,6 @@ undisturbed to the day's end, and the books are audited against the server's:
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import os
 import random
@@ -34,9 +32,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import machine, machine_line
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from deploy.market.bundle import Bundle
 from deploy.registry.registry import Registry
@@ -49,8 +44,8 @@ from deploy.trading.live.store import ACCOUNT, TraderStore
 from envs.crypto.bars import Bars
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.params import EnvParams
-from envs.support.files import write_atomic
 from envs.support.supervisor import Supervisor
+from scripts.bench.harness import benchmark_parser, machine, print_machine, save_results
 from tests.deploy.alpaca_server import Exchange, Fault, serving
 from tests.deploy.builders import small_bundle
 
@@ -235,9 +230,7 @@ def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, 
 
 def main() -> int:
     """Print and save the figures; exit code 1 where something is wrong."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=600.0, help="that the day is to last")
     parser.add_argument(
@@ -247,9 +240,8 @@ def main() -> int:
         help="share of requests that fail, and of orders in part",
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", type=Path)
     options = parser.parse_args()
-    print(machine_line(machine()))
+    print_machine()
     rng = random.Random(options.seed)
     bars = market_of(options.seed)
     start = float(bars.time[HISTORY])
@@ -295,9 +287,8 @@ def main() -> int:
     for key, value in figures.items():
         print(f"  {key.replace('_', ' ')}: {value}")
     print("\n".join(problems) or "no order lost, none doubled, and the books are the server's")
-    if options.save:
-        content = {"machine": machine(), "figures": figures, "problems": problems}
-        write_atomic(options.save, json.dumps(content, indent=1) + "\n")
+    content = {"machine": machine(), "figures": figures, "problems": problems}
+    save_results(options.save, content)
     return 1 if problems else 0
 
 

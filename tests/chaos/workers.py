@@ -1,8 +1,8 @@
 """Kill and suspend workers of tiny studies at random, and audit what is left. Prints and saves the figures.
 
-    python scripts/bench/chaos.py --kills 100 [--storage sqlite|postgresql] [--save scripts/bench/results/chaos.json]
+    python -m tests.chaos.workers --kills 100 [--storage sqlite|postgresql] [--save scripts/bench/results/chaos.json]
         [--seed 1 --add]
-    python scripts/bench/chaos.py --evict [--kills 12] [--interval 3 10] [--save scripts/bench/results/chaos.json]
+    python -m tests.chaos.workers --evict [--kills 12] [--interval 3 10] [--save scripts/bench/results/chaos.json]
 
 Workers are killed by the clock, before a file is synced or named, before and after a commit; others are suspended for
 longer than the grace period. With --evict two workers share one study with the heartbeats of real studies, and one of
@@ -13,7 +13,6 @@ of the trial left alone.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -22,12 +21,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from machine import machine
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from envs.support.files import write_atomic
 from optimize.study.storage import storage_url
+from scripts.bench.harness import benchmark_parser, load_results, machine, save_results
 from tests.chaos.harness import prepare, run_chaos, run_evictions
 from tests.postgres_server import PostgresServer
 
@@ -44,9 +39,7 @@ def add(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--kills", type=int, help="default: 100; with --evict 12")
     parser.add_argument("--trials", type=int, help="of each study; default: 12; with --evict 24")
     parser.add_argument("--workers", type=int, help="at a time; default: 3; with --evict 2")
@@ -63,9 +56,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--storage", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument(
         "--seconds", type=float, default=3600.0, help="after which no new study is begun"
-    )
-    parser.add_argument(
-        "--save", type=Path, help="write the figures into this JSON file, under the database's name"
     )
     parser.add_argument(
         "--add", action="store_true", help="to the figures that it holds of runs with other seeds"
@@ -112,13 +102,12 @@ def main(arguments: list[str]) -> int:
         "machine": machine(),
     }
     name = f"{args.storage}, evicted" if args.evict else args.storage
-    kept = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
+    kept = load_results(args.save)
     if args.add and name in kept:
         result = add(kept[name], result)
     result["killed"] = sum(result["kills"].values())
     print(json.dumps(result, indent=1))
-    if args.save:
-        write_atomic(args.save, json.dumps({**kept, name: result}, indent=1) + "\n")
+    save_results(args.save, {**kept, name: result})
     return 1 if figures.problems else 0
 
 
