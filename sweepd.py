@@ -32,9 +32,9 @@ from envs.crypto.timeframe import bar_seconds
 from envs.external.guard import untagged
 from envs.support.database_url import STORAGE_VARIABLE, hide_password
 from envs.support.errors import InputError, RunError, TryAgainLater
+from envs.support.study_record import CryptoSpec
 from envs.support.terminal import Terminal
 from optimize.cli.commands import search_commands
-from optimize.study.spec import CryptoSpec
 from optimize.study.study import StudyHandle
 
 

@@ -83,3 +83,12 @@ def test_no_message_says_to_install_an_extra_of_sweepd() -> None:
     for path in [*SOURCES, *others]:
         found = hint.search(path.read_text())
         assert not found, f"{path.relative_to(ROOT)}: {found and found.group()}"
+
+
+def test_keys_of_study_and_trial_attributes_are_defined_once() -> None:
+    """What `optimize` writes into a study and `deploy` reads is named in one module."""
+    key = re.compile(r"""["']sweepd:[a-z{]""")
+    record = ROOT / "envs/support/study_record.py"
+    for path in SOURCES:
+        found = path != record and key.search(path.read_text())
+        assert not found, f"{path.relative_to(ROOT)} names {found.group()}…: use study_record"

@@ -23,10 +23,11 @@ from envs.support.database_url import (
 )
 from envs.support.errors import InputError, RunError
 from envs.support.logs import LogConsole
+from envs.support.study_record import FLAGS_KEY
 from optimize.cli import launch
 from optimize.cli.progress import StudyWatch
 from optimize.study.storage import open_storage, storage_url
-from optimize.study.study import FLAGS_KEY, StudyHandle
+from optimize.study.study import StudyHandle
 from optimize.worker import stopping
 from optimize.worker.stopping import Life
 from tests.optimize.conftest import SPACE, TRAIN, search_app

@@ -24,8 +24,8 @@ from deploy.registry.registry import Registry
 from envs.crypto.selection import TrialReturns
 from envs.support.errors import InputError, RunError
 from envs.support.logs import LogConsole
+from envs.support.study_record import CryptoSpec, GameSpec
 from optimize.cli.outlook import study_outlook
-from optimize.study.spec import CryptoSpec, GameSpec
 from tests.deploy.builders import FakeStudy
 from tests.optimize.cli.test_outlook import spec
 

@@ -21,7 +21,7 @@ from deploy.cli.next_commands import next_commands, print_next
 from deploy.cli.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl, chosen_registry
 from deploy.cli.registry_commands import registry_app, rollback_command
 from deploy.cli.trade_commands import trade_command
-from deploy.market.candidates import MARKET, FinishedStudy, market_study
+from deploy.market.candidates import FinishedStudy, market_study
 from deploy.market.gate import DEFAULT_RULES
 from deploy.market.promote import Promoter, Promotion
 from deploy.market.report import print_promotion
@@ -35,6 +35,7 @@ from deploy.trading.replay import write_replay
 from deploy.trading.replay_view import print_replay, replay_folder, replay_window, run_replay
 from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from envs.support.errors import InputError, RunError
+from envs.support.study_record import CRYPTO
 from envs.support.supervisor import Supervisor
 from envs.support.terminal import Terminal
 
@@ -150,7 +151,7 @@ def promote_command(
     Supervisor().ready("judging the candidates")
     found = find_study(study_name, storage_url(storage), runs_dir)
     opened = Registry(deployments, registry)
-    if found.environment != MARKET:
+    if found.environment != CRYPTO:
         refuse_market_flags(
             found, data_dir=data_dir, ensemble=ensemble, weights=weights, first_stage=first_stage
         )
@@ -213,7 +214,7 @@ def after_study_command(
         find_study(study_name, storage_url(storage), runs_dir),
         Registry(deployments, registry),
     )
-    if found.environment != MARKET:
+    if found.environment != CRYPTO:
         promote_game_after_study(found, opened, console=Terminal())
     else:
         promote_after_study(market_study(found), opened, console=Terminal())

@@ -13,22 +13,11 @@ from agents.algorithms.table import get_algorithm
 from deploy.games.bundle import GameBundle, make_game_bundle
 from deploy.games.manifest import GameManifest, GameOriginPart, GamePart, PlayerPart
 from deploy.games.player import read_player, single_file, split_members
-from deploy.promotion.studies import Described, FoundStudy, scored_weights
+from deploy.promotion.studies import FoundStudy, scored_weights
 from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite
 from envs.games.registry import Game, get_game
 from envs.support.errors import InputError
-
-
-class GameSpec(Described):
-    """What promotion needs of the spec that was frozen when the study was created."""
-
-    environment: str
-    algorithm: str
-    env: dict[str, Any]
-    seed: int
-    objective: str
-    code_version: str
-    torch_version: str
+from envs.support.study_record import GameSpec, TrialRecord
 
 
 @dataclass(frozen=True)
@@ -44,8 +33,14 @@ class GameStudy(FoundStudy):
 
 
 def game_study(found: FoundStudy) -> GameStudy:
-    """The study with its spec. Raises InputError where another version of sweepd described it differently."""
-    return GameStudy(**vars(found) | {"spec": found.spec_as(GameSpec)})
+    """Return the study as one on a game.
+
+    Raises:
+        InputError: the study is on a market.
+    """
+    if not isinstance(found.spec, GameSpec):
+        raise InputError(f"study {found.name!r} is on {found.environment!r}, which is not a game")
+    return GameStudy(**vars(found))
 
 
 @dataclass(frozen=True)
@@ -74,20 +69,22 @@ class Candidate:
 def read_candidate(trial: FrozenTrial, study: GameStudy) -> Candidate:
     """The member that scored best when the trial was judged (the first of equals)."""
     faults: list[str] = []
-    attributes = trial.user_attrs
+    record = TrialRecord.from_attributes(trial.user_attrs)
     if not get_algorithm(study.spec.algorithm).deployed:
         faults.append(
             f"{study.spec.algorithm} has a network of its own, which can be searched but not deployed"
         )
     faults += [
-        f"the trial did not record {name}" for name in _wanted(study) if name not in attributes
+        f"the trial did not record its {name}"
+        for name in ("seed", "shape", "env_params", "learner_params")
+        if getattr(record, name) is None
     ]
-    scores = [float(score) for score in attributes.get("sweepd:seed_scores", ())]
+    scores = list(record.scores or ())
     if not scores or not all(map(math.isfinite, scores)):
         faults.append("the trial did not record a finite score of every seed")
         scores = [math.nan]
     member = max(range(len(scores)), key=lambda index: scores[index])
-    content = scored_weights(attributes, study.run_dir, faults)
+    content = scored_weights(record, study.run_dir, faults)
     weights = None if content is None or faults else _single(content, member, len(scores), faults)
     return Candidate(trial, member, scores[member], weights, tuple(faults))
 
@@ -98,7 +95,10 @@ def build_bundle(candidate: Candidate, study: GameStudy, gate: dict[str, Any]) -
         raise ValueError(f"{candidate.name} cannot be deployed: {candidate.faults[0]}")
     files = {MEMBERS_FILE: candidate.weights}
     player = read_player(candidate.weights)
-    spec, attributes = study.spec, candidate.trial.user_attrs
+    spec, record = study.spec, TrialRecord.from_attributes(candidate.trial.user_attrs)
+    assert record.seed is not None
+    assert record.scores is not None
+    assert record.members is not None
     manifest = GameManifest(
         game=GamePart(
             name=spec.environment,
@@ -110,25 +110,25 @@ def build_bundle(candidate: Candidate, study: GameStudy, gate: dict[str, Any]) -
             state_dim=player.state_dim,
             action_dim=player.action_dim,
             choices=player.choices,
-            shape=dict(attributes["sweepd:shape"]),
+            shape=dict(record.shape or {}),
         ),
         origin=GameOriginPart(
             study=study.name,
             study_uid=study.uid,
             trial=candidate.trial.number,
-            seed=int(attributes["sweepd:seed"]),
+            seed=record.seed,
             member=candidate.member,
-            members=len(attributes["sweepd:seed_scores"]),
-            members_sha256=str(attributes["sweepd:members"]["sha256"]),
+            members=len(record.scores),
+            members_sha256=record.members.sha256,
             score=candidate.score,
             objective=spec.objective,
             objective_value=candidate.value,
             parameters=dict(candidate.trial.params),
-            learner_params=finite(attributes[_learner_params(study)]),
-            env_params=finite(attributes["sweepd:env_params"]),
+            learner_params=finite(record.learner_params),
+            env_params=finite(record.env_params),
         ),
         metrics={"describes": "the trial's members, when the search judged it"}
-        | finite(attributes.get("sweepd:metrics", {})),
+        | finite(record.metrics or {}),
         gate=gate,
         code_version=spec.code_version,
         torch_version=spec.torch_version,
@@ -141,14 +141,6 @@ def same_game(bundle: GameBundle, study: GameStudy) -> bool:
     """Whether the bundle's game is the study's, with the same parameters."""
     game: GamePart = bundle.manifest.game
     return (game.name, game.params) == (study.spec.environment, finite(study.spec.env))
-
-
-def _learner_params(study: GameStudy) -> str:
-    return f"sweepd:{study.spec.algorithm.partition(':')[0]}_params"
-
-
-def _wanted(study: GameStudy) -> tuple[str, ...]:
-    return ("sweepd:seed", "sweepd:shape", "sweepd:env_params", _learner_params(study))
 
 
 def _single(content: bytes, member: int, members: int, faults: list[str]) -> bytes | None:

@@ -8,12 +8,9 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import numpy as np
-import pandas as pd
 from optuna.trial import FrozenTrial
-from pydantic import AfterValidator
 
 from deploy.market.backtests import Search, combine, read_search
 from deploy.market.bundle import (
@@ -26,7 +23,7 @@ from deploy.market.bundle import (
 )
 from deploy.market.gate import Evidence, Selection
 from deploy.market.shares import choose_shares
-from deploy.promotion.studies import Described, FoundStudy, find_study, scored_weights
+from deploy.promotion.studies import FoundStudy, find_study, scored_weights
 from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite
 from deploy.registry.manifest import (
     VENUE_PARAMS,
@@ -39,49 +36,19 @@ from deploy.registry.manifest import (
     Weights,
     trial_file,
 )
-from envs.crypto.bars import Bars, load_bars
+from envs.crypto.bars import Bars
 from envs.crypto.features import get_recipe
-from envs.crypto.metrics import Metrics, objective_name
+from envs.crypto.metrics import Metrics
 from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.splits import CrossValidation, Splits, make_splits
 from envs.support.errors import InputError
-
-MARKET = "crypto"  # the environment that is no game
-
-
-class DataSpec(Described):
-    """The study's bars: where they were, and what they are."""
-
-    dir: str
-    tickers: tuple[str, ...]
-    timeframe: str
-    fingerprint: str
-    first: str
-    last: str
-    synthetic: bool
-
-
-class StudySpec(Described):
-    """What promotion needs of the spec that was frozen when the study was created."""
-
-    environment: str
-    algorithm: str
-    data: DataSpec
-    recipe: dict[str, Any]
-    cv: dict[str, Any]
-    holdout: float
-    first_bar: int
-    max_lookback: int
-    objective: Annotated[str, AfterValidator(objective_name)]
-    code_version: str
-    torch_version: str
+from envs.support.study_record import CryptoSpec, TrialRecord
 
 
 @dataclass(frozen=True)
 class FinishedStudy(FoundStudy):
     """A study on a market as promotion sees it."""
 
-    spec: StudySpec
+    spec: CryptoSpec
 
 
 @dataclass(frozen=True)
@@ -135,46 +102,12 @@ def open_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
 
 def market_study(found: FoundStudy) -> FinishedStudy:
     """The study, if it is one on a market. Raises InputError for another."""
-    if found.environment != MARKET:
+    if not isinstance(found.spec, CryptoSpec):
         raise InputError(
             f"study {found.name!r} is of environment {found.environment!r}; only crypto policies can be promoted to "
             "paper trading"
         )
-    return FinishedStudy(**vars(found) | {"spec": found.spec_as(StudySpec)})
-
-
-def study_bars(spec: StudySpec, data_dir: Path | None = None) -> Bars:
-    """The very bars of the study: cut to its range, checked by fingerprint. data_dir: where they lie now."""
-    folder = data_dir or Path(spec.data.dir)
-    bars = load_bars(folder, spec.data.timeframe, spec.data.tickers)
-    first, last = (
-        int(pd.Timestamp(text).timestamp()) for text in (spec.data.first, spec.data.last)
-    )
-    start, stop = (
-        int(np.searchsorted(bars.time, first)),
-        int(np.searchsorted(bars.time, last, side="right")),
-    )
-    bars = bars.slice(start, stop)
-    if bars.fingerprint != spec.data.fingerprint:
-        raise InputError(
-            f"the bars in {folder} are not those of the study (fingerprint {bars.fingerprint[:12]}…, not "
-            f"{spec.data.fingerprint[:12]}…); "
-            "name the folder that has them with --data-dir"
-        )
-    return bars
-
-
-def study_splits(spec: StudySpec, bars: Bars) -> Splits:
-    """The study's folds and hold-out, made again from its spec."""
-    return make_splits(
-        len(bars.time),
-        spec.data.timeframe,
-        CrossValidation(**spec.cv),
-        first_bar=spec.first_bar,
-        holdout=spec.holdout,
-        lookback=spec.max_lookback,
-        memory=int(spec.recipe["memory"]),
-    )
+    return FinishedStudy(**vars(found))
 
 
 def study_search(study: FinishedStudy) -> Search:
@@ -224,18 +157,16 @@ def read_candidate(
 
 
 def _entrant(trial: FrozenTrial, share: float, study: FinishedStudy, faults: list[str]) -> Entrant:
-    attributes = trial.user_attrs
+    record = TrialRecord.from_attributes(trial.user_attrs)
     faults += [
-        f"the trial did not record {name}"
-        for name in ("sweepd:seed", "sweepd:ppo_params")
-        if name not in attributes
+        f"the trial did not record its {name}"
+        for name in ("seed", "env_params", "learner_params")
+        if getattr(record, name) is None
     ]
-    members = scored_weights(attributes, study.run_dir, faults)
+    members = scored_weights(record, study.run_dir, faults)
     params = None
     try:
-        params = EnvParams(**attributes["sweepd:env_params"])
-    except KeyError:
-        faults.append("the trial did not record its environment parameters")
+        params = None if record.env_params is None else EnvParams(**record.env_params)
     except (InputError, TypeError) as error:
         faults.append(f"its environment parameters are not valid here: {error}")
     return Entrant(trial, share, params, members)
@@ -317,7 +248,8 @@ def _trial_part(entrant: Entrant, study: FinishedStudy, file: str) -> TrialPart:
     assert entrant.params is not None
     assert entrant.members is not None
     policy, hidden = read_policy(entrant.members, file)
-    attributes = entrant.trial.user_attrs
+    record = TrialRecord.from_attributes(entrant.trial.user_attrs)
+    assert record.seed is not None
     return TrialPart(
         share=entrant.share,
         file=file,
@@ -334,10 +266,10 @@ def _trial_part(entrant: Entrant, study: FinishedStudy, file: str) -> TrialPart:
             study=study.name,
             study_uid=study.uid,
             trial=entrant.trial.number,
-            seed=int(attributes["sweepd:seed"]),
+            seed=record.seed,
             objective=study.spec.objective,
             objective_value=float("nan" if entrant.trial.value is None else entrant.trial.value),
             parameters=dict(entrant.trial.params),
-            ppo_params=dict(attributes["sweepd:ppo_params"]),
+            ppo_params=dict(record.learner_params or {}),
         ),
     )

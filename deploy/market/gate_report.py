@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from deploy.market.backtests import combine
-from deploy.market.candidates import FinishedStudy, study_bars, study_splits
+from deploy.market.candidates import FinishedStudy
 from deploy.market.pictures import (
     CHAMPION,
     EQUAL,
@@ -30,8 +30,10 @@ from deploy.market.promote import Judged, Promotion
 from deploy.market.scoring import score_bundle
 from deploy.promotion.findings import COLOURS, SYNTHETIC, findings_page, limit, number
 from deploy.registry.registry import Registry
+from envs.crypto.study_data import load_study_bars, study_splits
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
+from envs.support.study_record import TrialRecord
 
 HEADLINES = {
     "promoted": "Promoted: the candidate is the new champion",
@@ -137,15 +139,16 @@ def collect(
         and (chosen.bundle is None or before != chosen.bundle.hash)
     ):
         try:
-            bars = study_bars(study.spec, data_dir)
-            holdout = study_splits(study.spec, bars).holdout
+            bars = load_study_bars(study.spec.data, data_dir)
+            holdout = study_splits(study.spec).holdout
             champion = score_bundle(
                 registry.bundle(before), bars, (holdout[0] - 1, holdout[1] - 1)
             ).returns
         except InputError:  # other assets, or another length of bars
             champion = None
     folds = [
-        (one.number, list(one.user_attrs.get("sweepd:fold_scores", []))) for one in study.trials
+        (one.number, list(TrialRecord.from_attributes(one.user_attrs).scores or ()))
+        for one in study.trials
     ]
     return Material(time, returns, equal, champion, folds)
 

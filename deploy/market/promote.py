@@ -17,13 +17,10 @@ from deploy.market.backtests import Search
 from deploy.market.bundle import Bundle, format_time
 from deploy.market.candidates import (
     Candidate,
-    DataSpec,
     FinishedStudy,
     build_bundle,
     read_candidate,
-    study_bars,
     study_search,
-    study_splits,
 )
 from deploy.market.constants import nearest_constant
 from deploy.market.gate import DEFAULT_RULES, Evidence, Selection
@@ -43,7 +40,9 @@ from deploy.registry.bundle_files import finite
 from deploy.registry.manifest import Weights
 from deploy.registry.registry import Registry
 from envs.crypto.bars import Bars, load_bars
+from envs.crypto.study_data import load_study_bars, study_splits
 from envs.support.errors import InputError
+from envs.support.study_record import DataSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,8 +168,8 @@ class Promoter:
                 f"{self.study.name!r}"
             )
         asking = [trials[: self.ensemble]] if self.ensemble > 1 else [[item] for item in trials]
-        bars = study_bars(self.study.spec, self.data_dir)
-        holdout = study_splits(self.study.spec, bars).holdout
+        bars = load_study_bars(self.study.spec.data, self.data_dir)
+        holdout = study_splits(self.study.spec).holdout
         if holdout[1] <= holdout[0]:
             reason = "the study set no bars aside (--holdout 0), so nothing unseen is left to judge it by"
             return self._outcome(Settled(None, "no hold-out", reason))

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
 from deploy.registry.manifest import Weights
+from envs.support.study_record import TrialRecord
 
 Array = NDArray[np.float64]
-FOLD_SCORES = "sweepd:fold_scores"
 
 
 def choose_shares(
@@ -22,7 +22,9 @@ def choose_shares(
     if weights == "equal" or len(trials) == 1:
         return equal, []
     scores = [
-        np.asarray(trial.user_attrs.get(FOLD_SCORES) or [np.nan], dtype=np.float64)
+        np.asarray(
+            TrialRecord.from_attributes(trial.user_attrs).scores or [np.nan], dtype=np.float64
+        )
         for trial in trials
     ]
     lacking = [

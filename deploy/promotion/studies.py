@@ -1,18 +1,16 @@
-"""What deployment finds of a study in its database, whatever it is about."""
+"""Finished studies as promotion reads them from the database, on markets and games alike."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import optuna
 from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 from optuna.trial import FrozenTrial, TrialState
-from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlalchemy import create_engine, inspect
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
@@ -21,39 +19,38 @@ from deploy.registry.bundle_files import MEMBERS_FILE, sha256
 from envs.support.database_url import database_url, hide_password
 from envs.support.errors import InputError
 from envs.support.study_folder import study_folder
-
-
-class Described(BaseModel):
-    """What is read of a frozen spec; it says more."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-Spec = TypeVar("Spec", bound=Described)
+from envs.support.study_record import SPEC_KEY, UID_KEY, StudySpec, TrialRecord
 
 
 @dataclass(frozen=True)
 class FoundStudy:
     """A study made by sweepd.
 
-    storage: URL of its database. run_dir: the folder of its files. described: its frozen spec. trials: the COMPLETE
-    ones, best first (ties: oldest first). finished: how many ended in any way. runs_dir: the folder that must be named
-    (`--runs-dir`) to find `run_dir`; None where the database is enough.
+    Attributes:
+        name: name of the study.
+        storage: URL of its database.
+        uid: its random id.
+        run_dir: folder of its files.
+        spec: what it was created with.
+        trials: COMPLETE trials, best first; of equal trials the earliest first.
+        finished: number of finished trials in any state.
+        runs_dir: folder that --runs-dir must name to find `run_dir`; None where the database
+            suffices.
     """
 
     name: str
     storage: str
     uid: str
     run_dir: Path
-    described: Mapping[str, Any]
+    spec: StudySpec
     trials: tuple[FrozenTrial, ...]
     finished: int
     runs_dir: Path | None
 
     @property
     def environment(self) -> str:
-        """What it trains on: "crypto", or a game's name."""
-        return str(self.described.get("environment"))
+        """What it trains on: "crypto", or the name of a game."""
+        return self.spec.environment
 
     def asked(self, trial: int | None) -> list[FrozenTrial]:
         """The complete trials that may ask to be promoted, best first; or that one. Raises InputError where it is no
@@ -70,13 +67,6 @@ class FoundStudy:
         if not self.finished:
             return "no trial of the study has finished yet"
         return f"none of the study's {self.finished} finished trials is COMPLETE: all were pruned or failed"
-
-    def spec_as(self, model: type[Spec]) -> Spec:
-        """Its spec. Raises InputError where another version of sweepd described it differently."""
-        try:
-            return model.model_validate(self.described)
-        except ValidationError as error:
-            raise other_version(self.name, error) from error
 
 
 def storage_url(storage: str | None) -> str:
@@ -133,13 +123,12 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
         raise InputError(
             f"--storage {shown} cannot be used ({str(error).splitlines()[0]})"
         ) from error
-    if "sweepd:spec" not in attributes:
-        raise InputError(f"study {name!r} was not made by sweepd train: it has no frozen spec")
-    described = attributes["sweepd:spec"]
+    if SPEC_KEY not in attributes:
+        raise InputError(f"study {name!r} was not made by sweepd train: it has no description")
     try:
-        described = json.loads(described) if isinstance(described, str) else dict(described)
-    except (TypeError, ValueError) as error:
-        raise other_version(name, error) from error
+        spec = StudySpec.from_json(attributes[SPEC_KEY])
+    except InputError as error:
+        raise InputError(f"--study-name {name}: {error}") from error
     complete = [
         trial
         for trial in trials
@@ -155,35 +144,33 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
     return FoundStudy(
         name=name,
         storage=storage,
-        uid=str(attributes.get("sweepd:uid", "")),
+        uid=str(attributes.get(UID_KEY, "")),
         run_dir=folder,
-        described=described,
+        spec=spec,
         trials=tuple(best_first),
         finished=sum(trial.state.is_finished() for trial in trials),
         runs_dir=None if folder == study_folder(storage, attributes) else folder.parent,
     )
 
 
-def other_version(name: str, error: Exception) -> InputError:
-    """What to raise where a study's spec is not understood."""
-    return InputError(
-        f"study {name!r} was made by another version of sweepd ({str(error).splitlines()[0]}); use that version"
-    )
+def scored_weights(record: TrialRecord, run_dir: Path, faults: list[str]) -> bytes | None:
+    """Return the content of a trial's weights file, if it is what was scored.
 
-
-def scored_weights(attributes: Mapping[str, Any], run_dir: Path, faults: list[str]) -> bytes | None:
-    """The weights' bytes, if they are still those that were scored."""
-    recorded = attributes.get("sweepd:members")
-    if not isinstance(recorded, Mapping) or "path" not in recorded or "sha256" not in recorded:
+    Args:
+        record: record of the trial.
+        run_dir: folder of the study.
+        faults: receives a sentence if the file cannot be used; None is returned then.
+    """
+    if record.members is None:
         faults.append(f"the trial did not record its {MEMBERS_FILE}")
         return None
-    path = run_dir / str(recorded["path"])
+    path = run_dir / record.members.path
     try:
         content = path.read_bytes()
     except OSError as error:
         faults.append(f"its weights {path} cannot be read: {error.strerror or error}")
         return None
-    if sha256(content) != recorded["sha256"]:
+    if sha256(content) != record.members.sha256:
         faults.append(
             f"its weights {path} are not the bytes that were scored (their sha256 has changed)"
         )

@@ -268,12 +268,6 @@ OBJECTIVES: Mapping[str, Callable[[Metrics], float]] = {
     "sortino": lambda metrics: metrics.sortino,
 }
 DEFAULT_OBJECTIVE = "information-ratio"
-FORMER_NAMES = {"excess-sharpe": "sharpe-difference"}  # in older studies and commands
-
-
-def objective_name(name: str) -> str:
-    """The present name of an objective, given that or a former one."""
-    return FORMER_NAMES.get(name, name)
 
 
 def objective(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from envs.crypto import luck
 from envs.crypto.luck import Moments
+from envs.support.study_record import TrialRecord
 
 Array = NDArray[np.float64]
 PATHS_FILE = "paths.parquet"
@@ -140,10 +141,8 @@ class TrialReturns:
 
 def trial_folder(attributes: Mapping[str, Any], number: int) -> str:
     """A trial's folder in the study's run directory. attributes: its user attributes."""
-    recorded = attributes.get("sweepd:members")
-    if isinstance(recorded, Mapping) and "path" in recorded:
-        return str(Path(str(recorded["path"])).parent)
-    return f"trial-{number:05d}"
+    members = TrialRecord.from_attributes(attributes).members
+    return f"trial-{number:05d}" if members is None else str(Path(members.path).parent)
 
 
 def read_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, Array], NDArray[np.int64]]:

@@ -10,9 +10,8 @@ from typing import Any
 from sqlalchemy.engine import make_url
 
 from envs.support.errors import InputError
+from envs.support.study_record import FOLDER_KEY, FORMER_FOLDER_KEY
 
-FOLDER_KEY = "sweepd:folder"  # attribute of a study, written by `recorded_folder`
-ABSOLUTE_KEY = "sweepd:run_dir"  # what studies had before: an absolute path, which a copy of the folder does not follow
 RUNS = Path("runs")
 
 
@@ -39,7 +38,7 @@ def study_folder(url: str, attributes: Mapping[str, Any], runs_dir: Path | None 
     Raises:
         InputError: the study records no folder, so sweepd did not make it.
     """
-    recorded, absolute = attributes.get(FOLDER_KEY), attributes.get(ABSOLUTE_KEY)
+    recorded, absolute = attributes.get(FOLDER_KEY), attributes.get(FORMER_FOLDER_KEY)
     if recorded is None and absolute is None:
         raise InputError(
             "the study records no folder for its files; it was not made by sweepd train"

@@ -30,6 +30,7 @@ from envs.games.registry import get_game
 from envs.support.database_url import hide_password
 from envs.support.errors import InputError, RunError
 from envs.support.logs import LogConsole
+from envs.support.study_record import SPEC_KEY, TOTAL_KEY
 from envs.support.terminal import Terminal
 from optimize.cli.doctor import examine
 from optimize.cli.launch import (
@@ -51,8 +52,9 @@ from optimize.study.patience import is_away, reason_of
 from optimize.study.pause import pause_study, resume_study
 from optimize.study.registration import GRACE_SECONDS, Worker, leave, list_workers, register_worker
 from optimize.study.request import MOST_TRIALS, RETURN, Request, check_count, check_request
+from optimize.study.search_space import SearchSpace
 from optimize.study.storage import open_storage, storage_url
-from optimize.study.study import TOTAL_KEY, StudyHandle, study_exists
+from optimize.study.study import StudyHandle, study_exists
 from optimize.worker.batch import Interrupted
 from optimize.worker.measure import typical_shape
 from optimize.worker.profiling import profile as profile_batch
@@ -215,7 +217,9 @@ def profile(flags: dict[str, Any], given: frozenset[str]) -> None:
         )
         spec, bars, _ = decide(open_storage(url, create=not narrow), request, device, say)
     experiment = make_experiment(spec, bars, device)
-    shape = ", ".join(f"{name} {value}" for name, value in typical_shape(spec.search_space).items())
+    shape = ", ".join(
+        f"{name} {value}" for name, value in typical_shape(SearchSpace.of_study(spec)).items()
+    )
     say(
         f"profiling {spec.trials_per_batch} trials of {experiment.members} {experiment.member}s ({shape}) on {device}"
     )
@@ -418,7 +422,7 @@ def show_status(
             ours = [
                 study.study_name
                 for study in storage.get_all_studies()
-                if "sweepd:spec" in study.user_attrs
+                if SPEC_KEY in study.user_attrs
             ]
             names = [study_name] if study_name else ours
             handles.update(

@@ -13,9 +13,9 @@ from optuna.trial import TrialState
 
 from envs.crypto import luck
 from envs.crypto.selection import PATHS_FILE, TrialReturns, read_excess, trial_folder
-from envs.crypto.splits import make_splits
+from envs.crypto.study_data import study_splits
 from envs.crypto.timeframe import bars_per_year
-from optimize.study.spec import CryptoSpec, StudySpec
+from envs.support.study_record import CryptoSpec, StudySpec
 from optimize.study.study import StudyHandle, best_trial
 
 CountLooks = Callable[[StudyHandle], int]  # looks taken so far at the study's hold-out bars
@@ -42,15 +42,7 @@ def outlook(
     """
     if not isinstance(spec, CryptoSpec):
         return None
-    splits = make_splits(
-        spec.data.bars,
-        spec.data.timeframe,
-        spec.cross_validation,
-        first_bar=spec.first_bar,
-        holdout=spec.holdout,
-        lookback=spec.max_lookback,
-        memory=spec.recipe["memory"],
-    )
+    splits = study_splits(spec)
     bars, per_year = len(splits.path_bars), bars_per_year(spec.data.timeframe)
     planned = _annual(luck.needed_sharpe(bars, total), per_year)
     found = {

@@ -17,10 +17,10 @@ from envs.support.database_url import hide_password
 from envs.support.errors import InputError
 from envs.support.invocation import install_extra
 from envs.support.sparkline import sparkline
+from envs.support.study_record import CREATED_KEY, SPEC_KEY, CryptoSpec
 from optimize.cli.outlook import CountLooks, sentence
 from optimize.cli.status import show, study_status
 from optimize.experiments.artifacts import artifact_store
-from optimize.study.spec import SPEC_KEY, CryptoSpec
 from optimize.study.storage import StudyStorage, open_storage, storage_url
 from optimize.study.study import StudyHandle
 from optimize.worker.telemetry import duration
@@ -140,8 +140,7 @@ class StudyWatch:
         ours = [study for study in self._open().get_all_studies() if SPEC_KEY in study.user_attrs]
         # Ids rise in the order of creation, which decides where two dates are equal.
         ours.sort(
-            key=lambda study: (str(study.user_attrs["sweepd:created"]), study._study_id),
-            reverse=True,
+            key=lambda study: (str(study.user_attrs[CREATED_KEY]), study._study_id), reverse=True
         )
         names = [study.study_name for study in ours]
         if self.study_name is not None:

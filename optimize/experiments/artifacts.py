@@ -22,6 +22,7 @@ from torch import Tensor
 from agents.policy.frozen import save_members
 from envs.crypto.metrics import Metrics, PathTrades, equity
 from envs.support.files import write_atomic
+from envs.support.study_record import RecordedFile
 
 ARTIFACTS = "artifacts"
 PREFIX = "artifacts:"  # of the attributes that optuna-dashboard reads
@@ -40,7 +41,7 @@ def write_trial(
     paths: PathTrades,
     metrics: Sequence[Metrics],
     times: NDArray[np.int64],
-) -> dict[str, str]:
+) -> RecordedFile:
     """Write `members.safetensors`, `paths.parquet` and `metrics.json` into the trial's folder.
 
     members: one actor per fold. times: (T,) open of the bar of each column of the paths, seconds since the epoch.
@@ -54,14 +55,10 @@ def write_trial(
     return scored_file(weights)
 
 
-def scored_file(path: Path) -> dict[str, str]:
-    """What is written on a trial of a file in its folder, so that promotion finds these very bytes: `path`, relative to
-    the run directory, and `sha256`.
-    """
-    return {
-        "path": f"{path.parent.name}/{path.name}",
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-    }
+def scored_file(path: Path) -> RecordedFile:
+    """Return the record of a file in a trial's folder, by which promotion finds exactly these bytes."""
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return RecordedFile(f"{path.parent.name}/{path.name}", sha256)
 
 
 def path_frame(paths: PathTrades, times: NDArray[np.int64]) -> pd.DataFrame:

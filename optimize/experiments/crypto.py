@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,43 +12,20 @@ from torch import Tensor
 
 from agents.engine.acting import Actors
 from agents.engine.learner import Act, StateDict
-from envs.crypto.bars import Bars, load_bars
+from envs.crypto.bars import Bars
 from envs.crypto.env import CryptoEnv
 from envs.crypto.evaluate import WindowTrades, path_trades, trade_windows
 from envs.crypto.features import get_recipe
 from envs.crypto.market import make_market, observation_normaliser
 from envs.crypto.metrics import Metrics, PathTrades, objective
 from envs.crypto.params import EnvParams
-from envs.crypto.splits import Fold, Splits, Window, make_splits
+from envs.crypto.splits import Fold, Splits, Window
+from envs.crypto.study_data import study_splits
 from envs.support.errors import InputError
+from envs.support.study_record import CryptoSpec, RecordedFile, TrialRecord
 from optimize.experiments.artifacts import draw_equity, write_trial
 from optimize.experiments.experiment import Evaluation, Experiment
 from optimize.study.search_space import Settings
-from optimize.study.spec import CryptoSpec
-
-
-def load_study_bars(spec: CryptoSpec, data_dir: Path | None = None) -> Bars:
-    """The bars a study was frozen with, from its own folder or another. Raises InputError where they are not the same
-    bars.
-    """
-    folder = data_dir or Path(spec.data.dir)
-    bars = load_bars(folder, spec.data.timeframe, spec.data.tickers)
-    start = int(
-        np.searchsorted(
-            bars.time, int(np.datetime64(spec.data.first.removesuffix("Z"), "s").astype(np.int64))
-        )
-    )
-    if (
-        len(bars) != spec.data.bars
-    ):  # the folder has grown since: the study goes on with the bars it began with
-        bars = bars.slice(start, start + spec.data.bars)
-    if bars.fingerprint != spec.data.fingerprint:
-        raise InputError(
-            f"--data-dir {folder} holds other bars than the study was created with "
-            f"({spec.data.bars:,} bars from {spec.data.first} to {spec.data.last}); restore them, or choose another "
-            "--study-name"
-        )
-    return bars
 
 
 @dataclass(frozen=True)
@@ -62,17 +38,17 @@ class CryptoEvaluation(Evaluation):
     paths: PathTrades
     metrics: list[Metrics]
 
-    def attributes(self) -> dict[str, Any]:
-        """Scores of folds and paths, and means over paths of every number in `Metrics`."""
+    def record(self) -> TrialRecord:
+        """The metrics are means over paths of every number in `Metrics`."""
         rows = [m.to_dict() for m in self.metrics]
         numbers = [name for name, value in rows[0].items() if not isinstance(value, str)]
-        return {
-            "sweepd:fold_scores": list(self.scores),
-            "sweepd:path_scores": list(self.path_scores),
-            "sweepd:metrics": {
-                name: float(np.mean([float(row[name]) for row in rows])) for name in numbers
-            },
-        }
+        means = {name: float(np.mean([float(row[name]) for row in rows])) for name in numbers}
+        return TrialRecord(
+            scores=self.scores,
+            path_scores=self.path_scores,
+            metrics=means,
+            reason="; ".join(self.reasons),
+        )
 
 
 class CryptoExperiment(Experiment):
@@ -80,7 +56,6 @@ class CryptoExperiment(Experiment):
     version than the study's.
     """
 
-    member = "fold"
     published = ("equity.png", "paths.parquet")
     spec: CryptoSpec
 
@@ -93,26 +68,22 @@ class CryptoExperiment(Experiment):
                 f"version {recipe.version}"
             )
         self.market = make_market(bars, recipe.name)
-        self.splits: Splits = make_splits(
-            len(bars),
-            spec.data.timeframe,
-            spec.cross_validation,
-            first_bar=spec.first_bar,
-            holdout=spec.holdout,
-            lookback=spec.max_lookback,
-            memory=recipe.memory,
-        )
+        self.splits: Splits = study_splits(spec)
         # Only where some trial's reward depends on an episode's age does the critic get to see it.
         self.privileged_age = (
             "time_decay_floor" in spec.space["env"] or spec.env.get("time_decay_floor", 1.0) < 1.0
         )
 
     @property
+    def members(self) -> int:
+        return len(self.folds)
+
+    @property
     def folds(self) -> tuple[Fold, ...]:
         return self.splits.folds
 
     def env_params(self, settings: Settings) -> EnvParams:
-        return EnvParams(**self.spec.env_settings(settings))
+        return EnvParams(**self.env_settings(settings))
 
     def normaliser(self, member: int, settings: Settings) -> tuple[Tensor, Tensor]:
         """Over the bars at which this fold's training decides."""
@@ -218,7 +189,7 @@ class CryptoExperiment(Experiment):
 
     def write(
         self, folder: Path, members: Sequence[StateDict], evaluation: CryptoEvaluation
-    ) -> dict[str, str]:
+    ) -> RecordedFile:
         times = self.market.bars.time[self.splits.path_bars]
         return write_trial(folder, members, evaluation.paths, evaluation.metrics, times)
 

@@ -18,8 +18,8 @@ from agents.algorithms.table import get_algorithm
 from agents.engine.learner import Act, StateDict
 from agents.networks.shape import Shape, env_fields
 from envs.core.vec_env import VecEnv
+from envs.support.study_record import RecordedFile, StudySpec, TrialRecord
 from optimize.study.search_space import Settings
-from optimize.study.spec import StudySpec
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,17 @@ class Evaluation(ABC):
     reasons: tuple[str, ...]
 
     @abstractmethod
-    def attributes(self) -> dict[str, Any]:
-        """What is written on the trial beside its value: JSON under names of their own."""
+    def record(self) -> TrialRecord:
+        """Return scores, metrics and reason, to be recorded with the trial."""
 
 
 class Experiment(ABC):
     """Environments and normalisers of one study. device: where training runs.
 
-    member: what a trial's members are called. together: members that share environments and so must be in one program.
+    together: members that share environments and so must be in one program.
     unit: environments that can only be made together; `--n-envs` is a multiple.
     """
 
-    member: str
     together: int = 1
     unit: int = 1
 
@@ -54,9 +53,18 @@ class Experiment(ABC):
         self.algorithm = get_algorithm(spec.algorithm)
 
     @property
+    def member(self) -> str:
+        """Name of a trial's members, "fold" or "seed"."""
+        return self.spec.member
+
+    @property
+    @abstractmethod
     def members(self) -> int:
         """Members of one trial."""
-        return self.spec.members
+
+    def env_settings(self, settings: Settings) -> dict[str, Any]:
+        """Return the keyword arguments of the environment's parameters: the study's and the trial's."""
+        return {**self.spec.env, **settings.env}
 
     @property
     @abstractmethod
@@ -111,7 +119,7 @@ class Experiment(ABC):
         """Lines to print when the study starts."""
 
     @abstractmethod
-    def write(self, folder: Path, members: Sequence[StateDict], evaluation: Any) -> dict[str, str]:
+    def write(self, folder: Path, members: Sequence[StateDict], evaluation: Any) -> RecordedFile:
         """Everything that a complete trial leaves, but for its pictures. Returns what `optimize.experiments.artifacts.scored_file`
         says of the members' file.
         """

@@ -26,11 +26,11 @@ from envs.games.registry import GameEnv, get_game
 from envs.games.scaling import Look, random_play
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
+from envs.support.study_record import GameSpec, RecordedFile, TrialRecord
 from optimize.experiments.artifacts import scored_file
 from optimize.experiments.experiment import Evaluation, Experiment
 from optimize.experiments.league_artifacts import draw_league, write_league
 from optimize.study.search_space import Settings
-from optimize.study.spec import GameSpec
 
 LOOK_ENVS = 16  # environments of the random play that measures the scale of observations
 _looks: dict[tuple[Any, ...], Look] = {}  # the last one
@@ -45,8 +45,10 @@ class GameEvaluation(Evaluation):
 
     episodes: Episodes
 
-    def attributes(self) -> dict[str, Any]:
-        return {"sweepd:seed_scores": list(self.scores), "sweepd:metrics": self.metrics()}
+    def record(self) -> TrialRecord:
+        return TrialRecord(
+            scores=self.scores, metrics=self.metrics(), reason="; ".join(self.reasons)
+        )
 
     def metrics(self) -> dict[str, float]:
         """iqm with its 95 % bootstrap interval over seeds; mean and deviation over all episodes; their mean length."""
@@ -66,7 +68,6 @@ class GameEvaluation(Evaluation):
 class GameExperiment(Experiment):
     """Copies of one game. Raises InputError where it is not known, or the algorithm cannot take its actions."""
 
-    member = "seed"
     spec: GameSpec
 
     def __init__(
@@ -126,8 +127,12 @@ class GameExperiment(Experiment):
             env.ignore_advice()
         return env
 
+    @property
+    def members(self) -> int:
+        return self.spec.seeds
+
     def env_params(self, settings: Settings) -> Any:
-        return self.game.params(**self.spec.env_settings(settings))
+        return self.game.params(**self.env_settings(settings))
 
     def training_env(self, slots: int, num_envs: int) -> VecEnv:
         env = self._make(slots, num_envs, self.together)
@@ -213,7 +218,7 @@ class GameExperiment(Experiment):
 
     def write(
         self, folder: Path, members: Sequence[StateDict], evaluation: GameEvaluation
-    ) -> dict[str, str]:
+    ) -> RecordedFile:
         weights = folder / "members.safetensors"
         if self.algorithm.frozen:
             save_members(weights, members)

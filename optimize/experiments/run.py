@@ -21,11 +21,12 @@ from agents.policy.frozen import load_members
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.features import get_recipe
-from envs.crypto.metrics import DEFAULT_OBJECTIVE, OBJECTIVES, Metrics, PathTrades, objective_name
+from envs.crypto.metrics import DEFAULT_OBJECTIVE, OBJECTIVES, Metrics, PathTrades
 from envs.crypto.params import EnvParams
 from envs.crypto.splits import CrossValidation
 from envs.support.errors import InputError, RunError
 from envs.support.files import write_atomic
+from envs.support.study_record import CryptoSpec, DataSpec, objective_name
 from optimize.experiments.artifacts import draw_equity, write_trial
 from optimize.experiments.crypto import CryptoEvaluation, CryptoExperiment
 from optimize.study.checkpoint import (
@@ -38,7 +39,7 @@ from optimize.study.fit import fit_budget, fit_minibatch, most_envs, refuse_misf
 from optimize.study.freeze import choose_slots
 from optimize.study.request import check_count, most_threads
 from optimize.study.search_space import Settings, Subject
-from optimize.study.spec import CryptoSpec, DataSpec, check_folds
+from optimize.study.spec import check_folds
 from optimize.study.study import Plan
 from optimize.worker.batch import Interrupted, Trainer, Training
 

@@ -20,9 +20,6 @@ from envs.support.errors import InputError
 from envs.support.files import write_atomic
 
 FORMAT = 2
-CHECKPOINT_KEY = (
-    "sweepd:checkpoint"  # trial attribute: the newest checkpoint's path, sha256, rung and rollouts
-)
 State = dict[str, Tensor]
 
 

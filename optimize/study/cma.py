@@ -14,7 +14,8 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import FrozenTrial, TrialState
 
-GENERATION = "sweepd:cma_generation"
+from envs.support.study_record import CMA_GENERATION_KEY
+
 SIGMA = 0.25  # of the first generation, where every range has the width 1
 Range = FloatDistribution | IntDistribution
 
@@ -59,9 +60,11 @@ class CMASampler(BaseSampler):
         ]
         strategy = _replay(complete, ranges, self._start, self._seed)
         if (
-            GENERATION not in trial.system_attrs
+            CMA_GENERATION_KEY not in trial.system_attrs
         ):  # a trial that was asked for before, and put back, keeps what it drew
-            study._storage.set_trial_system_attr(trial._trial_id, GENERATION, strategy.generation)
+            study._storage.set_trial_system_attr(
+                trial._trial_id, CMA_GENERATION_KEY, strategy.generation
+            )
         return {
             name: _value(d, x) for (name, d), x in zip(ranges.items(), strategy.ask(), strict=True)
         }
@@ -90,9 +93,9 @@ def _replay(
     mean = [_share(own, start[name]) if name in start else 0.5 for name, own in ranges.items()]
     strategy = CMA(np.array(mean), SIGMA, bounds=bounds, seed=seed % 2**32)
     while True:
-        own = [t for t in complete if t.system_attrs.get(GENERATION) == strategy.generation][
-            : strategy.population_size
-        ]
+        own = [
+            t for t in complete if t.system_attrs.get(CMA_GENERATION_KEY) == strategy.generation
+        ][: strategy.population_size]
         if len(own) < strategy.population_size:
             return strategy
         strategy.tell([(_point(t.params, ranges), -float(t.value or 0.0)) for t in own])

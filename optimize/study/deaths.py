@@ -27,11 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from optimize.study.checkpoint import CHECKPOINT_KEY
+from envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY
 
-ATTEMPTS_KEY = (
-    "sweepd:attempts"  # trial attribute: a list of attempts that ended with a worker's death
-)
 MAX_DEATHS = 3  # deaths that count, without a new checkpoint, before a trial fails
 SOON = 300.0  # seconds after the last heartbeat in which the machine's counter of memory kills is evidence
 KEPT_WITHOUT_EVIDENCE = 20

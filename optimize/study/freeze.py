@@ -17,9 +17,18 @@ from envs.core.sizing import cpu_count
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.features import get_recipe
 from envs.crypto.splits import make_splits
+from envs.crypto.study_data import load_study_bars
 from envs.games.registry import get_game
 from envs.support.errors import InputError
-from optimize.experiments.crypto import CryptoExperiment, load_study_bars
+from envs.support.study_record import (
+    CryptoSpec,
+    DataSpec,
+    GameSpec,
+    StudySpec,
+    code_version,
+    torch_version,
+)
+from optimize.experiments.crypto import CryptoExperiment
 from optimize.experiments.experiment import Experiment
 from optimize.experiments.games import GameExperiment
 from optimize.study.fit import (
@@ -33,16 +42,7 @@ from optimize.study.fit import (
 )
 from optimize.study.request import Request, check_request
 from optimize.study.search_space import SearchSpace, Subject, load_space
-from optimize.study.spec import (
-    CryptoSpec,
-    DataSpec,
-    GameSpec,
-    StudySpec,
-    check_folds,
-    code_version,
-    refuse_other,
-    torch_version,
-)
+from optimize.study.spec import check_folds, refuse_other
 from optimize.study.storage import StudyStorage
 from optimize.study.study import StudyHandle, best_trial, create_study, study_exists
 from optimize.worker.measure import Bench, measure_num_envs, measure_threads
@@ -90,7 +90,7 @@ def open_study(
             "rounding, not to the bit"
         )
     if isinstance(spec, CryptoSpec):
-        bars = load_study_bars(spec, request.data_dir if "data_dir" in request.given else None)
+        bars = load_study_bars(spec.data, request.data_dir if "data_dir" in request.given else None)
     return handle, make_experiment(spec, bars, device, say)
 
 
@@ -247,7 +247,7 @@ def decide(
         bench = Bench(make_experiment(spec, bars, device))
         if request.threads is None and device.type == "cpu":
             few = multiple(
-                fewest_envs(spec.budget, spec.horizon, spec.search_space.minibatches),
+                fewest_envs(spec.budget, spec.horizon, SearchSpace.of_study(spec).minibatches),
                 bench.experiment.unit,
             )
             threads, lines = measure_threads(bench, request.n_envs or few, say)
@@ -255,7 +255,7 @@ def decide(
         if request.n_envs is None:
             num_envs, lines = measure_num_envs(bench, say)
             spec, measured = dataclasses.replace(spec, num_envs=num_envs), measured + lines
-    space, note = fit_space(spec.search_space, spec.transitions)
+    space, note = fit_space(SearchSpace.of_study(spec), spec.transitions)
     if note:
         say(note)
     return dataclasses.replace(spec, space=space.to_dict()), bars, measured

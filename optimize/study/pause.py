@@ -13,11 +13,11 @@ from optuna.storages._rdb.models import StudyUserAttributeModel
 from sqlalchemy.exc import SQLAlchemyError
 
 from envs.support.account import user_name
+from envs.support.study_record import PAUSE_KEY
 from envs.support.ticking import Ticking
 from optimize.study.gone import StudyGone
 from optimize.study.storage import StudyStorage
 
-PAUSE_KEY = "sweepd:paused"
 LOOK_SECONDS = 2.0
 
 

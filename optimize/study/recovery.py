@@ -22,10 +22,9 @@ from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY, REASON_KEY
 from envs.support.ticking import Ticking
-from optimize.study.checkpoint import CHECKPOINT_KEY
 from optimize.study.deaths import (
-    ATTEMPTS_KEY,
     MAX_DEATHS,
     Death,
     add_note,
@@ -302,7 +301,7 @@ def recover_stale(
             )
             changes: dict[str, Any] = {ATTEMPTS_KEY: history}
             if quarantined:
-                changes["sweepd:reason"] = (
+                changes[REASON_KEY] = (
                     f"quarantined: {deaths} workers died while they trained it alone, without a new checkpoint "
                     f"({death.how})"
                 )

@@ -12,11 +12,12 @@ from typing import Any
 from agents.algorithms.table import get_algorithm
 from agents.networks.shape import FEWEST_SLOTS
 from envs.crypto.features import get_recipe
-from envs.crypto.metrics import DEFAULT_OBJECTIVE, OBJECTIVES, objective_name
+from envs.crypto.metrics import DEFAULT_OBJECTIVE, OBJECTIVES
 from envs.crypto.params import EnvParams
 from envs.crypto.splits import CrossValidation
 from envs.games.registry import get_game
 from envs.support.errors import InputError
+from envs.support.study_record import objective_name
 from optimize.study.pruning import PRUNERS, SAMPLERS
 from optimize.study.search_space import Subject
 from optimize.study.spec import check_folds

@@ -32,6 +32,7 @@ from envs.crypto.params import EnvParams
 from envs.crypto.timeframe import SECONDS
 from envs.games.registry import get_game
 from envs.support.errors import InputError
+from envs.support.study_record import StudySpec
 
 Scalar = bool | int | float | str
 PRESETS = ("wide", "large", "demo")
@@ -359,6 +360,11 @@ class SearchSpace:
         space = SearchSpace(name, version, tables, subject)
         _probe(source, space)
         return space
+
+    @staticmethod
+    def of_study(spec: StudySpec) -> SearchSpace:
+        """Return the search space of a study."""
+        return SearchSpace.from_dict(spec.space, Subject(spec.environment, spec.algorithm))
 
 
 def _narrow(dimension: Dimension, params: Mapping[str, Scalar], share: float) -> Dimension:

@@ -43,11 +43,10 @@ from envs.support.database_url import database_url, hide_password
 from envs.support.errors import InputError, TryAgainLater
 from envs.support.invocation import install_extra
 from envs.support.study_folder import RUNS
+from envs.support.study_record import UID_KEY
 from optimize.study.gone import DatabaseFile, StudyGone
 from optimize.study.patience import Patience, is_away, patient, reason_of
 from optimize.study.tables import RELEASED, attempts, delete_orphans, make_tables
-
-UID_KEY = "sweepd:uid"  # study attribute: tells a study from another one that was given its name or its id
 
 
 class TrialLost(Exception):

@@ -22,19 +22,24 @@ from optuna.trial import FrozenTrial, TrialState
 from envs.core.streams import derive_seed
 from envs.crypto.selection import TrialReturns
 from envs.support.errors import InputError, TryAgainLater
-from envs.support.study_folder import FOLDER_KEY, recorded_folder, study_folder
+from envs.support.study_folder import recorded_folder, study_folder
+from envs.support.study_record import (
+    CHECKPOINT_KEY,
+    CREATED_KEY,
+    FLAGS_KEY,
+    FOLDER_KEY,
+    REASON_KEY,
+    SPEC_KEY,
+    UID_KEY,
+    StudySpec,
+)
 from optimize.study.cache import StudyCache
-from optimize.study.checkpoint import CHECKPOINT_KEY
 from optimize.study.deaths import is_suspect
 from optimize.study.gone import StudyGone
 from optimize.study.pruning import make_pruner, make_sampler
 from optimize.study.search_space import SearchSpace, Settings
-from optimize.study.spec import SPEC_KEY, StudySpec
-from optimize.study.storage import UID_KEY, StudyStorage, TrialLost, require_study
-from optimize.study.tables import FLAGS_KEY
+from optimize.study.storage import StudyStorage, TrialLost, require_study
 
-REASON_KEY = "sweepd:reason"
-TOTAL_KEY = "sweepd:total"  # finished trials that the last worker was asked for
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
@@ -62,7 +67,7 @@ def create_study(
         UID_KEY: uid,
         FOLDER_KEY: recorded_folder(storage.url, runs_dir / f"{name}-{uid[:8]}"),
         FLAGS_KEY: dict(flags),
-        "sweepd:created": datetime.now(UTC).isoformat(timespec="microseconds"),
+        CREATED_KEY: datetime.now(UTC).isoformat(timespec="microseconds"),
     }
     try:
         with storage.transaction() as session:
@@ -124,7 +129,7 @@ class StudyHandle:
         if uid := attributes.get(UID_KEY):
             storage.known_as(self.study_id, name, uid)
         self.spec = StudySpec.from_json(attributes[SPEC_KEY])
-        self.space: SearchSpace = self.spec.search_space
+        self.space: SearchSpace = SearchSpace.of_study(self.spec)
         self.run_dir = study_folder(storage.url, attributes, runs_dir)
         self.flags: dict[str, Any] = attributes[FLAGS_KEY]
         self.pruner = make_pruner(self.spec.pruner, self.spec.rungs)

@@ -9,9 +9,9 @@ from optuna.trial import TrialState
 from rich.console import Console
 from rich.table import Table
 
+from envs.support.study_record import REASON_KEY, CryptoSpec, TrialRecord
 from optimize.cli.outlook import sentence, study_outlook
-from optimize.study.spec import CryptoSpec
-from optimize.study.study import FINISHED, REASON_KEY, StudyHandle, best_trial
+from optimize.study.study import FINISHED, StudyHandle, best_trial
 from optimize.worker.telemetry import Telemetry, duration
 from optimize.worker.timing import Phases
 
@@ -79,14 +79,15 @@ def print_summary(
         highlight=False,
         soft_wrap=True,
     )
-    parameters = {**best.user_attrs.get("sweepd:shape", {}), **best.params}
+    record = TrialRecord.from_attributes(best.user_attrs)
+    parameters = {**(record.shape or {}), **best.params}
     console.print(
         "  " + "  ".join(f"{name}={_number(value)}" for name, value in parameters.items()),
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
-    metrics: dict[str, Any] = best.user_attrs.get("sweepd:metrics", {})
+    metrics = record.metrics or {}
     console.print(_market_table(metrics) if market else _game_table(metrics))
     if market:
         said = sentence(study_outlook(handle, sum(counts[state.name] for state in FINISHED)))

@@ -7,9 +7,7 @@ import json
 import sqlalchemy as sa
 from optuna.storages._rdb import models
 
-FLAGS_KEY = (
-    "sweepd:flags"  # study attribute: the flags that `train` was given when it made the study
-)
+from envs.support.study_record import FLAGS_KEY
 
 _metadata = sa.MetaData()
 attempts = sa.Table(

@@ -22,7 +22,7 @@ import torch
 from agents.networks.shape import FEWEST_SLOTS
 from envs.core.sizing import cpu_count, out_of_memory, processor_name
 from envs.support.remembered import MachineFile, cache_dir
-from optimize.study.spec import code_version
+from envs.support.study_record import code_version
 
 GAIN = 1.1  # fewer members at once must be faster by this factor to be worth it
 SHORTAGE_LASTS = 86_400.0

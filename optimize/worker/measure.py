@@ -23,7 +23,7 @@ class Bench:
 
     def __init__(self, experiment: Experiment) -> None:
         self.spec, self.device, self.experiment = experiment.spec, experiment.device, experiment
-        self.shape = typical_shape(self.spec.search_space)
+        self.shape = typical_shape(SearchSpace.of_study(self.spec))
 
     def __str__(self) -> str:
         shape = self.shape
@@ -141,7 +141,7 @@ def measure_threads(
 def measure_num_envs(bench: Bench, say: Callable[[str], None]) -> tuple[int, list[str]]:
     """Measure growing numbers of envs per member. Returns the number chosen, and all that was measured, as lines."""
     spec = bench.spec
-    sizes = spec.search_space.minibatches
+    sizes = SearchSpace.of_study(spec).minibatches
     unit = bench.experiment.unit
     upper = multiple(most_envs(spec.budget, spec.horizon, sizes), unit)
     say(

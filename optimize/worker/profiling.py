@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envs.support.study_record import StudySpec, TrialRecord
 from optimize.experiments.experiment import Experiment
 from optimize.study.checkpoint import Checkpoint, write_checkpoint
 from optimize.study.fit import fit_shape
-from optimize.study.search_space import Settings
+from optimize.study.search_space import SearchSpace, Settings
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import Plan, StudyHandle, create_study
 from optimize.worker.batch import Trainer, Training
@@ -99,7 +100,7 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
     seconds: about how long the training part lasts.
     """
     spec = experiment.spec
-    shape = fit_shape(typical_shape(spec.search_space), spec.transitions)
+    shape = fit_shape(typical_shape(SearchSpace.of_study(spec)), spec.transitions)
     plans = [Plan(n, n, {}, Settings(dict(shape), {}, {}), n) for n in range(spec.trials_per_batch)]
     phases = Phases()
     trainer = Trainer(experiment)
@@ -184,7 +185,7 @@ def _bookkeeping(experiment: Experiment, trainings: list[Training]) -> float:
         asking = time.perf_counter() - began
         began = time.perf_counter()
         for plan in plans:
-            handle.set_attributes(plan.trial_id, _attributes(plan))
+            handle.set_attributes(plan.trial_id, _attributes(plan, spec))
             handle.report(plan, 1, 0.0)
         handle.judge(plans)
         for training in trainings:
@@ -194,9 +195,10 @@ def _bookkeeping(experiment: Experiment, trainings: list[Training]) -> float:
     return asking + at_a_rung * spec.rungs
 
 
-def _attributes(plan: Plan) -> Mapping[str, Any]:
+def _attributes(plan: Plan, spec: StudySpec) -> Mapping[str, Any]:
     """About as much as a worker writes."""
-    return {
-        f"sweepd:{name}": plan.params
-        for name in ("env_params", "ppo_params", "metrics", "shape", "reason")
-    }
+    params = plan.params
+    record = TrialRecord(
+        env_params=params, learner_params=params, metrics=params, shape=params, reason=""
+    )
+    return record.to_attributes(spec)

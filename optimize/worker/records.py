@@ -20,10 +20,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from envs.support.background import Background
 from envs.support.errors import InputError, RunError
+from envs.support.study_record import CHECKPOINT_KEY, TrialRecord
 from optimize.experiments.artifacts import announce, announced, publish
 from optimize.experiments.experiment import Evaluation, Experiment
 from optimize.study.checkpoint import (
-    CHECKPOINT_KEY,
     Checkpoint,
     describe_rollouts,
     read_checkpoint,
@@ -269,7 +269,8 @@ class Records:
         members = self.experiment.write(
             handle.trial_dir(plan.number), trainer.actors(training), evaluation
         )
-        handle.set_attributes(plan.trial_id, {"sweepd:members": members})
+        record = TrialRecord(members=members)
+        handle.set_attributes(plan.trial_id, record.to_attributes(handle.spec))
         announce(plan.trial_id, handle.storage, self.experiment.published)
 
     def ended(self, training: Training) -> None:

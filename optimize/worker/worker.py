@@ -8,7 +8,7 @@ import gc
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -17,6 +17,7 @@ from optuna.trial import TrialState
 from rich.console import Console
 
 from envs.support.errors import TryAgainLater
+from envs.support.study_record import TOTAL_KEY
 from envs.support.supervisor import Supervisor
 from optimize.experiments.experiment import Evaluation, Experiment
 from optimize.study.checkpoint import describe_rollouts
@@ -27,7 +28,7 @@ from optimize.study.recovery import BEAT_SECONDS, Heartbeat, crash_file, recover
 from optimize.study.registration import GRACE_SECONDS, claim_closing, leave, register_worker
 from optimize.study.stall import STALL_SECONDS, Progress
 from optimize.study.storage import TrialLost
-from optimize.study.study import TOTAL_KEY, Plan, StudyHandle, count_states
+from optimize.study.study import Plan, StudyHandle, count_states
 from optimize.study.summary import print_summary
 from optimize.worker.batch import Interrupted, Trainer, Training
 from optimize.worker.measure import make_chunks
@@ -492,20 +493,18 @@ class Worker:
         self, training: Training, evaluation: Evaluation, rate: float
     ) -> dict[str, Any]:
         plan = training.plan
-        return {
-            **evaluation.attributes(),
-            "sweepd:reason": "; ".join(evaluation.reasons),
-            "sweepd:env_params": asdict(self.experiment.env_params(plan.settings)),
-            f"sweepd:{self.experiment.algorithm.table}_params": asdict(
-                self.experiment.learner_params(plan.settings)
-            ),
-            "sweepd:shape": plan.settings.shape,
-            "sweepd:seed": plan.seed,
-            "sweepd:num_envs": self.spec.num_envs,
-            "sweepd:device": device_name(self.experiment.device),
-            "sweepd:steps_per_second": round(rate),
-            "sweepd:seconds": round(training.seconds, 1),
-        }
+        record = replace(
+            evaluation.record(),
+            env_params=asdict(self.experiment.env_params(plan.settings)),
+            learner_params=asdict(self.experiment.learner_params(plan.settings)),
+            shape=plan.settings.shape,
+            seed=plan.seed,
+            num_envs=self.spec.num_envs,
+            device=device_name(self.experiment.device),
+            steps_per_second=round(rate),
+            seconds=round(training.seconds, 1),
+        )
+        return record.to_attributes(self.spec)
 
     def _complete(self, trainer: Trainer, training: Training, evaluation: Evaluation) -> None:
         with self.phases("files"):

@@ -23,19 +23,13 @@ import numpy as np
 from gate_markets import KINDS, STRENGTHS, recipe_of, train
 from harness import benchmark_parser, load_results, machine, print_machine, save_results
 
-from deploy.market.candidates import (
-    build_bundle,
-    open_study,
-    read_candidate,
-    study_bars,
-    study_search,
-    study_splits,
-)
+from deploy.market.candidates import build_bundle, open_study, read_candidate, study_search
 from deploy.market.gate import DEFAULT_RULES
 from deploy.market.promote import Promoter
 from deploy.market.scoring import score_bundle
 from deploy.promotion.rules import with_limits
 from deploy.registry.registry import Registry
+from envs.crypto.study_data import load_study_bars, study_splits
 
 COUNTS = {"null": 40, "planted-1": 10, "planted-2": 10, "planted-3": 10, "oracle": 5}
 NULL_LIMIT, POWER = 2, 0.8
@@ -50,8 +44,8 @@ def judge(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as registry:
         rules = with_limits(DEFAULT_RULES, LIMITS.get(kind, {}))
         promotion = Promoter(study, Registry(Path(registry)), data_dir=folder, rules=rules).run()
-    bars, search = study_bars(study.spec, folder), study_search(study)
-    holdout = study_splits(study.spec, bars).holdout
+    bars, search = load_study_bars(study.spec.data, folder), study_search(study)
+    holdout = study_splits(study.spec).holdout
     best = read_candidate([study.trials[0]], study, search)
     bundle = build_bundle(best, study, bars, holdout, gate={})
     score = next(

@@ -135,7 +135,7 @@ def choice(args: argparse.Namespace) -> list[dict[str, Any]]:
             handle, experiment = study_in(Path(folder), market().bars, request, space)
             bench = Bench(experiment)
         chosen, lines = measure_num_envs(bench, lambda _: None)
-        limits = (CHOICE_BUDGET, 64, handle.spec.search_space.minibatches)
+        limits = (CHOICE_BUDGET, 64, handle.space.minibatches)
         fewest, most = fewest_envs(*limits), most_envs(*limits)
         sizes = sorted(
             {size for power in range(17) if fewest <= (size := 2**power) <= most}

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.demo_market import make_demo_market
+from envs.support.study_record import TrialRecord
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.study.freeze import open_study
 from optimize.study.registration import leave, register_worker
@@ -135,10 +136,11 @@ def add_history(handle: StudyHandle, count: int, seed: int = 0) -> None:
                 intermediate_values={
                     rung: value + float(rng.normal()) / rung for rung in range(1, reached + 1)
                 },
-                user_attrs={
-                    "sweepd:fold_scores": rng.normal(size=10).tolist(),
-                    "sweepd:reason": "x" * 60,
-                }
-                | {"sweepd:ppo_params": trial.params, "sweepd:env_params": trial.params},
+                user_attrs=TrialRecord(
+                    scores=tuple(rng.normal(size=10).tolist()),
+                    reason="x" * 60,
+                    learner_params=trial.params,
+                    env_params=trial.params,
+                ).to_attributes(handle.spec),
             )
         )

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from harness import benchmark_parser, machine, save_results
 from optuna.trial import FrozenTrial, TrialState
 
+from envs.support.study_record import TrialRecord
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle
 
@@ -62,11 +63,13 @@ def describe(handle: StudyHandle) -> dict[str, Any]:
         },
         "trials_per_hour": len(trials) / hours,
         "steps_per_second": float(
-            np.median([t.user_attrs["sweepd:steps_per_second"] for t in complete])
+            np.median(
+                [TrialRecord.from_attributes(t.user_attrs).steps_per_second for t in complete]
+            )
         ),
         "objectives": sorted((t.value for t in complete if t.value is not None), reverse=True),
         "best": {"trial": best.number, "objective": best.value, "params": best.params}
-        | {"metrics": best.user_attrs["sweepd:metrics"]},
+        | {"metrics": TrialRecord.from_attributes(best.user_attrs).metrics},
     }
 
 

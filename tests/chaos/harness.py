@@ -31,8 +31,9 @@ from optuna.trial import FrozenTrial, TrialState
 from agents.policy.frozen import load_members
 from envs.crypto.bars import write_bars
 from envs.crypto.demo_market import make_planted_market
+from envs.crypto.study_data import load_study_bars
 from optimize.cli import actions
-from optimize.experiments.crypto import CryptoExperiment, load_study_bars
+from optimize.experiments.crypto import CryptoExperiment
 from optimize.study.storage import open_storage
 from optimize.study.study import Plan, StudyHandle
 from optimize.study.tables import attempts
@@ -404,7 +405,9 @@ def _files(handle: StudyHandle, found: list[FrozenTrial]) -> Iterator[str]:
 def _not_as_alone(handle: StudyHandle, found: list[FrozenTrial], figures: Figures) -> Iterator[str]:
     """Trials whose numbers differ from those of the same trial left alone, in any bit."""
     torch.set_num_threads(1)
-    experiment = CryptoExperiment(handle.spec, load_study_bars(handle.spec), torch.device("cpu"))
+    experiment = CryptoExperiment(
+        handle.spec, load_study_bars(handle.spec.data), torch.device("cpu")
+    )
     for trial in [t for t in found if t.state in FINISHED]:
         trainer = Trainer(
             experiment, stop=lambda: False, progress=lambda _: None, say=lambda _: None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
 import tempfile
 from collections.abc import Sequence
@@ -34,7 +33,8 @@ from envs.crypto.bars import Bars, load_bars, write_bars
 from envs.crypto.features import get_recipe
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.splits import CrossValidation, make_splits
-from envs.support.study_folder import FOLDER_KEY, recorded_folder
+from envs.support.study_folder import recorded_folder
+from envs.support.study_record import FOLDER_KEY, SPEC_KEY, UID_KEY, CryptoSpec, DataSpec
 
 START = 1_577_836_800
 HIDDEN = (8, 8)
@@ -174,6 +174,22 @@ def reverting_market(seed: int, *, assets: int = 3, bars: int = 1900) -> Bars:
     )
 
 
+SEARCH: dict[str, Any] = {  # fields of a spec that promotion does not read
+    "env": {},
+    "budget": 1000,
+    "rungs": 1,
+    "num_envs": 1,
+    "horizon": 1,
+    "slots": 2,
+    "trials_per_batch": 1,
+    "sampler": "tpe",
+    "pruner": "none",
+    "seed": 0,
+    "space": {},
+    "threads": 1,
+}
+
+
 class FakeStudy:
     """A finished study as `sweepd train` leaves it, without training: random members, or members with a lean.
 
@@ -210,34 +226,34 @@ class FakeStudy:
             lookback=1,
             memory=recipe.memory,
         )
-        spec = {
-            "environment": "crypto",
-            "algorithm": "ppo",
-            "data": {
-                "dir": str(self.data_dir),
-                "tickers": list(self.bars.tickers),
-                "timeframe": "1h",
-                "fingerprint": self.bars.fingerprint,
-                "first": self.bars.time_of(0).isoformat(),
-                "last": self.bars.time_of(-1).isoformat(),
-                "bars": len(self.bars.time),
-                "synthetic": True,
-            },
-            "recipe": {"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
-            "cv": cv,
-            "holdout": holdout,
-            "first_bar": self.first_bar,
-            "max_lookback": 1,
-            "objective": "information-ratio",
-            "budget": 1000,
-            "code_version": "0.1.0",
-            "torch_version": "2.13.0",
-        }
+        spec = CryptoSpec(
+            environment="crypto",
+            algorithm="ppo",
+            data=DataSpec(
+                dir=str(self.data_dir),
+                tickers=self.bars.tickers,
+                timeframe="1h",
+                fingerprint=self.bars.fingerprint,
+                first=self.bars.time_of(0).isoformat(),
+                last=self.bars.time_of(-1).isoformat(),
+                bars=len(self.bars.time),
+                synthetic=True,
+            ),
+            recipe={"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
+            cv=cv,
+            holdout=holdout,
+            first_bar=self.first_bar,
+            max_lookback=1,
+            objective="information-ratio",
+            code_version="0.1.0",
+            torch_version="2.13.0",
+            **SEARCH,
+        )
         self.study = optuna.create_study(
             study_name=name, storage=self.storage, direction="maximize"
         )
-        self.study.set_user_attr("sweepd:spec", json.dumps(spec))
-        self.study.set_user_attr("sweepd:uid", f"{name:0<32}")
+        self.study.set_user_attr(SPEC_KEY, spec.to_json())
+        self.study.set_user_attr(UID_KEY, f"{name:0<32}")
         self.study.set_user_attr(FOLDER_KEY, recorded_folder(self.storage, self.run_dir))
 
     @property

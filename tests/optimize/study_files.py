@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from optimize.study.spec import StudySpec
+from envs.support.study_record import StudySpec
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle, create_study
 

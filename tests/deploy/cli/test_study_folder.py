@@ -22,7 +22,8 @@ from deploy.promotion.studies import find_study
 from deploy.registry.registry import Registry
 from envs.support.errors import InputError
 from envs.support.invocation import install_extra, program
-from envs.support.study_folder import ABSOLUTE_KEY, FOLDER_KEY, study_folder
+from envs.support.study_folder import study_folder
+from envs.support.study_record import FOLDER_KEY, FORMER_FOLDER_KEY
 from tests.deploy.builders import FakeStudy
 
 Cli = Callable[..., str]
@@ -66,7 +67,7 @@ def recorded(fake: FakeStudy) -> list[dict[str, Any]]:
 def made_before(fake: FakeStudy) -> None:
     """Record the folder as studies did at first: by its absolute path."""
     fake.study.set_user_attr(FOLDER_KEY, None)
-    fake.study.set_user_attr(ABSOLUTE_KEY, str(fake.run_dir))
+    fake.study.set_user_attr(FORMER_FOLDER_KEY, str(fake.run_dir))
 
 
 @pytest.mark.parametrize("legacy", [False, True])
@@ -127,7 +128,10 @@ def test_a_study_on_a_server_is_found_in_runs_on_any_machine(
         study_folder(url, {FOLDER_KEY: "s-01234567"}, Path("mnt"))
         == tmp_path / "mnt" / "s-01234567"
     )
-    assert study_folder(url, {ABSOLUTE_KEY: "/gone/s-01234567"}) == tmp_path / "runs" / "s-01234567"
+    assert (
+        study_folder(url, {FORMER_FOLDER_KEY: "/gone/s-01234567"})
+        == tmp_path / "runs" / "s-01234567"
+    )
 
 
 def test_a_dry_run_writes_only_the_hold_out_evaluation(
@@ -188,7 +192,7 @@ def test_a_registry_that_cannot_be_written_to_is_refused_before_anything_is_comp
     monkeypatch.chdir(fake.folder)
     (fake.folder / "file").write_text("")
     monkeypatch.setattr(
-        "deploy.market.promote.study_bars", lambda *_: pytest.fail("bars were read")
+        "deploy.market.promote.load_study_bars", lambda *_: pytest.fail("bars were read")
     )
     with pytest.raises(InputError, match=r"registry .* cannot be used \(.*file is not a folder\)"):
         cli("promote", "--storage", "studies.db", "--deployments", "file/deployments")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,11 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from torch import Tensor
 
 from agents.policy.frozen import save_members
-from deploy.games.study import GameSpec, GameStudy
+from deploy.games.study import GameStudy
 from envs.games.cartpole import CartPoleParams
-from envs.support.study_folder import FOLDER_KEY, recorded_folder
+from envs.support.study_folder import recorded_folder
+from envs.support.study_record import FOLDER_KEY, SPEC_KEY, UID_KEY, GameSpec
+from tests.deploy.builders import SEARCH
 
 ENV = {"max_steps": 60}
 SLOT = "cartpole-max_steps_60"
@@ -35,9 +36,9 @@ def player(push: Sequence[float]) -> dict[str, Tensor]:
     }
 
 
-def spec(**changes: Any) -> dict[str, Any]:
-    """A frozen spec, as far as promotion reads it."""
-    return {
+def spec(**changes: Any) -> GameSpec:
+    """The spec of a study on CartPole."""
+    settings = {
         "environment": "cartpole",
         "algorithm": "ppo",
         "env": ENV,
@@ -45,8 +46,10 @@ def spec(**changes: Any) -> dict[str, Any]:
         "objective": "return",
         "code_version": "0.1.0",
         "torch_version": "2.13.0",
-        "budget": 1,
-    } | changes
+        "seeds": 2,
+        "episodes": 2,
+    }
+    return GameSpec(**SEARCH | settings | changes)
 
 
 def attributes(
@@ -80,25 +83,23 @@ def study_of(folder: Path, *trials: Sequence[Sequence[float]], **changes: Any) -
         )
         trial.number = number
         frozen.append(trial)
-    described = spec(**changes)
     return GameStudy(
         name="short",
         storage="",
         uid="u" * 32,
         run_dir=folder,
-        described=described,
         trials=tuple(frozen),
         finished=len(frozen),
         runs_dir=None,
-        spec=GameSpec.model_validate(described),
+        spec=spec(**changes),
     )
 
 
 def store(study: GameStudy, url: str) -> None:
     """Put such a study into a database."""
     made = optuna.create_study(study_name=study.name, storage=url, direction="maximize")
-    made.set_user_attr("sweepd:spec", json.dumps(dict(study.described)))
-    made.set_user_attr("sweepd:uid", study.uid)
+    made.set_user_attr(SPEC_KEY, study.spec.to_json())
+    made.set_user_attr(UID_KEY, study.uid)
     made.set_user_attr(FOLDER_KEY, recorded_folder(url, study.run_dir))
     for trial in study.trials:
         made.add_trial(

@@ -22,7 +22,7 @@ from deploy.cli.commands import deploy_commands, promote_after_study
 from deploy.cli.registry_view import gate_table, gate_words
 from deploy.market import gate_report
 from deploy.market.bundle import load_bundle
-from deploy.market.candidates import open_study, study_bars
+from deploy.market.candidates import open_study
 from deploy.market.gate import DEFAULT_RULES
 from deploy.market.promote import Promoter, Promotion
 from deploy.market.report import promotion_view
@@ -32,6 +32,7 @@ from deploy.promotion.rules import with_limits
 from deploy.registry.registry import Registry
 from envs.crypto.bars import write_bars
 from envs.crypto.market import make_market
+from envs.crypto.study_data import load_study_bars
 from envs.support.errors import InputError
 from envs.support.invocation import program
 from tests.deploy.builders import FakeStudy, reverting_market, small_bundle
@@ -380,10 +381,10 @@ def test_the_study_s_own_bars_are_found_in_a_folder_that_grew_and_others_are_ref
         for name in ("time", "open", "high", "low", "close", "volume", "hole")
     }
     write_bars(dataclasses.replace(long, **values), grown)
-    assert study_bars(study.spec, grown).fingerprint == head.fingerprint
+    assert load_study_bars(study.spec.data, grown).fingerprint == head.fingerprint
     write_bars(reverting_market(5), tmp_path / "other")
     with pytest.raises(InputError, match="are not those of the study"):
-        study_bars(study.spec, tmp_path / "other")
+        load_study_bars(study.spec.data, tmp_path / "other")
 
 
 def test_what_is_no_study_of_ours_is_refused(tmp_path: Path) -> None:

@@ -23,14 +23,14 @@ import agents.algorithms.identity
 from envs.core.sizing import Measurement
 from envs.crypto.bars import load_bars
 from envs.support.errors import InputError
+from envs.support.study_record import TOTAL_KEY, StudySpec
 from optimize.cli import actions
 from optimize.cli.doctor import examine
 from optimize.cli.launch import SMOKE, make_demo_data
 from optimize.study.freeze import draft_spec, reproducing_flags
 from optimize.study.request import Request
-from optimize.study.spec import StudySpec
 from optimize.study.storage import open_storage, storage_url
-from optimize.study.study import TOTAL_KEY, StudyHandle
+from optimize.study.study import StudyHandle
 from optimize.worker.measure import Bench, measure_threads
 from optimize.worker.telemetry import Telemetry, duration
 from optimize.worker.worker import WorkerOptions
@@ -452,10 +452,14 @@ def test_changed_bars_are_refused_and_more_bars_are_not(
     write_bars(
         dataclasses.replace(bars, close=bars.close * 1.000001, high=bars.high * 1.1), Path("bars")
     )
-    assert "other bars" in str(CliRunner().invoke(search_app(), ["train", *TRAIN]).exception)
+    assert "not those of the study" in str(
+        CliRunner().invoke(search_app(), ["train", *TRAIN]).exception
+    )
     longer = make_planted_market(3, assets=2, bars=700)
     write_bars(longer.slice(0, 699), Path("bars"))
-    assert "other bars" in str(CliRunner().invoke(search_app(), ["train", *TRAIN]).exception)
+    assert "not those of the study" in str(
+        CliRunner().invoke(search_app(), ["train", *TRAIN]).exception
+    )
     write_bars(longer, Path("bars"))
     CliRunner().invoke(search_app(), ["train", *TRAIN], catch_exceptions=False)
 

@@ -13,8 +13,8 @@ from deploy.market.backtests import Backtest, Search
 from envs.crypto import luck
 from envs.crypto.selection import TrialReturns
 from envs.crypto.splits import CrossValidation
+from envs.support.study_record import CryptoSpec, DataSpec
 from optimize.cli.outlook import outlook, sentence
-from optimize.study.spec import CryptoSpec, DataSpec
 
 HOURS = 8766.0
 

@@ -18,12 +18,12 @@ from agents.algorithms.table import ALGORITHMS, get_algorithm
 from agents.policy.frozen import load_members
 from envs.games.play import interquartile_mean, interval
 from envs.support.errors import InputError
+from envs.support.study_record import GameSpec, StudySpec
 from optimize.cli import actions
 from optimize.experiments.games import GameEvaluation, GameExperiment
 from optimize.study.freeze import choose_slots, open_study
 from optimize.study.request import Request, check_request
 from optimize.study.search_space import SearchSpace, Settings, Subject, load_space
-from optimize.study.spec import GameSpec, StudySpec
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import Plan
 from optimize.worker.batch import Interrupted, Trainer, Training

@@ -13,8 +13,9 @@ import torch
 from optuna.trial import TrialState
 
 from envs.crypto.bars import Bars
+from envs.support.study_record import CHECKPOINT_KEY
 from optimize.experiments.experiment import Experiment
-from optimize.study.checkpoint import CHECKPOINT_KEY, MemberState
+from optimize.study.checkpoint import MemberState
 from optimize.study.search_space import Settings
 from optimize.study.storage import open_storage
 from optimize.study.study import Plan, StudyHandle

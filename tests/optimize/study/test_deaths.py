@@ -12,10 +12,9 @@ import pytest
 import sqlalchemy as sa
 from optuna.trial import TrialState
 
+from envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY
 from optimize.study import deaths, recovery
-from optimize.study.checkpoint import CHECKPOINT_KEY
 from optimize.study.deaths import (
-    ATTEMPTS_KEY,
     KEPT_WITHOUT_EVIDENCE,
     MAX_DEATHS,
     Death,

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from agents.algorithms.identity import processor_kind
 from envs.support.errors import InputError
+from envs.support.study_record import SPEC_KEY
 from optimize.cli import actions
 from optimize.study.fit import (
     env_unit,
@@ -26,7 +27,6 @@ from optimize.study.fit import (
     refuse_misfit,
 )
 from optimize.study.search_space import SearchSpace, Subject, load_space
-from optimize.study.spec import SPEC_KEY
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle
 from tests.optimize.conftest import TRAIN, search_app

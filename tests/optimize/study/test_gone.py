@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from optuna.trial import TrialState
 
 from envs.support.errors import RunError
+from envs.support.study_record import UID_KEY
 from optimize.cli import actions
 from optimize.study import recovery
 from optimize.study.gone import StudyGone
@@ -25,7 +26,7 @@ from optimize.study.pause import PauseWatch, pause_study
 from optimize.study.recovery import Heartbeat, recover_stale
 from optimize.study.registration import list_workers, register_worker
 from optimize.study.stall import Progress
-from optimize.study.storage import UID_KEY, StudyStorage, TrialLost, open_storage
+from optimize.study.storage import StudyStorage, TrialLost, open_storage
 from optimize.study.study import Plan, StudyHandle
 from optimize.study.tables import attempts, workers
 from optimize.worker.worker import Worker, WorkerOptions

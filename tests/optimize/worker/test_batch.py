@@ -16,9 +16,9 @@ from agents.algorithms.ppo import PPO
 from envs.crypto.bars import Bars
 from envs.crypto.splits import CrossValidation
 from envs.support.errors import RunError
+from envs.support.study_record import CryptoSpec, DataSpec
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.study.search_space import SearchSpace, Settings
-from optimize.study.spec import CryptoSpec, DataSpec
 from optimize.study.study import Plan
 from optimize.worker.batch import Interrupted, Trainer, Training
 from tests.optimize.conftest import RECIPE

@@ -23,8 +23,9 @@ from optuna.trial import TrialState
 
 from agents.algorithms.ppo import PPO
 from envs.support.errors import RunError, TryAgainLater
+from envs.support.study_record import ATTEMPTS_KEY
 from optimize.cli import actions, launch
-from optimize.study.deaths import ATTEMPTS_KEY, MAX_DEATHS
+from optimize.study.deaths import MAX_DEATHS
 from optimize.study.patience import is_away
 from optimize.study.recovery import Heartbeat, recover_stale
 from optimize.study.registration import list_workers, register_worker

@@ -12,7 +12,7 @@ import pytest
 from optuna.trial import TrialState
 
 from agents.policy.frozen import load_members
-from optimize.study.deaths import ATTEMPTS_KEY
+from envs.support.study_record import ATTEMPTS_KEY
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import count, numbers, open_handle, training_begun, wait_for
 

@@ -1,0 +1,52 @@
+"""The bars and splits of a study on a market, recovered from its spec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from envs.crypto.bars import Bars, load_bars
+from envs.crypto.splits import CrossValidation, Splits, make_splits
+from envs.support.errors import InputError
+from envs.support.study_record import CryptoSpec, DataSpec
+
+
+def load_study_bars(data: DataSpec, folder: Path | None = None) -> Bars:
+    """Load the bars that a study was created with.
+
+    The folder may have grown since: bars outside the study's range are cut off.
+
+    Args:
+        data: the bars as the study recorded them.
+        folder: where the bars are now; by default where they were.
+
+    Raises:
+        InputError: the folder does not contain the same bars.
+    """
+    folder = folder or Path(data.dir)
+    bars = load_bars(folder, data.timeframe, data.tickers)
+    first, last = (int(pd.Timestamp(text).timestamp()) for text in (data.first, data.last))
+    start = int(np.searchsorted(bars.time, first))
+    stop = int(np.searchsorted(bars.time, last, side="right"))
+    bars = bars.slice(start, stop)
+    if bars.fingerprint != data.fingerprint:
+        raise InputError(
+            f"the bars in {folder} are not those of the study ({data.bars:,} bars from "
+            f"{data.first} to {data.last}); name the folder that has them with --data-dir"
+        )
+    return bars
+
+
+def study_splits(spec: CryptoSpec) -> Splits:
+    """Return the folds and the hold-out of a study."""
+    return make_splits(
+        spec.data.bars,
+        spec.data.timeframe,
+        CrossValidation(**spec.cv),
+        first_bar=spec.first_bar,
+        holdout=spec.holdout,
+        lookback=spec.max_lookback,
+        memory=int(spec.recipe["memory"]),
+    )

@@ -1,0 +1,319 @@
+"""What a study records in its database: `optimize` writes it and `deploy` reads it.
+
+A study is described by a `StudySpec`, fixed when the study is created and stored as JSON under `SPEC_KEY`. A trial is
+described by a `TrialRecord`, stored as trial attributes. Every key that sweepd writes into an Optuna study is defined
+in this module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+
+from envs.support.errors import InputError
+
+# Study attributes.
+SPEC_KEY = "sweepd:spec"  # `StudySpec` as JSON
+UID_KEY = (
+    "sweepd:uid"  # random id: distinguishes a study from a later one with its name or its row id
+)
+FOLDER_KEY = "sweepd:folder"  # folder of the study's files, see `envs.support.study_folder`
+FORMER_FOLDER_KEY = "sweepd:run_dir"  # the same in studies of earlier versions: an absolute path
+FLAGS_KEY = "sweepd:flags"  # flags of the `sweepd train` command that created the study
+CREATED_KEY = "sweepd:created"  # time of creation, ISO 8601, UTC
+TOTAL_KEY = "sweepd:total"  # number of finished trials that the last worker was asked for
+PAUSE_KEY = "sweepd:paused"  # present while the study is paused
+# Trial attributes that are written on their own; all others are fields of `TrialRecord`.
+REASON_KEY = "sweepd:reason"
+CHECKPOINT_KEY = "sweepd:checkpoint"  # newest checkpoint: path, sha256, rung and rollouts
+ATTEMPTS_KEY = "sweepd:attempts"  # attempts that ended with the death of a worker
+CMA_GENERATION_KEY = "sweepd:cma_generation"  # system attribute: generation of the CMA-ES sampler
+
+CRYPTO = "crypto"  # the environment that is a market; every other name is a game
+FORMER_OBJECTIVES = {"excess-sharpe": "sharpe-difference"}  # in earlier studies and commands
+_PREFIX = "sweepd:"
+
+
+def code_version() -> str:
+    """Return the version of the installed package, or that of this source tree."""
+    try:
+        return importlib.metadata.version("sweepd")
+    except importlib.metadata.PackageNotFoundError:
+        return "0.1.0"
+
+
+def torch_version() -> str:
+    """Return torch's version without its build tag: results of builds agree to rounding."""
+    return torch.__version__.partition("+")[0]
+
+
+def objective_name(name: str) -> str:
+    """Return the current name of an objective, given its current or a former name."""
+    return FORMER_OBJECTIVES.get(name, name)
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """The bars of a study.
+
+    Attributes:
+        dir: folder of the bars when the study was created.
+        tickers: assets, in the order of the observation's columns.
+        timeframe: length of a bar, such as "1h".
+        fingerprint: `Bars.fingerprint`.
+        first: open of the first bar, ISO 8601, UTC.
+        last: open of the last bar, ISO 8601, UTC.
+        bars: number of bars.
+        synthetic: whether the bars were generated.
+    """
+
+    dir: str
+    tickers: tuple[str, ...]
+    timeframe: str
+    fingerprint: str
+    first: str
+    last: str
+    bars: int
+    synthetic: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySpec(ABC):
+    """Everything that determines a trial's numbers, given its parameters and its number.
+
+    Attributes:
+        member: name of a trial's members, "fold" or "seed".
+        environment: "crypto", or the name of a game.
+        algorithm: name in `agents.algorithms.table`.
+        env: environment parameters that all trials share.
+        budget: environment steps per member, spent in `rungs` equal parts.
+        num_envs: environments per member.
+        horizon: steps per rollout and environment.
+        slots: members per program (G).
+        trials_per_batch: trials that a worker asks for at once (K).
+        space: the search space, as `SearchSpace.to_dict` returns it.
+        threads: torch's CPU threads, unless a worker is given another number; results do not
+            depend on it.
+        precision: precision of matrix products, see `agents.networks.precision`.
+        processor: `agents.algorithms.identity.processor_kind` of the machine that created the
+            study, "" in studies of earlier versions. Results on other kinds agree to rounding.
+    """
+
+    member: ClassVar[str]
+
+    environment: str
+    algorithm: str
+    env: dict[str, Any]
+    budget: int
+    rungs: int
+    num_envs: int
+    horizon: int
+    slots: int
+    trials_per_batch: int
+    objective: str
+    sampler: str
+    pruner: str
+    seed: int
+    space: dict[str, Any]
+    threads: int
+    precision: str = "fp32"
+    processor: str = ""
+    code_version: str = dataclasses.field(default_factory=code_version)
+    torch_version: str = dataclasses.field(default_factory=torch_version)
+
+    @property
+    @abstractmethod
+    def about(self) -> str:
+        """The study in a few words."""
+
+    @property
+    def transitions(self) -> int:
+        """Environment steps of one member in one rollout."""
+        return self.num_envs * self.horizon
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts of one member over the whole budget, rounded up, at least one per rung."""
+        return max(self.rungs, -(-self.budget // self.transitions))
+
+    def rung_end(self, rung: int) -> int:
+        """Return the number of rollouts after which rung `rung` (1 … rungs) is reached."""
+        return round(self.rollouts * rung / self.rungs)
+
+    def to_json(self) -> str:
+        """Return the spec as JSON, for `from_json`."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> StudySpec:
+        """Read a spec that `to_json` wrote.
+
+        Raises:
+            InputError: the spec was written by an incompatible version.
+        """
+        try:
+            described = json.loads(text)
+            if described["environment"] != CRYPTO:
+                return GameSpec(**described)
+            data = described.pop("data")
+            tickers = tuple(data.pop("tickers"))
+            return CryptoSpec(data=DataSpec(tickers=tickers, **data), **described)
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"the study was made by another version of sweepd ({error}); use that version, "
+                "or choose another --study-name"
+            ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CryptoSpec(StudySpec):
+    """A study on a market; the members of a trial are its cross-validation folds.
+
+    Attributes:
+        recipe: name, version and memory (in bars) of the feature recipe.
+        cv: fields of `CrossValidation`.
+        holdout: share of the bars that is set aside, at the end.
+        first_bar: index of the earliest bar at which a policy decides.
+        max_lookback: longest lookback of any trial; observations are padded to it.
+    """
+
+    member = "fold"
+
+    data: DataSpec
+    recipe: dict[str, Any]
+    cv: dict[str, Any]
+    holdout: float
+    first_bar: int
+    max_lookback: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "objective", objective_name(self.objective))  # frozen class
+
+    @property
+    def about(self) -> str:
+        return (
+            f"{self.environment}, {len(self.data.tickers)} tickers, {self.data.timeframe}, "
+            f"{self.cv['scheme']}, {self.budget:,} steps per fold"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GameSpec(StudySpec):
+    """A study on a game; the members of a trial are `seeds` policies trained alike.
+
+    Members of a game with several players train together, against each other.
+
+    Attributes:
+        seeds: members per trial.
+        episodes: episodes per member in every evaluation; the same ones for all trials.
+        centred: how observations are scaled, see `random_play`; False in earlier studies.
+        look_steps: steps per environment of the random play that determines the scaling.
+    """
+
+    member = "seed"
+
+    seeds: int
+    episodes: int
+    centred: bool = False
+    look_steps: int = 256
+
+    @property
+    def about(self) -> str:
+        return f"{self.game}, {self.algorithm}, {self.seeds} seeds, {self.budget:,} steps per seed"
+
+    @property
+    def game(self) -> str:
+        """The game's name with the settings of --scenario and --env-param."""
+        settings = ", ".join(f"{name} {value}" for name, value in self.env.items())
+        return f"{self.environment} ({settings})" if settings else self.environment
+
+
+@dataclass(frozen=True)
+class RecordedFile:
+    """A file of a trial. path: relative to the study's folder. sha256: of its content."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRecord:
+    """What a worker records about a trial besides its parameters and its value.
+
+    A field is None where it is not recorded.
+
+    Attributes:
+        seed: seed of the trial.
+        shape: fields of the program's shape.
+        env_params: parameters of the environment.
+        learner_params: parameters of the algorithm.
+        scores: one score per member; key `fold_scores` or `seed_scores`.
+        path_scores: one score per back-test path, on a market.
+        metrics: metrics of the last evaluation, by name.
+        members: the file with the weights that were scored; recorded when the trial is complete.
+        reason: why the trial failed, was pruned, or has another value than its scores suggest.
+        num_envs: environments per member.
+        device: "cpu", or the model of the GPU.
+        steps_per_second: environment steps per second of the worker.
+        seconds: training time of the trial, all attempts together.
+    """
+
+    seed: int | None = None
+    shape: Mapping[str, Any] | None = None
+    env_params: Mapping[str, Any] | None = None
+    learner_params: Mapping[str, Any] | None = None
+    scores: tuple[float, ...] | None = None
+    path_scores: tuple[float, ...] | None = None
+    metrics: Mapping[str, float] | None = None
+    members: RecordedFile | None = None
+    reason: str | None = None
+    num_envs: int | None = None
+    device: str | None = None
+    steps_per_second: float | None = None
+    seconds: float | None = None
+
+    def to_attributes(self, spec: StudySpec) -> dict[str, Any]:
+        """Return the recorded fields as attributes of a trial of this study."""
+        learner = spec.algorithm.partition(":")[0]
+        names = {"scores": f"{spec.member}_scores", "learner_params": f"{learner}_params"}
+        attributes = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                own = dataclasses.asdict(value) if isinstance(value, RecordedFile) else value
+                attributes[_PREFIX + names.get(field.name, field.name)] = own
+        return attributes
+
+    @classmethod
+    def from_attributes(cls, attributes: Mapping[str, Any]) -> Self:
+        """Read the attributes of a trial of any study."""
+        fields: dict[str, Any] = {}
+        names = {field.name for field in dataclasses.fields(cls)}
+        for key, value in attributes.items():
+            name = key.removeprefix(_PREFIX)
+            if not key.startswith(_PREFIX):
+                continue
+            if name in ("fold_scores", "seed_scores"):
+                name = "scores"
+            elif name.endswith("_params") and name != "env_params":
+                name = "learner_params"
+            if name in ("scores", "path_scores"):
+                fields[name] = tuple(float(score) for score in value)
+            elif name == "members":
+                fields[name] = _recorded_file(value)
+            elif name in names:
+                fields[name] = value
+        return cls(**fields)
+
+
+def _recorded_file(value: Any) -> RecordedFile | None:
+    if not isinstance(value, Mapping) or not {"path", "sha256"} <= set(value):
+        return None
+    return RecordedFile(str(value["path"]), str(value["sha256"]))
