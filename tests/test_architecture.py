@@ -16,19 +16,28 @@ MAY_IMPORT = {
     "optimize": {"envs", "agents"},
     "deploy": {"envs", "agents"},
 }
+# Rooms of a package, in the order in which they may import each other: a room imports only those
+# before it.
+ROOMS = {"optimize": ("study", "experiments", "worker", "cli")}
 SOURCES = [
     *sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py")),
     ROOT / "sweepd.py",
 ]
 
 
-def imported(tree: ast.Module) -> Iterator[str]:
-    """Top-level names of everything that a module imports, wherever in it."""
+def modules_imported(tree: ast.Module) -> Iterator[str]:
+    """Yield the dotted names of everything that a module imports, inside functions too."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module.partition(".")[0]
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Yield the top-level names of everything that a module imports."""
+    for name in modules_imported(tree):
+        yield name.partition(".")[0]
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
@@ -37,6 +46,17 @@ def test_packages_import_only_what_the_arrows_allow(package: str) -> None:
     for path in (ROOT / package).rglob("*.py"):
         wrong = forbidden & set(imported(ast.parse(path.read_text())))
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_of_a_package_import_only_those_before_them(package: str) -> None:
+    rooms = ROOMS[package]
+    for position, room in enumerate(rooms):
+        later = re.compile(rf"^{package}\.({'|'.join(rooms[position + 1 :]) or '-'})\b")
+        for path in (ROOT / package / room).rglob("*.py"):
+            tree = ast.parse(path.read_text())
+            wrong = sorted(name for name in modules_imported(tree) if later.match(name))
+            assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

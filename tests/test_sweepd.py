@@ -25,9 +25,9 @@ from envs.crypto.selection import TrialReturns
 from envs.support.errors import InputError, RunError
 from envs.support.logs import LogConsole
 from envs.support.study_record import CryptoSpec, GameSpec
-from optimize.cli.outlook import study_outlook
+from optimize.experiments.outlook import study_outlook
 from tests.deploy.builders import FakeStudy
-from tests.optimize.cli.test_outlook import spec
+from tests.optimize.experiments.test_outlook import spec
 
 
 @pytest.mark.parametrize(

@@ -42,12 +42,9 @@ from optimize.cli.launch import (
     own_arguments,
     run_on_all,
 )
-from optimize.cli.outlook import CountLooks, sentence, study_outlook
 from optimize.cli.status import show, study_status
 from optimize.experiments.experiment import Experiment
-from optimize.experiments.run import read_config
-from optimize.experiments.run import run as run_once
-from optimize.study.freeze import decide, make_experiment, open_study
+from optimize.experiments.outlook import CountLooks, sentence, study_outlook
 from optimize.study.patience import is_away, reason_of
 from optimize.study.pause import pause_study, resume_study
 from optimize.study.registration import GRACE_SECONDS, Worker, leave, list_workers, register_worker
@@ -56,8 +53,11 @@ from optimize.study.search_space import SearchSpace
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle, study_exists
 from optimize.worker.batch import Interrupted
+from optimize.worker.freeze import decide, make_experiment, open_study
 from optimize.worker.measure import typical_shape
 from optimize.worker.profiling import profile as profile_batch
+from optimize.worker.run import read_config
+from optimize.worker.run import run as run_once
 from optimize.worker.stopping import StopRequest, default_limit
 from optimize.worker.worker import AfterStudy, OnNewBest, WorkerOptions, work
 

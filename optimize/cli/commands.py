@@ -15,7 +15,7 @@ from envs.support.errors import InputError
 from optimize.cli.service_commands import service_app
 
 if TYPE_CHECKING:
-    from optimize.cli.outlook import CountLooks
+    from optimize.experiments.outlook import CountLooks
     from optimize.worker.worker import AfterStudy, OnNewBest
 
 STUDY, GAME, DATA, TRAINING = (
@@ -89,7 +89,7 @@ def search_commands(
     after_study: called as after_study(handle, console) by the worker that closes a study, unless --no-auto-deploy
     (see `optimize.worker.worker.AfterStudy`).
     on_new_best: called between batches when the study has a new best trial; it returns at once and never raises.
-    count_looks: how often a study's hold-out bars were looked at so far (see `optimize.cli.outlook.CountLooks`).
+    count_looks: how often a study's hold-out bars were looked at so far (see `optimize.experiments.outlook.CountLooks`).
     """
 
     @app.command()

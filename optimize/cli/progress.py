@@ -18,9 +18,9 @@ from envs.support.errors import InputError
 from envs.support.invocation import install_extra
 from envs.support.sparkline import sparkline
 from envs.support.study_record import CREATED_KEY, SPEC_KEY, CryptoSpec
-from optimize.cli.outlook import CountLooks, sentence
 from optimize.cli.status import show, study_status
 from optimize.experiments.artifacts import artifact_store
+from optimize.experiments.outlook import CountLooks, sentence
 from optimize.study.storage import StudyStorage, open_storage, storage_url
 from optimize.study.study import StudyHandle
 from optimize.worker.telemetry import duration

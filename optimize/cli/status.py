@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from envs.support.study_record import REASON_KEY, TOTAL_KEY
-from optimize.cli.outlook import CountLooks, sentence, study_outlook
+from optimize.experiments.outlook import CountLooks, sentence, study_outlook
 from optimize.study.pause import pause_of
 from optimize.study.registration import GRACE_SECONDS, Worker, list_workers
 from optimize.study.study import StudyHandle, best_trial, count_states

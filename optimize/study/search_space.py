@@ -516,7 +516,7 @@ def preset_text(name: str, subject: Subject = Subject()) -> str:
 def load_space(
     name: str, subject: Subject = Subject(), timeframe: str | None = None
 ) -> SearchSpace:
-    """A preset by name, or a file by path. (`narrow:…` needs a study and is resolved in `optimize.study.freeze`.)"""
+    """A preset by name, or a file by path. (`narrow:…` needs a study and is resolved in `optimize.worker.freeze`.)"""
     if name in subject.presets:
         return SearchSpace.from_dict(
             tomllib.loads(preset_text(name, subject)), subject, timeframe, f"preset {name}"

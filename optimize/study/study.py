@@ -136,7 +136,7 @@ class StudyHandle:
         self._shared_space = IntersectionSearchSpace(include_pruned=True)
         self.returns = (
             TrialReturns()
-        )  # of the complete trials, as far as they were read (`optimize.cli.outlook`)
+        )  # of the complete trials, as far as they were read (`optimize.experiments.outlook`)
         self.cached = StudyCache(storage)
         self.study = optuna.load_study(study_name=name, storage=self.cached, pruner=self.pruner)
 

@@ -29,13 +29,13 @@ from optimize.study.registration import GRACE_SECONDS, claim_closing, leave, reg
 from optimize.study.stall import STALL_SECONDS, Progress
 from optimize.study.storage import TrialLost
 from optimize.study.study import Plan, StudyHandle, count_states
-from optimize.study.summary import print_summary
 from optimize.worker.batch import Interrupted, Trainer, Training
 from optimize.worker.measure import make_chunks
 from optimize.worker.metrics import serving_metrics
 from optimize.worker.records import Records
 from optimize.worker.sharing import DeviceShare, device_key, keep_to
 from optimize.worker.stopping import Life, MemoryLimit, StopRequest, start_again
+from optimize.worker.summary import print_summary
 from optimize.worker.telemetry import Telemetry
 from optimize.worker.timing import Phases
 

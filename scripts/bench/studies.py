@@ -17,12 +17,12 @@ from envs.crypto.bars import Bars, load_bars
 from envs.crypto.demo_market import make_demo_market
 from envs.support.study_record import TrialRecord
 from optimize.experiments.crypto import CryptoExperiment
-from optimize.study.freeze import open_study
 from optimize.study.registration import leave, register_worker
 from optimize.study.request import Request
 from optimize.study.search_space import SearchSpace
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle, study_exists
+from optimize.worker.freeze import open_study
 from optimize.worker.stopping import StopRequest
 from optimize.worker.telemetry import Telemetry
 from optimize.worker.worker import Worker, WorkerOptions
@@ -75,7 +75,7 @@ def standard_bars() -> tuple[Bars, str]:
 def study_in(
     folder: Path, bars: Bars, request: dict[str, Any], space: str | None = None
 ) -> tuple[StudyHandle, CryptoExperiment]:
-    """The study in `folder`, made where there is none. request: fields of `optimize.study.freeze.Request`. space: a search
+    """The study in `folder`, made where there is none. request: fields of `optimize.worker.freeze.Request`. space: a search
     space's text.
     """
     storage = open_storage(storage_url(None, folder))

@@ -27,10 +27,10 @@ from envs.support.study_record import TOTAL_KEY, StudySpec
 from optimize.cli import actions
 from optimize.cli.doctor import examine
 from optimize.cli.launch import SMOKE, make_demo_data
-from optimize.study.freeze import draft_spec, reproducing_flags
 from optimize.study.request import Request
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle
+from optimize.worker.freeze import draft_spec, reproducing_flags
 from optimize.worker.measure import Bench, measure_threads
 from optimize.worker.telemetry import Telemetry, duration
 from optimize.worker.worker import WorkerOptions

@@ -21,12 +21,12 @@ from envs.support.errors import InputError
 from envs.support.study_record import GameSpec, StudySpec
 from optimize.cli import actions
 from optimize.experiments.games import GameEvaluation, GameExperiment
-from optimize.study.freeze import choose_slots, open_study
 from optimize.study.request import Request, check_request
 from optimize.study.search_space import SearchSpace, Settings, Subject, load_space
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import Plan
 from optimize.worker.batch import Interrupted, Trainer, Training
+from optimize.worker.freeze import choose_slots, open_study
 from tests.optimize.checkpointing import EveryRollout, kept_in
 from tests.optimize.conftest import Running
 from tests.optimize.study_files import open_handle

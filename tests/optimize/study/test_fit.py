@@ -199,7 +199,7 @@ def test_the_first_trial_has_the_values_where_the_search_begins(
         "--sampler",
         sampler,
     ]
-    monkeypatch.setattr("optimize.study.freeze.measure_num_envs", lambda *_: (2, []))
+    monkeypatch.setattr("optimize.worker.freeze.measure_num_envs", lambda *_: (2, []))
     CliRunner().invoke(search_app(), words, catch_exceptions=False)
     handle = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s")
     first = handle.ask_batch(1, "w", 3)[0].params
@@ -217,7 +217,7 @@ def test_a_worker_joins_with_threads_of_its_own_and_says_that_its_processor_diff
     assert torch.get_num_threads() == 2
     assert "created with" not in joined
     assert "was made on" not in joined
-    monkeypatch.setattr("optimize.study.freeze.processor_kind", lambda _: "another kind")
+    monkeypatch.setattr("optimize.worker.freeze.processor_kind", lambda _: "another kind")
     said = train()
     assert f"was made on {_spec()['processor']}, and this is another kind" in " ".join(said.split())
     assert torch.get_num_threads() == 1

@@ -36,12 +36,12 @@ from optimize.study.checkpoint import (
     write_checkpoint,
 )
 from optimize.study.fit import fit_budget, fit_minibatch, most_envs, refuse_misfit
-from optimize.study.freeze import choose_slots
 from optimize.study.request import check_count, most_threads
 from optimize.study.search_space import Settings, Subject
 from optimize.study.spec import check_folds
 from optimize.study.study import Plan
 from optimize.worker.batch import Interrupted, Trainer, Training
+from optimize.worker.freeze import choose_slots
 
 TABLES = ("data", "cv", "shape", "ppo", "env", "train")
 TRAIN_DEFAULTS: dict[str, Any] = {

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from agents.policy.frozen import load_members
 from envs.crypto.bars import Bars
 from envs.support.errors import InputError, RunError
-from optimize.experiments.run import run
 from optimize.worker.batch import Interrupted, Trainer
 from optimize.worker.pace import CheckpointPace
+from optimize.worker.run import run
 from tests.optimize.conftest import search_app
 
 CONFIG: dict[str, Any] = {

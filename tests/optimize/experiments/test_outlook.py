@@ -14,7 +14,7 @@ from envs.crypto import luck
 from envs.crypto.selection import TrialReturns
 from envs.crypto.splits import CrossValidation
 from envs.support.study_record import CryptoSpec, DataSpec
-from optimize.cli.outlook import outlook, sentence
+from optimize.experiments.outlook import outlook, sentence
 
 HOURS = 8766.0
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from envs.support.study_record import REASON_KEY, CryptoSpec, TrialRecord
-from optimize.cli.outlook import sentence, study_outlook
+from optimize.experiments.outlook import sentence, study_outlook
 from optimize.study.study import FINISHED, StudyHandle, best_trial
 from optimize.worker.telemetry import Telemetry, duration
 from optimize.worker.timing import Phases
