@@ -1,7 +1,8 @@
-"""Environments that are stepped one by one, whichever is ready first: for those whose steps take unevenly long.
+"""Environments stepped one by one, for those whose steps differ much in duration.
 
-There are more of them than a batch takes, so that a slow one keeps nobody waiting. Which come first is a matter of
-time, so no two runs are alike; searches, whose trials must be repeatable, step all together (`envs.external.vec_env`).
+There are more of them than a batch takes, and a batch consists of those that are ready first, so a
+slow one delays no batch. Which are first depends on timing, so runs are not reproducible; searches,
+whose trials must be, step all environments together (`envs.external.vec_env`).
 """
 
 from __future__ import annotations
@@ -17,19 +18,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.core.sizing import cpu_count
-from envs.external.buffers import Memory
-from envs.external.driver import Worker, WorkerFailure, close_all, unsendable
-from envs.external.hosted import split
-from envs.external.sources import Source, describe
-from envs.external.worker import ASKED, CALLED, DONE, Setup, records
+from envs.external.describe import describe
+from envs.external.env_worker import EnvWorker, EnvWorkerFailure, close_all, why_unpicklable
+from envs.external.env_worker_main import CALLED, DONE, REQUEST, EnvWorkerSetup, records
+from envs.external.sharded import split
+from envs.external.shared_memory import SharedMemory
+from envs.external.sources import Source
 from envs.support.errors import InputError, RunError
 
 
-class Ready(NamedTuple):
-    """Environments that have done their step (or were reset), in the order in which they did.
+class ReadyBatch(NamedTuple):
+    """Environments that have been stepped (or reset), in the order in which they finished.
 
-    envs: (k,) int64. rows: (k * rows per environment,) int64, their rows, and the index of everything else, copies of
-    what lies in the buffers: obs, final as structured rows; reward; terminated, truncated, present.
+    Attributes:
+        envs: (k,) int64, the environments.
+        rows: (n,) int64, their rows, n = k * rows per environment. All else has one entry per row.
+        obs: Structured, as in `Buffers`.
+        final: Structured, as in `Buffers`.
+        reward: float32.
+        terminated: bool.
+        truncated: bool.
+        present: bool.
     """
 
     envs: NDArray[np.int64]
@@ -43,72 +52,79 @@ class Ready(NamedTuple):
 
 
 class FirstReadyEnvs:
-    """`len(own)` environments in workers. By turns, `receive` the first that are ready and `send` them their actions.
+    """Environments in env workers; call `receive` and `send` in turn.
 
-    An environment is always in one place: being stepped, or with the caller from `receive` until `send`. So the reward
-    that comes with it is that of the action it was sent last. observations, actions: how these are laid out.
+    An environment is either being stepped, or held by the caller from `receive` to `send`. So the
+    reward received with it belongs to the action that was sent to it last.
+
+    Attributes:
+        observations: How `ReadyBatch.obs` is laid out.
+        actions: How the actions for `send` are laid out.
     """
 
     def __init__(
         self,
         source: Source,
-        own: Sequence[Mapping[str, Any]],
+        env_kwargs: Sequence[Mapping[str, Any]],
         workers: int | None = None,
         *,
-        patience: float = 20.0,
+        step_timeout: float = 20.0,
     ) -> None:
-        """own: each environment's own arguments. workers: None: as many as there are processors for this process.
-        patience: seconds after which a worker with work that has done no step counts as hung. Raises InputError where
-        the source cannot be sent to workers, RunError where an environment raises.
+        """Start the env workers and make one environment per entry of `env_kwargs`.
+
+        Args:
+            source: What makes an environment.
+            env_kwargs: Arguments of each environment, which override those of `source`.
+            workers: Number of env workers; None: the number of processors of this process.
+            step_timeout: Seconds without a finished step after which a busy worker counts as hung.
+
+        Raises:
+            InputError: The source cannot be sent to workers.
+            RunError: An environment raised.
         """
-        reason = unsendable(source, own)
+        reason = why_unpicklable(source, env_kwargs)
         if reason:
             raise InputError(f"{source.name} cannot be stepped in workers: {reason}")
-        if workers is not None and not 1 <= workers <= len(own):
+        total = len(env_kwargs)
+        if workers is not None and not 1 <= workers <= total:
             raise InputError(
-                f"{workers} workers for {len(own)} environments are not possible; from 1 to {len(own)} are"
+                f"{workers} workers for {total} environments are not possible; from 1 to {total} "
+                "are"
             )
-        what = describe(source, own[0])
-        sizes = split(len(own), min(workers or cpu_count(), len(own)), here=False).workers
+        what = describe(source, env_kwargs[0])
+        sizes = split(total, min(workers or cpu_count(), total), here=False).workers
         self.observations, self.actions = what.observations, what.actions
-        self._source, self._rows, self._patience = source, what.rows, patience
-        memory = Memory(len(own) * what.rows, self.observations, self.actions, len(sizes))
+        self._source, self._rows, self._step_timeout = source, what.rows, step_timeout
+        memory = SharedMemory(total * what.rows, self.observations, self.actions, len(sizes))
         self._buffers = memory.buffers
-        self._workers: list[Worker] = []
-        self._leave = weakref.finalize(self, close_all, self._workers)
-        self._worker_of, self._ready = (
-            np.repeat(np.arange(len(sizes)), sizes),
-            list[tuple[int, int]](),
-        )
-        self._held = np.zeros(len(own), dtype=bool)  # with the caller
-        self._left = [b""] * len(sizes)  # of a record that has come in part
-        self._busy, self._since = (
-            [0] * len(sizes),
-            [0.0] * len(sizes),
-        )  # steps asked of each, and its last sign of life
+        self._workers: list[EnvWorker] = []
+        self._end = weakref.finalize(self, close_all, self._workers)
+        self._worker_of = np.repeat(np.arange(len(sizes)), sizes)
+        self._ready: list[tuple[int, int]] = []  # a heap of (time, environment)
+        self._held = np.zeros(total, dtype=bool)  # by the caller
+        self._partial = [b""] * len(sizes)  # beginning of each worker's next record
+        self._pending = [0] * len(sizes)  # steps requested from each worker and not done
+        self._since = [0.0] * len(sizes)  # when each worker last showed progress
         first = 0
         for index, size in enumerate(sizes):
-            setup = Setup(
+            setup = EnvWorkerSetup(
                 source,
-                tuple(own[first : first + size]),
-                self.observations,
-                self.actions,
-                what.kind,
-                what.rows,
-                first,
-                len(own),
-                len(sizes),
-                index,
+                tuple(env_kwargs[first : first + size]),
+                what,
+                first=first,
+                total=total,
+                workers=len(sizes),
+                index=index,
                 spin=0.0,
                 one_by_one=True,
             )
-            self._workers.append(Worker(setup, memory))
+            self._workers.append(EnvWorker(setup, memory))
             first += size
         self._poll = select.poll()
         self._index = {worker.wake.fileno(): index for index, worker in enumerate(self._workers)}
         for worker in self._workers:
             self._poll.register(worker.wake, select.POLLIN)
-        self._guard(self._get_ready)
+        self._guard(self._wait_for_start)
 
     @property
     def pids(self) -> list[int]:
@@ -116,8 +132,12 @@ class FirstReadyEnvs:
         return [worker.pid for worker in self._workers]
 
     def reset(self, seeds: Sequence[int]) -> None:
-        """Begin an episode in every environment; they come with `receive`. Only where none is being stepped."""
-        if any(self._busy):
+        """Begin an episode in every environment; `receive` returns them.
+
+        Raises:
+            ValueError: An environment is being stepped.
+        """
+        if any(self._pending):
             raise ValueError("reset was called while environments are being stepped")
         self._ready.clear()
         self._held[:] = False
@@ -129,61 +149,82 @@ class FirstReadyEnvs:
         now = time.monotonic_ns()
         self._ready = [(now, env) for env in range(len(self._worker_of))]
 
-    def receive(self, batch: int) -> Ready:
-        """The first `batch` environments that are ready; waits until there are so many. Raises RunError with what
-        happened where an environment raises, or its worker dies or hangs.
+    def receive(self, batch: int) -> ReadyBatch:
+        """Wait for, and return copies of, the first `batch` environments that are ready.
+
+        Raises:
+            ValueError: The caller holds too many of them.
+            RunError: An environment raised, or its worker died or hung; the message says which.
         """
         possible = len(self._worker_of) - int(self._held.sum())
         if not 1 <= batch <= possible:
             raise ValueError(
-                f"a batch of {batch} can't come: {possible} environments are not with the caller"
+                f"a batch of {batch} is not possible: {possible} environments are not with the "
+                "caller"
             )
         self._guard(lambda: self._gather(batch))
         envs = np.array([heapq.heappop(self._ready)[1] for _ in range(batch)], dtype=np.int64)
         self._held[envs] = True
-        rows = (envs[:, None] * self._rows + np.arange(self._rows)).reshape(-1)
+        rows = self._rows_of(envs)
         b = self._buffers
-        copies = (
-            array[rows]
-            for array in (b.obs, b.final, b.reward, b.terminated, b.truncated, b.present)
+        return ReadyBatch(
+            envs,
+            rows,
+            b.obs[rows],
+            b.final[rows],
+            b.reward[rows],
+            b.terminated[rows],
+            b.truncated[rows],
+            b.present[rows],
         )
-        return Ready(envs, rows, *copies)
 
     def send(self, envs: NDArray[np.int64], actions: NDArray[Any]) -> None:
-        """Have these environments step with these actions, (rows, width) as `ActionLayout` says."""
+        """Have these environments step.
+
+        Args:
+            envs: (k,) environments that the caller holds.
+            actions: (k * rows per environment, width), as in `ActionLayout`.
+
+        Raises:
+            ValueError: The caller does not hold all of them, or one is named twice.
+        """
         if not self._held[envs].all() or len(np.unique(envs)) != len(envs):
             raise ValueError(f"environments {envs.tolist()} are not all with the caller, once each")
         self._held[envs] = False
-        rows = (envs[:, None] * self._rows + np.arange(self._rows)).reshape(-1)
-        self._buffers.action[rows] = actions
-        owners = self._worker_of[envs]
-        for index in np.unique(owners).tolist():
-            own = envs[owners == index] - self._workers[index].setup.first
+        self._buffers.action[self._rows_of(envs)] = actions
+        workers = self._worker_of[envs]
+        for index in np.unique(workers).tolist():
+            own = envs[workers == index] - self._workers[index].setup.first
             self._expect(index, len(own))
-            self._workers[index].send(own.astype(ASKED).tobytes())
+            self._workers[index].send(own.astype(REQUEST).tobytes())
 
     def close(self) -> None:
         """Close the environments and end the workers."""
-        self._leave()
+        self._end()
+
+    def _rows_of(self, envs: NDArray[np.int64]) -> NDArray[np.int64]:
+        rows: NDArray[np.int64] = envs[:, None] * self._rows + np.arange(self._rows)
+        return rows.reshape(-1)
 
     def _expect(self, index: int, count: int) -> None:
-        if not self._busy[index]:
+        if not self._pending[index]:
             self._since[index] = time.monotonic()
-        self._busy[index] += count
+        self._pending[index] += count
 
     def _gather(self, batch: int | None) -> None:
-        """Take what has come, until there are `batch` ready; None: until nothing is being stepped."""
-        wait = 0.0  # first what is there already: it may be earlier than what was seen before
+        """Receive records until `batch` are ready; None: until nothing is being stepped."""
+        wait = 0.0  # first take all that has arrived: it may be earlier than what is in the heap
         while True:
             for handle, _ in self._poll.poll(wait * 1000):
                 self._take(self._index[handle])
             now = time.monotonic()
-            for index, worker in enumerate(self._workers):  # also where enough others are ready
-                if self._busy[index] and now - self._since[index] > self._patience:
-                    worker.hung(self._patience)
-            if not any(self._busy) if batch is None else len(self._ready) >= batch:
+            # Also when enough others are ready: a hung worker must not stay unnoticed.
+            for index, worker in enumerate(self._workers):
+                if self._pending[index] and now - self._since[index] > self._step_timeout:
+                    worker.hung(self._step_timeout)
+            if not any(self._pending) if batch is None else len(self._ready) >= batch:
                 return
-            wait = min(1.0, self._patience / 4)
+            wait = min(1.0, self._step_timeout / 4)
 
     def _take(self, index: int) -> None:
         worker = self._workers[index]
@@ -195,22 +236,22 @@ class FirstReadyEnvs:
             data = b""
         if not data:
             worker.died()
-        done, self._left[index] = records(self._left[index] + data, DONE)
-        for env, at in done.tolist():
+        done, self._partial[index] = records(self._partial[index] + data, DONE)
+        for env, finished in done.tolist():
             if env == CALLED:
                 worker.result()
             else:
-                heapq.heappush(self._ready, (at, worker.setup.first + env))
-        self._busy[index] -= len(done)
+                heapq.heappush(self._ready, (finished, worker.setup.first + env))
+        self._pending[index] -= len(done)
         self._since[index] = time.monotonic()
 
-    def _get_ready(self) -> None:
+    def _wait_for_start(self) -> None:
         for worker in self._workers:
             worker.ready()
 
-    def _guard(self, what: Callable[[], None]) -> None:
+    def _guard(self, action: Callable[[], None]) -> None:
         try:
-            what()
-        except WorkerFailure as failure:
+            action()
+        except EnvWorkerFailure as failure:
             self.close()
             raise RunError(f"{self._source.name}: {failure}") from None

@@ -1,7 +1,7 @@
-"""Who steps how many environments: measured on this machine, and remembered.
+"""Which layout is fastest for an environment: measured on this machine and cached.
 
-Environments stay in this process unless workers are really faster: all that can be won is a share of the time that a
-step of all of them takes, and a hand-off costs a part of that.
+Environments stay in this process unless env workers are clearly faster: stepping in parallel saves
+only part of the time of a step, and handing work over costs some.
 """
 
 from __future__ import annotations
@@ -18,23 +18,30 @@ import gymnasium
 import numpy as np
 
 from envs.core.sizing import cpu_count, processor_name
-from envs.external.action_check import ActionCheck
-from envs.external.driver import unsendable
-from envs.external.hosted import HostedEnvs, Layout, split
-from envs.external.masks import masks_of
-from envs.external.sources import Description, Source, describe
+from envs.external.action_check import ActionCheck, action_masks
+from envs.external.describe import Description, describe
+from envs.external.env_worker import why_unpicklable
+from envs.external.sharded import Layout, ShardedEnvs, split
+from envs.external.sources import Source
 from envs.support.errors import InputError
 from envs.support.remembered import MachineFile, cache_dir
 
-GAIN = 1.1  # workers must be faster by this factor to be worth it
-QUICK = 150e-6  # seconds: a step of all environments that takes no longer isn't worth sharing
-_ROUNDS, _SECONDS = 9, 0.05  # turns of each candidate, and how long each of them takes
-_LONGEST = 1.0  # seconds of all turns of this process alone: where steps are slow, fewer turns are sure enough
+GAIN = 1.1  # factor by which workers must be faster to be used
+QUICK = 150e-6  # seconds; a faster step of all environments is not worth distributing
+_ROUNDS, _SECONDS = 9, 0.05  # timings per candidate, and the seconds of each
+# Seconds for the timings of this process alone. Where steps are slow, fewer timings suffice.
+_LONGEST = 1.0
 
 
 @dataclass(frozen=True)
 class LayoutChoice:
-    """What was chosen, and steps of all environments per second by layout (none where it was plain)."""
+    """A layout and why it was chosen.
+
+    Attributes:
+        layout: The layout.
+        speeds: Steps of all environments per second, by layout; empty if nothing was measured.
+        reason: Why, as part of a sentence.
+    """
 
     layout: Layout
     speeds: dict[str, float]
@@ -47,36 +54,46 @@ class LayoutChoice:
 
 def choose_layout(
     source: Source,
-    own: Sequence[Mapping[str, Any]],
+    env_kwargs: Sequence[Mapping[str, Any]],
     description: Description | None = None,
     *,
     cores: int | None = None,
     file: MachineFile | None = None,
 ) -> LayoutChoice:
-    """For `len(own)` environments: as remembered, else measured now, with random actions in copies of their own.
+    """Choose the layout of one environment per entry of `env_kwargs`.
 
-    cores: processors to use at most; None: those this process may use (`sizing.cpu_count`). file: where it is
-    remembered; None: layouts.json in `remembered.cache_dir`.
+    Takes the cached choice if there is one; else measures copies of the environments, which act at
+    random, and caches the result.
+
+    Args:
+        source: What makes an environment.
+        env_kwargs: Arguments of each environment.
+        description: What `describe` says of the source, if known.
+        cores: Processors to use at most; None: those this process may use.
+        file: The cache; None: `layouts.json` in the cache directory.
     """
-    envs, cores = len(own), cores or cpu_count()
+    envs, cores = len(env_kwargs), cores or cpu_count()
     if min(envs, cores) == 1:
         return LayoutChoice(
             Layout(envs), {}, "since there is only one of them" if envs == 1 else "on one core"
         )
-    reason = unsendable(source, own)
+    reason = why_unpicklable(source, env_kwargs)
     if reason:
         return LayoutChoice(Layout(envs), {}, f"since workers cannot be sent them: {reason}")
     file = file or MachineFile(cache_dir() / "layouts.json")
-    machine = f"{processor_name()}, {cores} cores; python {platform.python_version()}, gymnasium {gymnasium.__version__}"
-    key = f"{envs} of {source.name} {dict(source.kwargs)} {dict(own[0])}"
+    machine = (
+        f"{processor_name()}, {cores} cores; python {platform.python_version()}, "
+        f"gymnasium {gymnasium.__version__}"
+    )
+    key = f"{envs} of {source.name} {dict(source.kwargs)} {dict(env_kwargs[0])}"
     entry = file.get(machine, key)
     try:
-        known = Layout(int(entry["here"]), tuple(int(size) for size in entry["workers"]))
-        if known.total == envs and min(known.here, *known.workers, 1) >= 0:
-            return LayoutChoice(known, dict(entry["speeds"]), "as remembered")
+        cached = Layout(int(entry["here"]), tuple(int(size) for size in entry["workers"]))
+        if cached.total == envs and min(cached.here, *cached.workers, 1) >= 0:
+            return LayoutChoice(cached, dict(entry["speeds"]), "from the measurement cache")
     except (KeyError, TypeError, ValueError):
-        pass
-    choice = _measured(source, own, description or describe(source, own[0]), cores)
+        pass  # no entry, or one that was edited by hand: measure
+    choice = _measure(source, env_kwargs, description or describe(source, env_kwargs[0]), cores)
     logging.getLogger(__name__).info("%s: %s", source.name, choice)
     file.put(
         machine,
@@ -87,7 +104,11 @@ def choose_layout(
 
 
 def fixed_layout(envs: int, workers: int, *, here: bool = True) -> Layout:
-    """As many workers as the user wants. Raises InputError where there aren't that many environments for them."""
+    """Return an even layout with that many workers.
+
+    Raises:
+        InputError: There are not enough environments for them.
+    """
     most = envs - here
     if not 0 <= workers <= most:
         raise InputError(
@@ -96,32 +117,32 @@ def fixed_layout(envs: int, workers: int, *, here: bool = True) -> Layout:
     return split(envs, workers, here)
 
 
-def _measured(
-    source: Source, own: Sequence[Mapping[str, Any]], description: Description, cores: int
+def _measure(
+    source: Source, env_kwargs: Sequence[Mapping[str, Any]], description: Description, cores: int
 ) -> LayoutChoice:
-    """All here against shares here and in 1, 3, 7, … workers, and in workers only, as long as that gets faster."""
-    envs = len(own)
-    alone = _Candidate(source, own, description, Layout(envs))
+    """Compare this process alone with layouts of ever more workers, until they get no faster."""
+    envs = len(env_kwargs)
+    alone = _Candidate(source, env_kwargs, description, Layout(envs))
     try:
         best, speeds = alone.layout, {str(alone.layout): alone.speed()}
         rounds = min(_ROUNDS, max(1, int(_LONGEST * speeds[str(best)])))
         if 1.0 / alone.speed() <= QUICK:
             return LayoutChoice(best, speeds, "since a step of all of them is quick")
-        fastest = 1.0
+        highest = 1.0
         for layout in _candidates(envs, cores):
-            other = _Candidate(source, own, description, layout)
+            other = _Candidate(source, env_kwargs, description, layout)
             try:
-                # By turns, since whatever else the machine does changes from moment to moment.
+                # In turns, since the machine's other load changes from moment to moment.
                 pairs = [(other.speed(), alone.speed()) for _ in range(rounds)]
             finally:
                 other.close()
-            ratio = statistics.median(mine / plain for mine, plain in pairs)
+            ratio = statistics.median(with_workers / plain for with_workers, plain in pairs)
             speeds[str(layout)] = ratio * speeds[str(alone.layout)]
-            if ratio < max(fastest, GAIN):
+            if ratio < max(highest, GAIN):
                 if layout.here:
                     break
                 continue
-            best, fastest = layout, ratio
+            best, highest = layout, ratio
         return LayoutChoice(
             best, speeds, "the fastest measured" if best.workers else "since workers weren't faster"
         )
@@ -130,6 +151,7 @@ def _measured(
 
 
 def _candidates(envs: int, cores: int) -> list[Layout]:
+    """Return layouts with 1, 3, 7, … workers beside this process, up to one process per core."""
     parts, found = 2, []
     while parts < 2 * cores:
         found.append(split(envs, min(parts, cores, envs) - 1, here=True))
@@ -138,30 +160,29 @@ def _candidates(envs: int, cores: int) -> list[Layout]:
 
 
 class _Candidate:
-    """Environments under measurement, acting at random."""
+    """Environments in one layout, acting at random."""
 
     def __init__(
         self,
         source: Source,
-        own: Sequence[Mapping[str, Any]],
+        env_kwargs: Sequence[Mapping[str, Any]],
         description: Description,
         layout: Layout,
     ) -> None:
         self.layout = layout
-        self._envs = HostedEnvs(source, own, layout, description=description)
+        self._envs = ShardedEnvs(source, env_kwargs, layout, description=description)
         actions, shape = self._envs.actions, self._envs.buffers.action.shape
         rng = np.random.default_rng(0)
-        drawn = rng.uniform(
-            actions.low, actions.high + actions.discrete, (16, *shape)
-        )  # choices are rounded down
+        # Choices are rounded down, so the last one needs numbers above `high`.
+        drawn = rng.uniform(actions.low, actions.high + actions.discrete, (16, *shape))
         self._actions = drawn.astype(actions.dtype)
-        self._check = ActionCheck(shape[0], 1, actions, masks_of(self._envs, 1))
-        self._envs.reset(range(len(own)), range(len(own)))
+        self._check = ActionCheck(shape[0], 1, actions, action_masks(self._envs, 1))
+        self._envs.reset(range(len(env_kwargs)), range(len(env_kwargs)))
         self._turn = 0
         self._step()
 
     def speed(self) -> float:
-        """Steps of all environments per second, over a moment."""
+        """Return steps of all environments per second, measured for a moment."""
         began = now = time.perf_counter()
         steps = 0
         while now < began + _SECONDS:
@@ -174,6 +195,6 @@ class _Candidate:
 
     def _step(self) -> None:
         self._turn = (self._turn + 1) % len(self._actions)
-        # Where some are masked, the first that are not instead: many environments raise otherwise.
+        # The check replaces masked actions, for which many environments raise.
         self._envs.buffers.action[:] = self._check.legal(self._actions[self._turn])
         self._envs.step()

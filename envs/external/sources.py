@@ -1,45 +1,54 @@
-"""Where environments come from: a Gymnasium id, or a function that makes one. Small enough to be sent to a process."""
+"""Sources: what makes an environment, small enough to be sent to another process.
+
+`named_env` finds one by the name that `--env` takes:
+
+* `gym:ID` or `gym:MODULE:ID`: a Gymnasium id, each copy stepped by itself;
+* `vector:ID` or `vector:MODULE:ID`: the vector environment registered with the id;
+* `pettingzoo:MODULE`: what `MODULE.parallel_env` makes, or `MODULE.env` if there is none;
+* `MODULE:NAME`, `pettingzoo:MODULE:NAME`, `vector:MODULE:NAME`: what that function or class makes,
+  of any kind that `describe` recognizes.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, VectorEnv
 
-from envs.external.actions import ActionLayout
-from envs.external.aec import ParallelFromAec, is_aec
-from envs.external.info_mask import InfoMask, tells
-from envs.external.observations import ObservationLayout
-from envs.external.old_api import first_info
+from envs.external.adapters import ParallelFromAec
 from envs.support.errors import InputError
-from envs.support.plugins import load
+from envs.support.plugins import find, load
 
-Space = gymnasium.spaces.Space[Any]
-SINGLE, PARALLEL, VECTOR, BUFFERED = (
-    "gymnasium.Env",
-    "parallel",
-    "gymnasium.vector.VectorEnv",
-    "buffered",
-)
-MASKED = "gymnasium.Env with masks in info"
+GYM, VECTOR, PETTINGZOO = "gym:", "vector:", "pettingzoo:"
+PREFIXES = (GYM, VECTOR, PETTINGZOO)
+SIZE = "num_envs"  # a function with this argument is told how many environments to make at once
 
 
 class Made(NamedTuple):
-    """limit: steps after which an episode is truncated from outside, None where the environment sees to that itself."""
+    """An environment, and the steps after which its episodes must be truncated from outside.
+
+    `limit` is None where the environment truncates them itself, or has no limit.
+    """
 
     env: Any
     limit: int | None
 
 
-def spec_of(env_id: str, prefix: str = "gym:") -> EnvSpec:
-    """What Gymnasium knows by that id; by `module:id` once that module is imported, which then registers it.
+def spec_of(env_id: str, prefix: str = GYM) -> EnvSpec:
+    """Return Gymnasium's spec of an id; for `MODULE:ID`, after importing the module.
 
-    prefix: before the id in messages. Raises InputError where it knows nothing.
+    Args:
+        env_id: The id.
+        prefix: What precedes the id in messages.
+
+    Raises:
+        InputError: Gymnasium does not know the id, or the module cannot be imported.
     """
     module, _, name = env_id.rpartition(":")
     try:
@@ -49,18 +58,18 @@ def spec_of(env_id: str, prefix: str = "gym:") -> EnvSpec:
     except InputError:
         raise
     except gymnasium.error.Error as error:
-        unheard = isinstance(
+        unknown = isinstance(
             error, gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound
         )
         hint = (
             f"; {prefix}MODULE:ID imports MODULE first, which may register it"
-            if unheard and not module
+            if unknown and not module
             else ""
         )
         raise InputError(
             f"{prefix}{env_id}: Gymnasium knows no such environment ({error}){hint}"
         ) from error
-    except Exception as error:  # whatever a module raises
+    except Exception as error:  # importing a module may raise anything
         raise InputError(
             f"{prefix}{env_id} cannot be imported: {type(error).__name__}: {error}"
         ) from error
@@ -68,9 +77,12 @@ def spec_of(env_id: str, prefix: str = "gym:") -> EnvSpec:
 
 @dataclass(frozen=True)
 class GymSource:
-    """A Gymnasium id (`CartPole-v1`, or `module:Name-v0`) and the arguments that all its copies are made with.
+    """A Gymnasium id.
 
-    batched: how many copies at once its own vector environment is asked for (`gymnasium.make_vec`); 0: one at a time.
+    Attributes:
+        env_id: `CartPole-v1`, or `module:Name-v0`.
+        kwargs: Arguments of all copies.
+        batched: Copies per vector environment (`gymnasium.make_vec`); 0: single environments.
     """
 
     env_id: str
@@ -79,33 +91,40 @@ class GymSource:
 
     @property
     def name(self) -> str:
-        return f"{'vector' if self.batched else 'gym'}:{self.env_id}"
+        """The id with its prefix."""
+        return f"{VECTOR if self.batched else GYM}{self.env_id}"
 
-    def make(self, own: Mapping[str, Any]) -> Made:
-        """One environment; own: arguments that go before the common ones. Raises InputError where it cannot be made."""
-        kwargs = {**self.kwargs, **own}
+    def make(self, overrides: Mapping[str, Any]) -> Made:
+        """Make one environment with the common arguments, overridden by `overrides`.
+
+        Raises:
+            InputError: It cannot be made.
+        """
+        kwargs = {**self.kwargs, **overrides}
         try:
             return self._vector(kwargs) if self.batched else self._single(kwargs)
         except InputError:
             raise
         except Exception as error:
-            said = f" with {kwargs}" if kwargs else ""
+            arguments = f" with {kwargs}" if kwargs else ""
             raise InputError(
-                f"{self.name}{said} cannot be made: {type(error).__name__}: {error}"
+                f"{self.name}{arguments} cannot be made: {type(error).__name__}: {error}"
             ) from error
 
     def _vector(self, kwargs: dict[str, Any]) -> Made:
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-        spec = spec_of(self.env_id, "vector:")
+        spec = spec_of(self.env_id, VECTOR)
         return Made(gymnasium.make_vec(spec, self.batched, vectorization_mode=mode, **kwargs), None)
 
     def _single(self, kwargs: dict[str, Any]) -> Made:
-        """Gymnasium's wrappers that only check or count are left out where that changes nothing: whoever steps the
-        environment resets it in time and counts for itself.
+        """Make one environment without Gymnasium's wrappers that only check or count.
+
+        They cost time in every step, and a shard counts the steps and resets in time anyway. A
+        spec with wrappers of its own keeps all of them: its limit counts steps inside those.
         """
         spec = spec_of(self.env_id)
         limit = kwargs.pop("max_episode_steps", None) or spec.max_episode_steps
-        if spec.additional_wrappers:  # the limit counts steps inside of these
+        if spec.additional_wrappers:
             return Made(
                 gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **kwargs),
                 None,
@@ -116,9 +135,9 @@ class GymSource:
 
 @dataclass(frozen=True)
 class FactorySource:
-    """A function (or class) that makes one environment of any kind that `describe` knows.
+    """A function (or class) that makes one environment of any kind that `describe` recognizes.
 
-    It must be importable (defined at the top level of a module) for other processes to call it.
+    Other processes can use it only if it is importable: defined at the top level of a module.
     """
 
     factory: Callable[..., Any]
@@ -126,120 +145,148 @@ class FactorySource:
 
     @property
     def name(self) -> str:
+        """The function's own `name` attribute, or its module and qualified name."""
         plain = self.factory.func if isinstance(self.factory, functools.partial) else self.factory
         if not isinstance(plain, type) and hasattr(plain, "name"):
             return str(plain.name)
         return f"{plain.__module__}.{getattr(plain, '__qualname__', type(plain).__qualname__)}"
 
-    def make(self, own: Mapping[str, Any]) -> Made:
-        """One environment; own: arguments that go before the common ones. Raises whatever the function raises."""
-        env = self.factory(**{**self.kwargs, **own})
-        return Made(ParallelFromAec(env) if is_aec(env) else env, None)
+    def make(self, overrides: Mapping[str, Any]) -> Made:
+        """Make one environment with the common arguments, overridden by `overrides`.
+
+        Raises what the function raises.
+        """
+        env = self.factory(**{**self.kwargs, **overrides})
+        return Made(ParallelFromAec(env) if ParallelFromAec.applies(env) else env, None)
 
 
 Source = GymSource | FactorySource
 
 
 @dataclass(frozen=True)
-class Description:
-    """What an environment is.
+class Imported:
+    """A function or class by its module and name.
 
-    rows: the most agents that it can hold, each a row. limit: see `Made`. has_absent_agents: whether
-    rows may be without an agent.
+    Unlike the function itself, it can be sent to another process even if the function is a closure.
     """
 
-    kind: str
-    observations: ObservationLayout
-    actions: ActionLayout
-    rows: int
-    limit: int | None
-    has_absent_agents: bool
+    module: str
+    attribute: str
+
+    @property
+    def name(self) -> str:
+        """`MODULE:NAME`."""
+        return f"{self.module}:{self.attribute}"
+
+    def resolve(self) -> Callable[..., Any]:
+        """Import and return the function."""
+        found: Callable[..., Any] = getattr(importlib.import_module(self.module), self.attribute)
+        return found
+
+    def __call__(self, **kwargs: Any) -> Any:
+        return self.resolve()(**kwargs)
 
 
-def describe(source: Source, own: Mapping[str, Any]) -> Description:
-    """Make one and look: reset it, and where it is a `gymnasium.Env` step it once.
+@dataclass(frozen=True)
+class NamedEnv:
+    """An external environment as named by `--env`.
 
-    Raises InputError where it cannot be made, is of no known kind, its agents' spaces differ, or they are not such as
-    can be learned in.
+    Attributes:
+        name: The name.
+        source: What makes it.
+        solved: Gymnasium's `reward_threshold`, if the id has one.
     """
+
+    name: str
+    source: Source
+    solved: float | None = None
+
+    @property
+    def single(self) -> bool:
+        """Whether it is made copy by copy, each of one row."""
+        return isinstance(self.source, GymSource) and not self.source.batched
+
+    def sized(self, params: Mapping[str, Any], num_envs: int) -> Source:
+        """Return a source that makes `num_envs` environments at once if it can; else `source`."""
+        source = self.source
+        if isinstance(source, GymSource):
+            return GymSource(source.env_id, source.kwargs, num_envs) if source.batched else source
+        return (
+            FactorySource(source.factory, {SIZE: num_envs}) if self.takes_size(params) else source
+        )
+
+    def takes_size(self, params: Mapping[str, Any]) -> bool:
+        """Return whether it can be told how many environments to make, and `params` do not."""
+        if isinstance(self.source, GymSource):
+            return self.source.batched > 0
+        factory = self.source.factory
+        try:
+            arguments = inspect.signature(
+                factory.resolve() if isinstance(factory, Imported) else factory
+            ).parameters
+        except (TypeError, ValueError):  # some functions written in C have no signature
+            return False
+        return SIZE in arguments and SIZE not in params
+
+
+def named_env(name: str) -> NamedEnv:
+    """Find an external environment by name.
+
+    Raises:
+        InputError: The name does not exist, or is not that of something callable.
+    """
+    flag = f"--env {name}"
+    if name.startswith(GYM):
+        rest = name.removeprefix(GYM)
+        try:
+            return NamedEnv(name, GymSource(rest), spec_of(rest).reward_threshold)
+        except InputError as error:
+            raise InputError(f"--env {error}") from None
+    if name.startswith(VECTOR):
+        return _vector(name, name.removeprefix(VECTOR))
+    if name.startswith(PETTINGZOO):
+        rest = name.removeprefix(PETTINGZOO)
+        return NamedEnv(
+            name, FactorySource(_imported(flag, rest) if ":" in rest else _pettingzoo(flag, rest))
+        )
+    return NamedEnv(name, FactorySource(_imported(flag, name)))
+
+
+def _vector(name: str, rest: str) -> NamedEnv:
+    flag = f"--env {name}"
+    module, _, attribute = rest.rpartition(":")
+    if module and hasattr(load(flag, module), attribute):
+        return NamedEnv(name, FactorySource(_imported(flag, rest)))
     try:
-        env, limit = source.make(own)
+        spec = spec_of(rest, VECTOR)
     except InputError as error:
-        raise _named(source, error) from None
-    except Exception as error:  # whatever a function of the user's raises
-        said = f" with {dict(own)}" if own else ""
+        raise InputError(f"--env {error}") from None
+    if spec.vector_entry_point is None:
         raise InputError(
-            f"{source.name}{said} cannot be made: {type(error).__name__}: {error}"
-        ) from error
-    try:
-        kind, observation, action, rows = _look(env)
-        actions = ActionLayout(action)
-        has_absent_agents = kind in (PARALLEL, BUFFERED) or (
-            kind == VECTOR and autoreset_mode(env) != AutoresetMode.SAME_STEP
+            f"{flag}: no vector environment is registered with this id (vector_entry_point); use "
+            f"{GYM}{rest}, which steps its copies one after the other, in worker processes where "
+            "that is faster"
         )
-        return Description(
-            kind, ObservationLayout(observation, actions), actions, rows, limit, has_absent_agents
-        )
-    except InputError as error:
-        raise _named(source, error) from None
-    finally:
-        getattr(env, "close", lambda: None)()
+    return NamedEnv(name, GymSource(rest, batched=1), spec.reward_threshold)
 
 
-def autoreset_mode(env: Any) -> AutoresetMode:
-    """When a vector environment begins the next episode: in the next step where it doesn't say, as Gymnasium's do."""
-    return AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
-
-
-def _named(source: Source, error: InputError) -> InputError:
-    text = str(error)
-    return error if text.startswith(source.name) else InputError(f"{source.name}: {text}")
-
-
-def _look(env: Any) -> tuple[str, Space, Space, int]:
-    """Its kind, spaces and rows."""
-    name = type(env).__name__
-    if all(hasattr(env, method) for method in ("recv", "send", "async_reset")):
-        raise InputError(
-            f"it made {name}, an EnvPool, which takes a seed only when it is made: its games cannot be repeated, as "
-            "trials need; use the Gymnasium id of the environment (gym:ID), or wrap it in a gymnasium.vector.VectorEnv "
-            "whose reset(seed=…) makes a new pool"
-        )
-    if isinstance(env, gymnasium.Env):
-        if tells(env, first_info(env)):
-            return MASKED, InfoMask(env).observation_space, env.action_space, 1
-        return SINGLE, env.observation_space, env.action_space, 1
-    if isinstance(env, VectorEnv):
-        return VECTOR, env.single_observation_space, env.single_action_space, env.num_envs
-    if hasattr(env, "possible_agents"):
-        return PARALLEL, *_common(env), len(env.possible_agents)
-    if hasattr(env, "single_observation_space") and hasattr(env, "num_agents"):
-        if isinstance(env.single_observation_space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
-            raise InputError(
-                f"its single_observation_space is {env.single_observation_space}; it must be a Box, one array that it "
-                "writes into"
-            )
-        return BUFFERED, env.single_observation_space, env.single_action_space, int(env.num_agents)
-    if hasattr(env, "action_space") and hasattr(env, "step"):
-        raise InputError(
-            f"it made a {name}, which is no gymnasium.Env; an environment of the old package gym can be wrapped by "
-            "shimmy (shimmy.GymV21CompatibilityV0 or GymV26CompatibilityV0), others must be subclasses of gymnasium.Env"
-        )
+def _pettingzoo(flag: str, module: str) -> Imported:
+    found = load(flag, module)
+    for attribute in ("parallel_env", "env"):
+        if callable(getattr(found, attribute, None)):
+            return Imported(module, attribute)
     raise InputError(
-        f"it made a {name}, which must be a gymnasium.Env, a gymnasium.vector.VectorEnv, a PettingZoo "
-        "environment, or have single_observation_space and num_agents as PufferLib's"
+        f"{flag}: the module {module} has neither parallel_env nor env, as PettingZoo's "
+        f"environments have; name what makes one: {PETTINGZOO}{module}:NAME"
     )
 
 
-def _common(env: Any) -> tuple[Space, Space]:
-    if not env.possible_agents:
-        raise InputError("its possible_agents are empty; there is nobody to play it")
-    first, *others = env.possible_agents
-    observation, action = env.observation_space(first), env.action_space(first)
-    for agent in others:
-        if env.observation_space(agent) != observation or env.action_space(agent) != action:
-            raise InputError(
-                f"agents {first!r} and {agent!r} have different spaces; pad them to one "
-                "(supersuit.pad_observations_v0, pad_action_space_v0)"
-            )
-    return observation, action
+def _imported(flag: str, name: str) -> Imported:
+    found = find(flag, name)
+    if not callable(found):
+        raise InputError(
+            f"{flag} is a {type(found).__name__}; it must be a function or class that makes an "
+            "environment, or a `Game`, such as `TensorGame.game()` makes"
+        )
+    module, _, attribute = name.partition(":")
+    return Imported(module, attribute)

@@ -1,4 +1,4 @@
-"""Any external environment as a `VecEnv`: for learners, it is one like ours."""
+"""Any external environment as a `VecEnv`, which is all that learners know of it."""
 
 from __future__ import annotations
 
@@ -14,32 +14,35 @@ from torch import Tensor
 
 from envs.core.streams import Streams
 from envs.core.vec_env import Step, VecEnv
-from envs.external.action_check import ActionCheck
+from envs.external.action_check import ActionCheck, action_masks
+from envs.external.describe import EnvKind, describe
 from envs.external.episode_log import Snapshot
-from envs.external.hosted import HostedEnvs, Layout
 from envs.external.layouts import choose_layout
-from envs.external.masks import masks_of
-from envs.external.sources import MASKED, FactorySource, GymSource, Source, describe
+from envs.external.sharded import Layout, ShardedEnvs
+from envs.external.sources import FactorySource, GymSource, Source
 from envs.support.errors import InputError
 
-ENDLESS = 100_000  # `max_step` where nothing limits an episode
+ENDLESS = 100_000  # `max_step` if nothing limits an episode
 
 
 class ExternalVecEnv(VecEnv):
-    """`envs_per_member` copies of an external environment per member.
+    """`envs_per_member` rows of an external environment per member.
 
-    They step on the CPU, whatever the device is, so `step` waits for the actions: it is the one kind of environment
-    that cannot be without. Observations: (num_envs, state_dim) float32, Dict and Tuple spaces flattened and choices
-    one-hot; or uint8 where `image_shape` is set. Actions: in [-1, 1], scaled to the bounds of a Box; int64 choices from
-    0 otherwise; an "action_mask" among the observations, or in `info`, says which of their options are legal. Slots
-    that were never seeded are idle: they are not stepped, and show zeros.
+    The environments run on the CPU whatever the device is, so `step` waits for the actions: unlike
+    in other vectorized environments, this synchronization cannot be avoided.
 
-    An environment's state cannot be taken out of it. So a member that `set_member` puts back is brought to where it was
-    by its episodes' actions, once more from their beginnings: exactly there, where an environment has its random
-    numbers from Gymnasium's `np_random` and its `reset` forgets all else (as Gymnasium's own do). That it sees what it
-    saw is checked; where it doesn't, and for environments of several agents, all of the member's rows begin new
-    episodes, with the next seeds of its stream: the same ones however often that is done, but not those it was torn
-    from.
+    Observations are (num_envs, state_dim) float32, with Dict and Tuple spaces flattened and choices
+    one-hot; or uint8 if `image_shape` is set. Actions are float in [-1, 1], scaled to the bounds of
+    a Box, or else int64 choices from 0; an "action_mask" in the observations or in `info` says
+    which are legal. Rows of members that were never seeded are idle: they are not stepped and show
+    zeros.
+
+    The state of an external environment cannot be read. So `set_member` restores a member by
+    replaying the actions of its current episodes. This is exact if the environment draws its random
+    numbers from Gymnasium's `np_random` and `reset` clears everything else, as in Gymnasium's own
+    environments. If the observation afterwards differs from the saved one, and always for
+    environments of several rows, all of the member's rows begin new episodes instead, with the next
+    seeds of its stream; these are the same however often the member is restored.
     """
 
     def __init__(
@@ -51,30 +54,40 @@ class ExternalVecEnv(VecEnv):
         device: torch.device | str = "cpu",
         debug: bool = False,
         layout: Layout | None = None,
-        patience: float = 20.0,
+        step_timeout: float = 20.0,
         restarts: int = 0,
         **kwargs: Any,
     ) -> None:
-        """Call `reset` before the first step.
+        """Make the environments. Call `reset` before the first step.
 
-        source: a Gymnasium id, with or without `gym:` before it (`MODULE:ID` imports the module first); or what makes
-        one environment (`sources.describe` says of which kinds). members: how many, or each one's own arguments for
-        making it. kwargs: the arguments that all have. debug: check for illegal actions after every step. layout: who
-        steps what; None: what was measured to be the fastest here (`layouts.choose_layout`). patience, restarts: see
-        `HostedEnvs`. Raises InputError where it cannot be made, or its spaces are not such as can be learned in.
+        Args:
+            source: A Gymnasium id, with or without `gym:` (`MODULE:ID` imports the module first);
+                or what makes one environment of any kind that `describe` recognizes.
+            members: The number of members, or the arguments of each member's environments.
+            envs_per_member: Rows per member.
+            device: Device of the observations, rewards and flags.
+            debug: Whether to check for illegal actions after every step.
+            layout: Sizes of the shards; None: what was measured to be fastest (`choose_layout`).
+            step_timeout: See `ShardedEnvs`.
+            restarts: See `ShardedEnvs`.
+            **kwargs: Arguments of all environments; ignored if `source` is a `Source`.
+
+        Raises:
+            InputError: The environment cannot be made, or its spaces are not supported.
         """
         self._source = _source(source, kwargs)
-        own = [{}] * members if isinstance(members, int) else [dict(params) for params in members]
-        if not own or envs_per_member < 1:
+        every = [{}] * members if isinstance(members, int) else [dict(params) for params in members]
+        if not every or envs_per_member < 1:
             raise InputError(
-                f"{self._source.name} needs members and envs, and got {len(own)} members of {envs_per_member} envs"
+                f"{self._source.name} needs members and envs, and got {len(every)} members of "
+                f"{envs_per_member} envs"
             )
         self.env_name = self._source.name
         self.device, self.debug = torch.device(device), debug
         self._on_cpu = self.device.type == "cpu"
-        self.num_members, self.envs_per_member = len(own), envs_per_member
-        self.num_envs = len(own) * envs_per_member
-        self._what = what = describe(self._source, own[0])
+        self.num_members, self.envs_per_member = len(every), envs_per_member
+        self.num_envs = len(every) * envs_per_member
+        self._what = what = describe(self._source, every[0])
         if envs_per_member % what.rows:
             fitting = sorted(
                 {
@@ -83,37 +96,47 @@ class ExternalVecEnv(VecEnv):
                 }
             )
             raise InputError(
-                f"{envs_per_member} rows per member are not a multiple of the {what.rows} that one {self._source.name} "
-                f"has; {' or '.join(map(str, fitting))} would be"
+                f"{envs_per_member} rows per member are not a multiple of the {what.rows} that one "
+                f"{self._source.name} has; {' or '.join(map(str, fitting))} would be"
             )
         self._per_member = envs_per_member // what.rows  # environments
-        every = [params for params in own for _ in range(self._per_member)]
-        layout = layout or choose_layout(self._source, every, what).layout
-        self._envs = HostedEnvs(
+        env_kwargs = [params for params in every for _ in range(self._per_member)]
+        layout = layout or choose_layout(self._source, env_kwargs, what).layout
+        self._envs = ShardedEnvs(
             self._source,
-            every,
+            env_kwargs,
             layout,
             description=what,
-            patience=patience,
+            step_timeout=step_timeout,
             restarts=restarts,
             resumable=True,
         )
-        self._observations, self._actions = self._envs.observations, self._envs.actions
-        self.max_step = what.limit or ENDLESS
-        self.has_absent_agents = what.has_absent_agents
-        self.state_dim, self.image_shape = self._observations.size, self._observations.image_shape
-        self.if_discrete = self._actions.discrete
-        self.action_dim = sum(self._actions.choices) if self.if_discrete else self._actions.width
-        self.action_dims = (
-            self._actions.choices if self.if_discrete and not self._actions.single else ()
-        )
+        self._observations, self._actions = what.observations, what.actions
+        self._set_shapes()
+        self._params: list[Mapping[str, Any]] = list(every)
+        self._share_buffers()
+        self._streams = Streams(self.num_members)
+        self._masks = action_masks(self._envs, envs_per_member)
+        self.masked = self._masks is not None
+        self._check = ActionCheck(self.num_envs, envs_per_member, self._actions, self._masks)
+        self._seeds: list[list[int]] = [[] for _ in every]
+        self._began_anew = [False] * self.num_members
+        self._started = False
 
-        self._params: list[Mapping[str, Any]] = list(own)
+    def _set_shapes(self) -> None:
+        """Set the attributes that describe observations, actions and episodes."""
+        observations, actions = self._observations, self._actions
+        self.max_step = self._what.limit or ENDLESS
+        self.has_absent_agents = self._what.has_absent_agents
+        self.state_dim, self.image_shape = observations.size, observations.image_shape
+        self.if_discrete = actions.discrete
+        self.action_dim = sum(actions.choices) if self.if_discrete else actions.width
+        self.action_dims = actions.choices if self.if_discrete and not actions.single else ()
+        self._action_shape = (self.num_envs,) if actions.single else (self.num_envs, actions.width)
+
+    def _share_buffers(self) -> None:
+        """Make tensors that share memory with the buffers."""
         buffers = self._envs.buffers
-        self._action_shape = (
-            (self.num_envs,) if self._actions.single else (self.num_envs, self._actions.width)
-        )
-        # What lies in the buffers, as tensors.
         self._obs, self._final = (
             torch.from_numpy(rows.view(np.uint8).reshape(self.num_envs, -1))
             for rows in (buffers.obs, buffers.final)
@@ -125,37 +148,36 @@ class ExternalVecEnv(VecEnv):
         self._terminated, self._truncated, self._present = map(
             torch.from_numpy, (buffers.terminated, buffers.truncated, buffers.present)
         )
-        self._streams = Streams(self.num_members)
-        self._masks = masks_of(self._envs, envs_per_member)
-        self.masked = self._masks is not None
-        self._check = ActionCheck(self.num_envs, envs_per_member, self._actions, self._masks)
-        self._seeds: list[list[int]] = [[] for _ in own]
-        self._began_anew = [False] * self.num_members
-        self._started = False
 
     def configure_member(self, member: int, params: Mapping[str, Any] | None = None) -> None:
-        """Give a slot to another member, with these arguments of its own; follow it with `reset_member` or
-        `set_member`.
+        """Give a slot to another member, whose environments are made with `params`.
+
+        Call `reset_member` or `set_member` next.
         """
         params = dict(params or {})
         if params != self._params[member]:
-            self._envs.make(self._own_envs(member), params)
+            self._envs.make(self._envs_of(member), params)
             self._params[member] = params
 
     def ignore_advice(self) -> None:
-        """Take a mask that is in `info` alone for the advice that it is: the environment must take any action of its
-        space. For learners that know no masks. One among the observations stays.
+        """Treat masks in `info` as advice only, for learners without support for masks.
+
+        An environment with such masks accepts every action of its space. Masks that are part of the
+        observations stay in force.
         """
-        if self._what.kind == MASKED:
+        if self._what.kind == EnvKind.MASKED:
             self._masks, self.masked = None, False
             self._check = ActionCheck(self.num_envs, self.envs_per_member, self._actions)
 
     def member_params(self, member: int) -> Mapping[str, Any]:
-        """The arguments that a slot was configured with."""
+        """Return the arguments that a slot was configured with."""
         return self._params[member]
 
     def last_seeds(self, member: int) -> list[int]:
-        """The seeds that the member's environments were last reset with; their later episodes follow from these."""
+        """Return the seeds of the last reset of the member's environments.
+
+        Their later episodes follow from these seeds.
+        """
         return self._seeds[member]
 
     def seeded(self, member: int) -> bool:
@@ -163,15 +185,14 @@ class ExternalVecEnv(VecEnv):
         return self._streams.seeded(member)
 
     def reset_member(self, member: int, seed: int | None = None) -> None:
-        """Begin new episodes in that member's rows, its stream anew too where a seed is given; the others go on."""
+        """See `VecEnv.reset_member`."""
         if seed is not None:
             self._streams.seed(member, seed)
         self._begin(member)
-        rows = self._rows(member)
-        self._check.clear(slice(rows.start, rows.stop))
+        self._check.clear(self._rows_of(member))
 
     def draw(self, horizon: int) -> None:
-        """See `VecEnv.draw`. Nothing to do: every environment has a generator of its own."""
+        """Do nothing: every environment has a random generator of its own."""
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.step`."""
@@ -190,28 +211,28 @@ class ExternalVecEnv(VecEnv):
         self._envs.step()
         return Step(
             self.observe(out),
-            self._own(self._reward),
-            self._own(self._terminated),
-            self._own(self._truncated),
+            self._copy(self._reward),
+            self._copy(self._terminated),
+            self._copy(self._truncated),
         )
 
     def observe(self, out: Tensor | None = None) -> Tensor:
-        """(num_envs, state_dim): what every row sees now. Changes nothing."""
-        return self._unpacked(self._obs, out)
+        """See `VecEnv.observe`."""
+        return self._unpack(self._obs, out)
 
     def present(self) -> Tensor:
         """See `VecEnv.present`."""
-        return self._own(self._present) if self.has_absent_agents else super().present()
+        return self._copy(self._present) if self.has_absent_agents else super().present()
 
     def action_mask(self, chosen: Tensor) -> Tensor:
-        """See `VecEnv.action_mask`. What is legal does not depend on the choices before."""
+        """See `VecEnv.action_mask`. Here, what is legal does not depend on earlier choices."""
         if self._masks is None:
             return super().action_mask(chosen)
         return self._masks.of_choice(chosen.shape[1]).to(self.device)
 
     def final_obs(self) -> Tensor:
         """See `VecEnv.final_obs`."""
-        return self._unpacked(self._final, None)
+        return self._unpack(self._final, None)
 
     def faults(self) -> Tensor:
         """See `VecEnv.faults`."""
@@ -222,32 +243,32 @@ class ExternalVecEnv(VecEnv):
         self._check.check()
 
     def get_member(self, member: int) -> dict[str, Tensor]:
-        """See `VecEnv.get_member`, and above."""
-        rows = slice(self._rows(member).start, self._rows(member).stop)
+        """See `VecEnv.get_member`, and the class on what can be restored."""
+        rows = self._rows_of(member)
         buffers = self._envs.buffers
         state = {"stream": self._streams.state(member), **self._check.state(rows)}
-        for name, seen in (("obs", buffers.obs), ("final", buffers.final)):
+        for name, array in (("obs", buffers.obs), ("final", buffers.final)):
             state[name] = torch.from_numpy(
-                seen[rows].copy().view(np.uint8).reshape(self.envs_per_member, -1)
+                array[rows].copy().view(np.uint8).reshape(self.envs_per_member, -1)
             )
-        found = [shot for shot in self._envs.snapshot(self._own_envs(member)) if shot is not None]
+        found = [shot for shot in self._envs.snapshot(self._envs_of(member)) if shot is not None]
         if len(found) == self._per_member:
             ages = torch.tensor([len(shot.actions) for shot in found])
             actions = np.zeros(
                 (len(found), max(1, int(ages.max())), self._actions.width), self._actions.dtype
             )
-            for own, shot in zip(actions, found, strict=True):
-                own[: len(shot.actions)] = shot.actions
+            for padded, shot in zip(actions, found, strict=True):
+                padded[: len(shot.actions)] = shot.actions
             starts = torch.from_numpy(np.stack([shot.start for shot in found]))
             state |= {"starts": starts, "ages": ages, "actions": torch.from_numpy(actions)}
         return state
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
-        """See `VecEnv.set_member`, and above."""
-        rows = slice(self._rows(member).start, self._rows(member).stop)
+        """See `VecEnv.set_member`, and the class on what can be restored."""
+        rows = self._rows_of(member)
         self._streams.set_state(member, state["stream"])
         self._started = True
-        self._began_anew[member] = self._streams.seeded(member) and not self._brought_back(
+        self._began_anew[member] = self._streams.seeded(member) and not self._replay(
             member, rows, state
         )
         if self._began_anew[member]:
@@ -255,26 +276,26 @@ class ExternalVecEnv(VecEnv):
         self._check.set_state(rows, state)
 
     def began_anew(self, member: int) -> bool:
-        """See `VecEnv.began_anew`, and above."""
+        """See `VecEnv.began_anew`, and the class on what can be restored."""
         return self._began_anew[member]
 
     @property
     def pids(self) -> list[int]:
-        """The workers' process ids."""
+        """The env workers' process ids."""
         return self._envs.pids
 
     def close(self) -> None:
-        """Close the environments."""
+        """Close the environments and end the env workers."""
         self._envs.close()
 
-    def _rows(self, member: int) -> range:
-        return range(member * self.envs_per_member, (member + 1) * self.envs_per_member)
+    def _rows_of(self, member: int) -> slice:
+        return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
 
-    def _own_envs(self, member: int) -> range:
+    def _envs_of(self, member: int) -> range:
         return range(member * self._per_member, (member + 1) * self._per_member)
 
-    def _brought_back(self, member: int, rows: slice, state: dict[str, Tensor]) -> bool:
-        """Whether all of the member's environments are where they were."""
+    def _replay(self, member: int, rows: slice, state: dict[str, Tensor]) -> bool:
+        """Replay the member's episodes; return whether that restored all of its environments."""
         if "starts" not in state:
             return False
         parts = zip(
@@ -282,35 +303,34 @@ class ExternalVecEnv(VecEnv):
         )
         snapshots = [Snapshot(start, actions[:age]) for start, actions, age in parts]
         buffers = self._envs.buffers
-        for name, seen in (("obs", buffers.obs), ("final", buffers.final)):
-            seen[rows] = np.ascontiguousarray(state[name].numpy()).view(seen.dtype).reshape(-1)
-        done = self._envs.restore(self._own_envs(member), snapshots)
+        for name, array in (("obs", buffers.obs), ("final", buffers.final)):
+            array[rows] = np.ascontiguousarray(state[name].numpy()).view(array.dtype).reshape(-1)
+        done = self._envs.restore(self._envs_of(member), snapshots)
         if not all(done):
             logging.getLogger(__name__).warning(
-                "%s can't be brought back to where it was; member %d begins new episodes",
+                "%s could not be restored to its saved state; member %d begins new episodes",
                 self.env_name,
                 member,
             )
         return all(done)
 
     def _begin(self, member: int) -> None:
-        """New episodes with the next seeds of the member's stream."""
+        """Begin new episodes with the next seeds of the member's stream."""
         self._started = True
         if self._streams.seeded(member):
             uniform = self._streams.member_uniform(member, self._per_member)
-            self._seeds[member] = (
-                uniform.mul_(2.0**31).long().tolist()
-            )  # environments in C take 31 bits
-            self._envs.reset(self._own_envs(member), self._seeds[member])
+            # 31 bits, the most that environments written in C accept.
+            self._seeds[member] = uniform.mul_(2.0**31).long().tolist()
+            self._envs.reset(self._envs_of(member), self._seeds[member])
 
-    def _unpacked(self, raw: Tensor, out: Tensor | None) -> Tensor:
+    def _unpack(self, raw: Tensor, out: Tensor | None) -> Tensor:
         values = self._observations.unpack(
             raw if self._on_cpu else raw.to(self.device, non_blocking=True)
         )
         return values.clone() if out is None else out.copy_(values)
 
-    def _own(self, buffer: Tensor) -> Tensor:
-        """The buffer's content as the caller's own tensor."""
+    def _copy(self, buffer: Tensor) -> Tensor:
+        """Return a copy on the device: the next step overwrites the buffer."""
         return buffer.clone() if self._on_cpu else buffer.to(self.device)
 
 
@@ -323,11 +343,12 @@ def _source(source: str | Source | Callable[..., Any], kwargs: dict[str, Any]) -
 
 
 def _pin(owner: ExternalVecEnv, rows: NDArray[Any]) -> None:
-    """Lock these pages in memory for as long as `owner` lives, so that a GPU copies from them directly, and nobody
-    waits for it: the next step's actions, which do, come later in the same stream.
+    """Page-lock the array for as long as `owner` lives.
+
+    A GPU then copies from it directly and asynchronously. The copy is complete before the next step
+    overwrites the array, because that step waits for its actions, which come later in the stream.
     """
     runtime, address = torch.cuda.cudart(), rows.ctypes.data  # type: ignore[no-untyped-call]
-    if (
-        int(runtime.cudaHostRegister(address, rows.nbytes, 0)) == 0
-    ):  # otherwise copies go another way round
+    # If locking fails, copies go through another buffer: slower, but correct.
+    if int(runtime.cudaHostRegister(address, rows.nbytes, 0)) == 0:
         weakref.finalize(owner, runtime.cudaHostUnregister, address)

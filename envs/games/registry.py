@@ -1,4 +1,4 @@
-"""The games by name: `cartpole`, `bucket-brigade`, external environments as in `envs.external.named`, and `MODULE:NAME`
+"""The games by name: `cartpole`, `bucket-brigade`, external environments as in `envs.external.sources`, and `MODULE:NAME`
 for a game of one's own.
 """
 
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from envs.core.streams import derive_seed
 from envs.core.vec_env import Step, VecEnv
-from envs.external.named import PREFIXES, named_env
-from envs.external.sources import PARALLEL, Description, describe
+from envs.external.describe import Description, EnvKind, describe
+from envs.external.sources import PREFIXES, named_env
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.bucket_brigade.game import BucketBrigade
 from envs.games.bucket_brigade.observation import BucketObservation
@@ -170,10 +170,10 @@ def _external(name: str) -> Game:
         return describe(env.sized(dict(params), 1), dict(params))
 
     def seats(params: EnvArguments) -> int:
-        return look(params).rows if not env.single and look(params).kind == PARALLEL else 1
+        return look(params).rows if not env.single and look(params).kind == EnvKind.PARALLEL else 1
 
     def unit(params: EnvArguments) -> int:
-        if env.single or env.takes_size(dict(params)) or look(params).kind == PARALLEL:
+        if env.single or env.takes_size(dict(params)) or look(params).kind == EnvKind.PARALLEL:
             return 1
         return look(params).rows
 

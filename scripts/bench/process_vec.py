@@ -43,8 +43,8 @@ from uneven_env import Uneven
 
 from envs.core.sizing import cpu_count
 from envs.external.first_ready import FirstReadyEnvs
-from envs.external.hosted import HostedEnvs, Layout, split
 from envs.external.layouts import choose_layout
+from envs.external.sharded import Layout, ShardedEnvs, split
 from envs.external.sources import FactorySource, GymSource, Source
 from envs.external.vec_env import ExternalVecEnv
 
@@ -59,7 +59,7 @@ Stepper = tuple[
 
 def ours(source: Source, envs: int, layout: Layout) -> Stepper:
     """All together, through the shared buffers."""
-    hosted = HostedEnvs(source, [{}] * envs, layout)
+    hosted = ShardedEnvs(source, [{}] * envs, layout)
     hosted.reset(range(envs), range(envs))
     drawn = np.random.default_rng(0).integers(0, 2, (64, envs, 1))
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from envs.external import vec_env
-from envs.external.hosted import Layout
 from envs.external.layouts import LayoutChoice
+from envs.external.sharded import Layout
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from envs.external import vec_env
-from envs.external.hosted import Layout
+from envs.external.sharded import Layout
 from envs.external.vec_env import ExternalVecEnv
 from envs.support.errors import InputError, RunError
 from tests.envs.external.samples import Counter

@@ -99,7 +99,7 @@ def test_games_come_with_all_their_rows() -> None:
 )
 def test_failures_are_told(trouble: str, said: str) -> None:
     envs = FirstReadyEnvs(
-        FactorySource(Counter), [{}, {}, {"trouble": trouble, "at": 2}], 3, patience=0.3
+        FactorySource(Counter), [{}, {}, {"trouble": trouble, "at": 2}], 3, step_timeout=0.3
     )
     envs.reset(range(3))
     pids = envs.pids

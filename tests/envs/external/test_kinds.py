@@ -107,7 +107,7 @@ def test_vector_environments_are_hosted_whole(mode: AutoresetMode) -> None:
 
 
 def test_a_vector_environment_that_never_resets_is_refused() -> None:
-    with pytest.raises(Exception, match="resets nothing by itself"):
+    with pytest.raises(Exception, match="does not reset by itself"):
         ExternalVecEnv(counters, 1, 3, mode=AutoresetMode.DISABLED)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from envs.external import first_ready, layouts, vec_env
-from envs.external.hosted import HostedEnvs, Layout
 from envs.external.layouts import LayoutChoice, choose_layout, fixed_layout
+from envs.external.sharded import Layout, ShardedEnvs
 from envs.external.sources import FactorySource, GymSource
 from envs.support.errors import InputError
 from envs.support.remembered import MachineFile
@@ -34,10 +34,10 @@ def test_slow_environments_go_to_workers_and_that_is_remembered(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(layouts, "HostedEnvs", never)
+    monkeypatch.setattr(layouts, "ShardedEnvs", never)
     again = choose_layout(SLOW, [{}] * 4, cores=2, file=file)
     assert again.layout == choice.layout
-    assert again.reason == "as remembered"
+    assert again.reason == "from the measurement cache"
     with pytest.raises(AssertionError, match="measured again"):
         choose_layout(SLOW, [{}] * 5, cores=2, file=file)
 
@@ -118,7 +118,10 @@ def test_an_entry_that_does_not_fit_is_measured_anew(
     content = file.path.read_text()
     for bad in ('"here": 9', '"here": -1', '"here": "x"'):
         file.path.write_text(content.replace('"here": 3', bad))
-        assert choose_layout(source, [{}] * 3, cores=2, file=file).reason != "as remembered"
+        assert (
+            choose_layout(source, [{}] * 3, cores=2, file=file).reason
+            != "from the measurement cache"
+        )
 
 
 def test_a_number_of_workers_by_hand() -> None:
@@ -132,4 +135,4 @@ def test_a_number_of_workers_by_hand() -> None:
 
 def test_a_layout_must_have_all_environments() -> None:
     with pytest.raises(ValueError, match="the layout has 2 environments, and there are 3"):
-        HostedEnvs(SLOW, [{}] * 3, Layout(2))
+        ShardedEnvs(SLOW, [{}] * 3, Layout(2))

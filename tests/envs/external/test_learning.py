@@ -6,7 +6,7 @@ import torch
 
 from agents.algorithms.ppo import PPO, PPOParams
 from agents.networks.shape import Shape
-from envs.external.hosted import Layout
+from envs.external.sharded import Layout
 from envs.external.vec_env import ExternalVecEnv
 
 

@@ -22,8 +22,8 @@ from deploy.games.panel import Rules
 from deploy.games.player import Network
 from deploy.games.replay import Show
 from envs.external import layouts
-from envs.external.hosted import Layout
 from envs.external.layouts import choose_layout
+from envs.external.sharded import Layout
 from envs.external.sources import FactorySource
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.play import random_actions

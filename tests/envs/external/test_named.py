@@ -167,8 +167,8 @@ def test_environments_made_together_stay_together() -> None:
             "it made a Decimal, which must be a gymnasium.Env, a gymnasium.vector.VectorEnv",
         ),
         (f"{SAMPLES}:misbehave", "cannot be made: TypeError: misbehave() missing 1 required"),
-        (f"{SAMPLES}:OldStep", "its step returns 4 values and not the 5 of Gymnasium"),
-        (f"{SAMPLES}:OldReset", "its reset returns no (observation, info)"),
+        (f"{SAMPLES}:OldStep", "its step returns 4 values instead of Gymnasium's 5"),
+        (f"{SAMPLES}:OldReset", "its reset does not return (observation, info)"),
         (
             f"{SAMPLES}:Gym21",
             "it made a Gym21, which is no gymnasium.Env; an environment of the old package gym",

@@ -17,8 +17,8 @@ import psutil
 import pytest
 import torch
 
-from envs.external import guard, handoff
-from envs.external.hosted import Layout, split
+from envs.external import guard, shared_memory
+from envs.external.sharded import Layout, split
 from envs.external.vec_env import ExternalVecEnv
 from envs.support.errors import InputError, RunError
 from tests.envs.external.samples import Buffered, Counter, Everything, Tag, only_in
@@ -59,7 +59,7 @@ def test_workers_give_the_same_numbers_to_the_bit(source: Any, rows: int, layout
 def test_processors_that_keep_no_order_hand_over_through_the_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(handoff, "ORDERED", False)
+    monkeypatch.setattr(shared_memory, "ORDERED", False)
     alone, shared = (
         ExternalVecEnv("CartPole-v1", 1, 3, layout=layout) for layout in (None, Layout(1, (1, 1)))
     )
@@ -133,7 +133,7 @@ def test_an_environment_that_raises_is_named_with_its_traceback(layout: Layout) 
     [("die", "exit code 3"), ("crash", "SIGSEGV"), ("hang", "0.5 s"), ("hang in C", "0.5 s")],
 )
 def test_a_worker_that_dies_or_hangs_is_named_with_where_it_was(trouble: str, said: str) -> None:
-    text, taken = failing(trouble, Layout(1, (2,)), patience=0.5)
+    text, taken = failing(trouble, Layout(1, (2,)), step_timeout=0.5)
     assert "environments 1 to 2" in text
     assert said in text
     if trouble != "die":
@@ -151,7 +151,7 @@ def test_what_failed_is_made_anew_if_so_wished(
     flag = tmp_path / "once"
     flag.touch()
     own = [{}, {}, {"trouble": trouble, "flag": str(flag)}]
-    env = ExternalVecEnv(Counter, own, 1, layout=layout, patience=0.5, restarts=1)
+    env = ExternalVecEnv(Counter, own, 1, layout=layout, step_timeout=0.5, restarts=1)
     env.reset(0)
     for _ in range(2):
         env.step(torch.zeros(3, dtype=torch.int64))
@@ -161,7 +161,7 @@ def test_what_failed_is_made_anew_if_so_wished(
     assert made.obs[first:, 0].tolist() == [0.0] * (3 - first)  # new episodes
     assert made.obs[:first, 0].tolist() == [3.0] * first
     assert env.final_obs()[2, 0] == 2.0
-    assert "made anew; 0 more times" in caplog.text
+    assert "restarted; 0 restarts left" in caplog.text
     assert env.step(torch.zeros(3, dtype=torch.int64)).obs[2, 0] == 1.0
     env.close()
 
@@ -188,10 +188,10 @@ def test_one_that_cannot_be_made_in_a_worker_is_named() -> None:
 DRIVER = """
     import signal
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests were started with
-    from envs.external.hosted import HostedEnvs, Layout
+    from envs.external.sharded import ShardedEnvs, Layout
     from envs.external.sources import FactorySource
     from tests.envs.external.samples import Counter
-    envs = HostedEnvs(FactorySource(Counter), [{}, {"length": 9}, TROUBLE], Layout(1, (1, 1)), patience=1e6)
+    envs = ShardedEnvs(FactorySource(Counter), [{}, {"length": 9}, TROUBLE], Layout(1, (1, 1)), step_timeout=1e6)
     envs.reset(range(3), range(3))
     print(*envs.pids, flush=True)
     while True:
@@ -225,10 +225,10 @@ def test_workers_leave_with_their_driver(how: signal.Signals, trouble: str) -> N
 
 FORKING = """
     import sys, time
-    from envs.external.hosted import HostedEnvs, Layout
+    from envs.external.sharded import ShardedEnvs, Layout
     from envs.external.sources import FactorySource
     from tests.envs.external.samples import Forking
-    envs = HostedEnvs(FactorySource(Forking), [{"pids": sys.argv[1]}] * 2, Layout(1, (1,)))
+    envs = ShardedEnvs(FactorySource(Forking), [{"pids": sys.argv[1]}] * 2, Layout(1, (1,)))
     print(*envs.pids, flush=True)
     time.sleep(600.0)
 """
@@ -272,7 +272,7 @@ def test_workers_sleep_while_nothing_is_asked_of_them() -> None:
 
 
 SCRIPT = """
-    from envs.external.hosted import HostedEnvs, Layout
+    from envs.external.sharded import ShardedEnvs, Layout
     from envs.external.sources import FactorySource
     from tests.envs.external.samples import Counter
 
@@ -280,7 +280,7 @@ SCRIPT = """
         pass
 
     GUARD
-    envs = HostedEnvs(FactorySource(Mine), [{}] * 2, Layout(1, (1,)))
+    envs = ShardedEnvs(FactorySource(Mine), [{}] * 2, Layout(1, (1,)))
     envs.reset(range(2), range(2))
     envs.step()
     print(envs.buffers.reward.tolist())

@@ -43,13 +43,13 @@ search_app()(sys.argv[1:])
 HOSTING = """
 import sys
 import psutil
-from envs.external.hosted import HostedEnvs, Layout
+from envs.external.sharded import ShardedEnvs, Layout
 from envs.external.sources import FactorySource
 from optimize.worker.stopping import Life, start_again
 from tests.envs.external.samples import Forking
 life = Life.present()
 if not life.recycled:
-    envs = HostedEnvs(FactorySource(Forking), [{"pids": sys.argv[1]}] * 2, Layout(1, (1,)))
+    envs = ShardedEnvs(FactorySource(Forking), [{"pids": sys.argv[1]}] * 2, Layout(1, (1,)))
     start_again(Life(1, "w"))
 print(life.recycled, psutil.Process().children(recursive=True))
 """

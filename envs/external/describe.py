@@ -1,0 +1,178 @@
+"""What an environment is: its kind, its spaces, and how many rows it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from envs.external.actions import ActionLayout
+from envs.external.adapters import InfoMask, autoreset_mode
+from envs.external.observations import ObservationLayout
+from envs.external.sources import Source
+from envs.support.errors import InputError
+
+Space = gymnasium.spaces.Space[Any]
+_API_HINT = (
+    "return what Gymnasium defines (an ended episode is terminated, one cut off by a limit of "
+    "steps is truncated), or wrap it by shimmy.GymV21CompatibilityV0"
+)
+
+
+class EnvKind(Enum):
+    """The API that an environment follows."""
+
+    SINGLE = "gymnasium.Env"
+    MASKED = "gymnasium.Env with masks in info"
+    VECTOR = "gymnasium.vector.VectorEnv"
+    PARALLEL = "PettingZoo parallel"
+    BUFFERED = "PufferLib-style"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an environment is.
+
+    Attributes:
+        kind: The API that it follows.
+        observations: How one row's observation is laid out.
+        actions: How one row's action is laid out.
+        rows: Rows per environment: agents, or sub-environments of a vector environment.
+        limit: See `sources.Made`.
+        has_absent_agents: Whether rows may be without an agent at times.
+    """
+
+    kind: EnvKind
+    observations: ObservationLayout
+    actions: ActionLayout
+    rows: int
+    limit: int | None
+    has_absent_agents: bool
+
+
+def describe(source: Source, kwargs: Mapping[str, Any]) -> Description:
+    """Make one environment and inspect it; reset and step it once if it is a `gymnasium.Env`.
+
+    Raises:
+        InputError: It cannot be made, follows no known API, its agents' spaces differ, or its
+            spaces are not supported.
+    """
+    try:
+        env, limit = source.make(kwargs)
+    except InputError as error:
+        raise _named(source, error) from None
+    except Exception as error:  # the user's function may raise anything
+        arguments = f" with {dict(kwargs)}" if kwargs else ""
+        raise InputError(
+            f"{source.name}{arguments} cannot be made: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        kind, observation, action, rows = _inspect(env)
+        actions = ActionLayout(action)
+        has_absent_agents = kind in (EnvKind.PARALLEL, EnvKind.BUFFERED) or (
+            kind == EnvKind.VECTOR and autoreset_mode(env) != AutoresetMode.SAME_STEP
+        )
+        return Description(
+            kind, ObservationLayout(observation, actions), actions, rows, limit, has_absent_agents
+        )
+    except InputError as error:
+        raise _named(source, error) from None
+    finally:
+        getattr(env, "close", lambda: None)()
+
+
+def _named(source: Source, error: InputError) -> InputError:
+    text = str(error)
+    return error if text.startswith(source.name) else InputError(f"{source.name}: {text}")
+
+
+def _inspect(env: Any) -> tuple[EnvKind, Space, Space, int]:
+    """Return an environment's kind, observation space, action space, and rows."""
+    name = type(env).__name__
+    if all(hasattr(env, method) for method in ("recv", "send", "async_reset")):
+        raise InputError(
+            f"it made {name}, an EnvPool, which takes a seed only when it is made: its episodes "
+            "cannot be repeated, as trials need; use the Gymnasium id of the environment (gym:ID), "
+            "or wrap it in a gymnasium.vector.VectorEnv whose reset(seed=…) makes a new pool"
+        )
+    if isinstance(env, gymnasium.Env):
+        if InfoMask.applies(env, _first_info(env)):
+            return EnvKind.MASKED, InfoMask(env).observation_space, env.action_space, 1
+        return EnvKind.SINGLE, env.observation_space, env.action_space, 1
+    if isinstance(env, VectorEnv):
+        return EnvKind.VECTOR, env.single_observation_space, env.single_action_space, env.num_envs
+    if hasattr(env, "possible_agents"):
+        return EnvKind.PARALLEL, *_common_spaces(env), len(env.possible_agents)
+    if hasattr(env, "single_observation_space") and hasattr(env, "num_agents"):
+        observation = env.single_observation_space
+        if isinstance(observation, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+            raise InputError(
+                f"its single_observation_space is {observation}; it must be a Box, one array that "
+                "it writes into"
+            )
+        return EnvKind.BUFFERED, observation, env.single_action_space, int(env.num_agents)
+    if hasattr(env, "action_space") and hasattr(env, "step"):
+        raise InputError(
+            f"it made a {name}, which is no gymnasium.Env; an environment of the old package gym "
+            "can be wrapped by shimmy (shimmy.GymV21CompatibilityV0 or GymV26CompatibilityV0), "
+            "others must be subclasses of gymnasium.Env"
+        )
+    raise InputError(
+        f"it made a {name}, which must be a gymnasium.Env, a gymnasium.vector.VectorEnv, a "
+        "PettingZoo environment, or have single_observation_space and num_agents as PufferLib's"
+    )
+
+
+def _common_spaces(env: Any) -> tuple[Space, Space]:
+    """Return the spaces of a PettingZoo environment's agents, which must all be the same."""
+    if not env.possible_agents:
+        raise InputError("its possible_agents are empty: it has no agents to train")
+    first, *others = env.possible_agents
+    observation, action = env.observation_space(first), env.action_space(first)
+    for agent in others:
+        if env.observation_space(agent) != observation or env.action_space(agent) != action:
+            raise InputError(
+                f"agents {first!r} and {agent!r} have different spaces; pad them to the same "
+                "(supersuit.pad_observations_v0, pad_action_space_v0)"
+            )
+    return observation, action
+
+
+def _first_info(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """Reset an environment, step it once, and return the `info` of the reset.
+
+    An exception of the environment counts as an empty info: training reports it with its traceback.
+
+    Raises:
+        InputError: `reset` or `step` returns what Gym's did before version 0.26.
+    """
+    try:
+        started: Any = env.reset(seed=0)
+    except Exception:
+        return {}
+    if started is None:  # `gymnasium.Env.reset` itself, which the class does not override
+        return {}
+    if not (isinstance(started, tuple) and len(started) == 2 and isinstance(started[1], dict)):
+        raise InputError(
+            "its reset does not return (observation, info), but what Gym's did before 0.26; "
+            f"{_API_HINT}"
+        )
+    try:
+        stepped: Any = env.step(env.action_space.sample())
+    except Exception:  # the action may be illegal in this state
+        return dict(started[1])
+    if not (isinstance(stepped, tuple) and len(stepped) == 5):
+        returned = (
+            f"{len(stepped)} values"
+            if isinstance(stepped, tuple)
+            else f"a {type(stepped).__name__}"
+        )
+        raise InputError(
+            f"its step returns {returned} instead of Gymnasium's 5 (observation, reward, "
+            f"terminated, truncated, info); {_API_HINT}"
+        )
+    return dict(started[1])
