@@ -10,13 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.market.bundle import Bundle
-from deploy.market.report import percent
 from deploy.market.verify import Verification, stored_metrics
 from deploy.promotion.findings import SYNTHETIC, short, verdict
 from deploy.promotion.rules import loosened
 from deploy.promotion.views import bundle_panel, columns, identity_table, minute, plain_value
 from deploy.registry.bundle_files import StoredBundle
 from deploy.registry.registry import Event, Garbage, Registry, Slot, Version
+from envs.support.formatting import percent
 
 SHOWN_EVENTS = 20
 # Parts of the manifest that `diff` leaves out: what follows from the others, or is shown in another way.

@@ -16,7 +16,6 @@ from deploy.dashboard.words import (
     minute,
     moment,
     money,
-    percent,
     price,
     ratio,
     share,
@@ -24,7 +23,7 @@ from deploy.dashboard.words import (
     units,
 )
 from deploy.promotion.findings import short
-from envs.support.sparkline import sparkline
+from envs.support.formatting import percent, sparkline
 
 STYLES = {"good": "green", "warning": "yellow", "bad": "bold red", "none": "dim"}
 SHOWN_ORDERS, SHOWN_EVENTS = 8, 6

@@ -10,10 +10,11 @@ from typing import Any
 from deploy.cli.registry_view import last_move, state_of
 from deploy.dashboard.health import Health, health
 from deploy.dashboard.series import Curve, Series, SeriesCache, curves
-from deploy.dashboard.words import figure, percent, share
+from deploy.dashboard.words import figure, share
 from deploy.registry.registry import Event, Registry, Version
 from deploy.trading.live.store import ACCOUNT, LaneBar, OrderLine, Trader, TraderEvent, TraderStore
 from envs.crypto.timeframe import DAY
+from envs.support.formatting import percent
 
 MOST_POINTS = 600  # of a lane in a picture
 NEWEST = 25  # orders and events shown

@@ -24,6 +24,7 @@ from deploy.dashboard.figures import best_figure, equity_figure, lane_tones, rat
 from deploy.dashboard.source import PaperSource, Search
 from deploy.promotion.findings import short
 from envs.support.errors import InputError, RunError
+from envs.support.formatting import percent
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -56,7 +57,6 @@ ASSETS = {
     "icon.svg": "image/svg+xml",
 }
 FILTERS = (
-    "percent",
     "figure",
     "counted",
     "share",
@@ -87,7 +87,7 @@ class Dashboard:
         )
         for name in FILTERS:
             self._templates.filters[name] = getattr(words, name)
-        self._templates.filters["short"] = short
+        self._templates.filters |= {"percent": percent, "short": short}
         # Assets are kept by browsers for good; with another version their address is another one.
         self._templates.globals["assets"] = f"/assets/{version('sweepd')}-{version('plotly')}"
         self._pages: Mapping[str, Callable[[Request], Response]] = {

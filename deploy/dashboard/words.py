@@ -5,19 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import math
 
-NOTHING = "–"
-
-
-def percent(value: float | None, digits: int = 2) -> str:
-    """0.1 as +10.00 %; of thousands of percent without digits."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    return f"{100.0 * value:+,.{digits if abs(value) < 10 else 0}f} %"
+from envs.support.formatting import MISSING
 
 
 def figure(value: float | None) -> str:
     """A share of any size as per cent with three digits that mean something: +0.0071 %, +13.1 %."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{100.0 * value:+.3g} %"
+    return MISSING if value is None or not math.isfinite(value) else f"{100.0 * value:+.3g} %"
 
 
 def counted(count: int, name: str) -> str:
@@ -27,17 +20,17 @@ def counted(count: int, name: str) -> str:
 
 def share(value: float | None) -> str:
     """0.1 as 10.0 %."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{100.0 * value:.1f} %"
+    return MISSING if value is None or not math.isfinite(value) else f"{100.0 * value:.1f} %"
 
 
 def ratio(value: float | None) -> str:
     """A Sharpe ratio."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{value:+.2f}"
+    return MISSING if value is None or not math.isfinite(value) else f"{value:+.2f}"
 
 
 def money(value: float | None) -> str:
     """Quote units, to the cent."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{value:,.2f}"
+    return MISSING if value is None or not math.isfinite(value) else f"{value:,.2f}"
 
 
 def price(value: float | None) -> str:
@@ -47,13 +40,13 @@ def price(value: float | None) -> str:
 
 def units(value: float | None) -> str:
     """Of an asset."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{value:,.8g}"
+    return MISSING if value is None or not math.isfinite(value) else f"{value:,.8g}"
 
 
 def moment(seconds: float | None) -> str:
     """Seconds since the epoch as 2026-01-02 03:04 (UTC)."""
     return (
-        NOTHING
+        MISSING
         if seconds is None
         else f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%d %H:%M}"
     )
@@ -61,7 +54,7 @@ def moment(seconds: float | None) -> str:
 
 def minute(text: str | None) -> str:
     """2026-01-02T03:04:05.678Z as 2026-01-02 03:04."""
-    return NOTHING if text is None else text[:16].replace("T", " ")
+    return MISSING if text is None else text[:16].replace("T", " ")
 
 
 def seconds_of(text: str) -> float:
@@ -72,7 +65,7 @@ def seconds_of(text: str) -> float:
 def span(seconds: float | None) -> str:
     """A length of time in its largest unit: 45 s, 12 min, 5.0 h, 3.2 days."""
     if seconds is None or not math.isfinite(seconds):
-        return NOTHING
+        return MISSING
     if seconds < 120:
         return f"{max(0.0, seconds):.0f} s"
     for unit, name in ((60.0, "min"), (3600.0, "h"), (86400.0, "days")):

@@ -18,6 +18,7 @@ from deploy.promotion.overfitting import Overfitting
 from deploy.promotion.rules import Measured, Rule
 from envs.crypto.metrics import Metrics
 from envs.crypto.selection import Deflation
+from envs.support.formatting import percent
 
 # Below so many batches the hold-out's test was seen to reject too often (scripts/bench/gate_statistics.py): at .05 in
 # up to 8 % of series of at least `ENOUGH_BARS` without an advantage, and in up to 20 % of series of 100.
@@ -87,10 +88,6 @@ class Evidence:
     holdout: Metrics | None = None
     excess: Bootstrap | None = None
     duel: Duel | None = None
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:+.2f} %"
 
 
 def _training_faults(evidence: Evidence) -> Measured:
@@ -183,8 +180,8 @@ def _constant_policy(evidence: Evidence) -> Measured | None:
 def _holdout_excess(evidence: Evidence) -> Measured:
     metrics, test = _need(evidence.holdout), evidence.excess
     returns = (
-        f"{_percent(metrics.total_return)} after fees on the hold-out, where equal weight made "
-        f"{_percent(metrics.equal_weight_return)} (annual Sharpe ratio {metrics.sharpe:+.2f} and "
+        f"{percent(metrics.total_return)} after fees on the hold-out, where equal weight made "
+        f"{percent(metrics.equal_weight_return)} (annual Sharpe ratio {metrics.sharpe:+.2f} and "
         f"{metrics.equal_weight_sharpe:+.2f}, information ratio {metrics.information_ratio:+.2f})"
     )
     if test is None:
@@ -232,8 +229,8 @@ def _beats_champion(evidence: Evidence) -> Measured | None:
         )
     return Measured(
         duel.difference.p,
-        f"{_percent(duel.candidate.total_return)} after fees, where champion {duel.champion_name} made "
-        f"{_percent(duel.champion.total_return)}, over the {duel.bars:,} bars that neither had seen; without a "
+        f"{percent(duel.candidate.total_return)} after fees, where champion {duel.champion_name} made "
+        f"{percent(duel.champion.total_return)}, over the {duel.bars:,} bars that neither had seen; without a "
         f"difference, one like this would show with chance {duel.difference.p:.2g}{_few_values(duel.difference)}",
         scale=gate_level(evidence.look) / ALPHA,
     )

@@ -16,13 +16,9 @@ from deploy.promotion.findings import SYNTHETIC, findings_table, stage_text
 from deploy.promotion.views import verdict_panel
 from envs.crypto.metrics import Metrics, equity
 from envs.support.files import write_atomic
+from envs.support.formatting import percent
 
 SHOWN_CANDIDATES = 8
-
-
-def percent(value: float) -> str:
-    """0.1 as +10.00 %."""
-    return f"{100.0 * value:+.2f} %"
 
 
 def promotion_view(promotion: Promotion) -> RenderableType:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from deploy.market.bundle import Bundle, format_time, parse_moment
-from deploy.market.report import metrics_table, percent
+from deploy.market.report import metrics_table
 from deploy.market.scoring import first_decision, unseen_window
 from deploy.promotion.findings import SYNTHETIC
 from deploy.registry.slots import slot_name
@@ -21,6 +21,7 @@ from deploy.trading.replay import Replay, replay
 from envs.crypto.bars import Bars
 from envs.crypto.splits import Window
 from envs.support.errors import InputError
+from envs.support.formatting import percent
 
 
 def replay_window(bundle: Bundle, bars: Bars, since: str | None, until: str | None) -> Window:

@@ -24,7 +24,7 @@ from envs.external.env_worker import why_unpicklable
 from envs.external.sharded import Layout, ShardedEnvs, split
 from envs.external.sources import Source
 from envs.support.errors import InputError
-from envs.support.remembered import MachineFile, cache_dir
+from envs.support.measurement_cache import MeasurementCache, cache_dir
 
 GAIN = 1.1  # factor by which workers must be faster to be used
 QUICK = 150e-6  # seconds; a faster step of all environments is not worth distributing
@@ -58,7 +58,7 @@ def choose_layout(
     description: Description | None = None,
     *,
     cores: int | None = None,
-    file: MachineFile | None = None,
+    file: MeasurementCache | None = None,
 ) -> LayoutChoice:
     """Choose the layout of one environment per entry of `env_kwargs`.
 
@@ -80,7 +80,7 @@ def choose_layout(
     reason = why_unpicklable(source, env_kwargs)
     if reason:
         return LayoutChoice(Layout(envs), {}, f"since workers cannot be sent them: {reason}")
-    file = file or MachineFile(cache_dir() / "layouts.json")
+    file = file or MeasurementCache(cache_dir() / "layouts.json")
     machine = (
         f"{processor_name()}, {cores} cores; python {platform.python_version()}, "
         f"gymnasium {gymnasium.__version__}"

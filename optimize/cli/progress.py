@@ -15,8 +15,8 @@ from rich.text import Text
 
 from envs.support.database_url import hide_password
 from envs.support.errors import InputError
+from envs.support.formatting import sparkline
 from envs.support.invocation import install_extra
-from envs.support.sparkline import sparkline
 from envs.support.study_record import CREATED_KEY, SPEC_KEY, CryptoSpec
 from optimize.cli.status import show, study_status
 from optimize.experiments.artifacts import artifact_store

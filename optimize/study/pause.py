@@ -13,8 +13,8 @@ from optuna.storages._rdb.models import StudyUserAttributeModel
 from sqlalchemy.exc import SQLAlchemyError
 
 from envs.support.account import user_name
+from envs.support.periodic_thread import PeriodicThread
 from envs.support.study_record import PAUSE_KEY
-from envs.support.ticking import Ticking
 from optimize.study.gone import StudyGone
 from optimize.study.storage import StudyStorage
 
@@ -78,15 +78,15 @@ class PauseWatch:
     ) -> None:
         self.storage, self.study_id = storage, study_id
         self.paused = False
-        self._ticking = Ticking(self._look, interval, "pause", end=storage.remove_session)
+        self._thread = PeriodicThread(self._look, interval, "pause", end=storage.remove_session)
 
     def __enter__(self) -> Self:
         self._look()
-        self._ticking.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ticking.stop()
+        self._thread.stop()
 
     def _look(self) -> None:
         try:

@@ -22,8 +22,8 @@ from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from envs.support.periodic_thread import PeriodicThread
 from envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY, REASON_KEY
-from envs.support.ticking import Ticking
 from optimize.study.deaths import (
     MAX_DEATHS,
     Death,
@@ -75,7 +75,9 @@ class Heartbeat:
         self.info: dict[str, Any] = {}
         self.last_error = ""
         self.beaten = time.monotonic()
-        self._ticking = Ticking(self.try_beat, interval, "heartbeat", end=storage.remove_session)
+        self._thread = PeriodicThread(
+            self.try_beat, interval, "heartbeat", end=storage.remove_session
+        )
 
     def __enter__(self) -> Heartbeat:
         with self.storage.transaction() as session:
@@ -84,11 +86,11 @@ class Heartbeat:
             ).one_or_none()
             self._record = {} if row is None else row._asdict()
         self.beat()
-        self._ticking.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ticking.stop()
+        self._thread.stop()
 
     def lost_trial(self, trial_id: int) -> None:
         """Note that a trial turned out to be someone else's."""

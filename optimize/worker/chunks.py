@@ -21,7 +21,7 @@ import torch
 
 from agents.networks.shape import FEWEST_SLOTS
 from envs.core.sizing import cpu_count, out_of_memory, processor_name
-from envs.support.remembered import MachineFile, cache_dir
+from envs.support.measurement_cache import MeasurementCache, cache_dir
 from envs.support.study_record import code_version
 
 GAIN = 1.1  # fewer members at once must be faster by this factor to be worth it
@@ -57,7 +57,7 @@ class ChunkFile:
     """The file."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._file = MachineFile(path or cache_dir() / "chunks.json")
+        self._file = MeasurementCache(path or cache_dir() / "chunks.json")
         self.path = self._file.path
 
     def get(self, machine: str, shape: str) -> Chunk | None:
@@ -156,6 +156,6 @@ class Chunks:
         if chosen < self._slots:
             said = ", ".join(f"{s}: {v:,.0f} steps/s" for s, v in speeds.items())
             self._say(
-                f"{chosen} of {self._slots} members at once ({said}; remembered in {self._file.path})"
+                f"{chosen} of {self._slots} members at once ({said}; cached in {self._file.path})"
             )
         return chosen

@@ -18,7 +18,6 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.support.background import Background
 from envs.support.errors import InputError, RunError
 from envs.support.study_record import CHECKPOINT_KEY, TrialRecord
 from optimize.experiments.artifacts import announce, announced, publish
@@ -33,6 +32,7 @@ from optimize.study.checkpoint import (
 from optimize.study.gone import StudyGone
 from optimize.study.storage import TrialLost
 from optimize.study.study import Plan, StudyHandle
+from optimize.worker.background import Background
 from optimize.worker.batch import Trainer, Training
 from optimize.worker.pace import CheckpointPace
 from optimize.worker.telemetry import Curves

@@ -16,7 +16,7 @@ from typing import Self
 
 import torch
 
-from envs.support.remembered import cache_dir
+from envs.support.measurement_cache import cache_dir
 
 SUFFIX = ".lock"
 

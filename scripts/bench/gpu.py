@@ -39,7 +39,7 @@ from envs.crypto.env import CryptoEnv
 from envs.crypto.features import Recipe, get_recipe, register_recipe
 from envs.crypto.market import Market, make_market, observation_normaliser
 from envs.crypto.params import EnvParams
-from envs.support.ticking import Ticking
+from envs.support.periodic_thread import PeriodicThread
 from optimize.worker.telemetry import GpuMeter, GpuUse
 
 ASSETS, LOOKBACK, COLUMNS = 7, 7, 68  # 1 + 3 * 7 of the portfolio and 7 * 68 of the market: 498
@@ -52,15 +52,15 @@ class CardWatch:
 
     def __init__(self, device: torch.device) -> None:
         self._meter = GpuMeter(device)
-        self._ticking = Ticking(self._read, 0.5, "card")
+        self._thread = PeriodicThread(self._read, 0.5, "card")
         self.readings: list[GpuUse] = []
 
     def __enter__(self) -> Self:
-        self._ticking.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ticking.stop()
+        self._thread.stop()
 
     def _read(self) -> None:
         reading = self._meter.read()

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from envs.core.sizing import cpu_count
+from envs.core.sizing import cpu_count, processor_name
 from envs.support.files import write_atomic
 
 
@@ -34,21 +34,10 @@ def benchmark_parser(description: str, *, threads: int | None = None) -> argpars
     return parser
 
 
-def processor() -> str:
-    """Return the processor's model name as the operating system reports it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(
-            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
-        )
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     """Return processor, cores, threads, versions, the current load and, on CUDA, the GPU."""
     described: dict[str, Any] = {
-        "processor": processor(),
+        "processor": processor_name(),
         "cores": cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

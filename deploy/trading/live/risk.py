@@ -21,15 +21,10 @@ from torch import Tensor
 
 from deploy.market.bundle import format_time
 from deploy.trading.flows import rebased
-from deploy.trading.live.risk_limits import (
-    RiskLimits,
-    duration_text,
-    parse_limits,
-    percent,
-    tightened,
-)
+from deploy.trading.live.risk_limits import RiskLimits, duration_text, parse_limits, tightened
 from envs.crypto.portfolio import Orders, Portfolio
 from envs.crypto.timeframe import DAY
+from envs.support.formatting import short_percent
 
 __all__ = ["RiskLimits", "RiskRules", "Situation", "Verdict", "apply", "parse_limits", "tightened"]
 
@@ -102,7 +97,7 @@ class DrawdownStop(Rule):
 
     def __init__(self, limit: float, cooldown: float) -> None:
         self.words = (
-            f"sells everything once the account is {percent(limit)} below its highest value, and buys nothing for "
+            f"sells everything once the account is {short_percent(limit)} below its highest value, and buys nothing for "
             f"{duration_text(cooldown)}"
         )
         self._limit, self._cooldown = limit, cooldown
@@ -121,7 +116,7 @@ class DrawdownStop(Rule):
             if situation.value <= self._peak * (1.0 - self._limit) and self._peak > 0.0:
                 self._until = situation.time + self._cooldown
                 self._reason = (
-                    f"drawdown stop: {percent(1.0 - situation.value / self._peak)} below the highest value, "
+                    f"drawdown stop: {short_percent(1.0 - situation.value / self._peak)} below the highest value, "
                     f"{self._peak:,.2f}; nothing is bought until {format_time(math.ceil(self._until))}"
                 )
         return (
@@ -148,7 +143,7 @@ class DailyLossLimit(Rule):
     name = "daily-loss"
 
     def __init__(self, limit: float) -> None:
-        self.words = f"sells everything once a UTC day has lost {percent(limit)}, and buys nothing until the next one"
+        self.words = f"sells everything once a UTC day has lost {short_percent(limit)}, and buys nothing until the next one"
         self._limit = limit
         self._day: int | None = None
         self._base, self._last = 0.0, 0.0  # the day's starting value; the last value seen
@@ -168,7 +163,7 @@ class DailyLossLimit(Rule):
             and self._base > 0.0
         ):
             self._reason = (
-                f"daily loss limit: {percent(1.0 - situation.value / self._base)} of {self._base:,.2f} lost on "
+                f"daily loss limit: {short_percent(1.0 - situation.value / self._base)} of {self._base:,.2f} lost on "
                 f"{format_time(day * DAY)[:10]}; nothing is bought until the next day (UTC)"
             )
         return Verdict(sell_all=True, buys=False, reasons=(self._reason,)) if self._reason else FREE

@@ -103,10 +103,6 @@ def duration_text(seconds: float) -> str:
     return f"{seconds / UNITS[unit]:g}{unit}"
 
 
-def percent(share: float) -> str:
-    return f"{100.0 * share:.4g} %"
-
-
 def _flag(name: str) -> str:
     return name.replace("_", "-")
 

@@ -19,6 +19,7 @@ from deploy.games.promote import GamePromoter
 from deploy.registry.registry import Registry
 from deploy.trading.live.store import TraderStore
 from envs.support.errors import InputError
+from envs.support.formatting import percent
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import bundles, write_session
 from tests.deploy.dashboard.test_web import NoStudies, OneStudy
@@ -59,7 +60,7 @@ def test_a_slots_screen_has_everything(made: Made) -> None:
         line = next(line for line in text.splitlines() if line.startswith(f"│ {lane.name} "))
         for word in (
             f"{lane.value:,.2f}",
-            words.percent(lane.total_return),
+            percent(lane.total_return),
             words.share(lane.max_drawdown),
         ):
             assert word in line, (lane.name, word)
@@ -191,7 +192,7 @@ def test_lengths_of_time_are_told_in_their_largest_unit(seconds: float, says: st
 
 
 def test_numbers_are_written_for_people() -> None:
-    assert [words.percent(value) for value in (0.1, -0.001234, 123.0, None, float("nan"))] == [
+    assert [percent(value) for value in (0.1, -0.001234, 123.0, None, float("nan"))] == [
         "+10.00 %",
         "-0.12 %",
         "+12,300 %",

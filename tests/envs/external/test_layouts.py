@@ -12,19 +12,19 @@ from envs.external.layouts import LayoutChoice, choose_layout, fixed_layout
 from envs.external.sharded import Layout, ShardedEnvs
 from envs.external.sources import FactorySource, GymSource
 from envs.support.errors import InputError
-from envs.support.remembered import MachineFile
+from envs.support.measurement_cache import MeasurementCache
 from tests.envs.external.samples import Counter
 
 SLOW = FactorySource(Counter, {"trouble": "slow", "at": 1, "length": 1})  # every step takes 50 ms
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> MachineFile:
-    return MachineFile(tmp_path / "layouts.json")
+def file(tmp_path: Path) -> MeasurementCache:
+    return MeasurementCache(tmp_path / "layouts.json")
 
 
 def test_slow_environments_go_to_workers_and_that_is_remembered(
-    file: MachineFile, monkeypatch: pytest.MonkeyPatch
+    file: MeasurementCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choice = choose_layout(SLOW, [{}] * 4, cores=2, file=file)
     assert choice.layout == Layout(2, (2,))
@@ -43,7 +43,7 @@ def test_slow_environments_go_to_workers_and_that_is_remembered(
 
 
 def test_quick_environments_stay_here_without_starting_a_worker(
-    file: MachineFile, monkeypatch: pytest.MonkeyPatch
+    file: MeasurementCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layouts, "QUICK", 1.0)
     choice = choose_layout(GymSource("CartPole-v1"), [{}] * 3, cores=2, file=file)
@@ -52,7 +52,7 @@ def test_quick_environments_stay_here_without_starting_a_worker(
 
 
 def test_where_workers_are_not_faster_all_stays_here(
-    file: MachineFile, monkeypatch: pytest.MonkeyPatch
+    file: MeasurementCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layouts, "QUICK", 0.0)
     monkeypatch.setattr(layouts, "GAIN", 1000.0)
@@ -63,14 +63,14 @@ def test_where_workers_are_not_faster_all_stays_here(
 
 @pytest.mark.parametrize(("envs", "cores"), [(1, 8), (8, 1)])
 def test_one_core_or_one_environment_needs_no_measurement(
-    envs: int, cores: int, file: MachineFile
+    envs: int, cores: int, file: MeasurementCache
 ) -> None:
     assert choose_layout(SLOW, [{}] * envs, cores=cores, file=file).layout == Layout(envs)
     assert not file.path.exists()
 
 
 def test_cores_are_those_that_this_process_may_use(
-    file: MachineFile, monkeypatch: pytest.MonkeyPatch
+    file: MeasurementCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layouts, "cpu_count", lambda: 1)
     assert choose_layout(SLOW, [{}] * 4, file=file).reason == "on one core"
@@ -93,7 +93,7 @@ def test_environments_for_learners_ask_for_it(monkeypatch: pytest.MonkeyPatch) -
     env.close()
 
 
-def test_what_cannot_be_sent_stays_here(file: MachineFile) -> None:
+def test_what_cannot_be_sent_stays_here(file: MeasurementCache) -> None:
     choice = choose_layout(FactorySource(lambda: Counter()), [{}] * 4, cores=2, file=file)
     assert choice.layout == Layout(4)
     assert "top level of a module" in str(choice)
@@ -102,7 +102,7 @@ def test_what_cannot_be_sent_stays_here(file: MachineFile) -> None:
 @pytest.mark.parametrize(
     "content", ["", "{", '{"format": 9}', '{"format": 1, "machines": {"m": {"k": 3}}}']
 )
-def test_a_spoilt_file_counts_as_empty(content: str, file: MachineFile) -> None:
+def test_a_spoilt_file_counts_as_empty(content: str, file: MeasurementCache) -> None:
     file.path.write_text(content)
     assert file.get("m", "k") == {}
     file.put("m", "k", {"a": 1})
@@ -110,7 +110,7 @@ def test_a_spoilt_file_counts_as_empty(content: str, file: MachineFile) -> None:
 
 
 def test_an_entry_that_does_not_fit_is_measured_anew(
-    file: MachineFile, monkeypatch: pytest.MonkeyPatch
+    file: MeasurementCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layouts, "QUICK", 1.0)
     source = GymSource("CartPole-v1")

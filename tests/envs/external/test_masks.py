@@ -29,7 +29,7 @@ from envs.external.vec_env import ExternalVecEnv
 from envs.games.play import random_actions
 from envs.games.registry import get_game
 from envs.support.errors import InputError, RunError
-from envs.support.remembered import MachineFile
+from envs.support.measurement_cache import MeasurementCache
 from tests.envs.external.samples import Buffered, Masked, Table, masked_ones
 
 KINDS: dict[str, tuple[Any, int, Layout]] = {
@@ -218,7 +218,7 @@ def test_layouts_are_measured_with_legal_actions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layouts, "QUICK", 0.0)
-    file = MachineFile(tmp_path / "layouts.json")
+    file = MeasurementCache(tmp_path / "layouts.json")
     choice = choose_layout(FactorySource(Masked), [{}] * 3, cores=2, file=file)
     assert len(choice.speeds) == 2
     with pytest.raises(

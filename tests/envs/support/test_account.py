@@ -12,7 +12,7 @@ import pytest
 
 from envs.support.account import home, user_name
 from envs.support.errors import InputError
-from envs.support.remembered import cache_dir
+from envs.support.measurement_cache import cache_dir
 from optimize.cli.service import unit_folder
 from optimize.study.pause import pause_of, pause_study
 from optimize.study.storage import open_storage, storage_url

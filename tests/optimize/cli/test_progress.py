@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from envs.support.errors import InputError
-from envs.support.sparkline import sparkline
+from envs.support.formatting import sparkline
 from optimize.cli import actions
 from optimize.cli.progress import StudyWatch, history
 from optimize.study.storage import open_storage, storage_url

@@ -11,13 +11,13 @@ import pytest
 from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import TrialState
 
-from envs.support.background import Background
 from envs.support.errors import RunError
 from optimize.experiments import artifacts
 from optimize.study.pruning import make_sampler
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle
 from optimize.worker import records
+from optimize.worker.background import Background
 from optimize.worker.timing import Phases
 from tests.optimize.conftest import Sweepd
 

@@ -1,4 +1,4 @@
-"""Something that is done again and again beside the work, in a thread of its own."""
+"""A thread that calls a function at regular intervals."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 
 
-class Ticking:
-    """Calls `tick` every `interval` seconds from `start` to `stop`, and then `end`, all in one thread."""
+class PeriodicThread:
+    """Calls `tick` every `interval` seconds until `stop`, then `end`; all calls in one thread."""
 
     def __init__(
         self,
@@ -18,19 +18,19 @@ class Ticking:
         end: Callable[[], None] = lambda: None,
     ) -> None:
         self._tick, self._interval, self._end = tick, interval, end
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin; the first call comes after the first interval."""
+        """Start the thread. The first call follows after one interval."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, once a call that is under way has come to its end."""
-        self._over.set()
+        """Stop the thread and wait for a running call to return."""
+        self._stopped.set()
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._over.wait(self._interval):
+        while not self._stopped.wait(self._interval):
             self._tick()
         self._end()

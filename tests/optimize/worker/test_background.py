@@ -11,7 +11,7 @@ import pytest
 CODE = """
 import os
 import torch
-from envs.support.background import Background
+from optimize.worker.background import Background
 
 torch.set_num_threads(2)
 numbers = torch.rand(2000, 2000)
@@ -25,7 +25,7 @@ background.close()
 """
 BEFORE = """
 import torch
-from envs.support.background import Background
+from optimize.worker.background import Background
 
 torch.set_num_threads(2)
 background = Background("test")
@@ -39,7 +39,7 @@ background.close()
 def _printed(code: str) -> list[str]:
     command = [sys.executable, "-c", code]
     return subprocess.run(
-        command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+        command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
     ).stdout.split()
 
 

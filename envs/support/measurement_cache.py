@@ -1,4 +1,4 @@
-"""What was measured on this machine, remembered in files that may be read, edited and deleted."""
+"""Measurements of this machine, cached in JSON files that users may read, edit and delete."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ FORMAT = 1
 
 
 def cache_dir() -> Path:
-    """Where sweepd remembers what it measured: $SWEEPD_CACHE_DIR, else `sweepd` in $XDG_CACHE_HOME or ~/.cache; without
-    a home directory, a folder of this account in the system's temporary directory.
+    """Return sweepd's cache folder.
+
+    `$SWEEPD_CACHE_DIR` if it is set, otherwise `sweepd` in `$XDG_CACHE_HOME` or in `~/.cache`.
+    Without a home directory, a folder per user in the system's temporary directory.
     """
     if own := os.environ.get("SWEEPD_CACHE_DIR"):
         return Path(own)
@@ -31,22 +33,24 @@ def cache_dir() -> Path:
     )
 
 
-class MachineFile:
-    """Entries by machine (with everything about hard- and software that a measurement depends on) and key.
+class MeasurementCache:
+    """A JSON file of measurements, by machine and key.
 
-    A file that cannot be read counts as empty, one that cannot be written is not: nothing depends on it.
+    The machine's description names all hardware and software that the measurement depends on. A
+    file that cannot be read counts as empty, and failures to write are ignored: a cache only
+    saves the time of measuring again.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def get(self, machine: str, key: str) -> dict[str, Any]:
-        """What is remembered; nothing where there is no such entry."""
+        """Return the cached entry, or an empty dict."""
         entry = self._read().get(machine, {}).get(key, {})
         return entry if isinstance(entry, dict) else {}
 
     def put(self, machine: str, key: str, entry: Mapping[str, Any]) -> None:
-        """Remember."""
+        """Store an entry. Other entries of the file stay."""
         machines = self._read()
         machines.setdefault(machine, {})[key] = dict(entry)
         try:

@@ -1,4 +1,4 @@
-"""One thread for work that training need not wait for: checkpoints, curves, pictures."""
+"""A background thread for work that training does not wait for: checkpoints, curves, images."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import torch
 
 
 class Background:
-    """Runs jobs one after the other, in the order in which they were submitted, in a thread of its own.
+    """Runs jobs in one thread, in the order of submission.
 
     A job that raises does not stop the others; the next `wait` raises its error.
     """
 
     def __init__(self, name: str) -> None:
-        # The initializer below also sets the default of every thread that has not computed yet. This call ends that for
-        # the calling thread: its number stays as it is now.
+        # The pool's initializer also changes the default number of torch threads of every thread
+        # that has not computed yet. Asking for the number here fixes it for the calling thread.
         torch.get_num_threads()
-        # Where torch computed on several cores in this thread, OpenMP would start a second team of threads. With more
-        # threads than cores, libgomp lets all of them sleep instead of spin, and training would lose a third of its
-        # speed for the rest of the process.
+        # With several torch threads, this thread would start a second OpenMP team. With more
+        # threads than cores, libgomp lets idle threads sleep instead of spin, which would slow
+        # training down by a third for the rest of the process.
         self._pool = ThreadPoolExecutor(
             max_workers=1, thread_name_prefix=name, initializer=torch.set_num_threads, initargs=(1,)
         )
         self._pending: deque[Future[None]] = deque()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run this job after those that were submitted before."""
+        """Append a job to the queue."""
         self._pending.append(self._pool.submit(job))
 
     @property
@@ -37,13 +37,17 @@ class Background:
         return any(not future.done() for future in self._pending)
 
     def wait(self) -> None:
-        """Return once all jobs submitted so far are done. Raises the first error of a job since the last `wait`."""
+        """Wait for all jobs submitted so far.
+
+        Raises:
+            Exception: the first error of a job since the last call.
+        """
         errors = [error for future in self._take() if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
 
     def close(self) -> None:
-        """Wait as `wait` does, and end the thread."""
+        """Wait for all jobs as `wait` does, then end the thread."""
         try:
             self.wait()
         finally:

@@ -1,0 +1,42 @@
+"""Numbers and curves as text, for terminals and pages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+MISSING = "–"
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def percent(value: float | None, digits: int = 2) -> str:
+    """Format a fraction as a signed percentage: 0.1 is "+10.00 %".
+
+    No decimals from 1,000 % on; `MISSING` for None and for numbers that are not finite.
+    """
+    if value is None or not math.isfinite(value):
+        return MISSING
+    return f"{100.0 * value:+,.{digits if abs(value) < 10 else 0}f} %"
+
+
+def short_percent(value: float) -> str:
+    """Format a fraction as an unsigned percentage of at most four digits: 0.2 is "20 %"."""
+    return f"{100.0 * value:.4g} %"
+
+
+def sparkline(values: Sequence[float], *, lowest: float | None = None) -> str:
+    """Draw a curve of one block character per value.
+
+    Args:
+        values: the curve. Equal values give blocks of the lowest height.
+        lowest: the value of the lowest block; by default the minimum of `values`.
+    """
+    if not values:
+        return ""
+    low = min(values) if lowest is None else lowest
+    spread = max(values) - low
+    if spread <= 0.0:
+        return BLOCKS[0] * len(values)
+    return "".join(
+        BLOCKS[min(len(BLOCKS) - 1, int((value - low) / spread * len(BLOCKS)))] for value in values
+    )
