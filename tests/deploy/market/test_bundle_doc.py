@@ -1,8 +1,7 @@
-"""The program in docs/bundle.md reads a bundle and acts as sweepd does, without sweepd."""
+"""`examples/act_without_sweepd.py`, which docs/bundle.md shows, acts as sweepd does."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,16 +13,12 @@ from deploy.market.bundle import load_bundle
 from deploy.registry.bundle_files import write_bundle
 from tests.deploy.builders import ensemble_of, small_bundle
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "bundle.md"
+PROGRAM = Path(__file__).resolve().parents[3] / "examples" / "act_without_sweepd.py"
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Path:
-    found = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    assert len(found) == 1
-    path = tmp_path / "act.py"
-    path.write_text(found[0])
-    return path
+def program() -> Path:
+    return PROGRAM
 
 
 def _run(program: Path, *arguments: Path) -> subprocess.CompletedProcess[str]:

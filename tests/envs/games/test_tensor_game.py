@@ -1,4 +1,4 @@
-"""The game in docs/games.md, in so many lines, keeps every promise of a vectorized environment, and is searched like
+"""The game of `examples/own_game.py`, in so few lines, keeps every promise of a vectorized environment, and is searched like
 any other.
 """
 
@@ -22,15 +22,14 @@ from envs.games.tensor_game import TensorGame
 from envs.support.errors import InputError, RunError
 from tests.envs.host_sync import NoHostSync
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "games.md"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "own_game.py"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (found,) = re.findall(
-        r"```python\n((?:(?!```).)*?TensorGame.*?)```", PAGE.read_text(), flags=re.DOTALL
-    )
-    assert len([line for line in found.splitlines() if line.strip()]) <= 30
+    found = EXAMPLE.read_text()
+    game = found[found.index("@dataclass") : found.index("def main")]
+    assert len([line for line in game.splitlines() if line.strip()]) <= 30
     (tmp_path / "target.py").write_text(found)
     return tmp_path
 

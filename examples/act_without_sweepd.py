@@ -1,0 +1,40 @@
+"""Load a sweepd bundle and act. Usage: act_without_sweepd.py BUNDLE OBSERVATIONS.npy ACTIONS.npy"""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from sys import argv
+
+import numpy as np
+from safetensors.numpy import load
+
+
+def load_bundle(folder):
+    manifest = json.loads(Path(folder, "bundle.json").read_text())
+    claimed = manifest.pop("hash")
+    files = {name: Path(folder, name).read_bytes() for name in manifest["files"]}
+    canonical = json.dumps(manifest, sort_keys=True, indent=1) + "\n"
+    found = [sha256(content).hexdigest() for content in (canonical.encode(), *files.values())]
+    if found != [claimed, *(part["sha256"] for part in manifest["files"].values())]:
+        raise SystemExit(f"{folder} has been changed since it was scored")
+    trials = [{} for _ in files]  # a bundle of one trial has one file
+    for trial, name in zip(trials, sorted(files), strict=True):
+        for key, tensor in sorted(load(files[name]).items()):
+            trial.setdefault(key[:4], {})[key[5:]] = tensor.astype(np.float64)
+    return [list(trial.values()) for trial in trials]
+
+
+def act(members, observation):
+    actions = []
+    for member in members:
+        hidden = (observation.astype(np.float64) - member["state_avg"]) / member["state_std"]
+        layers = sum(name.endswith(".weight") for name in member)
+        for layer in range(layers):
+            hidden = member[f"net.{2 * layer}.weight"] @ hidden + member[f"net.{2 * layer}.bias"]
+            hidden = np.tanh(hidden) if layer == layers - 1 else np.maximum(hidden, 0.0)
+        actions.append(hidden)
+    return np.round(sum(actions) / len(actions), 6)
+
+
+actions = [[act(members, row) for row in np.load(argv[2])] for members in load_bundle(argv[1])]
+np.save(argv[3], actions if len(actions) > 1 else actions[0])

@@ -1,0 +1,35 @@
+"""Load a bundle, look at what it holds, and trade it on paper over recorded bars.
+
+`bundles/a2679b82b0017640` was trained for seconds on the synthetic demo market and promoted with loosened limits: it
+shows the format, and is no useful strategy.
+"""
+
+from pathlib import Path
+
+from deploy.market.bundle import load_bundle
+from deploy.trading.replay import replay
+from envs.crypto.demo_market import make_demo_market
+
+BUNDLE = Path(__file__).parent / "bundles" / "a2679b82b0017640"
+
+
+def main() -> None:
+    """Print the bundle's origin, and replay it over the newest 200 bars of the demo market."""
+    bundle = load_bundle(BUNDLE)  # refuses whatever is missing, changed or inconsistent
+    manifest = bundle.manifest
+    print(f"bundle {bundle.name} trades {', '.join(manifest.tickers)} on {manifest.timeframe} bars")
+    print(f"from trial {bundle.origin.trial} of study {bundle.origin.study!r}")
+    for trial in bundle.trials:
+        print(f"{trial.policy.size} members, observations of {trial.policy.state_dim} numbers")
+
+    bars = make_demo_market(assets=2, bars=4000)
+    made = replay(bundle, bars, (len(bars) - 200, len(bars) - 1))
+    print(
+        f"return {made.metrics.total_return:+.2%} after fees, {made.metrics.trades} trades;",
+        end=" ",
+    )
+    print(f"equal weight {made.metrics.equal_weight_return:+.2%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Run a study from Python instead of `sweepd train`: 4 trials of PPO on CartPole.
+
+Run it again to join the same study; a study that has all its trials returns at once.
+"""
+
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from optimize.study.request import Request
+from optimize.study.storage import open_storage, storage_url
+from optimize.study.study import StudyHandle, best_trial
+from optimize.worker.freeze import open_study
+from optimize.worker.worker import WorkerOptions, work
+
+
+def search(name: str, request: Request, trials: int, runs_dir: Path = Path("runs")) -> StudyHandle:
+    """Create or join the study, train until it has `trials` finished trials, and return it."""
+    storage = open_storage(storage_url(None, runs_dir))
+    handle, experiment = open_study(
+        storage, name, request, torch.device("cpu"), runs_dir, flags={}, say=print
+    )
+    work(handle, experiment, WorkerOptions(total=trials), Console())
+    return handle
+
+
+def main() -> None:
+    """Search CartPole with a small budget, so that it takes seconds."""
+    request = Request(
+        environment="cartpole",
+        algorithm="ppo",
+        search_space="game",
+        objective="return",
+        seeds=2,
+        episodes=8,
+        budget=4096,
+        rungs=2,
+        n_envs=16,
+        slots=8,
+        threads=1,
+    )
+    handle = search("python-cartpole", request, trials=4)
+    best = best_trial(handle)
+    assert best is not None
+    print(f"best trial: {best.number}, mean return {best.value:.1f}, {best.params}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Every program in `examples/` runs to its end and prints what it shows."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+BUNDLE = EXAMPLES / "bundles" / "a2679b82b0017640"
+# Words that a program prints at its end.
+PROGRAMS = {
+    "act_without_sweepd": "",
+    "external_environment": "corridors finished",
+    "load_bundle": "after fees",
+    "own_agent": "values: [",
+    "own_broker": "account value",
+    "own_feed": "closes",
+    "own_game": "mean reward",
+    "search_space": "the algorithm gets",
+    "study_in_python": "best trial: ",
+    "study_results": "episodes.parquet",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working directory; examples may import each other, as when they are run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    yield tmp_path
+    for name in PROGRAMS:
+        sys.modules.pop(name, None)
+
+
+def test_all_programs_are_listed() -> None:
+    assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == sorted(PROGRAMS)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_example(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(folder / "obs.npy", np.zeros((3, 35), np.float32))
+    arguments = [str(BUNDLE), "obs.npy", "actions.npy"] if name == "act_without_sweepd" else []
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert PROGRAMS[name] in capsys.readouterr().out
+    if name == "act_without_sweepd":
+        assert np.load("actions.npy").shape == (3, 2)
