@@ -112,3 +112,21 @@ def test_keys_of_study_and_trial_attributes_are_defined_once() -> None:
     for path in SOURCES:
         found = path != record and key.search(path.read_text())
         assert not found, f"{path.relative_to(ROOT)} names {found.group()}…: use study_record"
+
+
+# Rooms of `deploy`, each with the rooms that it must not import: those that are built on it.
+NOT_BELOW = {
+    "registry": {"promotion", "market", "games", "trading", "dashboard", "cli"},
+    "promotion": {"market", "games", "trading", "dashboard", "cli"},
+    "market": {"games", "trading", "dashboard", "cli"},
+    "games": {"market", "trading", "dashboard", "cli"},
+}
+
+
+@pytest.mark.parametrize("room", NOT_BELOW)
+def test_rooms_of_deploy_import_in_one_direction(room: str) -> None:
+    for path in (ROOT / "deploy" / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deploy."):
+                other = (node.module or "").split(".")[1]
+                assert other not in NOT_BELOW[room], f"{path.relative_to(ROOT)} imports {other}"

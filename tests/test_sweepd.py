@@ -216,7 +216,9 @@ def test_the_dashboard_counts_looks_in_the_registry_that_it_was_given(
     handle = SimpleNamespace(spec=spec(8_760))
     end = int(datetime.fromisoformat(handle.spec.data.last).timestamp())
     seen: dict[str, Any] = {"members_sha256": "1" * 64, "study": "s", "study_uid": "u", "trial": 0}
-    Registry(tmp_path / "x").take_look(("A/EUR", "B/EUR"), "1h", end - 3600, end, **seen)
+    Registry(tmp_path / "x").evaluations.record_holdout(
+        ("A/EUR", "B/EUR"), "1h", end - 3600, end, **seen
+    )
     for folder, looks in (("x", 1), ("y", 0)):
         watch: Any = sweepd.watch_studies(
             None, f"sqlite:///{tmp_path}/s.db", None, (tmp_path / folder, None)

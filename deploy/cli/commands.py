@@ -21,15 +21,16 @@ from deploy.cli.next_commands import next_commands, print_next
 from deploy.cli.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl, chosen_registry
 from deploy.cli.registry_commands import registry_app, rollback_command
 from deploy.cli.trade_commands import trade_command
+from deploy.market.bundle import Bundle
 from deploy.market.candidates import FinishedStudy, market_study
 from deploy.market.gate import DEFAULT_RULES
+from deploy.market.manifest import Weights
 from deploy.market.promote import Promoter, Promotion
 from deploy.market.report import print_promotion
 from deploy.market.scoring import bars_of
 from deploy.promotion.findings import short
 from deploy.promotion.rules import parse_limits, with_limits
 from deploy.promotion.studies import attach, find_study, storage_url
-from deploy.registry.manifest import Weights
 from deploy.registry.registry import Registry
 from deploy.trading.replay import write_replay
 from deploy.trading.replay_view import print_replay, replay_folder, replay_window, run_replay
@@ -232,7 +233,9 @@ def count_looks(
     registry: deployments folder and URL, by default those that the environment names. A registry that does not exist
     yet counts 0 looks, and is not created.
     """
-    return Registry(*(registry or chosen_registry())).looks(tickers, first, last)
+    return Registry(*(registry or chosen_registry())).evaluations.count_holdout(
+        tickers, first, last
+    )
 
 
 def promote_after_study(
@@ -305,7 +308,7 @@ def _replay_champion(
 ) -> None:
     """Replay the slot's champion over the bars that its training never saw, and write the result."""
     assert promotion.champion is not None
-    bundle = registry.bundle(promotion.champion)
+    bundle = registry.bundle(promotion.champion, Bundle)
     bars = bars_of(bundle, data_dir)
     window = replay_window(bundle, bars, None, None)
     result = run_replay(bundle, bars, window, console=console, slot=promotion.slot)

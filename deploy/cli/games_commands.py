@@ -10,16 +10,15 @@ import typer
 from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
+from deploy.cli.bundles import game_bundle, load_bundle, load_reference
 from deploy.cli.next_commands import next_commands, print_next
 from deploy.cli.options import DEPLOYMENTS, Deployments, RegistryUrl
-from deploy.cli.registry_commands import load_reference
 from deploy.games.gate import DEFAULT_RULES
 from deploy.games.promote import GAMES, GamePromoter, Promotion
 from deploy.games.study import GameStudy, game_study
 from deploy.games.view import promotion_view
 from deploy.promotion.rules import parse_limits, with_limits
 from deploy.promotion.studies import FoundStudy, attach
-from deploy.registry.bundles import load_any, player
 from deploy.registry.registry import Registry
 from envs.support.errors import InputError, RunError
 from envs.support.terminal import Terminal
@@ -146,9 +145,9 @@ def play_command(
 
     console = Terminal()
     if bundle is not None and Path(bundle).is_dir():
-        loaded = player(load_any(Path(bundle)))  # needs no registry
+        loaded = game_bundle(load_bundle(Path(bundle)))  # needs no registry
     else:
-        loaded = player(load_reference(Registry(deployments, registry, create=False), bundle))
+        loaded = game_bundle(load_reference(Registry(deployments, registry, create=False), bundle))
     played: list[float] = []
     for wanted, pictures in ((terminal or out is None, False), (out is not None, True)):
         if not wanted:

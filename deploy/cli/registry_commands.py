@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from deploy.cli.bundles import BUNDLE_KINDS, load_reference, market_bundle
 from deploy.cli.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
 from deploy.cli.registry_view import (
     bundle_facts,
@@ -28,9 +29,9 @@ from deploy.games.verify import verify_game_bundle
 from deploy.games.view import game_facts, game_view
 from deploy.market.verify import TOLERANCE, verify_bundle
 from deploy.promotion.findings import short
-from deploy.registry.bundle_files import StoredBundle, finite
-from deploy.registry.bundles import load_any, trader
-from deploy.registry.registry import Registry, Slot
+from deploy.registry.bundle_files import finite
+from deploy.registry.records import Slot
+from deploy.registry.registry import Registry
 from envs.crypto.bars import load_bars
 from envs.support.errors import InputError, RunError
 from envs.support.terminal import Terminal
@@ -104,14 +105,14 @@ def show_command(
     loaded = load_reference(opened, bundle)
     if isinstance(loaded, GameBundle):
         game = loaded.manifest.game
-        looks = opened.panel_looks(game_key(game.name, game.params))
+        looks = opened.evaluations.count_panel(game_key(game.name, game.params))
         facts = game_facts(
             loaded, places_of(opened, loaded.hash), str(opened.path(loaded.hash)), looks
         )
         view = game_view(facts, gate_table(facts["findings"]) if facts["findings"] else None)
     else:
-        facts = bundle_facts(opened, trader(loaded))
-        view = bundle_view(facts, trader(loaded))
+        facts = bundle_facts(opened, market_bundle(loaded))
+        view = bundle_view(facts, market_bundle(loaded))
     if as_json:
         _print_json(facts)
     else:
@@ -156,7 +157,7 @@ def rollback_command(
     """Bring a slot's previous champion back. Doing it twice undoes it."""
     opened = Registry(deployments, registry, create=False)
     name = opened.require(slot).name
-    left, back = opened.rollback(name, reason)
+    left, back = opened.rollback(name, reason, *BUNDLE_KINDS)
     typer.echo(
         f"{name}: {short(back)} is champion again; {short(left)} is now the previous one (rollback again to undo)"
     )
@@ -217,7 +218,7 @@ def verify_command(
             )
         _verify_game(anything, as_json)
         return
-    loaded = trader(anything)
+    loaded = market_bundle(anything)
     folder = data_dir or opened.data_dir(loaded.hash)
     if folder is None:
         raise InputError(
@@ -298,19 +299,6 @@ def _verify_game(bundle: GameBundle, as_json: bool) -> None:
             f"differ), although its files are the same; was it judged by another version of sweepd "
             f"({manifest.code_version}), of torch ({manifest.torch_version}) or of the game?"
         )
-
-
-def load_reference(registry: Registry, reference: str | None) -> StoredBundle[Any]:
-    """The bundle that a reference means; None: the champion of the only slot that has one."""
-    if reference is None:
-        champion = registry.require(None).champion
-        assert champion is not None
-        return registry.any_bundle(champion)
-    if Path(reference).is_dir() or (
-        "/" in reference and not registry.has_slot(reference.partition("@")[0])
-    ):
-        return load_any(Path(reference))
-    return registry.any_bundle(registry.find(reference))
 
 
 def _print_json(content: Any) -> None:

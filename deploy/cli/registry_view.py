@@ -15,7 +15,8 @@ from deploy.promotion.findings import SYNTHETIC, short, verdict
 from deploy.promotion.rules import loosened
 from deploy.promotion.views import bundle_panel, columns, identity_table, minute, plain_value
 from deploy.registry.bundle_files import StoredBundle
-from deploy.registry.registry import Event, Garbage, Registry, Slot, Version
+from deploy.registry.records import Event, Garbage, Slot, Version
+from deploy.registry.registry import Registry
 from envs.support.formatting import percent
 
 SHOWN_EVENTS = 20
@@ -263,8 +264,10 @@ def _place(registry: Registry, slot: Slot, version: Version) -> dict[str, Any]:
 
 
 def _looks_now(registry: Registry, bundle: Bundle) -> int | None:
-    span = registry.holdout_span(bundle)
-    return None if span is None else registry.looks(bundle.manifest.tickers, *span)
+    span = registry.evaluations.holdout_span(bundle.members_sha256)
+    return (
+        None if span is None else registry.evaluations.count_holdout(bundle.manifest.tickers, *span)
+    )
 
 
 def gate_table(findings: Sequence[Mapping[str, Any]]) -> Table:

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from deploy.cli.bundles import load_bundle, market_bundle
 from deploy.cli.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
+from deploy.market.bundle import Bundle
 from deploy.market.scoring import bars_of
-from deploy.registry.bundles import load_any, trader
 from deploy.registry.registry import Registry
 from deploy.trading.live.risk import RiskLimits, parse_limits
 from deploy.trading.live.start import LiveFlags, trade_live
@@ -216,13 +217,13 @@ def _replay(
         raise InputError(f"name a slot or --bundle, not both ({slot!r} and {folder_of_bundle})")
     name, folder = "replay", data_dir
     if folder_of_bundle is not None:
-        loaded = trader(load_any(folder_of_bundle))
+        loaded = market_bundle(load_bundle(folder_of_bundle))
     else:
         opened = Registry(deployments, registry, create=False)
         found = opened.require(slot)
         name = found.name
         assert found.champion is not None
-        loaded = opened.bundle(found.champion)
+        loaded = opened.bundle(found.champion, Bundle)
         folder = folder or opened.data_dir(found.champion)
     if folder is None:
         raise InputError("--data-dir is needed with --bundle: name the folder of bars to trade")

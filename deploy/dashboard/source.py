@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from deploy.dashboard.health import Health, health
 from deploy.dashboard.series import SeriesCache
 from deploy.dashboard.view import SlotView, slot_names, slot_view
+from deploy.registry.bundle_files import GAME
 from deploy.registry.registry import Registry
 from deploy.trading.live.store import TraderStore
 from envs.support.errors import InputError
@@ -58,7 +59,7 @@ class PaperSource:
         registry, cache = self._open()
         now, traders = time.time(), {trader.slot: trader for trader in cache.store.traders()}
         names = slot_names(registry, cache.store)
-        games = sorted(registry.game_slots())
+        games = sorted(registry.slots_of_kind(GAME))
         if games and not names:
             raise InputError(
                 f"no slot of {self._folder} trades: {', '.join(games)} hold players of games; sweepd play SLOT shows "
@@ -78,7 +79,7 @@ class PaperSource:
 
     def plays(self, slot: str) -> bool:
         """Whether the slot is a game's, which is not among `slots`."""
-        return slot in self._open()[0].game_slots()
+        return slot in self._open()[0].slots_of_kind(GAME)
 
     def view(self, slot: str, *, days: float | None = None) -> SlotView:
         """A slot as it is now."""

@@ -11,7 +11,9 @@ from deploy.cli.registry_view import last_move, state_of
 from deploy.dashboard.health import Health, health
 from deploy.dashboard.series import Curve, Series, SeriesCache, curves
 from deploy.dashboard.words import figure, share
-from deploy.registry.registry import Event, Registry, Version
+from deploy.registry.bundle_files import GAME
+from deploy.registry.records import Event, Version
+from deploy.registry.registry import Registry
 from deploy.trading.live.store import ACCOUNT, LaneBar, OrderLine, Trader, TraderEvent, TraderStore
 from envs.crypto.timeframe import DAY
 from envs.support.formatting import percent
@@ -209,7 +211,7 @@ class SlotView:
 def slot_names(registry: Registry, store: TraderStore) -> list[str]:
     """Slots with a champion, a challenger or a trader, by name; slots of games, which are not traded, are left out."""
     names = {slot.name for slot in registry.slots()} | {trader.slot for trader in store.traders()}
-    return sorted(names - registry.game_slots())
+    return sorted(names - registry.slots_of_kind(GAME))
 
 
 def slot_view(

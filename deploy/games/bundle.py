@@ -15,8 +15,9 @@ from typing import Any
 from deploy.games.manifest import FORMAT, GameManifest, GameOriginPart
 from deploy.games.player import Player, read_player
 from deploy.registry.bundle_files import (
+    GAME,
     MEMBERS_FILE,
-    Registered,
+    BundleFacts,
     StoredBundle,
     check_file,
     new_bundle,
@@ -29,6 +30,7 @@ from envs.support.errors import InputError
 class GameBundle(StoredBundle[GameManifest]):
     """A loaded bundle of a player."""
 
+    kind = GAME
     format = FORMAT
     versions = {1: GameManifest}  # noqa: RUF012 (declared as a class variable)
 
@@ -58,10 +60,10 @@ class GameBundle(StoredBundle[GameManifest]):
         return self.manifest.files[MEMBERS_FILE].sha256
 
     @property
-    def registered(self) -> Registered:
-        """What a registry notes of it."""
+    def facts(self) -> BundleFacts:
+        """What the registry records about it."""
         origin = self.origin
-        return Registered(self.manifest.game.name, origin.study, origin.study_uid, origin.trial)
+        return BundleFacts(self.manifest.game.name, origin.study, origin.study_uid, origin.trial)
 
     def check(self) -> None:
         """Raises InputError for weights that do not fit the manifest, and for a game that is not known here."""

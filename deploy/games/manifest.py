@@ -6,13 +6,13 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from deploy.registry.bundle_files import MEMBERS_FILE, AnyManifest, Part
+from deploy.registry.bundle_files import MEMBERS_FILE, BaseManifest, ManifestPart
 
 FORMAT: Final = "sweepd-game"
 Scalars = dict[str, bool | int | float | str | None]
 
 
-class GamePart(Part):
+class GamePart(ManifestPart):
     """The game that it plays. params: what `Game.params` makes its parameters of; seats: players in a game."""
 
     name: str
@@ -20,7 +20,7 @@ class GamePart(Part):
     seats: int = Field(gt=0)
 
 
-class PlayerPart(Part):
+class PlayerPart(ManifestPart):
     """The policy. action_dim: numbers of an action, or options of all its choices; choices: the options of each, empty
     where actions are numbers; 0 and empty for a heuristic player. shape: of the program that trained it.
     """
@@ -40,7 +40,7 @@ class PlayerPart(Part):
         return self
 
 
-class GameOriginPart(Part):
+class GameOriginPart(ManifestPart):
     """Which member of which trial it is, and how that was trained.
 
     member: its place among the trial's `members`, whose file of weights has the hash members_sha256. score: its mean
@@ -70,7 +70,7 @@ class GameOriginPart(Part):
         return self
 
 
-class GameManifest(AnyManifest):
+class GameManifest(BaseManifest):
     """All of a `bundle.json` but its hash. metrics: of the trial, when the search judged it; what the panel found is in
     `gate`.
     """

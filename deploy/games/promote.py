@@ -27,7 +27,6 @@ from deploy.promotion.promotion import (
 )
 from deploy.promotion.rules import Finding, Rule, judge, not_asked, passed
 from deploy.registry.bundle_files import finite
-from deploy.registry.bundles import player
 from deploy.registry.registry import Registry
 from envs.support.errors import InputError
 
@@ -155,7 +154,7 @@ class GamePromoter:
         champion = self._load(self.place.champion)
         if champion is not None and champion.members_sha256 == draft.members_sha256:
             return self.place.champion_already(known)
-        look = self.registry.take_panel_look(
+        look = self.registry.evaluations.record_panel(
             self.game,
             self.games,
             members_sha256=draft.members_sha256,
@@ -205,7 +204,7 @@ class GamePromoter:
         """A champion of the slot. Raises InputError where it does not play this very game."""
         if hash_ is None:
             return None
-        champion = player(self.registry.any_bundle(hash_))
+        champion = self.registry.bundle(hash_, GameBundle)
         if not same_game(champion, self.study):
             theirs = game_key(champion.manifest.game.name, champion.manifest.game.params)
             raise InputError(
@@ -228,7 +227,7 @@ class GamePromoter:
             version=settled.version,
             dry_run=self.dry_run,
             complete=len(self.study.trials),
-            looks=self.registry.panel_looks(self.game),
+            looks=self.registry.evaluations.count_panel(self.game),
         )
 
 

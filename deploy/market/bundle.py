@@ -16,18 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from agents.policy.frozen import FrozenPolicy
-from deploy.registry.bundle_files import (
-    MEMBERS_FILE,
-    FilePart,
-    Registered,
-    StoredBundle,
-    check_file,
-    new_bundle,
-    read_bundle,
-    read_members,
-    sha256,
-)
-from deploy.registry.manifest import (
+from deploy.market.manifest import (
     FORMAT,
     EnsembleManifest,
     Manifest,
@@ -35,6 +24,18 @@ from deploy.registry.manifest import (
     PolicyPart,
     RecipePart,
     TrialPart,
+)
+from deploy.registry.bundle_files import (
+    MARKET,
+    MEMBERS_FILE,
+    BundleFacts,
+    FilePart,
+    StoredBundle,
+    check_file,
+    new_bundle,
+    read_bundle,
+    read_members,
+    sha256,
 )
 from envs.crypto.features import Recipe, get_recipe
 from envs.crypto.params import EnvParams, Instruments
@@ -59,6 +60,7 @@ class Trial:
 class Bundle(StoredBundle[Manifest | EnsembleManifest]):
     """A loaded bundle of a policy that trades."""
 
+    kind = MARKET
     format = FORMAT
     versions = {1: Manifest, 2: EnsembleManifest}  # noqa: RUF012 (declared as a class variable)
 
@@ -114,9 +116,9 @@ class Bundle(StoredBundle[Manifest | EnsembleManifest]):
         return parts[0][0] if len(parts) == 1 else sha256(json.dumps(parts).encode())
 
     @property
-    def registered(self) -> Registered:
-        """What a registry notes of it."""
-        return Registered(
+    def facts(self) -> BundleFacts:
+        """What the registry records about it."""
+        return BundleFacts(
             environment=self.manifest.environment,
             study=self.origin.study,
             study_uid=self.origin.study_uid,

@@ -22,10 +22,7 @@ from deploy.market.bundle import (
     recipe_part,
 )
 from deploy.market.gate import Evidence, Selection
-from deploy.market.shares import choose_shares
-from deploy.promotion.studies import FoundStudy, find_study, scored_weights
-from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite
-from deploy.registry.manifest import (
+from deploy.market.manifest import (
     VENUE_PARAMS,
     DataPart,
     EnsembleManifest,
@@ -36,6 +33,9 @@ from deploy.registry.manifest import (
     Weights,
     trial_file,
 )
+from deploy.market.shares import choose_shares
+from deploy.promotion.studies import FoundStudy, find_study, scored_weights
+from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite
 from envs.crypto.bars import Bars
 from envs.crypto.features import get_recipe
 from envs.crypto.metrics import Metrics

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from deploy.market.backtests import combine
+from deploy.market.bundle import Bundle
 from deploy.market.candidates import FinishedStudy
 from deploy.market.pictures import (
     CHAMPION,
@@ -142,7 +143,7 @@ def collect(
             bars = load_study_bars(study.spec.data, data_dir)
             holdout = study_splits(study.spec).holdout
             champion = score_bundle(
-                registry.bundle(before), bars, (holdout[0] - 1, holdout[1] - 1)
+                registry.bundle(before, Bundle), bars, (holdout[0] - 1, holdout[1] - 1)
             ).returns
         except InputError:  # other assets, or another length of bars
             champion = None

@@ -24,6 +24,7 @@ from deploy.market.candidates import (
 )
 from deploy.market.constants import nearest_constant
 from deploy.market.gate import DEFAULT_RULES, Evidence, Selection
+from deploy.market.manifest import Weights
 from deploy.market.scoring import Score, bootstrap_seed, duel, score_bundle
 from deploy.promotion.bootstrap import draws_for, gate_level, mean_above_zero
 from deploy.promotion.promotion import (
@@ -37,7 +38,6 @@ from deploy.promotion.promotion import (
 )
 from deploy.promotion.rules import Finding, Rule, judge, not_asked, passed
 from deploy.registry.bundle_files import finite
-from deploy.registry.manifest import Weights
 from deploy.registry.registry import Registry
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.study_data import load_study_bars, study_splits
@@ -259,7 +259,7 @@ class Promoter:
         )
         if self._is_champion(draft, self.place.champion):
             return self.place.champion_already(known)
-        look = self.registry.take_look(
+        look = self.registry.evaluations.record_holdout(
             draft.manifest.tickers,
             draft.manifest.timeframe,
             int(bars.time[holdout[0]]),
@@ -281,7 +281,7 @@ class Promoter:
                 return self.place.champion_already(
                     dataclasses.replace(known, look=look, score=result)
                 )
-            rival = None if champion is None else self.registry.bundle(champion)
+            rival = None if champion is None else self.registry.bundle(champion, Bundle)
             evidence = dataclasses.replace(
                 candidate.evidence(),
                 look=look.number,
@@ -312,7 +312,7 @@ class Promoter:
 
     def _is_champion(self, draft: Bundle, champion: str | None) -> bool:
         """Whether that champion would act as the candidate does."""
-        return champion is not None and _same_policy(self.registry.bundle(champion), draft)
+        return champion is not None and _same_policy(self.registry.bundle(champion, Bundle), draft)
 
     def _load(self, tickers: tuple[str, ...]) -> Bars:
         return load_bars(self.data_dir, self.study.spec.data.timeframe, tickers)
@@ -333,7 +333,9 @@ class Promoter:
             synthetic=self.study.spec.data.synthetic,
             complete=len(self.study.trials),
             search=self.search,
-            looks=self.registry.looks(self.study.spec.data.tickers, *self.holdout_bars)
+            looks=self.registry.evaluations.count_holdout(
+                self.study.spec.data.tickers, *self.holdout_bars
+            )
             if self.holdout_bars
             else 0,
         )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
-from deploy.registry.manifest import Weights
+from deploy.market.manifest import Weights
 from envs.support.study_record import TrialRecord
 
 Array = NDArray[np.float64]

@@ -13,7 +13,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from deploy.promotion.rules import Finding, deferred, loosened, passed
 from deploy.registry.bundle_files import StoredBundle, finite
-from deploy.registry.registry import ChampionMoved, Look, Registry
+from deploy.registry.records import ChampionMoved, Evaluation
+from deploy.registry.registry import Registry
 from envs.support.errors import RunError
 
 Outcome = Literal[
@@ -44,7 +45,7 @@ class JudgedCandidate:
     name: str
     objective: float
     findings: tuple[Finding, ...]
-    look: Look | None = None
+    look: Evaluation | None = None
     bundle: StoredBundle[Any] | None = None
 
     @property

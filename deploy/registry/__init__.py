@@ -1,1 +1,1 @@
-"""The registry of bundles and slots: database, migrations, bundle files."""
+"""The registry of bundles and deployment slots: database, migrations, bundle files."""

@@ -1,13 +1,13 @@
-"""What bundles of every kind have in common: folders that are named by what they contain, and never changed.
+"""Bundles of all kinds: immutable folders that are named by the hash of their content.
 
 A bundle is a folder of two or more files, named by the first 16 hex digits of its hash:
 
-    bundle.json           everything needed to act that is not a tensor, as canonical JSON (sorted keys, one layout)
-    members.safetensors   the weights and normalisers of the policy's members, byte for byte as they were scored
+    bundle.json           everything needed to act except tensors, as canonical JSON
+    members.safetensors   weights and normalisers of the policy's members, as they were scored
 
-`bundle.json` names the size and sha256 of the weights, and carries `hash`: the sha256 of its own canonical text without
-that field. So one changed byte anywhere is found, wherever the folder has been copied to. Bundles are never changed
-once written, and their files are read-only.
+`bundle.json` has the size and sha256 of each file of weights, and `hash`: the sha256 of its own
+canonical text without that field. So one changed byte is detected in any copy of the folder. The
+files are read-only and never changed after they are written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
@@ -33,23 +33,26 @@ from envs.support.files import write_atomic
 
 MANIFEST_FILE, MEMBERS_FILE = "bundle.json", "members.safetensors"
 NAME_DIGITS = 16
+Kind = Literal["market", "game"]
+MARKET: Final = "market"
+GAME: Final = "game"
 
 
-class Part(BaseModel):
-    """A part of a manifest: nothing unknown, nothing converted, no number that is not finite."""
+class ManifestPart(BaseModel):
+    """A part of a manifest: unknown fields, conversions and non-finite numbers are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class FilePart(Part):
-    """What a file of the bundle must be."""
+class FilePart(ManifestPart):
+    """Hash and size of a file of weights."""
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     size: int = Field(gt=0)
 
 
-class AnyManifest(Part):
-    """What every kind of `bundle.json` says. files: all its files of weights."""
+class BaseManifest(ManifestPart):
+    """Fields of every `bundle.json`. files: all files of weights, by name."""
 
     gate: dict[str, Any]
     code_version: str
@@ -58,33 +61,50 @@ class AnyManifest(Part):
 
 
 @dataclass(frozen=True)
-class Registered:
-    """What a registry notes of a bundle, whatever its kind. last_seen, tickers, timeframe: of markets."""
+class BundleFacts:
+    """What the registry records about a bundle.
+
+    Attributes:
+        environment: the environment or game that the policy acts in.
+        study: name of the study that trained it.
+        study_uid: unique id of that study.
+        trial: number of its (first) trial.
+        timeframe: length of a bar, markets only.
+        tickers: traded assets, markets only.
+        last_seen: open of the newest bar used in training or selection (seconds), markets only.
+    """
 
     environment: str
     study: str
     study_uid: str
     trial: int
-    timeframe: str = ""
-    tickers: tuple[str, ...] = ()
-    last_seen: int = 0
+    timeframe: str | None = None
+    tickers: tuple[str, ...] | None = None
+    last_seen: int | None = None
 
 
-Manifest_ = TypeVar("Manifest_", bound=AnyManifest, covariant=True)
+ManifestT = TypeVar("ManifestT", bound=BaseManifest, covariant=True)
 
 
 @dataclass(frozen=True)
-class StoredBundle(ABC, Generic[Manifest_]):
-    """A loaded bundle: its hash (64 hex digits), manifest, and the bytes of its files of weights by name.
+class StoredBundle(ABC, Generic[ManifestT]):
+    """A loaded bundle.
 
-    format, versions: what its manifest calls itself, and the models that read it, by version.
+    Attributes:
+        kind: what its policy acts in: a market or a game.
+        format: the `format` field of its manifests.
+        versions: manifest models by `format_version`.
+        hash: sha256 of the manifest, 64 hex digits.
+        manifest: the content of `bundle.json`, without the hash.
+        files: bytes of the files of weights, by name.
     """
 
+    kind: ClassVar[Kind]
     format: ClassVar[str]
-    versions: ClassVar[Mapping[int, type[AnyManifest]]]
+    versions: ClassVar[Mapping[int, type[BaseManifest]]]
 
     hash: str
-    manifest: Manifest_
+    manifest: ManifestT
     files: Mapping[str, bytes]
 
     @property
@@ -95,28 +115,32 @@ class StoredBundle(ABC, Generic[Manifest_]):
     @property
     @abstractmethod
     def members_sha256(self) -> str:
-        """What identifies the weights, whatever else the bundle says about them."""
+        """Identity of the weights, independent of the rest of the manifest."""
 
     @property
     @abstractmethod
-    def registered(self) -> Registered:
-        """What a registry notes of it."""
+    def facts(self) -> BundleFacts:
+        """What the registry records about it."""
 
     @abstractmethod
     def check(self) -> None:
-        """Raise InputError for anything that can be wrong although manifest and bytes have the right form."""
+        """Check that weights and manifest fit each other.
+
+        Raises:
+            InputError: they do not, or the manifest's values make no sense here.
+        """
 
 
-Kind = TypeVar("Kind", bound=StoredBundle[Any])
+BundleT = TypeVar("BundleT", bound=StoredBundle[Any])
 
 
 def sha256(content: bytes) -> str:
-    """Hex digest."""
+    """The sha256 of `content` as hex digits."""
     return hashlib.sha256(content).hexdigest()
 
 
 def finite(value: Any) -> Any:
-    """`value` ready for JSON: tuples as lists, and a number that is not finite as None (JSON has none)."""
+    """Convert `value` for JSON: tuples become lists, and non-finite numbers become None."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -127,24 +151,27 @@ def finite(value: Any) -> Any:
 
 
 def canonical_json(content: Mapping[str, Any]) -> str:
-    """The one text of these values: sorted keys, one indentation, ASCII, shortest floats that round-trip, a final
-    newline.
-    """
+    """The canonical JSON text: sorted keys, fixed indentation, ASCII, shortest exact floats."""
     return json.dumps(content, sort_keys=True, indent=1, allow_nan=False) + "\n"
 
 
 def describe_files(files: Mapping[str, bytes]) -> dict[str, FilePart]:
-    """The manifest's `files` for these weights."""
+    """The manifest's `files` entry for these files of weights."""
     return {
         name: FilePart(sha256=sha256(content), size=len(content)) for name, content in files.items()
     }
 
 
-def new_bundle(kind: type[Kind], manifest: AnyManifest, files: Mapping[str, bytes]) -> Kind:
-    """A bundle in memory, checked like one from disk.
+def new_bundle(kind: type[BundleT], manifest: BaseManifest, files: Mapping[str, bytes]) -> BundleT:
+    """Make a bundle in memory, with the same checks as one read from disk.
 
-    files: content of the files of weights; `manifest.files` must already describe them. Raises InputError where the
-    two don't fit.
+    Args:
+        kind: class of the bundle.
+        manifest: its manifest, whose `files` must describe `files`.
+        files: bytes of the files of weights, by name.
+
+    Raises:
+        InputError: manifest and files do not fit each other.
     """
     content = manifest.model_dump(mode="json")
     bundle = kind(
@@ -154,10 +181,16 @@ def new_bundle(kind: type[Kind], manifest: AnyManifest, files: Mapping[str, byte
     return bundle
 
 
-def write_bundle(bundle: StoredBundle[AnyManifest], folder: Path) -> Path:
-    """Write `bundle` into `folder` under its own name and return that path; whole or not at all.
+def write_bundle(bundle: StoredBundle[BaseManifest], folder: Path) -> Path:
+    """Write `bundle` into `folder` under its own name, atomically.
 
-    One that is there already is verified and kept: bundles are immutable. Raises RunError where the disk refuses.
+    An existing folder of that name is verified and kept, since bundles are immutable.
+
+    Returns:
+        The bundle's folder.
+
+    Raises:
+        RunError: the file system refuses.
     """
     path = folder / bundle.name
     if path.exists():
@@ -170,7 +203,7 @@ def write_bundle(bundle: StoredBundle[AnyManifest], folder: Path) -> Path:
     return path
 
 
-def _write_new(bundle: StoredBundle[AnyManifest], folder: Path, path: Path) -> None:
+def _write_new(bundle: StoredBundle[BaseManifest], folder: Path, path: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{bundle.name}.", suffix=".tmp", dir=folder))
     try:
@@ -183,7 +216,7 @@ def _write_new(bundle: StoredBundle[AnyManifest], folder: Path, path: Path) -> N
             item.chmod(0o444)
         try:
             temporary.rename(path)
-        except OSError:  # another promoter was faster with the same content
+        except OSError:  # a concurrent promotion wrote the same bundle first
             read_bundle(path, (type(bundle),), expected=bundle.hash)
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -194,16 +227,23 @@ def _write_new(bundle: StoredBundle[AnyManifest], folder: Path, path: Path) -> N
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def read_bundle(path: Path, kinds: Sequence[type[Kind]], *, expected: str | None = None) -> Kind:
-    """Read and check a bundle of one of these kinds.
+def read_bundle(
+    path: Path, kinds: Sequence[type[BundleT]], *, expected: str | None = None
+) -> BundleT:
+    """Read and check a bundle.
 
-    expected: the hash that it must have (a registry knows it).
-    Raises InputError, one sentence naming the file and what is wrong, for anything missing, added, changed or not
-    understood.
+    Args:
+        path: its folder.
+        kinds: the bundle classes that are accepted.
+        expected: the hash that it must have, known from a registry.
+
+    Raises:
+        InputError: a file is missing, added or changed, or the manifest is not understood.
     """
     if not path.is_dir():
         raise InputError(
-            f"bundle {path} is not there (a folder with {MANIFEST_FILE} and {MEMBERS_FILE} is expected)"
+            f"bundle {path} does not exist (expected a folder with {MANIFEST_FILE} and "
+            f"{MEMBERS_FILE})"
         )
     present = {item.name for item in path.iterdir()}
     _require(path, present, (MANIFEST_FILE,))
@@ -218,8 +258,8 @@ def read_bundle(path: Path, kinds: Sequence[type[Kind]], *, expected: str | None
         or sha256(canonical_json(content).encode()) != claimed
     ):
         raise InputError(
-            f"{manifest_path} has been changed since it was written: its content does not have the hash "
-            f"{claimed[:NAME_DIGITS]}…"
+            f"{manifest_path} has been changed since it was written: its content does not have the "
+            f"hash {claimed[:NAME_DIGITS]}…"
         )
     if expected is not None and claimed != expected:
         raise InputError(
@@ -244,8 +284,9 @@ def read_bundle(path: Path, kinds: Sequence[type[Kind]], *, expected: str | None
 
 
 def _model(
-    content: Mapping[str, Any], kinds: Sequence[type[Kind]], path: Path
-) -> tuple[type[Kind], type[AnyManifest]]:
+    content: Mapping[str, Any], kinds: Sequence[type[BundleT]], path: Path
+) -> tuple[type[BundleT], type[BaseManifest]]:
+    """The bundle class and the manifest model for a parsed `bundle.json`."""
     form, version = content.get("format"), content.get("format_version")
     for kind in kinds:
         if form == kind.format and type(version) is int and version in kind.versions:
@@ -255,15 +296,21 @@ def _model(
         + " and ".join(str(number) for number in kind.versions)
         for kind in kinds
     )
-    raise InputError(
-        f"{path} is of format {form!r} version {version!r}; this program reads {known}"
-    )
+    raise InputError(f"{path} is of format {form!r} version {version!r}; expected {known}")
 
 
 def read_members(content: bytes, name: str = MEMBERS_FILE) -> list[dict[str, Tensor]]:
-    """The members in the content of a file of weights. Raises InputError naming it.
+    """Parse the members from the bytes of a file of weights.
 
-    Through a private file: a second read of the bundle's own could differ from the bytes that were hashed.
+    The bytes go through a private file: reading the bundle's file a second time could give other
+    bytes than those that were hashed.
+
+    Args:
+        content: the bytes.
+        name: the file's name, for messages.
+
+    Raises:
+        InputError: the bytes are no file of members.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / MEMBERS_FILE
@@ -275,11 +322,21 @@ def read_members(content: bytes, name: str = MEMBERS_FILE) -> list[dict[str, Ten
 
 
 def check_file(name: str, content: bytes, part: FilePart) -> None:
-    """Raise InputError where a file of weights is not the one that was scored."""
+    """Raise InputError if a file of weights does not have the recorded size and hash."""
     if len(content) != part.size or sha256(content) != part.sha256:
         raise InputError(
-            f"{name} has been changed since it was scored: its sha256 is not {part.sha256[:NAME_DIGITS]}…"
+            f"{name} has been changed since it was scored: its sha256 is not "
+            f"{part.sha256[:NAME_DIGITS]}…"
         )
+
+
+def is_synthetic(path: Path) -> bool:
+    """Whether the bundle's manifest says that its market is synthetic; False if unreadable."""
+    try:
+        data = _parse(_read(path, MANIFEST_FILE), path / MANIFEST_FILE).get("data")
+    except InputError:
+        return False
+    return isinstance(data, dict) and data.get("synthetic") is True
 
 
 def _require(path: Path, present: set[str], names: Sequence[str]) -> None:
@@ -295,27 +352,18 @@ def _read(path: Path, name: str) -> bytes:
         raise InputError(f"bundle {path} cannot be read: {error.strerror or error}") from error
 
 
-def is_synthetic(path: Path) -> bool:
-    """Whether the bundle in `path` says that it was trained on a made-up market; False where it cannot be read."""
-    try:
-        data = _parse(_read(path, MANIFEST_FILE), path / MANIFEST_FILE).get("data")
-    except InputError:
-        return False
-    return isinstance(data, dict) and data.get("synthetic") is True
-
-
 def _parse(text: bytes, path: Path) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not a JSON number")
 
     try:
         content = json.loads(text.decode("ascii"), parse_constant=refuse)
-        canonical_json({"": content})  # written with as little nesting as it can be read with
+        canonical_json({"": content})  # raises where it is nested too deep to be written again
     except (UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{path} is not JSON as written by this program ({error})") from error
     except RecursionError:
         raise InputError(
-            f"{path} is not JSON as written by this program (it is nested too deep)"
+            f"{path} is not JSON as written by this program (nested too deep)"
         ) from None
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a JSON object")
@@ -329,7 +377,7 @@ def _first_fault(error: ValidationError) -> str:
     return f"{where}: {message}" if where else message
 
 
-def _check(bundle: StoredBundle[AnyManifest], where: str) -> None:
+def _check(bundle: StoredBundle[BaseManifest], where: str) -> None:
     try:
         bundle.check()
     except InputError as error:

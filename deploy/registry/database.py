@@ -1,8 +1,8 @@
-"""The registry's database: how it is opened, locked for writing, and brought to the present tables.
+"""The registry's database: opening, write locks, and migration to the current tables.
 
-All writers are serialised by the database (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock). Readers of an open
-registry do not wait for writers. Migrations run in one transaction under the same lock, so that any number of processes
-may open a new or an old registry at once, and a kill leaves the old tables or the new ones.
+The database serialises all writers (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock). Readers
+do not wait for writers. Migrations run in one transaction under the same lock, so concurrent
+processes may open a new or an old registry, and a crash leaves the old tables or the new ones.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ from envs.support.database_file import check_sqlite_place, connect_read_only, pr
 from envs.support.errors import InputError, RunError
 from envs.support.invocation import install_extra
 
-HEAD = "0004"  # the newest of the migrations: what the models say
-_ADVISORY_LOCK = (
-    0x73776565  # any number that other programs on the same PostgreSQL are unlikely to use
-)
-_BUSY_TIMEOUT = 60.0
-_BEFORE_MIGRATIONS = "schema_version"  # a table of registries that are older than the migrations
+HEAD = "0005"  # the newest migration, which makes the tables of the models
+_ADVISORY_LOCK = 0x73776565  # arbitrary; other programs on the PostgreSQL server must not use it
+_BUSY_TIMEOUT = 60.0  # seconds
+# Development versions before revision 0004. Their registries are upgraded by the last commit that
+# had all migrations, and by this program afterwards.
+_RETIRED_REVISIONS = ("0001", "0002", "0003")
+_RETIRED_TABLE = "schema_version"  # of registries that had no revisions yet
+_LAST_WITH_ALL = "8c2c6e1"
 
 State = Literal["absent", "old", "current"]
 
@@ -39,12 +41,15 @@ State = Literal["absent", "old", "current"]
 class RegistryDatabase:
     """Sessions on a registry's tables.
 
-    url: SQLAlchemy URL. create: where the database or its tables are missing, they read as an empty registry and are
-    created before the first write; tables of an older version are upgraded then, too. Without `create` an absent
-    registry is refused, and older tables are upgraded at once.
+    Args:
+        url: SQLAlchemy URL.
+        create: if True, missing tables read as an empty registry; they are created, and tables of
+            an older revision are upgraded, before the first write. If False, an absent registry
+            is refused, and older tables are upgraded at once.
 
-    Raises InputError, one sentence, where the database cannot be used, is absent (without `create`), holds something
-    else, or was written by a newer sweepd.
+    Raises:
+        InputError: the database cannot be used, is absent (without `create`), belongs to another
+            program, or has the tables of a newer or a retired revision.
     """
 
     def __init__(self, url: str, *, create: bool) -> None:
@@ -53,8 +58,8 @@ class RegistryDatabase:
         self._path = Path(self.url.database) if self._sqlite and self.url.database else None
         if not (create or self._file_exists):
             raise InputError(
-                f"there is no registry at {self._path}: nothing has been promoted yet (sweepd promote), or name it "
-                "with --deployments"
+                f"there is no registry at {self._path}: nothing has been promoted yet (sweepd "
+                "promote), or name it with --deployments"
             )
         self.engine = self._make_engine()
         self._readers = (
@@ -79,7 +84,7 @@ class RegistryDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """A transaction that only reads: one state of the registry, without waiting for writers."""
+        """A read-only transaction with one consistent state; it does not wait for writers."""
         if self._is_current():
             with self._reported(), Session(self._readers) as session:
                 yield session
@@ -95,7 +100,7 @@ class RegistryDatabase:
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
-        """A transaction that no other writer can interleave with; rolled back where anything is raised in it."""
+        """A transaction that holds the write lock; it is rolled back if an exception is raised."""
         if not self._is_current():
             self._bring_up_to_date()
         with self._reported(), self._writer() as session:
@@ -103,16 +108,16 @@ class RegistryDatabase:
             session.commit()
 
     def check_writable(self) -> None:
-        """Raises InputError where nothing can be written to the registry, as far as that can be told without trying."""
+        """Raise InputError if the registry is evidently not writable; nothing is written."""
         if self._path is not None:
             check_sqlite_place(self._path, "the registry")
 
     @contextmanager
     def _writer(self) -> Iterator[Session]:
-        """A session that holds the lock of all writers, and is rolled back unless it is committed."""
+        """A session that holds the write lock and is rolled back unless it is committed."""
         with Session(self.engine.execution_options(writes=True)) as session:
             if self._sqlite:
-                session.connection()  # begins the transaction now, and not with the first statement
+                session.connection()  # begins the transaction now instead of with the first statement
             else:
                 session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
             yield session
@@ -164,10 +169,9 @@ class RegistryDatabase:
 
         @event.listens_for(engine, "connect")
         def _connect(connection: Any, _record: Any) -> None:
-            connection.isolation_level = None  # transactions are begun below, not by the driver
-            connection.execute(
-                "PRAGMA synchronous=FULL"
-            )  # a promotion that was reported survives a power loss
+            connection.isolation_level = None  # `_begin` begins transactions, not the driver
+            # A reported promotion survives a power loss.
+            connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA foreign_keys=ON")
 
         @event.listens_for(engine, "begin")
@@ -188,24 +192,27 @@ class RegistryDatabase:
             return self._state_of(session.connection())
 
     def _state_of(self, connection: Connection) -> State:
-        """Raises InputError for the database of another program."""
+        """Find out whether tables exist and are up to date.
+
+        Raises:
+            InputError: the database belongs to another program.
+        """
         revision = _revision(connection)
         if revision is not None:
             return "current" if revision == HEAD else "old"
         found = set(inspect(connection).get_table_names())
-        if _BEFORE_MIGRATIONS in found:
-            if not {"bundles", "slots", "versions", "events", "looks"} <= found:
-                raise InputError(f"the registry {self.shown} is the database of another program")
+        if {_RETIRED_TABLE, "bundles", "slots", "versions", "events", "looks"} <= found:
             return "old"
-        taken = sorted(found & set(Base.metadata.tables))
+        taken = sorted(found & {_RETIRED_TABLE, *Base.metadata.tables})
         if taken:
             raise InputError(
-                f"the registry {self.shown} is the database of another program: it has a table {taken[0]}"
+                f"the registry {self.shown} is the database of another program: it has a table "
+                f"{taken[0]}"
             )
         return "absent"
 
     def _bring_up_to_date(self) -> None:
-        """Create or upgrade the tables, unless another process was faster."""
+        """Create or upgrade the tables, unless a concurrent process has done it."""
         prepared = (
             nullcontext()
             if self._path is None
@@ -216,7 +223,8 @@ class RegistryDatabase:
             state = self._state_of(connection)
             if state == "absent" and not self._create:
                 raise InputError(
-                    f"there is no registry in {self.shown}: nothing has been promoted yet (sweepd promote)"
+                    f"there is no registry in {self.shown}: nothing has been promoted yet "
+                    "(sweepd promote)"
                 )
             if state != "current":
                 self._migrate(connection)
@@ -224,9 +232,8 @@ class RegistryDatabase:
         self._current = True
 
     def _migrate(self, connection: Connection) -> None:
-        from alembic import (
-            command,
-        )  # takes a second to import, and is needed once in a registry's life
+        # Alembic takes a second to import, and a registry needs it once.
+        from alembic import command
         from alembic.config import Config
         from alembic.script import ScriptDirectory
 
@@ -235,23 +242,27 @@ class RegistryDatabase:
         config.attributes["connection"] = connection
         known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
         revision = _revision(connection)
+        if revision in _RETIRED_REVISIONS or inspect(connection).has_table(_RETIRED_TABLE):
+            raise InputError(
+                f"the registry {self.shown} has the tables of an early development version "
+                f"(revision {revision or 'none'}); open it once with sweepd at commit "
+                f"{_LAST_WITH_ALL}, which upgrades it to revision 0004, and then with this one"
+            )
         if revision is not None and revision not in known:
             raise InputError(
-                f"the registry {self.shown} has the tables of a newer sweepd (revision {revision}; this one knows up "
-                f"to {HEAD}); use that version"
+                f"the registry {self.shown} has the tables of a newer sweepd (revision {revision}; "
+                f"this one knows up to {HEAD}); use that version"
             )
-        if revision is None and inspect(connection).has_table(_BEFORE_MIGRATIONS):
-            command.stamp(config, "0001")
         command.upgrade(config, "head")
 
 
 def utc_now() -> str:
-    """This moment, as the tables have it: UTC text to the millisecond, which sorts as it is."""
+    """The present time as the tables store it: UTC text in milliseconds, which sorts by time."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _revision(connection: Connection) -> str | None:
-    """The revision that the database remembers, None for one without."""
+    """The stored revision of the tables, None if there is none."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     revision: str | None = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}"))
@@ -270,7 +281,8 @@ def _parse_url(url: str) -> URL:
         ) from error
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise InputError(
-            f"--registry {parsed.render_as_string(hide_password=True)}: a registry is kept in SQLite "
-            "(sqlite:///deployments/registry.db) or PostgreSQL (postgresql://user@host/database)"
+            f"--registry {parsed.render_as_string(hide_password=True)}: a registry is stored in "
+            "SQLite (sqlite:///deployments/registry.db) or PostgreSQL "
+            "(postgresql://user@host/database)"
         )
     return parsed

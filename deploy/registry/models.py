@@ -1,8 +1,8 @@
 """The registry's tables (SQLAlchemy 2). Moments are UTC text, bar times are seconds since the epoch.
 
-Rows of `bundles`, `versions`, `events`, `looks`, `lane_bars` and `trader_events` are never changed or deleted: triggers
-refuse it. What moves is `slots`, `challengers`, and a trader's state: `traders`, `lanes`, `orders`. The tables are made
-by `deploy.registry.migrations`, never from here.
+Triggers refuse to change or delete rows of the `APPEND_ONLY` tables. The other tables hold present
+state: `slots`, `challengers`, and of traders `traders`, `lanes` and `orders`. The migrations of
+`deploy.registry.migrations` make the tables.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, Final
 from sqlalchemy import JSON, BigInteger, Double, ForeignKey, MetaData, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-# Where the database remembers its revision. Not Alembic's usual name: a study's database, which Optuna migrates, may be
-# the same one.
+# The table of the revision. It has not Alembic's default name, because the database may also be that
+# of an Optuna study, which Optuna migrates.
 VERSION_TABLE = "sweepd_registry_version"
-APPEND_ONLY = ("bundles", "versions", "events", "looks", "lane_bars", "trader_events")
+APPEND_ONLY = ("bundles", "versions", "events", "evaluations", "lane_bars", "trader_events")
 ACCOUNT: Final = "account"  # the name of the lane that trades with the broker
 STOPPED: Final = "stopped"  # the status of a trader whose process ended by itself
 
 
 class Base(DeclarativeBase):
-    """Constraint names are fixed, so that migrations can name them on every database."""
+    """Base of all tables, with the constraint names that the migrations use."""
 
     metadata = MetaData(
         naming_convention={
@@ -34,24 +34,28 @@ class Base(DeclarativeBase):
 
 
 class BundleRow(Base):
-    """A bundle that is, or was, in some slot or asked to be."""
+    """A bundle that is or was a champion or a challenger.
+
+    kind: `market` or `game`. timeframe, tickers, last_seen: of markets, NULL for games.
+    """
 
     __tablename__ = "bundles"
     hash: Mapped[str] = mapped_column(Text, primary_key=True)
     members_sha256: Mapped[str] = mapped_column(Text, index=True)
+    kind: Mapped[str] = mapped_column(Text, server_default="market")
     environment: Mapped[str] = mapped_column(Text)
-    timeframe: Mapped[str] = mapped_column(Text)
-    tickers: Mapped[list[str]] = mapped_column(JSON)
+    timeframe: Mapped[str | None] = mapped_column(Text)
+    tickers: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     study: Mapped[str] = mapped_column(Text)
     study_uid: Mapped[str] = mapped_column(Text)
     trial: Mapped[int]
-    last_seen: Mapped[int] = mapped_column(BigInteger)
+    last_seen: Mapped[int | None] = mapped_column(BigInteger)
     data_dir: Mapped[str] = mapped_column(Text)
     at: Mapped[str] = mapped_column(Text)
 
 
 class SlotRow(Base):
-    """A named place that trades one champion. `revision` counts its moves."""
+    """A deployment slot. revision: how many times its champion has changed."""
 
     __tablename__ = "slots"
     name: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -61,7 +65,7 @@ class SlotRow(Base):
 
 
 class ChallengerRow(Base):
-    """A bundle that asks for a slot, and could not be compared with its champion yet."""
+    """A bundle that cannot be compared with the slot's champion yet."""
 
     __tablename__ = "challengers"
     slot: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -70,7 +74,7 @@ class ChallengerRow(Base):
 
 
 class VersionRow(Base):
-    """The bundles of a slot, numbered from 1 in the order in which they came."""
+    """The bundles of a slot, numbered from 1 in the order of their arrival."""
 
     __tablename__ = "versions"
     __table_args__ = (UniqueConstraint("slot", "bundle"),)
@@ -81,7 +85,7 @@ class VersionRow(Base):
 
 
 class EventRow(Base):
-    """What happened to a slot, when and why, with the gate's report where there was one."""
+    """An entry of a slot's history. report: of the gate, if there was one."""
 
     __tablename__ = "events"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -94,15 +98,22 @@ class EventRow(Base):
     report: Mapped[dict[str, Any] | None] = mapped_column(JSON)
 
 
-class LookRow(Base):
-    """A look at hold-out bars: bars `first` to `last` (opens) of an asset set, by one candidate's weights."""
+class EvaluationRow(Base):
+    """An evaluation of a candidate's weights on hold-out bars or on a game's panel.
 
-    __tablename__ = "looks"
+    kind: `market` or `game`. subject: a market's tickers, sorted and joined by spaces, or the key
+    of a game. timeframe, first, last: of markets, the hold-out's bars from open to open. games: of
+    games, the size of the panel. number: counts the evaluations on the same hold-out or panel.
+    """
+
+    __tablename__ = "evaluations"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    asset_set: Mapped[str] = mapped_column(Text, index=True)
-    timeframe: Mapped[str] = mapped_column(Text)
-    first: Mapped[int] = mapped_column(BigInteger)
-    last: Mapped[int] = mapped_column(BigInteger)
+    kind: Mapped[str] = mapped_column(Text)
+    subject: Mapped[str] = mapped_column(Text, index=True)
+    timeframe: Mapped[str | None] = mapped_column(Text)
+    first: Mapped[int | None] = mapped_column(BigInteger)
+    last: Mapped[int | None] = mapped_column(BigInteger)
+    games: Mapped[int | None]
     number: Mapped[int]
     members_sha256: Mapped[str] = mapped_column(Text)
     study: Mapped[str] = mapped_column(Text)
@@ -112,12 +123,12 @@ class LookRow(Base):
 
 
 class TraderRow(Base):
-    """The trader of a slot: who writes its rows now, how far it is, and what it was told.
+    """The live trader of a slot and its present state.
 
-    token: of the process that may write; whoever starts a trader puts its own there. account: the venue's name of the
-    account, None for virtual money. last_bar: open of the last bar acted on. halt: why it must not trade, None where it
-    may; halt_sells: whether it sells everything first. session: what the trader as a whole must remember (a JSON
-    object).
+    token: identifies the process that may write; each new process replaces it. account: the
+    venue's name of the account, NULL for virtual money. last_bar: open of the last bar acted on.
+    halt: why trading is halted, NULL if it is not. halt_sells: whether a halt sells everything
+    first. session: further state of the trader (a JSON object).
     """
 
     __tablename__ = "traders"
@@ -139,7 +150,7 @@ class TraderRow(Base):
 
 
 class LaneRow(Base):
-    """Something of a slot that has an equity of its own: see `deploy.trading.live.store.Lane`."""
+    """A separately accounted equity of a slot: see `deploy.trading.live.store.Lane`."""
 
     __tablename__ = "lanes"
     slot: Mapped[str] = mapped_column(ForeignKey("traders.slot"), primary_key=True)
@@ -152,7 +163,7 @@ class LaneRow(Base):
 
 
 class LaneBarRow(Base):
-    """A lane's line for one closed bar: see `deploy.trading.live.store.LaneBar`."""
+    """A lane's ledger line for one closed bar: see `deploy.trading.live.store.LaneBar`."""
 
     __tablename__ = "lane_bars"
     slot: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -173,7 +184,7 @@ class LaneBarRow(Base):
 
 
 class OrderRow(Base):
-    """An order and what became of it: see `deploy.trading.live.store.OrderLine`."""
+    """An order and its result: see `deploy.trading.live.store.OrderLine`."""
 
     __tablename__ = "orders"
     client_id: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -196,7 +207,7 @@ class OrderRow(Base):
 
 
 class TraderEventRow(Base):
-    """Something that happened to a trader: see `deploy.trading.live.store.TraderEvent`."""
+    """An event of a live trader: see `deploy.trading.live.store.TraderEvent`."""
 
     __tablename__ = "trader_events"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)

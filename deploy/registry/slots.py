@@ -1,4 +1,4 @@
-"""Names of slots, and names that are made from them: of files and of orders."""
+"""Names of deployment slots, and names that are made from them, of files and of orders."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import hashlib
 
 from envs.support.errors import InputError
 
-LONGEST_SLOT = 100  # bytes: file names and orders' ids are made from it
+LONGEST_SLOT = 100  # bytes; file names and order ids contain the slot's name
 _FORBIDDEN = "/\\@"  # files are named after slots, and `slot@3` is a version
-_DIGITS = 10  # of the digest in a shortened name
+_DIGITS = 10  # length of the digest in a shortened name
 
 
 def is_slot_name(name: str) -> bool:
@@ -23,19 +23,25 @@ def is_slot_name(name: str) -> bool:
 
 
 def check_slot(name: str) -> str:
-    """The name. Raises InputError where no new slot may have it."""
+    """Return the name if a new slot may have it.
+
+    Raises:
+        InputError: the name is invalid.
+    """
     if not is_slot_name(name):
         shown = name if len(name) <= LONGEST_SLOT else f"{name[:LONGEST_SLOT]}…"
         raise InputError(
-            f"slot {shown!r}: a slot's name is 1 to {LONGEST_SLOT} bytes long, without / \\ @ and control characters, "
-            "and begins with neither a dot, a dash nor a space, like crypto-1h"
+            f"slot {shown!r}: a slot's name is 1 to {LONGEST_SLOT} bytes long, without / \\ @ and "
+            "control characters, and does not begin with a dot, a dash or a space, like crypto-1h"
         )
     return name
 
 
 def slot_name(text: str) -> str:
-    """The text where it is a valid slot name; otherwise a valid name that begins like it and ends with a digest of it,
-    so that different texts get different names.
+    """Make a valid slot name from any text.
+
+    A valid name is returned as it is. Other texts are shortened to their valid characters and get
+    a digest of the whole text, so different texts have different names.
     """
     if is_slot_name(text):
         return text

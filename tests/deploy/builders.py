@@ -19,8 +19,7 @@ from torch import Tensor
 
 from agents.policy.frozen import save_members
 from deploy.market.bundle import Bundle, default_symbols, format_time, make_bundle, recipe_part
-from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, sha256
-from deploy.registry.manifest import (
+from deploy.market.manifest import (
     DataPart,
     EnsembleManifest,
     Manifest,
@@ -29,6 +28,7 @@ from deploy.registry.manifest import (
     TrialPart,
     trial_file,
 )
+from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, sha256
 from envs.crypto.bars import Bars, load_bars, write_bars
 from envs.crypto.features import get_recipe
 from envs.crypto.params import EnvParams, Instruments

@@ -11,8 +11,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from deploy.cli.bundles import BUNDLE_KINDS
 from deploy.market.bundle import Bundle
-from deploy.registry.registry import ChampionMoved, Registry
+from deploy.registry.records import ChampionMoved
+from deploy.registry.registry import Registry
 from envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 
@@ -51,7 +53,7 @@ def audit(folder: Path, url: str | None = None, slot: str = SLOT) -> Folded:
     assert state == folded(registry, slot), (state, folded(registry, slot))
     for hash_ in (found.champion, found.previous, *found.challengers):
         if hash_ is not None:
-            registry.any_bundle(hash_)
+            registry.bundle(hash_, *BUNDLE_KINDS)
     versions = registry.versions(slot)
     assert [version.number for version in versions] == list(range(1, len(versions) + 1))
     assert {hash_ for hash_ in state[:2] if hash_} | state[2] <= {
@@ -120,7 +122,7 @@ def act(registry: Registry, action: str, bundle: Bundle, turn: int = 0) -> None:
             registry.challenger(SLOT, bundle, reason=f"turn {turn}")
         elif action == "rollback":
             if registry.slot(SLOT).previous is not None:
-                registry.rollback(SLOT, f"turn {turn}")
+                registry.rollback(SLOT, f"turn {turn}", *BUNDLE_KINDS)
         else:
             registry.clear()
     except ChampionMoved:

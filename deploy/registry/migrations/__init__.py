@@ -1,6 +1,6 @@
-"""The history of the registry's tables, as Alembic migrations; `deploy.registry.database` runs them when a registry is opened.
+"""Alembic migrations of the registry's tables; `deploy.registry.database` runs them.
 
-To change the tables: change `deploy.registry.models`, add the next revision under `versions/` (copy the newest one), and set
-`HEAD` in `deploy.registry.database`. A test compares what all revisions make, on each database, with the models. A revision that
-was released is never changed.
+To change the tables: change `deploy.registry.models`, add the next revision under `versions/` (copy
+the newest one), and set `HEAD` in `deploy.registry.database`. A test compares the tables that all
+revisions make on each database with the models. Never change a revision after a release.
 """

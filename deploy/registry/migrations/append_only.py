@@ -1,4 +1,4 @@
-"""Triggers that keep rows from being changed or deleted, on the databases that sweepd supports."""
+"""Triggers that make tables append-only, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from alembic import op
 
 
 def make_append_only(table: str) -> None:
-    """Let the database refuse every UPDATE and DELETE of the table's rows."""
+    """Add triggers that refuse every UPDATE and DELETE of the table's rows."""
     for action in ("UPDATE", "DELETE"):
         refusal = f"rows of {table} are append-only"
         name = f"{table}_no_{action.lower()}"
@@ -22,3 +22,10 @@ def make_append_only(table: str) -> None:
             op.execute(
                 f"CREATE TRIGGER {name} BEFORE {action} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()"
             )
+
+
+def drop_append_only(table: str) -> None:
+    """Allow UPDATE and DELETE again, for a migration that ends with `make_append_only`."""
+    place = "" if op.get_bind().dialect.name == "sqlite" else f" ON {table}"
+    for action in ("update", "delete"):
+        op.execute(f"DROP TRIGGER {table}_no_{action}{place}")

@@ -1,4 +1,4 @@
-"""Run by Alembic: the migrations, in the transaction of the connection that `deploy.registry.database` hands over."""
+"""Alembic environment: runs the migrations on the connection of `deploy.registry.database`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from typing import Any
 from deploy.market.bundle import Bundle
 from deploy.market.scoring import bootstrap_seed
 from deploy.registry.bundle_files import NAME_DIGITS
-from deploy.registry.registry import ChampionMoved, Registry
+from deploy.registry.records import ChampionMoved
+from deploy.registry.registry import Registry
 from deploy.trading.live.arena import compare, days_due
 from deploy.trading.live.lane import TradingLane
 from deploy.trading.live.records import returns_beside
@@ -40,7 +41,9 @@ class Contest:
             if hash_ in self._unfit:
                 continue
             try:
-                bundle = self._whole[hash_] = self._whole.get(hash_) or self._registry.bundle(hash_)
+                bundle = self._whole[hash_] = self._whole.get(hash_) or self._registry.bundle(
+                    hash_, Bundle
+                )
             except InputError:
                 self._unfit.add(hash_)
                 continue

@@ -97,7 +97,9 @@ class Session:
         champion = registry.require(options.slot).champion
         assert champion is not None
         kept = {lane.name: lane for lane in self._store.lanes(self._slot) if lane.retired is None}
-        bundle = registry.bundle(kept[ACCOUNT].bundle or champion if ACCOUNT in kept else champion)
+        bundle = registry.bundle(
+            kept[ACCOUNT].bundle or champion if ACCOUNT in kept else champion, Bundle
+        )
         self._seconds = bar_seconds(bundle.manifest.timeframe)
         self._max_delay = self._seconds / 4 if options.max_delay is None else options.max_delay
         self._feed, broker = make_feed(bundle), make_broker(bundle)
@@ -466,7 +468,7 @@ class Session:
             return None
         assert champion is not None
         try:
-            bundle = self._registry.bundle(champion)
+            bundle = self._registry.bundle(champion, Bundle)
             problem = problem_with(bundle, self._account.bundle, self._history)
         except InputError as error:
             problem = str(error)

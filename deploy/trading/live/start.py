@@ -76,7 +76,7 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
-    bundle = registry.bundle(found.champion)
+    bundle = registry.bundle(found.champion, Bundle)
     recorded = _recorded_bars(registry, bundle, flags) if flags.feed == "recorded" else None
     start = (
         None if recorded is None else _first_moment(registry, found.name, bundle, recorded, flags)

@@ -107,7 +107,9 @@ class Watchman:
         """What follows an account that trades worse than scored."""
         if self._on_alert == "rollback" and self._registry.slot(self._slot).previous is not None:
             try:
-                left, back = self._registry.rollback(self._slot, f"the live monitor: {text}")
+                left, back = self._registry.rollback(
+                    self._slot, f"the live monitor: {text}", Bundle
+                )
                 return [("rolled back", f"from {left[:16]} to {back[:16]}")]
             except InputError as error:
                 return [("alert", f"no rollback: {error}"), *self._to_cash(text)]
@@ -125,7 +127,10 @@ class Watchman:
 
 
 def _score(bundle: Bundle, registry: Registry) -> tuple[Array, Array] | str:
-    span, folder = registry.holdout_span(bundle), registry.data_dir(bundle.hash)
+    span, folder = (
+        registry.evaluations.holdout_span(bundle.members_sha256),
+        registry.data_dir(bundle.hash),
+    )
     if span is None or folder is None:
         return "the registry does not know its hold-out"
     try:

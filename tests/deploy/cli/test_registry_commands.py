@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from deploy.cli.commands import deploy_commands
 from deploy.market.bundle import Bundle, format_time
+from deploy.market.manifest import DataPart
 from deploy.market.scoring import score_bundle
 from deploy.market.verify import TOLERANCE, verify_bundle
 from deploy.registry.bundle_files import finite, write_bundle
-from deploy.registry.manifest import DataPart
 from deploy.registry.registry import Registry
 from envs.crypto.bars import Bars, load_bars, write_bars
 from envs.support.errors import InputError, RunError
@@ -233,7 +233,7 @@ def test_gc_lists_and_removes_only_when_told(
     assert "every bundle is needed" in sweepd("registry", "gc")
     registry.promote(SLOT, bundles[2], expected=bundles[1].hash, reason="")
     assert f"{bundles[0].name}" in sweepd("registry", "gc")
-    assert registry.bundle(bundles[0].hash) == bundles[0]
+    assert registry.bundle(bundles[0].hash, Bundle) == bundles[0]
     told = json.loads(sweepd("registry", "gc", "--delete", "--json"))
     assert [folder["hash"] for folder in told["folders"]] == [bundles[0].hash]
     assert told["deleted"] is True

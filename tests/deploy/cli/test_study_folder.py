@@ -156,7 +156,12 @@ def test_a_dry_run_writes_only_the_hold_out_evaluation(
     assert recorded(fake) == attributes
     registry = Registry(fake.folder / "deployments")
     assert registry.events() == []
-    assert registry.looks(fake.bars.tickers, int(fake.bars.time[0]), int(fake.bars.time[-1])) == 1
+    assert (
+        registry.evaluations.count_holdout(
+            fake.bars.tickers, int(fake.bars.time[0]), int(fake.bars.time[-1])
+        )
+        == 1
+    )
 
 
 def test_promotions_that_end_before_a_look_write_nothing(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from deploy.cli.bundles import BUNDLE_KINDS
 from deploy.games.promote import GamePromoter
 from deploy.games.study import GameStudy
 from deploy.registry.registry import Registry
@@ -75,7 +76,7 @@ def test_of_promoters_that_race_the_best_player_wins(tmp_path: Path) -> None:
     assert in_processes(registry.folder, studies) == [0, 0, 0]
     champion, previous, _, moves = audit(registry.folder, slot=SLOT)
     assert champion is not None
-    best = registry.any_bundle(champion)
+    best = registry.bundle(champion, *BUNDLE_KINDS)
     assert (
         best.manifest.origin.members_sha256
         == studies[1].trials[0].user_attrs["sweepd:members"]["sha256"]

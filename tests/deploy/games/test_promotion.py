@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save as save_tensors
 
 import deploy.games.promote
-import deploy.registry.registry
-from deploy.cli.registry_commands import load_reference
+import deploy.registry.reader
+from deploy.cli.bundles import BUNDLE_KINDS, load_bundle, load_reference
 from deploy.games.bundle import GameBundle, game_key, make_game_bundle
 from deploy.games.gate import DEFAULT_RULES, PANEL, Evidence, shown
 from deploy.games.panel import (
@@ -35,16 +35,16 @@ from deploy.games.player import HeuristicPlayer, read_player, single_file, split
 from deploy.games.promote import GamePromoter, Promotion
 from deploy.games.study import GameStudy, build_bundle, read_candidate
 from deploy.games.verify import verify_game_bundle
-from deploy.market.bundle import load_bundle
+from deploy.market.bundle import Bundle
 from deploy.promotion.rules import judge, with_limits
 from deploy.registry.bundle_files import (
     MEMBERS_FILE,
     canonical_json,
+    read_bundle,
     read_members,
     sha256,
     write_bundle,
 )
-from deploy.registry.bundles import load_any
 from deploy.registry.registry import Registry
 from deploy.registry.slots import LONGEST_SLOT, check_slot
 from deploy.trading.live.runner import only_one
@@ -83,23 +83,23 @@ def test_a_bundle_holds_the_best_member_alone_and_loads_as_it_was_written(tmp_pa
     (held,) = read_members(bundle.files[MEMBERS_FILE])
     assert held["net.0.weight"].equal(player(WEAK)["net.0.weight"])
     path = write_bundle(bundle, tmp_path / "bundles")
-    assert load_any(path, expected=bundle.hash) == bundle
+    assert load_bundle(path, expected=bundle.hash) == bundle
 
 
 def test_what_is_wrong_with_a_bundle_is_said(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path)
     path = write_bundle(bundle, tmp_path / "bundles")
-    with pytest.raises(InputError, match="this program reads 'sweepd-bundle'"):
-        load_bundle(path)
+    with pytest.raises(InputError, match="expected 'sweepd-bundle'"):
+        read_bundle(path, (Bundle,))
     weights = path / MEMBERS_FILE
     weights.chmod(0o644)
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(InputError, match=r"members\.safetensors has been changed"):
-        load_any(path)
+        load_bundle(path)
     weights.unlink()
     with pytest.raises(InputError, match=r"lacks its file members\.safetensors"):
-        load_any(path)
+        load_bundle(path)
 
     def changed(**parts: dict[str, Any]) -> None:
         manifest = bundle.manifest
@@ -133,7 +133,7 @@ def test_a_manifest_with_an_unknown_part_or_a_wrong_hash_is_refused(tmp_path: Pa
         named = other | {"hash": sha256(canonical_json(other).encode())}
         manifest.write_text(canonical_json(named))
         with pytest.raises(InputError, match=said):
-            load_any(path)
+            load_bundle(path)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,11 @@ def test_a_game_with_many_parameters_is_promoted_and_its_looks_are_counted_under
     promotion = promote(study_of(tmp_path, [GOOD], env=env), registry)
     key = game_key("cartpole", env)
     assert len(key) > LONGEST_SLOT
-    assert (promotion.outcome, promotion.looks, registry.panel_looks(key)) == ("promoted", 1, 1)
+    assert (promotion.outcome, promotion.looks, registry.evaluations.count_panel(key)) == (
+        "promoted",
+        1,
+        1,
+    )
     assert registry.require(None).name == promotion.slot == registry.default_slot(key)
 
 
@@ -195,18 +199,21 @@ def test_a_slot_with_a_name_that_older_versions_allowed_keeps_working(
     )
     old = game_key("cartpole", env)
     with monkeypatch.context() as patched:
-        patched.setattr(deploy.registry.registry, "check_slot", lambda name: name)
+        patched.setattr(deploy.registry.reader, "check_slot", lambda name: name)
         assert promote(weak, registry, slot=old, rules=()).outcome == "promoted"
         assert promote(weak, registry, slot="maps/a", rules=()).outcome == "promoted"
     promoted = promote(good, registry, rules=())
     assert (promoted.outcome, promoted.slot) == ("promoted", old)
-    assert registry.rollback(old, "test") == (promoted.champion, promoted.champion_before)
+    assert registry.rollback(old, "test", *BUNDLE_KINDS) == (
+        promoted.champion,
+        promoted.champion_before,
+    )
     moved = promote(good, registry, slot="maps/a", rules=())
     assert (moved.outcome, load_reference(registry, "maps/a").hash) == ("promoted", moved.champion)
     assert load_reference(registry, "maps/a@previous").hash == moved.champion_before
     with only_one(tmp_path / "traders", "maps/a"):
         assert len(list((tmp_path / "traders").iterdir())) == 1
-    with pytest.raises(InputError, match="bundle maps/b is not there"):
+    with pytest.raises(InputError, match="bundle maps/b does not exist"):
         load_reference(registry, "maps/b")
 
 
@@ -369,14 +376,13 @@ def test_a_player_becomes_champion_and_gives_way_to_a_better_one_only(
     better = promote(study_of(tmp_path / "c", [GOOD]), registry)
     assert (better.outcome, better.looks) == ("promoted", 3)
     assert registry.slot(SLOT).previous == first.champion
-    champion = registry.any_bundle(better.champion)
-    assert isinstance(champion, GameBundle)
+    champion = registry.bundle(better.champion, GameBundle)
     panel = champion.manifest.gate["panel"]
     assert (panel["look"], panel["champion"]["difference"]["confidence"]) == (3, confidence(3))
-    assert registry.game_slots() == {SLOT}
-    assert registry.rollback(SLOT, "") == (better.champion, first.champion)
-    with pytest.raises(InputError, match="plays cartpole, and does not trade: sweepd play"):
-        registry.bundle(better.champion)
+    assert registry.slots_of_kind("game") == {SLOT}
+    assert registry.rollback(SLOT, "", *BUNDLE_KINDS) == (better.champion, first.champion)
+    with pytest.raises(InputError, match=r"is a game bundle \(cartpole\); a market bundle"):
+        registry.bundle(better.champion, Bundle)
 
 
 def test_as_good_is_not_better(tmp_path: Path, registry: Registry) -> None:
@@ -431,7 +437,7 @@ def test_limits_are_margins(tmp_path: Path, registry: Registry) -> None:
     assert (
         "met every rule, 1 of them loosened (beats-baselines > -1000 instead of 0)" in found.reason
     )
-    assert registry.any_bundle(found.champion).manifest.gate["findings"][1]["loosened"]
+    assert registry.bundle(found.champion, *BUNDLE_KINDS).manifest.gate["findings"][1]["loosened"]
 
 
 @pytest.mark.parametrize(("rival", "outcome"), [(WEAK, "promoted"), (GOOD, "champion already")])

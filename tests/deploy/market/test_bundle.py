@@ -86,7 +86,7 @@ def test_every_changed_byte_is_found(writable: Path) -> None:
 
 
 def test_missing_and_added_files_are_refused(written: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not there"):
+    with pytest.raises(InputError, match="does not exist"):
         load_bundle(tmp_path / "nowhere")
     (written / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"no part of it: notes\.txt"):

@@ -22,12 +22,12 @@ from deploy.market.backtests import combine
 from deploy.market.bundle import Bundle, load_bundle
 from deploy.market.candidates import open_study, read_candidate, study_search
 from deploy.market.constants import constant_returns
+from deploy.market.manifest import EnsembleManifest, Manifest
 from deploy.market.promote import Promoter, Promotion
 from deploy.market.report import promotion_view
 from deploy.market.scoring import score_bundle, score_trials
 from deploy.market.shares import fold_score_shares
 from deploy.registry.bundle_files import canonical_json, sha256, write_bundle
-from deploy.registry.manifest import EnsembleManifest, Manifest
 from deploy.registry.registry import Registry
 from deploy.trading.brokers.sim import SimBroker
 from deploy.trading.paper_trader import ClosedBar, Entry, PaperTrader
@@ -337,7 +337,7 @@ def test_the_best_trials_are_promoted_together(
     assert promotion.chosen.trials == (1, 2)
     assert "ensemble of trials 1 and 2" in promotion.reason
     assert promotion.champion is not None
-    bundle = registry.bundle(promotion.champion)
+    bundle = registry.bundle(promotion.champion, Bundle)
     assert isinstance(bundle.manifest, EnsembleManifest)
     assert bundle.manifest.weights == "equal"
     for number, name in ((1, "members-000.safetensors"), (2, "members-001.safetensors")):
@@ -389,7 +389,7 @@ def test_shares_by_fold_score_are_promoted_as_such(fake: FakeStudy, tmp_path: Pa
     promotion = run(fake, registry, ensemble=2, weights="fold-score")
     assert promotion.outcome == "promoted"
     assert promotion.champion is not None
-    manifest = registry.bundle(promotion.champion).manifest
+    manifest = registry.bundle(promotion.champion, Bundle).manifest
     assert isinstance(manifest, EnsembleManifest)
     assert manifest.weights == "fold-score"
     assert [part.origin.trial for part in manifest.trials] == [3, 1]
@@ -441,7 +441,7 @@ def test_what_cannot_share_an_account_or_is_not_there_is_said(
     promotion = run(fake, registry, ensemble=2)
     assert promotion.outcome == "none passes"
     assert "the trials differ in fee (0.001, 0.0025)" in promotion.reason
-    assert registry.looks(fake.bars.tickers, 0, 2**40) == 0
+    assert registry.evaluations.count_holdout(fake.bars.tickers, 0, 2**40) == 0
     fake.add(4.0, fake.contrarian())
     fake.add(5.0, fake.contrarian())
     lacking = run(fake, registry, ensemble=2, weights="fold-score")

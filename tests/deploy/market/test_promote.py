@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from deploy.cli.commands import deploy_commands, promote_after_study
 from deploy.cli.registry_view import gate_table, gate_words
 from deploy.market import gate_report
-from deploy.market.bundle import load_bundle
+from deploy.market.bundle import Bundle, load_bundle
 from deploy.market.candidates import open_study
 from deploy.market.gate import DEFAULT_RULES
 from deploy.market.promote import Promoter, Promotion
@@ -75,7 +75,7 @@ def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(
     assert (promotion.outcome, promotion.chosen.trial, promotion.version) == ("promoted", best, 1)  # type: ignore[union-attr]
     assert promotion.champion == registry.slot(SLOT).champion
     assert promotion.champion is not None
-    bundle = registry.bundle(promotion.champion)
+    bundle = registry.bundle(promotion.champion, Bundle)
     stored = fake.run_dir / f"trial-{best:05d}" / "members.safetensors"
     assert bundle.files["members.safetensors"] == stored.read_bytes()
     manifest = bundle.manifest
@@ -122,7 +122,12 @@ def test_promoting_again_changes_nothing_and_costs_no_look(
     again = run(fake, registry)
     assert (again.outcome, again.champion) == ("champion already", first.champion)
     assert len(registry.events(SLOT)) == 1
-    assert registry.looks(fake.bars.tickers, int(fake.bars.time[0]), int(fake.bars.time[-1])) == 1
+    assert (
+        registry.evaluations.count_holdout(
+            fake.bars.tickers, int(fake.bars.time[0]), int(fake.bars.time[-1])
+        )
+        == 1
+    )
 
 
 def test_a_late_look_can_be_passed(tmp_path: Path, registry: Registry) -> None:
@@ -137,7 +142,7 @@ def test_a_late_look_can_be_passed(tmp_path: Path, registry: Registry) -> None:
             "study_uid": "u",
             "trial": number,
         }
-        registry.take_look(fake.bars.tickers, "1h", *span, **seen)  # type: ignore[arg-type]
+        registry.evaluations.record_holdout(fake.bars.tickers, "1h", *span, **seen)  # type: ignore[arg-type]
     fake.add(2.0, fake.contrarian())
     promotion = run(fake, registry)
     assert promotion.chosen is not None
@@ -188,7 +193,12 @@ def test_the_best_of_many_alike_is_luck(fake: FakeStudy, registry: Registry) -> 
         finding.name for finding in promotion.candidates[0].findings if finding.verdict == "fail"
     }
     assert failed == {"deflated-sharpe", "pbo"}
-    assert registry.looks(fake.bars.tickers, int(fake.bars.time[0]), int(fake.bars.time[-1])) == 0
+    assert (
+        registry.evaluations.count_holdout(
+            fake.bars.tickers, int(fake.bars.time[0]), int(fake.bars.time[-1])
+        )
+        == 0
+    )
     assert "no look at the hold-out was spent" in promotion.reason
     found = promotion.to_dict()["selection"]
     assert (found["trials"], found["reached_the_final_rung"], found["unreadable"]) == (5, 5, {})
@@ -224,14 +234,14 @@ def test_a_promoter_that_asks_every_day_looks_once_at_a_candidate_that_was_refus
     answers = [run(fake, registry) for _ in range(3)]
     assert {answer.outcome for answer in answers} == {"none passes"}
     assert len({answer.reason for answer in answers}) == 1  # the same numbers at the same level
-    assert registry.looks(fake.bars.tickers, first, last) == 1
+    assert registry.evaluations.count_holdout(fake.bars.tickers, first, last) == 1
     assert [event.kind for event in registry.events(SLOT)] == ["refused"]
     fake.add(3.0, fake.contrarian())  # a new best trial is worth a look, and pays for it
     better = run(fake, registry)
     assert better.chosen is not None
     assert better.chosen.look is not None
     assert (better.outcome, better.chosen.look.number) == ("promoted", 2)
-    assert registry.looks(fake.bars.tickers, first, last) == 2
+    assert registry.evaluations.count_holdout(fake.bars.tickers, first, last) == 2
 
 
 def test_a_dry_run_changes_nothing_but_counts_its_look(fake: FakeStudy, registry: Registry) -> None:
@@ -241,7 +251,12 @@ def test_a_dry_run_changes_nothing_but_counts_its_look(fake: FakeStudy, registry
     assert registry.slot(SLOT).champion is None
     assert registry.events() == []
     assert not registry.bundles.exists()
-    assert registry.looks(fake.bars.tickers, int(fake.bars.time[0]), int(fake.bars.time[-1])) == 1
+    assert (
+        registry.evaluations.count_holdout(
+            fake.bars.tickers, int(fake.bars.time[0]), int(fake.bars.time[-1])
+        )
+        == 1
+    )
     assert run(fake, registry).chosen.look.number == 1  # type: ignore[union-attr]
 
 
@@ -307,7 +322,7 @@ def test_a_champion_that_has_seen_the_hold_out_makes_the_candidate_a_challenger(
     assert [event.kind for event in registry.events(SLOT)] == ["promoted", "challenger"]
     assert promotion.chosen is not None
     assert promotion.chosen.bundle is not None
-    assert registry.bundle(promotion.chosen.bundle.hash).manifest.origin.study == fake.name
+    assert registry.bundle(promotion.chosen.bundle.hash, Bundle).manifest.origin.study == fake.name
 
 
 def test_a_champion_that_moves_during_the_comparison_is_compared_again(
@@ -487,7 +502,7 @@ def test_promote_trade_and_roll_back_from_the_command_line(
     assert f"{now.previous[:16]} is champion again" in cli("rollback", "--reason", "test")
     assert registry.slot(SLOT).champion == now.previous
     assert registry.events(SLOT)[-1].reason == "test"
-    assert registry.bundle(now.previous).manifest.origin.study == name
+    assert registry.bundle(now.previous, Bundle).manifest.origin.study == name
     assert [promotion.study for promotion in undrawn] == [name, "second"]
 
 
@@ -656,7 +671,7 @@ def test_a_promotion_with_loosened_limits_says_so_everywhere(
     for said in ("(limits loosened)", words, "pass, loosened", "<= 0.9 (default 0.35)"):
         assert said in page, said
     assert promotion.champion is not None
-    findings = registry.bundle(promotion.champion).manifest.gate["findings"]
+    findings = registry.bundle(promotion.champion, Bundle).manifest.gate["findings"]
     assert str(gate_words(findings)) == words
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(gate_table(findings))
@@ -680,5 +695,5 @@ def test_a_promotion_at_default_limits_says_nothing_of_loosened_ones(
     assert promotion.champion is not None
     assert promotion.reason.endswith("met every rule")
     assert promotion.to_dict()["loosened"] == []
-    findings = registry.bundle(promotion.champion).manifest.gate["findings"]
+    findings = registry.bundle(promotion.champion, Bundle).manifest.gate["findings"]
     assert str(gate_words(findings)) == "met every rule, at default limits or stricter ones"

@@ -16,18 +16,15 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from deploy.registry.database import HEAD, RegistryDatabase
-from deploy.registry.models import APPEND_ONLY, VERSION_TABLE, Base
+from deploy.registry.models import APPEND_ONLY, VERSION_TABLE, Base, BundleRow
 from deploy.registry.registry import Registry
 from envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 
-REVISIONS = ["0001", "0002", "0003", "0004"]
-SINCE = {
-    "lane_bars": "0003",
-    "trader_events": "0003",
-}  # the revision that made a table, if not the first
+REVISIONS = ["0004", "0005"]
 SLOT = "crypto-1h"
-A, B, C = "a" * 64, "b" * 64, "c" * 64
+A, B, C, D = "a" * 64, "b" * 64, "c" * 64, "d" * 64
+BEFORE = "0004"  # the head revision before games had a kind of their own
 
 
 def _config(connection: sa.Connection) -> Config:
@@ -45,30 +42,63 @@ def _upgrade(url: str, revision: str) -> sa.Engine:
     return engine
 
 
+COLUMNS = (
+    "hash, members_sha256, environment, timeframe, tickers, study, study_uid, trial, last_seen"
+)
+
+
 def _fill(engine: sa.Engine, *, revision: str) -> None:
-    """A champion, the one before it, a challenger, and one that was a challenger before it was promoted."""
+    """A champion, the one before it, a challenger, a former challenger, and a game's champion."""
     with engine.begin() as connection:
+        kind = "" if revision == BEFORE else ", kind"
+        market, game_kind = ", 'market'", ", 'game'"
+        game = "'', '[]'" if revision == BEFORE else "NULL, NULL"
         for hash_ in (A, B, C):
             connection.execute(
                 sa.text(
-                    "INSERT INTO bundles VALUES (:hash, :hash, 'crypto', '1h', :tickers, 's', 'u', 1, 0, '', 'now')"
+                    f"INSERT INTO bundles ({COLUMNS}, data_dir, at{kind}) VALUES (:hash, :hash, "
+                    "'crypto', '1h', :tickers, 's', 'u', 1, 9, '', 'now'"
+                    f"{kind and market})"
                 ),
                 {"hash": hash_, "tickers": json.dumps(["BTC/USDT"])},
             )
         connection.execute(
-            sa.text("INSERT INTO slots VALUES (:s, :a, :b, 2)"), {"s": SLOT, "a": A, "b": B}
+            sa.text(
+                f"INSERT INTO bundles ({COLUMNS}, data_dir, at{kind}) VALUES (:hash, :hash, 'chess', "
+                f"{game}, 's', 'u', 1, {0 if revision == BEFORE else 'NULL'}, '', 'now'"
+                f"{kind and game_kind})"
+            ),
+            {"hash": D},
         )
-        for number, (kind, hash_) in enumerate(
+        for slot, champion, previous in ((SLOT, A, B), ("chess", D, None)):
+            connection.execute(
+                sa.text("INSERT INTO slots VALUES (:s, :a, :b, 2)"),
+                {"s": slot, "a": champion, "b": previous},
+            )
+            connection.execute(
+                sa.text("INSERT INTO versions VALUES (:s, 1, :h, 'now')"),
+                {"s": slot, "h": champion},
+            )
+        for number, (kind_, hash_) in enumerate(
             [("promoted", B), ("challenger", A), ("challenger", C), ("promoted", A)], start=1
         ):
             connection.execute(
                 sa.text("INSERT INTO events VALUES (:n, :s, :k, :at, :h, NULL, '', NULL)"),
-                {"n": number, "s": SLOT, "k": kind, "h": hash_, "at": str(number)},
+                {"n": number, "s": SLOT, "k": kind_, "h": hash_, "at": str(number)},
             )
-        if revision != "0001":
-            connection.execute(
-                sa.text("INSERT INTO challengers VALUES (:s, :h, '3')"), {"s": SLOT, "h": C}
-            )
+        connection.execute(
+            sa.text("INSERT INTO challengers VALUES (:s, :h, '3')"), {"s": SLOT, "h": C}
+        )
+        if revision == BEFORE:
+            for number, (assets, timeframe, last) in enumerate(
+                [("BTC/USDT", "1h", 9), ("panel of chess", "", 100)], start=1
+            ):
+                connection.execute(
+                    sa.text(
+                        "INSERT INTO looks VALUES (:n, :a, :t, 0, :l, 1, :h, 's', 'u', 1, 'now')"
+                    ),
+                    {"n": number, "a": assets, "t": timeframe, "l": last, "h": A},
+                )
 
 
 def _differences(url: str) -> list[object]:
@@ -109,39 +139,32 @@ def test_a_registry_is_created_by_the_first_write_and_reads_as_empty_until_then(
 ) -> None:
     registry = Registry(tmp_path / "deployments", registry_url)
     registry.database.check_writable()
-    assert (registry.slots(), registry.slot(SLOT).champion, registry.looks(["BTC/USDT"], 0, 9)) == (
-        [],
-        None,
-        0,
-    )
+    assert (
+        registry.slots(),
+        registry.slot(SLOT).champion,
+        registry.evaluations.count_holdout(["BTC/USDT"], 0, 9),
+    ) == ([], None, 0)
     assert list(tmp_path.iterdir()) == []
     assert "postgresql" not in registry_url or _tables(registry_url) == []
     registry.refuse(SLOT, "no candidate passes")
     assert [event.kind for event in registry.events()] == ["refused"]
 
 
-@pytest.mark.parametrize("revision", REVISIONS[:-1])
 def test_an_old_registry_is_upgraded_by_the_first_write_and_reads_as_upgraded_until_then(
-    registry_url: str, tmp_path: Path, revision: str
+    registry_url: str, tmp_path: Path
 ) -> None:
-    _fill(_upgrade(registry_url, revision), revision=revision)
+    _fill(_upgrade(registry_url, BEFORE), revision=BEFORE)
     tables = _tables(registry_url)
     registry = Registry(tmp_path, registry_url)
     assert registry.slot(SLOT).challengers == (C,)
-    assert [event.kind for event in registry.events()] == [
-        "promoted",
-        "challenger",
-        "challenger",
-        "promoted",
-    ]
+    assert registry.slots_of_kind("game") == {"chess"}
+    assert registry.evaluations.count_panel("chess") == 1
     assert _tables(registry_url) == tables
-    assert _revision(registry_url) == revision
-    assert (
-        registry.take_panel_look(
-            "chess", 10, members_sha256=A, study="s", study_uid="u", trial=1
-        ).number
-        == 1
-    )
+    assert _revision(registry_url) == BEFORE
+    seen = {"study": "s", "study_uid": "u", "trial": 1}
+    again = registry.evaluations.record_panel("chess", 100, members_sha256=A, **seen)  # type: ignore[arg-type]
+    assert (again.number, again.repeated) == (1, True)
+    assert registry.evaluations.record_panel("chess", 100, members_sha256=B, **seen).number == 2  # type: ignore[arg-type]
     assert registry.slot(SLOT).challengers == (C,)
     assert _revision(registry_url) == HEAD
 
@@ -160,42 +183,45 @@ def test_every_revision_is_upgraded_and_keeps_what_it_knew(
     assert _differences(registry_url) == []
     slot = registry.slot(SLOT)
     assert (slot.champion, slot.previous, slot.challengers, slot.revision) == (A, B, (C,), 2)
+    assert registry.slots_of_kind("market") == {SLOT}
+    assert registry.slots_of_kind("game") == {"chess"}
     assert [event.kind for event in registry.events()] == [
         "promoted",
         "challenger",
         "challenger",
         "promoted",
     ]
+    with registry.database.reading() as session:
+        rows = {row.hash: row for row in session.scalars(sa.select(BundleRow))}
+        assert (rows[A].timeframe, rows[A].tickers, rows[A].last_seen) == ("1h", ["BTC/USDT"], 9)
+        assert (rows[D].timeframe, rows[D].tickers, rows[D].last_seen) == (None, None, None)
+    if revision == BEFORE:
+        assert registry.evaluations.count_holdout(["BTC/EUR"], 9, 20) == 1
+        assert registry.evaluations.count_panel("chess") == 1
+        assert registry.evaluations.holdout_span(A) == (0, 9)
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_history_is_append_only_in_every_revision(registry_url: str, revision: str) -> None:
-    engine = _upgrade(registry_url, revision)
-    _fill(engine, revision=revision)
+    engine = _upgrade(registry_url, BEFORE)
+    _fill(engine, revision=BEFORE)
     with engine.begin() as connection:
         connection.execute(
-            sa.text("INSERT INTO versions VALUES (:s, 1, :h, 'now')"), {"s": SLOT, "h": A}
+            sa.text(
+                "INSERT INTO lane_bars (slot, lane, time, value, cash, fees, notional, trades, "
+                "unfilled, dropped, crossed, units) VALUES "
+                "(:s, 'account', 1, 1, 1, 0, 0, 0, 0, 0, 0, '{}')"
+            ),
+            {"s": SLOT},
         )
         connection.execute(
-            sa.text("INSERT INTO looks VALUES (1, 'BTC', '1h', 0, 9, 1, :h, 's', 'u', 1, 'now')"),
-            {"h": A},
+            sa.text("INSERT INTO trader_events VALUES (1, :s, 'now', 1, 'k', '')"), {"s": SLOT}
         )
-        if revision >= "0003":
-            connection.execute(
-                sa.text(
-                    "INSERT INTO lane_bars (slot, lane, time, value, cash, fees, notional, trades, unfilled, dropped, "
-                    "crossed, units) VALUES (:s, 'account', 1, 1, 1, 0, 0, 0, 0, 0, 0, '{}')"
-                ),
-                {"s": SLOT},
-            )
-            connection.execute(
-                sa.text("INSERT INTO trader_events VALUES (1, :s, 'now', 1, 'k', '')"), {"s": SLOT}
-            )
+        command.upgrade(_config(connection), revision)
     for table in APPEND_ONLY:
-        if revision < SINCE.get(table, "0001"):
-            continue
-        column = "time = 0" if table == "lane_bars" else "at = 'never'"
-        for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET {column}"):
+        name = "looks" if (table, revision) == ("evaluations", BEFORE) else table
+        column = "time = 0" if name == "lane_bars" else "at = 'never'"
+        for statement in (f"DELETE FROM {name}", f"UPDATE {name} SET {column}"):
             with (
                 pytest.raises(sa.exc.DBAPIError, match="append-only"),
                 engine.begin() as connection,
@@ -203,16 +229,23 @@ def test_history_is_append_only_in_every_revision(registry_url: str, revision: s
                 connection.execute(sa.text(statement))
 
 
-def test_a_registry_of_before_the_migrations_is_recognised(
-    registry_url: str, tmp_path: Path
+@pytest.mark.parametrize("revision", ["0002", None])
+def test_registries_of_early_development_versions_are_refused_and_left_alone(
+    registry_url: str, tmp_path: Path, revision: str | None
 ) -> None:
-    engine = _upgrade(registry_url, "0001")
-    _fill(engine, revision="0001")
+    engine = _upgrade(registry_url, BEFORE)
     with engine.begin() as connection:
-        connection.execute(sa.text(f"DROP TABLE {VERSION_TABLE}"))
-        connection.execute(sa.text("INSERT INTO schema_version VALUES (1)"))
-    assert Registry(tmp_path, registry_url, create=False).slot(SLOT).challengers == (C,)
-    assert _differences(registry_url) == []
+        if revision is None:
+            connection.execute(sa.text(f"DROP TABLE {VERSION_TABLE}"))
+            connection.execute(sa.text("CREATE TABLE schema_version (version INTEGER)"))
+        else:
+            connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '{revision}'"))
+    tables = _tables(registry_url)
+    with pytest.raises(InputError, match=r"early development version.*8c2c6e1"):
+        Registry(tmp_path, registry_url)
+    with pytest.raises(InputError, match=r"early development version.*8c2c6e1"):
+        Registry(tmp_path, registry_url, create=False)
+    assert _tables(registry_url) == tables
 
 
 def test_tables_of_a_newer_program_are_refused_and_left_alone(
@@ -263,7 +296,7 @@ def _open(url: str, folder: Path, start: object, out: object) -> None:
     out.put(1)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("revision", [None, "0001"])
+@pytest.mark.parametrize("revision", [None, BEFORE])
 def test_processes_may_open_a_new_or_an_old_registry_at_once(
     registry_url: str, tmp_path: Path, revision: str | None
 ) -> None:

@@ -10,9 +10,9 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
+from deploy.cli.bundles import load_bundle
 from deploy.cli.registry_view import history_view, slots_view
 from deploy.registry.bundle_files import MANIFEST_FILE, write_bundle
-from deploy.registry.bundles import load_any
 from deploy.registry.registry import Registry
 from deploy.registry.slots import LONGEST_SLOT, check_slot, slot_name
 from envs.support.errors import InputError
@@ -75,7 +75,7 @@ def test_a_manifest_that_is_nested_too_deep_is_one_sentence(tmp_path: Path, dept
     manifest.chmod(0o644)
     manifest.write_text('{"gate":' + "[" * depth + "]" * depth + "}")
     with pytest.raises(InputError, match=r"bundle\.json") as caught:
-        load_any(path)
+        load_bundle(path)
     assert "\n" not in str(caught.value)
 
 

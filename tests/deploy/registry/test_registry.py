@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from deploy.cli.bundles import BUNDLE_KINDS
 from deploy.market.bundle import Bundle
 from deploy.registry.bundle_files import write_bundle
-from deploy.registry.registry import ChampionMoved, Registry
+from deploy.registry.records import ChampionMoved
+from deploy.registry.registry import Registry
 from envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 from tests.deploy.registry_chaos import SLOT, act, audit, audit_race, die_at, live, race
@@ -48,7 +50,7 @@ def test_a_promotion_moves_the_champion_and_keeps_the_old_one(
     )  # is the champion already: nothing to do
     slot = registry.slot(SLOT)
     assert (slot.champion, slot.previous, slot.revision) == (second.hash, first.hash, 2)
-    assert registry.bundle(first.hash) == first
+    assert registry.bundle(first.hash, Bundle) == first
     assert registry.data_dir(first.hash) == Path("bars")
     assert _versions(registry) == [(1, first.hash), (2, second.hash)]
     events = registry.events(SLOT)
@@ -79,9 +81,9 @@ def test_rollback_brings_the_previous_champion_back(
     first, second, _ = bundles
     registry.promote(SLOT, first, expected=None, reason="")
     with pytest.raises(InputError, match="no previous champion"):
-        registry.rollback(SLOT, "why")
+        registry.rollback(SLOT, "why", *BUNDLE_KINDS)
     registry.promote(SLOT, second, expected=first.hash, reason="")
-    assert registry.rollback(SLOT, "it lost money") == (second.hash, first.hash)
+    assert registry.rollback(SLOT, "it lost money", *BUNDLE_KINDS) == (second.hash, first.hash)
     slot = registry.slot(SLOT)
     assert (slot.champion, slot.previous) == (first.hash, second.hash)
     assert registry.events(SLOT)[-1].kind == "rolled-back"
@@ -98,7 +100,7 @@ def test_rollback_to_a_changed_bundle_is_refused(registry: Registry, bundles: li
     weights.chmod(0o644)
     weights.write_bytes(bytes(content))
     with pytest.raises(InputError, match="changed"):
-        registry.rollback(SLOT, "")
+        registry.rollback(SLOT, "", *BUNDLE_KINDS)
     assert registry.slot(SLOT).champion == second.hash
 
 
@@ -139,16 +141,16 @@ def test_looks_are_counted_by_overlapping_bars_of_shared_base_assets(registry: R
     assert _look(registry, two, 100, 200, tickers=("ETH/USDT", "BTC/USDT", "LINK/USDT")).number == 7
     assert _look(registry, two, 100, 200, tickers=("SOL/USDT", "ADA/USDT")).number == 1
     assert (
-        registry.looks(("BTC/EUR", "DOGE/EUR"), 150, 160) == 6
+        registry.evaluations.count_holdout(("BTC/EUR", "DOGE/EUR"), 150, 160) == 6
     )  # all but those at 199 to 400 and of other assets
-    assert registry.looks(("LINK/USDT",), 150, 160) == 1
-    assert registry.looks(("SOL/USD", "LINK/USD"), 150, 160) == 2
+    assert registry.evaluations.count_holdout(("LINK/USDT",), 150, 160) == 1
+    assert registry.evaluations.count_holdout(("SOL/USD", "LINK/USD"), 150, 160) == 2
     # A game's panel has nothing to do with them, whatever its name.
     seen = {"members_sha256": one, "study": "s", "study_uid": "u", "trial": 0}
-    assert registry.take_panel_look("BTC/USDT 3", 10**9, **seen).number == 1  # type: ignore[arg-type]
-    assert registry.looks(("BTC/USDT",), 150, 160) == 6
-    assert registry.panel_looks("BTC/USDT 3") == 1
-    assert registry.panel_looks("BTC/USDT") == 0
+    assert registry.evaluations.record_panel("BTC/USDT 3", 10**9, **seen).number == 1  # type: ignore[arg-type]
+    assert registry.evaluations.count_holdout(("BTC/USDT",), 150, 160) == 6
+    assert registry.evaluations.count_panel("BTC/USDT 3") == 1
+    assert registry.evaluations.count_panel("BTC/USDT") == 0
 
 
 def test_the_registry_is_what_it_was_after_reopening(
@@ -169,7 +171,7 @@ def _look(
     last: int,
     tickers: tuple[str, ...] = ("BTC/USDT", "ETH/USDT"),
 ):
-    return registry.take_look(
+    return registry.evaluations.record_holdout(
         tickers, "1h", first, last, members_sha256=members, study="s", study_uid="u", trial=0
     )
 
@@ -248,10 +250,10 @@ def test_clearing_removes_what_no_slot_needs_and_nothing_else(
         (event.slot, event.bundle) for event in registry.events() if event.kind == "removed"
     ] == [(SLOT, first.hash), ("other", first.hash)]
     with pytest.raises(InputError, match="were removed at"):
-        registry.bundle(first.hash)
+        registry.bundle(first.hash, Bundle)
     assert registry.garbage() == []
     registry.promote(SLOT, first, expected=third.hash, reason="back again")
-    assert registry.bundle(first.hash) == first
+    assert registry.bundle(first.hash, Bundle) == first
 
 
 def test_a_writer_holds_the_lock_before_its_first_statement(
@@ -273,7 +275,7 @@ def test_the_bundles_of_another_registry_are_not_cleared(
     other = Registry(registry.folder, f"sqlite:///{registry.folder / 'other.db'}")
     with pytest.raises(InputError, match="knows none of them"):
         other.clear()
-    assert registry.bundle(bundles[0].hash) == bundles[0]
+    assert registry.bundle(bundles[0].hash, Bundle) == bundles[0]
 
 
 def test_reading_does_not_wait_for_a_writer(registry: Registry, bundles: list[Bundle]) -> None:

@@ -1,1 +1,1 @@
-"""The revisions, oldest first by name."""
+"""The revisions, named in order."""

@@ -201,7 +201,7 @@ def test_the_record_is_compared_with_the_bundles_own_hold_out(tmp_path: Path) ->
         SLOT, other, expected=bundle.hash, reason="", data_dir=str(tmp_path / "bars")
     )
     first, last = 700, 800
-    world.registry.take_look(
+    world.registry.evaluations.record_holdout(
         TICKERS,
         "1h",
         int(bars.time[first]),

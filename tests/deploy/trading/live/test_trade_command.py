@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import deploy.trading.live.start as start_module
 from deploy.cli.commands import deploy_commands
+from deploy.market.bundle import Bundle
 from deploy.registry.registry import Registry
 from deploy.trading.live.store import TraderStore
 from deploy.trading.replay import replay
@@ -55,7 +56,9 @@ def expected(place: Path, bars: Bars, **changes: Any) -> list[float]:
     assert champion is not None
     return [
         entry.value
-        for entry in replay(registry.bundle(champion), bars, (FIRST, LAST), **changes).entries
+        for entry in replay(
+            registry.bundle(champion, Bundle), bars, (FIRST, LAST), **changes
+        ).entries
     ]
 
 

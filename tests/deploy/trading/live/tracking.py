@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deploy.market.bundle import format_time
+from deploy.market.bundle import Bundle, format_time
 from deploy.market.scoring import in_order, score_bundle
 from deploy.registry.registry import Registry
 from deploy.trading.live.monitor import track
@@ -54,7 +54,7 @@ def main() -> int:
         registry = Registry(folder)
         champion = registry.require(options.slot).champion
         assert champion is not None
-        bundle = registry.bundle(champion)
+        bundle = registry.bundle(champion, Bundle)
         data_dir = options.data_dir or registry.data_dir(champion)
         assert data_dir is not None, "--data-dir is needed"
         bars = in_order(

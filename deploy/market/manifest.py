@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from deploy.registry.bundle_files import MEMBERS_FILE, AnyManifest, Part
+from deploy.registry.bundle_files import MEMBERS_FILE, BaseManifest, ManifestPart
 
 FORMAT: Final = "sweepd-bundle"
 Weights = Literal["equal", "fold-score"]  # how the shares of several trials are chosen
@@ -21,7 +21,7 @@ VENUE_PARAMS = (
 )  # of the account, whichever trial trades
 
 
-class RecipePart(Part):
+class RecipePart(ManifestPart):
     """The feature recipe, in full: a recipe of the same name that computes other features is refused."""
 
     name: str
@@ -31,7 +31,7 @@ class RecipePart(Part):
     shared_features: tuple[str, ...]
 
 
-class PolicyPart(Part):
+class PolicyPart(ManifestPart):
     """The policy: an ensemble, mean of the members' post-tanh actions, each through its own normaliser, rounded to
     1e-6.
     """
@@ -44,7 +44,7 @@ class PolicyPart(Part):
     hidden: tuple[int, ...]
 
 
-class OriginPart(Part):
+class OriginPart(ManifestPart):
     """Which study and trial the members come from, and with what parameters they were trained."""
 
     study: str
@@ -57,7 +57,7 @@ class OriginPart(Part):
     ppo_params: dict[str, bool | int | float | str | None]
 
 
-class DataPart(Part):
+class DataPart(ManifestPart):
     """The bars that it was made with. Times are bar opens, UTC."""
 
     fingerprint: str
@@ -66,7 +66,7 @@ class DataPart(Part):
     synthetic: bool
 
 
-class TrialPart(Part):
+class TrialPart(ManifestPart):
     """One trial of the policy. share: of the account's capital that it trades. file: its members' weights."""
 
     share: float = Field(gt=0.0, le=1.0)
@@ -76,7 +76,7 @@ class TrialPart(Part):
     file: str
 
 
-class _Common(AnyManifest):
+class _Common(BaseManifest):
     """What manifests of both versions say.
 
     metrics describe the *members* in cross-validation; the hold-out numbers, of what is deployed, are in `gate`.

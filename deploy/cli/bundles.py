@@ -1,0 +1,51 @@
+"""Bundles of all kinds, as the commands load them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from deploy.games.bundle import GameBundle
+from deploy.market.bundle import Bundle
+from deploy.registry.bundle_files import StoredBundle, read_bundle
+from deploy.registry.registry import Registry
+from envs.support.errors import InputError
+
+BUNDLE_KINDS: tuple[type[StoredBundle[Any]], ...] = (Bundle, GameBundle)
+
+
+def load_bundle(path: Path, *, expected: str | None = None) -> StoredBundle[Any]:
+    """Read and check a bundle of any kind; see `deploy.registry.bundle_files.read_bundle`."""
+    return read_bundle(path, BUNDLE_KINDS, expected=expected)
+
+
+def load_reference(registry: Registry, reference: str | None) -> StoredBundle[Any]:
+    """Load the bundle that a reference names; None is the champion of the only slot with one."""
+    if reference is None:
+        champion = registry.require(None).champion
+        assert champion is not None
+        return registry.bundle(champion, *BUNDLE_KINDS)
+    if Path(reference).is_dir() or (
+        "/" in reference and not registry.has_slot(reference.partition("@")[0])
+    ):
+        return load_bundle(Path(reference))
+    return registry.bundle(registry.find(reference), *BUNDLE_KINDS)
+
+
+def market_bundle(bundle: StoredBundle[Any]) -> Bundle:
+    """Return the bundle, or raise InputError if it is not one of a market."""
+    if not isinstance(bundle, Bundle):
+        raise InputError(
+            f"bundle {bundle.name} plays {bundle.facts.environment} and does not trade: "
+            "sweepd play shows it"
+        )
+    return bundle
+
+
+def game_bundle(bundle: StoredBundle[Any]) -> GameBundle:
+    """Return the bundle, or raise InputError if it is not one of a game."""
+    if not isinstance(bundle, GameBundle):
+        raise InputError(
+            f"bundle {bundle.name} trades and plays no game: sweepd trade --replay shows it"
+        )
+    return bundle

@@ -1,0 +1,77 @@
+"""A `kind` column: games are no longer told from markets by empty market fields.
+
+Bundles get `kind`, and the market fields of games become NULL. The table `looks` becomes
+`evaluations`; its games were marked by the prefix `panel of ` of the asset set and had their number
+in the column `last`.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+from deploy.registry.migrations.append_only import drop_append_only, make_append_only
+
+revision = "0005"
+down_revision = "0004"
+
+PANEL = "panel of "
+
+
+def upgrade() -> None:
+    """Add the columns, and move the rows of `looks`."""
+    _add_kind_of_bundles()
+    _create_evaluations()
+    op.execute(
+        "INSERT INTO evaluations (kind, subject, timeframe, first, last, number, members_sha256, "
+        "study, study_uid, trial, at) SELECT 'market', asset_set, timeframe, first, last, number, "
+        "members_sha256, study, study_uid, trial, at FROM looks "
+        f"WHERE substr(asset_set, 1, {len(PANEL)}) <> '{PANEL}' ORDER BY id"
+    )
+    op.execute(
+        "INSERT INTO evaluations (kind, subject, games, number, members_sha256, study, study_uid, "
+        f"trial, at) SELECT 'game', substr(asset_set, {len(PANEL) + 1}), last, number, "
+        "members_sha256, study, study_uid, trial, at FROM looks "
+        f"WHERE substr(asset_set, 1, {len(PANEL)}) = '{PANEL}' ORDER BY id"
+    )
+    op.drop_table("looks")
+
+
+def _add_kind_of_bundles() -> None:
+    drop_append_only("bundles")
+    op.add_column("bundles", sa.Column("kind", sa.Text, nullable=False, server_default="market"))
+    op.execute("UPDATE bundles SET kind = 'game' WHERE timeframe = ''")
+    # Columns are replaced by nullable ones one at a time: other tables reference `bundles`, so
+    # SQLite cannot rebuild it in a transaction.
+    for name, type_ in (
+        ("timeframe", sa.Text()),
+        ("tickers", sa.JSON()),
+        ("last_seen", sa.BigInteger()),
+    ):
+        op.add_column("bundles", sa.Column(f"market_{name}", type_))
+        op.execute(f"UPDATE bundles SET market_{name} = {name} WHERE kind = 'market'")
+        op.drop_column("bundles", name)
+        op.execute(f"ALTER TABLE bundles RENAME COLUMN market_{name} TO {name}")
+    make_append_only("bundles")
+
+
+def _create_evaluations() -> None:
+    op.create_table(
+        "evaluations",
+        sa.Column("id", sa.Integer, nullable=False, autoincrement=True),
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.Column("subject", sa.Text, nullable=False),
+        sa.Column("timeframe", sa.Text),
+        sa.Column("first", sa.BigInteger),
+        sa.Column("last", sa.BigInteger),
+        sa.Column("games", sa.Integer),
+        sa.Column("number", sa.Integer, nullable=False),
+        sa.Column("members_sha256", sa.Text, nullable=False),
+        sa.Column("study", sa.Text, nullable=False),
+        sa.Column("study_uid", sa.Text, nullable=False),
+        sa.Column("trial", sa.Integer, nullable=False),
+        sa.Column("at", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_evaluations"),
+    )
+    op.create_index("ix_evaluations_subject", "evaluations", ["subject"])
+    make_append_only("evaluations")
