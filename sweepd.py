@@ -35,6 +35,7 @@ from envs.support.errors import InputError, RunError, TryAgainLater
 from envs.support.study_record import CryptoSpec
 from envs.support.terminal import Terminal
 from optimize.cli.commands import search_commands
+from optimize.cli.hooks import Hooks
 from optimize.study.study import StudyHandle
 
 
@@ -188,7 +189,7 @@ def build_app() -> typer.Typer:
         Research software, paper trading only: no order is ever sent to a real market.
         """
 
-    search_commands(app, promote_best, JudgeBeside(), looks_so_far)
+    search_commands(app, Hooks(promote_best, JudgeBeside(), looks_so_far))
     deploy_commands(app)
     dashboard_command(app, watch_studies)
     app.add_typer(data_app, name="data")

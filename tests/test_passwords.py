@@ -201,7 +201,7 @@ def test_a_recorded_password_is_removed_when_the_database_is_opened_for_writing(
     monkeypatch.chdir(tmp_path)
     write_bars(make_planted_market(3, assets=2, bars=700), Path("bars"))
     Path("tiny.toml").write_text(SPACE)
-    monkeypatch.setattr("optimize.cli.actions.work", lambda *_: None)
+    monkeypatch.setattr("optimize.cli.train.work", lambda *_: None)
     for name in ("s", "other"):
         CliRunner().invoke(
             search_app(), ["train", *TRAIN, "--study-name", name], catch_exceptions=False

@@ -19,7 +19,8 @@ from envs.support.database_url import hide_password
 from envs.support.errors import InputError, TryAgainLater
 from envs.support.invocation import install_extra
 from envs.support.mkl import MODE, VARIABLE
-from optimize.study.storage import open_storage
+from envs.support.terminal import Terminal
+from optimize.study.storage import open_storage, storage_url
 
 GIB = 2**30
 VERSIONS = (
@@ -169,3 +170,19 @@ def _version(name: str) -> Finding:
             "not installed",
             "install from requirements.lock, as start_vectorized_training.sh does",
         )
+
+
+def diagnose(where: str | None, runs_dir: Path) -> int:
+    """Print all checks; return the number of problems."""
+    console = Terminal()
+    problems = 0
+    for finding in examine(storage_url(where, runs_dir), runs_dir):
+        console.print(
+            "ok  " if finding.ok else "fix ", style="green" if finding.ok else "bold red", end=""
+        )
+        advice = "" if finding.ok else f" -> {finding.advice}"
+        console.print(
+            f"{finding.subject}: {finding.found}{advice}", highlight=False, soft_wrap=True
+        )
+        problems += not finding.ok
+    return problems

@@ -6,46 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 
-from envs.crypto.bars import load_bars, write_bars
-from envs.crypto.demo_market import make_demo_market
 from envs.external.guard import untagged
 from envs.support.database_url import without_passwords
 from envs.support.errors import InputError, RunError
-
-# What --demo and --smoke stand for where a flag is not given. The demo is the smallest study that was seen to learn its
-# market's structure in most trials and to convince the gate: it needs years of bars against luck, and, since which of
-# several good trials is best is luck, all of its trials to the end. The smoke run only shows that everything works.
-DEMO: dict[str, Any] = {
-    "study_name": "demo",
-    "n_trials": 8,
-    "groups": 4,
-    "test_groups": 2,
-    "budget": 100_000,
-    "n_envs": "16",  # not measured, so that the demo ends alike on fast, slow and busy machines
-    "pruner": "none",
-    "search_space": "demo",
-    "data_dir": Path("data/demo"),
-}
-SMOKE: dict[str, Any] = {
-    "study_name": "smoke",
-    "n_trials": 4,
-    "cv": "kfold",
-    "groups": 3,
-    "budget": 16_384,
-    "rungs": 2,
-    "n_envs": "16",
-    "search_space": "demo",
-    "data_dir": Path("data/smoke"),
-}
-SMOKE_BARS = 6_000
-ASSETS = 5
 
 
 def choose_device(gpu: str | None) -> torch.device:
@@ -68,24 +37,6 @@ def choose_device(gpu: str | None) -> torch.device:
             f"--gpu {gpu}: this machine has {count} GPU{'s' if count > 1 else ''}, numbered from 0 to {count - 1}"
         )
     return torch.device(f"cuda:{gpu}")
-
-
-def make_demo_data(folder: Path, timeframe: str, bars: int, say: Callable[[str], None]) -> None:
-    """Write the demo market, unless it is there already. Raises InputError where the folder holds something else."""
-    made = make_demo_market(assets=ASSETS, bars=bars, timeframe=timeframe)
-    if folder.exists() and any(folder.iterdir()):
-        try:
-            same = load_bars(folder, timeframe).fingerprint == made.fingerprint
-        except InputError:
-            same = False
-        if not same:
-            raise InputError(
-                f"--data-dir {folder} holds something else than the demo market; name an empty folder, or leave "
-                "--demo out"
-            )
-        return
-    write_bars(made, folder)
-    say(f"made a synthetic market of {ASSETS} assets and {bars:,} bars of {timeframe} in {folder}")
 
 
 def own_arguments(

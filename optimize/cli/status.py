@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import math
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+import typer
+from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, TrialState
-from rich.console import Group
+from rich.console import Console, Group
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+from sqlalchemy.exc import SQLAlchemyError
 
-from envs.support.study_record import REASON_KEY, TOTAL_KEY
+from envs.support.database_url import hide_password
+from envs.support.errors import RunError
+from envs.support.study_record import REASON_KEY, SPEC_KEY, TOTAL_KEY
+from envs.support.terminal import Terminal
+from optimize.cli.hooks import Hooks
 from optimize.experiments.outlook import CountLooks, sentence, study_outlook
+from optimize.study.patience import is_away, reason_of
 from optimize.study.pause import pause_of
-from optimize.study.registration import GRACE_SECONDS, Worker, list_workers
+from optimize.study.registration import GRACE_SECONDS, WorkerRecord, list_workers
+from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle, best_trial, count_states
 from optimize.worker.telemetry import GpuUse, duration
 
 FAILURES_SHOWN = 5
+WATCH_SECONDS = 2.0
 STATE_WORDS = {"FAIL": "failed"}
 DONE = ("COMPLETE", "PRUNED", "FAIL")
 
@@ -72,7 +89,7 @@ def _gate(handle: StudyHandle, total: int, count_looks: CountLooks | None) -> di
     )
 
 
-def _worker(worker: Worker) -> dict[str, Any]:
+def _worker(worker: WorkerRecord) -> dict[str, Any]:
     silent = worker.beat_age >= GRACE_SECONDS
     if worker.alive is None:
         status = "dead" if silent else "alive"
@@ -185,3 +202,96 @@ def _describe(w: dict[str, Any], rungs: int) -> Text:
         said.append(f"GPU {GpuUse(**w['gpu'])}" if w["gpu"] else w["device"])
     said.append(f"beat {duration(w['beat_age'])} ago")
     return Text.assemble(f"{w['host']}:{w['pid']} ", (state, colour), " · " + " · ".join(said))
+
+
+def show_status(
+    study_name: str | None,
+    where: str | None,
+    runs_dir: Path | None,
+    *,
+    as_json: bool,
+    watch: bool,
+    hooks: Hooks,
+) -> bool:
+    """Print the status of one study, or of all in the database.
+
+    Args:
+        study_name: None for all studies.
+        where: `--storage`.
+        runs_dir: `--runs-dir`.
+        as_json: print JSON instead of tables.
+        watch: repeat every `WATCH_SECONDS` until Ctrl-C.
+        hooks: with the number of hold-out evaluations used.
+
+    Returns:
+        Whether all of them are healthy.
+    """
+    url = storage_url(where, runs_dir)
+    storage = open_storage(url, read_only=True)
+    handles: dict[str, StudyHandle] = {}  # kept, since they cache finished trials
+
+    def read() -> list[dict[str, Any]]:
+        try:
+            names = (
+                [study_name]
+                if study_name
+                else [
+                    study.study_name
+                    for study in storage.get_all_studies()
+                    if SPEC_KEY in study.user_attrs
+                ]
+            )
+            for name in names:
+                if name not in handles:
+                    handles[name] = StudyHandle(storage, name, runs_dir)
+            return [study_status(handles[name], hooks.count_looks) for name in names]
+        except (SQLAlchemyError, StorageInternalError) as error:
+            if not is_away(error):
+                raise
+            raise RunError(
+                f"--storage {hide_password(url)} cannot be read now ({reason_of(error)})"
+            ) from None
+
+    # Output that is not a terminal has no width: a large one keeps tables whole.
+    console = Terminal() if sys.stdout.isatty() else Terminal(width=160)
+    if watch:
+        return _watch(read, console, as_json)
+    found = read()
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        console.print(*(show(study) for study in found), highlight=False, end="")
+        if not found:
+            console.print(f"no study in {hide_password(url)}", highlight=False, soft_wrap=True)
+    return _all_healthy(found)
+
+
+def _all_healthy(found: list[dict[str, Any]]) -> bool:
+    return all(study["healthy"] for study in found)
+
+
+def _watch(read: Callable[[], list[dict[str, Any]]], console: Console, as_json: bool) -> bool:
+    """Update a terminal in place; elsewhere, and as JSON (one line each), print repeatedly."""
+    found: list[dict[str, Any]] = []
+    try:
+        if as_json or not console.is_terminal:
+            while True:
+                found = read()
+                if as_json:
+                    typer.echo(json.dumps(found))
+                else:
+                    console.print(
+                        f"{datetime.now():%Y-%m-%d %H:%M:%S}",
+                        *map(show, found),
+                        highlight=False,
+                        end="",
+                    )
+                time.sleep(WATCH_SECONDS)
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                now = f"{datetime.now():%H:%M:%S}, every {WATCH_SECONDS:.0f} s; Ctrl-C to stop"
+                found = read()
+                live.update(Group(*map(show, found), Text(now, style="dim")), refresh=True)
+                time.sleep(WATCH_SECONDS)
+    except KeyboardInterrupt:
+        return _all_healthy(found)

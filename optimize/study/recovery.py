@@ -35,7 +35,7 @@ from optimize.study.deaths import (
     read_crash,
 )
 from optimize.study.gone import StudyGone
-from optimize.study.registration import GRACE_SECONDS, Worker, list_workers
+from optimize.study.registration import GRACE_SECONDS, WorkerRecord, list_workers
 from optimize.study.stall import Progress, where_main_thread_is
 from optimize.study.storage import StudyStorage
 from optimize.study.tables import RELEASED, attempts, workers
@@ -180,7 +180,7 @@ def crash_file(run_dir: Path, worker: str) -> Path:
     return run_dir / "crashes" / f"{worker}.txt"
 
 
-def _end_of(worker: Worker | None, silence: float, run_dir: Path | None) -> Death:
+def _end_of(worker: WorkerRecord | None, silence: float, run_dir: Path | None) -> Death:
     """What is known of the end of a trial's last worker. silence: seconds since its last beat for the trial."""
     if worker is None:
         return Death(f"no heartbeat for {silence:.0f} s")

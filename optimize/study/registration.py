@@ -31,7 +31,7 @@ GIVE_UP_AFTER = 30.0
 
 
 @dataclass(frozen=True)
-class Worker:
+class WorkerRecord:
     """A worker as recorded in the database. started: its process's `processes.identity`."""
 
     worker: str
@@ -59,7 +59,7 @@ class Worker:
 
 def list_workers(
     storage: StudyStorage, study_id: int, session: Session | None = None
-) -> list[Worker]:
+) -> list[WorkerRecord]:
     """All recorded workers of a study, dead ones included."""
     if session is None:
         with storage.transaction() as opened:
@@ -69,7 +69,7 @@ def list_workers(
         sa.select(workers).where(workers.c.study_id == study_id).order_by(workers.c.worker)
     ).all()
     return [
-        Worker(
+        WorkerRecord(
             r.worker,
             r.host,
             r.pid,
@@ -148,7 +148,7 @@ def register_worker(
         time.sleep(0.1)
 
 
-def _terminate(worker: Worker) -> None:
+def _terminate(worker: WorkerRecord) -> None:
     if worker.alive:
         try:
             os.kill(worker.pid, signal.SIGTERM)

@@ -32,7 +32,7 @@ from agents.policy.frozen import load_members
 from envs.crypto.bars import write_bars
 from envs.crypto.demo_market import make_planted_market
 from envs.crypto.study_data import load_study_bars
-from optimize.cli import actions
+from optimize.cli import train as train_command
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.study.storage import open_storage
 from optimize.study.study import Plan, StudyHandle
@@ -273,7 +273,7 @@ def _over(url: str, name: str, trials: int) -> bool:
 def _worker(words: list[str], folder: Path, trail: Path, way: str, seed: int) -> None:
     """The life of one worker."""
     if way != "evict":
-        actions.WorkerOptions = functools.partial(  # type: ignore[misc, assignment]
+        train_command.WorkerOptions = functools.partial(  # type: ignore[misc, assignment]
             WorkerOptions, beat_seconds=BEAT, grace_seconds=GRACE
         )
     rng = random.Random(seed)

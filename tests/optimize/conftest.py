@@ -23,7 +23,7 @@ from envs.crypto.bars import Bars, write_bars
 from envs.crypto.demo_market import make_planted_market
 from envs.crypto.features import Recipe, register_recipe
 from envs.support.errors import InputError, RunError, TryAgainLater
-from optimize.cli import actions
+from optimize.cli import doctor, pause, profile, run, status, train
 from optimize.cli.commands import search_commands
 from optimize.study.storage import StudyStorage, open_storage, storage_url
 
@@ -33,7 +33,12 @@ PRELOADED = (
     matplotlib.backends.backend_agg,
     matplotlib.figure,
     torch.utils.tensorboard,
-    actions,
+    train,
+    profile,
+    run,
+    status,
+    pause,
+    doctor,
 )
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

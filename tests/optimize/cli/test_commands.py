@@ -12,7 +12,6 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,9 +23,11 @@ from envs.core.sizing import Measurement
 from envs.crypto.bars import load_bars
 from envs.support.errors import InputError
 from envs.support.study_record import TOTAL_KEY, StudySpec
-from optimize.cli import actions
+from optimize.cli import train as train_command
+from optimize.cli.demo import SMOKE, apply_preset, make_demo_data
 from optimize.cli.doctor import examine
-from optimize.cli.launch import SMOKE, make_demo_data
+from optimize.cli.study_request import make_request
+from optimize.cli.train_flags import TrainFlags
 from optimize.study.request import Request
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle
@@ -140,7 +141,7 @@ def joined(market: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         handle.storage.set_study_user_attr(handle.study_id, TOTAL_KEY, options.total)
         return True
 
-    monkeypatch.setattr(actions, "work", work)
+    monkeypatch.setattr(train_command, "work", work)
     return totals
 
 
@@ -198,7 +199,9 @@ def test_without_data_a_new_study_is_refused(refuse: Refuse) -> None:
 def test_a_locked_database_is_refused(
     refuse: Refuse, market: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "open_storage", functools.partial(open_storage, busy_timeout=0.2))
+    monkeypatch.setattr(
+        train_command, "open_storage", functools.partial(open_storage, busy_timeout=0.2)
+    )
     holder = sqlite3.connect(market / "s.db", isolation_level=None)
     holder.execute("CREATE TABLE t (x)")
     holder.execute("BEGIN EXCLUSIVE")
@@ -225,13 +228,13 @@ def test_unknown_flags_and_values_of_a_wrong_type_exit_with_2(
 @pytest.fixture
 def flags_of(
     market: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[dict[str, Any], frozenset[str]]]:
+) -> Callable[..., tuple[TrainFlags, frozenset[str]]]:
     """What `train` would be called with."""
     monkeypatch.chdir(market)
-    seen: list[tuple[dict[str, Any], frozenset[str]]] = []
-    monkeypatch.setattr(actions, "train", lambda flags, given, *_: seen.append((flags, given)))
+    seen: list[tuple[TrainFlags, frozenset[str]]] = []
+    monkeypatch.setattr(train_command, "train", lambda flags, given, _: seen.append((flags, given)))
 
-    def run(*words: object) -> tuple[dict[str, Any], frozenset[str]]:
+    def run(*words: object) -> tuple[TrainFlags, frozenset[str]]:
         result = CliRunner().invoke(
             search_app(), ["train", *map(str, words)], catch_exceptions=False
         )
@@ -242,7 +245,7 @@ def flags_of(
 
 
 def test_every_flag_may_stand_in_a_config_file_and_the_command_line_wins(
-    market: Path, flags_of: Callable[..., tuple[dict[str, Any], frozenset[str]]]
+    market: Path, flags_of: Callable[..., tuple[TrainFlags, frozenset[str]]]
 ) -> None:
     defaults, _ = flags_of()
     other = {
@@ -272,16 +275,21 @@ def test_every_flag_may_stand_in_a_config_file_and_the_command_line_wins(
         "scenario": "easy",
         "env_param": ["a=1", "b=2"],
     }
-    wanted = {n: special[n] if n in special else other[type(v)](v) for n, v in defaults.items()}
+    wanted = {
+        n: special[n] if n in special else other[type(v)](v) for n, v in vars(defaults).items()
+    }
     lines = [f"{name.replace('_', '-')} = {json.dumps(value)}" for name, value in wanted.items()]
     (market / "c.toml").write_text("\n".join(lines))
     flags, given = flags_of("--config", "c.toml")
-    assert given >= set(defaults)
-    got = {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()}
+    assert given >= set(vars(defaults))
+    got = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in vars(flags).items()
+    }
     assert got == {**wanted, "n_envs": "8", "gpu": "1", "tickers": "A/B,C/D"}
     flags, given = flags_of("--config", "c.toml", "--n-trials", 7, "--auto-deploy")
-    assert flags["n_trials"] == 7
-    assert flags["auto_deploy"] is True
+    assert flags.n_trials == 7
+    assert flags.auto_deploy is True
     flags, given = flags_of("--n-trials", 7)
     assert given == {"n_trials"}
 
@@ -325,11 +333,11 @@ def test_every_flag_may_stand_in_a_config_file_and_the_command_line_wins(
 )
 def test_the_flags_that_are_printed_make_the_same_study(
     words: tuple[object, ...],
-    flags_of: Callable[..., tuple[dict[str, Any], frozenset[str]]],
+    flags_of: Callable[..., tuple[TrainFlags, frozenset[str]]],
     market: Path,
 ) -> None:
     def drafted(*words: object) -> tuple[StudySpec, Request]:
-        request = actions._request(*flags_of(*words))
+        request = make_request(*flags_of(*words))
         bars = (
             load_bars(request.data_dir, request.timeframe, request.tickers)
             if request.market
@@ -355,11 +363,11 @@ def test_the_flags_that_are_printed_make_the_same_study(
 def test_demo_and_smoke_do_not_measure_the_number_of_envs(
     words: tuple[object, ...],
     n_envs: int | None,
-    flags_of: Callable[..., tuple[dict[str, Any], frozenset[str]]],
+    flags_of: Callable[..., tuple[TrainFlags, frozenset[str]]],
 ) -> None:
     """What is measured depends on the machine and its load, and so would the demo's verdict."""
     flags, given = flags_of(*words)
-    assert actions._request(actions._with_preset(flags, given)[0], given).n_envs == n_envs
+    assert make_request(apply_preset(flags, given), given).n_envs == n_envs
 
 
 @pytest.mark.parametrize(
@@ -392,7 +400,7 @@ def test_n_envs_auto_is_measured_printed_and_frozen(
     monkeypatch.chdir(market)
     words = [*TRAIN, "--n-envs", "auto", "--budget", "6400", "--n-trials", "0"]
     words[words.index("--n-trials") + 1] = "1"
-    monkeypatch.setattr(actions, "work", lambda *_: None)
+    monkeypatch.setattr(train_command, "work", lambda *_: None)
     first = CliRunner().invoke(search_app(), ["train", *words], catch_exceptions=False)
     handle = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s")
     spec = handle.spec
@@ -446,7 +454,7 @@ def test_changed_bars_are_refused_and_more_bars_are_not(
     from envs.crypto.demo_market import make_planted_market
 
     monkeypatch.chdir(market)
-    monkeypatch.setattr(actions, "work", lambda *_: None)
+    monkeypatch.setattr(train_command, "work", lambda *_: None)
     CliRunner().invoke(search_app(), ["train", *TRAIN], catch_exceptions=False)
     bars = load_bars(Path("bars"), "1h")
     write_bars(

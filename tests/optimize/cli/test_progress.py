@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from envs.support.errors import InputError
 from envs.support.formatting import sparkline
-from optimize.cli import actions
+from optimize.cli import train as train_command
 from optimize.cli.progress import StudyWatch, history
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle
@@ -120,7 +120,7 @@ def test_a_study_is_watched_with_its_artifacts_and_optunas_dashboard(
     for artifact in attached:
         with seen["store"].open_reader(artifact["artifact_id"]) as content:
             assert len(content.read()) > 1000
-    monkeypatch.setattr(actions, "work", lambda *_: None)
+    monkeypatch.setattr(train_command, "work", lambda *_: None)
     CliRunner().invoke(
         search_app(),
         ["train", *TRAIN, "--study-name", "n", "--n-trials", "1"],

@@ -19,7 +19,7 @@ from agents.policy.frozen import load_members
 from envs.games.play import interquartile_mean, interval
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec, StudySpec
-from optimize.cli import actions
+from optimize.cli.study_request import game_settings
 from optimize.experiments.games import GameEvaluation, GameExperiment
 from optimize.study.request import Request, check_request
 from optimize.study.search_space import SearchSpace, Settings, Subject, load_space
@@ -209,7 +209,7 @@ def test_parameters_of_a_game_have_types() -> None:
         "g": [1, 2],
         "h": "8x8",
     }
-    assert actions._game_settings({"scenario": None, "env_param": given}) == expected
+    assert game_settings(None, given) == expected
 
 
 def test_observations_that_are_not_finite_are_named() -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from agents.algorithms.identity import processor_kind
 from envs.support.errors import InputError
 from envs.support.study_record import SPEC_KEY
-from optimize.cli import actions
+from optimize.cli import train as train_command
 from optimize.study.fit import (
     env_unit,
     fewest_envs,
@@ -124,7 +124,7 @@ def test_a_misfit_that_a_person_chose_is_refused_with_its_neighbours() -> None:
 def train(market: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Create or join the tiny study without training; returns what was said, or the refusal."""
     monkeypatch.chdir(market)
-    monkeypatch.setattr(actions, "work", lambda *_: None)
+    monkeypatch.setattr(train_command, "work", lambda *_: None)
 
     def run(*words: object) -> str:
         result = CliRunner().invoke(search_app(), ["train", *TRAIN, *map(str, words)])
@@ -177,7 +177,7 @@ def test_the_first_trial_has_the_values_where_the_search_begins(
 ) -> None:
     """Some parameters have a start, others not; the minibatches do not fit and become 20 and 40."""
     monkeypatch.chdir(market)
-    monkeypatch.setattr(actions, "work", lambda *_: None)
+    monkeypatch.setattr(train_command, "work", lambda *_: None)
     text = Path("tiny.toml").read_text()
     for line, start in (
         ("choices = [16, 32]", 32),

@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 
 from envs.support.errors import RunError
 from envs.support.study_record import UID_KEY
-from optimize.cli import actions
+from optimize.cli import train as train_command
 from optimize.study import recovery
 from optimize.study.gone import StudyGone
 from optimize.study.pause import PauseWatch, pause_study
@@ -339,7 +339,7 @@ def test_errors_of_the_system_do_not_end_the_threads_that_beat_and_look(
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers beat, and look whether everything is there, five times a second."""
     monkeypatch.setattr(
-        actions, "WorkerOptions", functools.partial(WorkerOptions, beat_seconds=0.2)
+        train_command, "WorkerOptions", functools.partial(WorkerOptions, beat_seconds=0.2)
     )
 
 

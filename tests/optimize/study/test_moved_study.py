@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from optimize.cli import actions
+from optimize.cli import train as train_command
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle
 from tests.optimize.conftest import TRAIN, Sweepd, search_app
@@ -33,7 +33,7 @@ def test_the_worker_that_makes_a_study_on_a_server_uses_the_given_runs_dir(
     """As the workers that join it do."""
     monkeypatch.chdir(market)
     used: list[Path] = []
-    monkeypatch.setattr(actions, "work", lambda handle, *_: used.append(handle.run_dir))
+    monkeypatch.setattr(train_command, "work", lambda handle, *_: used.append(handle.run_dir))
     words = ["train", *TRAIN, "--storage", postgresql_database, "--runs-dir", "elsewhere"]
     for _ in range(2):
         CliRunner().invoke(search_app(), words, catch_exceptions=False)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from optuna.trial import TrialState
 
 from envs.support.errors import TryAgainLater
-from optimize.cli import actions
+from optimize.cli import train as train_command
 from optimize.study.patience import Patience, is_away
 from optimize.study.storage import StudyStorage, open_storage, storage_url
 from optimize.study.study import StudyHandle
@@ -130,7 +130,7 @@ def test_a_server_stopped_under_a_worker_loses_and_doubles_nothing(
     study = ("--n-trials", 3, "--budget", 1920, "--pruner", "none", "--sampler", "random")
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     monkeypatch.setattr(
-        actions, "WorkerOptions", functools.partial(WorkerOptions, patience_seconds=4.0)
+        train_command, "WorkerOptions", functools.partial(WorkerOptions, patience_seconds=4.0)
     )
     for step in ("report", "judge"):
         _hold_first(step, market, monkeypatch)

@@ -11,7 +11,7 @@ import pytest
 from optuna.trial import TrialState
 
 from optimize.study.pause import PauseWatch, pause_study, resume_study
-from optimize.study.registration import Worker, list_workers
+from optimize.study.registration import WorkerRecord, list_workers
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle
 from optimize.worker import worker as worker_module
@@ -28,7 +28,7 @@ def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "PauseWatch", functools.partial(PauseWatch, interval=0.1))
 
 
-def _workers(folder: Path) -> list[Worker]:
+def _workers(folder: Path) -> list[WorkerRecord]:
     handle = open_handle(folder)
     return list_workers(handle.storage, handle.study_id)
 

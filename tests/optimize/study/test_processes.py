@@ -19,7 +19,7 @@ import pytest
 from optimize.study import processes
 from optimize.study.processes import identity, is_running, namespace, started
 from optimize.study.recovery import recover_stale
-from optimize.study.registration import Worker, claim_closing, list_workers, register_worker
+from optimize.study.registration import WorkerRecord, claim_closing, list_workers, register_worker
 from optimize.study.storage import StudyStorage, open_storage, storage_url
 from optimize.study.tables import workers
 
@@ -210,7 +210,7 @@ def test_workers_are_recorded_with_what_their_pid_means(storage: StudyStorage) -
     study = storage.get_study_id_from_name("s")
     register_worker(storage, study, alongside=False, say=lambda _: None)
     [seen] = list_workers(storage, study)
-    assert seen == Worker(
+    assert seen == WorkerRecord(
         seen.worker,
         socket.gethostname(),
         os.getpid(),

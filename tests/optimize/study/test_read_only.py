@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from envs.support.errors import InputError
-from optimize.cli import actions
+from optimize.cli import train as train_command
 from optimize.cli.progress import StudyWatch
 from tests.optimize.conftest import TRAIN, search_app
 
@@ -38,7 +38,7 @@ def runs(market: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The runs directory of a study without trials."""
     monkeypatch.chdir(market)
     with monkeypatch.context() as patch:
-        patch.setattr(actions, "work", lambda *_: None)
+        patch.setattr(train_command, "work", lambda *_: None)
         CliRunner().invoke(
             search_app(), ["train", *TRAIN, "--n-trials", "1"], catch_exceptions=False
         )

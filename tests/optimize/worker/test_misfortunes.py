@@ -24,7 +24,8 @@ from optuna.trial import TrialState
 from agents.algorithms.ppo import PPO
 from envs.support.errors import RunError, TryAgainLater
 from envs.support.study_record import ATTEMPTS_KEY
-from optimize.cli import actions, launch
+from optimize.cli import launch
+from optimize.cli import train as train_command
 from optimize.study.deaths import MAX_DEATHS
 from optimize.study.patience import is_away
 from optimize.study.recovery import Heartbeat, recover_stale
@@ -60,7 +61,7 @@ def test_a_worker_that_slept_too_long_drops_its_copy_and_takes_another(
     )
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     monkeypatch.setattr(
-        actions,
+        train_command,
         "WorkerOptions",
         functools.partial(WorkerOptions, beat_seconds=0.2, grace_seconds=1.5),
     )
@@ -119,10 +120,10 @@ def test_a_main_thread_that_hangs_loses_its_trials_and_drops_them_when_it_wakes(
 
     monkeypatch.setattr(TrainingWorker, "_progress", hang_once)
     with monkeypatch.context() as patch:
-        patch.setattr(actions, "WorkerOptions", functools.partial(options, stall_seconds=0.5))
+        patch.setattr(train_command, "WorkerOptions", functools.partial(options, stall_seconds=0.5))
         hanging = sweepd("train", *study, "--alongside")
     wait_for((market / "hangs").exists)
-    monkeypatch.setattr(actions, "WorkerOptions", options)
+    monkeypatch.setattr(train_command, "WorkerOptions", options)
     other = sweepd("train", *study, "--alongside")
     wait_for(
         lambda: "trial 0: put back, its worker died (no heartbeat for" in other.output.read_text()

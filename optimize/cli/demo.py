@@ -1,0 +1,85 @@
+"""`--demo` and `--smoke`: their default flags, and the synthetic market that they train on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from envs.crypto.bars import load_bars, write_bars
+from envs.crypto.demo_market import DEMO_BARS, make_demo_market
+from envs.support.errors import InputError
+from optimize.cli.train_flags import TrainFlags
+
+# Values of flags that are not given. The demo is the smallest study known to learn the market's
+# structure in most trials and to pass the gate: it needs years of bars to rule out luck, and, since
+# luck decides which of several good trials is best, it trains all of them to the end. The smoke run
+# only shows that everything works.
+DEMO: dict[str, Any] = {
+    "study_name": "demo",
+    "n_trials": 8,
+    "groups": 4,
+    "test_groups": 2,
+    "budget": 100_000,
+    "n_envs": "16",  # not measured, so that results do not depend on the machine's speed or load
+    "pruner": "none",
+    "search_space": "demo",
+    "data_dir": Path("data/demo"),
+}
+SMOKE: dict[str, Any] = {
+    "study_name": "smoke",
+    "n_trials": 4,
+    "cv": "kfold",
+    "groups": 3,
+    "budget": 16_384,
+    "rungs": 2,
+    "n_envs": "16",
+    "search_space": "demo",
+    "data_dir": Path("data/smoke"),
+}
+SMOKE_BARS = 6_000
+ASSETS = 5
+BANNER = (
+    "SYNTHETIC MARKET: a demonstration on generated bars with a planted, learnable structure; "
+    "not evidence about any real market."
+)
+
+
+def apply_preset(flags: TrainFlags, given: frozenset[str]) -> TrainFlags:
+    """Fill in the values of `--demo` or `--smoke` for flags that are not given."""
+    if flags.demo and flags.smoke:
+        raise InputError("--demo and --smoke exclude each other; --smoke is the smaller of the two")
+    if not (flags.demo or flags.smoke):
+        return flags
+    preset = SMOKE if flags.smoke else DEMO
+    return dataclasses.replace(
+        flags, **{name: value for name, value in preset.items() if name not in given}
+    )
+
+
+def demo_bars(flags: TrainFlags) -> int:
+    """Return the number of bars of the synthetic market."""
+    return SMOKE_BARS if flags.smoke else DEMO_BARS
+
+
+def make_demo_data(folder: Path, timeframe: str, bars: int, say: Callable[[str], None]) -> None:
+    """Write the synthetic market to `folder` unless it is already there.
+
+    Raises:
+        InputError: the folder contains something else.
+    """
+    made = make_demo_market(assets=ASSETS, bars=bars, timeframe=timeframe)
+    if folder.exists() and any(folder.iterdir()):
+        try:
+            same = load_bars(folder, timeframe).fingerprint == made.fingerprint
+        except InputError:
+            same = False
+        if not same:
+            raise InputError(
+                f"--data-dir {folder} holds something else than the demo market; name an empty "
+                "folder, or leave out --demo"
+            )
+        return
+    write_bars(made, folder)
+    say(f"made a synthetic market of {ASSETS} assets and {bars:,} bars of {timeframe} in {folder}")

@@ -1,0 +1,52 @@
+"""The actions of `sweepd pause` and `sweepd resume`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from envs.support.terminal import Terminal
+from optimize.cli.output import line_printer
+from optimize.study.pause import pause_study, resume_study
+from optimize.study.registration import GRACE_SECONDS, WorkerRecord, list_workers
+from optimize.study.storage import open_storage, storage_url
+from optimize.study.study import StudyHandle
+
+
+def pause(name: str, where: str | None, runs_dir: Path, wait: float) -> None:
+    """Pause a study and wait until its workers have paused, for at most `wait` seconds."""
+    handle = StudyHandle(open_storage(storage_url(where, runs_dir), create=False), name)
+    say = line_printer(Terminal())
+    before = pause_study(handle.storage, handle.study_id)
+    say(f"study {name} is paused" + (f" since {before.since}, by {before.by}" if before else ""))
+    until = time.monotonic() + wait
+    while (
+        busy := [w for w in _live_workers(handle) if w.state != "paused"]
+    ) and time.monotonic() < until:
+        time.sleep(0.2)
+    for worker in _live_workers(handle):
+        state = "still running" if worker in busy else "paused, GPU memory released"
+        say(f"  worker {worker.host}:{worker.pid}: {state}")
+    if busy:
+        say("  running workers pause at the end of their rollout; sweepd status shows when")
+    say(f"resume with: sweepd resume {name}")
+
+
+def resume(name: str, where: str | None, runs_dir: Path) -> None:
+    """Resume a paused study."""
+    handle = StudyHandle(open_storage(storage_url(where, runs_dir), create=False), name)
+    say = line_printer(Terminal())
+    if not resume_study(handle.storage, handle.study_id):
+        say(f"study {name} was not paused")
+        return
+    hint = "" if _live_workers(handle) else "; it has no worker: start one with sweepd train"
+    say(f"study {name} is resumed{hint}")
+
+
+def _live_workers(handle: StudyHandle) -> list[WorkerRecord]:
+    """Return the workers that run, or may run where their process cannot be checked."""
+    return [
+        w
+        for w in list_workers(handle.storage, handle.study_id)
+        if w.alive or (w.alive is None and w.beat_age < GRACE_SECONDS)
+    ]

@@ -1,0 +1,50 @@
+"""The action of `sweepd profile`."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from envs.support.errors import InputError
+from envs.support.terminal import Terminal
+from optimize.cli.demo import apply_preset, demo_bars, make_demo_data
+from optimize.cli.launch import choose_device
+from optimize.cli.output import line_printer
+from optimize.cli.study_request import DATA_DIR_MISSING, make_request
+from optimize.cli.train_flags import TrainFlags
+from optimize.study.request import check_request
+from optimize.study.search_space import SearchSpace
+from optimize.study.storage import open_storage, storage_url
+from optimize.worker.freeze import decide, make_experiment
+from optimize.worker.measure import typical_shape
+from optimize.worker.profiling import profile as profile_batch
+
+
+def profile(flags: TrainFlags, given: frozenset[str]) -> None:
+    """Print where the time of a batch would be spent, and what to change, without creating a study."""
+    say = line_printer(Terminal())
+    flags = apply_preset(flags, given)
+    device, request = choose_device(flags.gpu), make_request(flags, given)
+    check_request(request)
+    if flags.demo or flags.smoke:
+        make_demo_data(request.data_dir, request.timeframe, demo_bars(flags), say)
+    elif request.market and flags.data_dir is None:
+        raise InputError(DATA_DIR_MISSING)
+    with tempfile.TemporaryDirectory() as folder:
+        narrow = request.search_space.startswith("narrow:")  # the only space read from a database
+        url = (
+            storage_url(flags.storage, flags.runs_dir)
+            if narrow
+            else storage_url(None, Path(folder))
+        )
+        spec, bars, _ = decide(open_storage(url, create=not narrow), request, device, say)
+    experiment = make_experiment(spec, bars, device)
+    shape = ", ".join(
+        f"{name} {value}" for name, value in typical_shape(SearchSpace.of_study(spec)).items()
+    )
+    say(
+        f"profiling {spec.trials_per_batch} trials of {experiment.members} {experiment.member}s "
+        f"({shape}) on {device}"
+    )
+    for line in profile_batch(experiment).lines():
+        say(line)

@@ -1,0 +1,50 @@
+"""The action of `sweepd run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from envs.support.errors import InputError
+from envs.support.terminal import Terminal
+from optimize.cli.launch import choose_device
+from optimize.cli.output import line_printer
+from optimize.worker.batch import Interrupted
+from optimize.worker.run import read_config
+from optimize.worker.run import run as run_once
+from optimize.worker.stopping import StopRequest
+
+
+def run(config: Path, out: Path | None, start_from: Path | None, gpu: str | None) -> None:
+    """Train once outside any study, and print the results."""
+    say = line_printer(Terminal())
+    tables = read_config(config)
+    settings = dict(tables.get("train", {}))
+    settings["out"] = str(out or settings.get("out") or f"runs/run-{config.stem}")
+    if start_from is not None:
+        settings["start_from"] = str(start_from)
+    if gpu == "all":
+        raise InputError("--gpu all is for train; a run uses one GPU")
+    stop = StopRequest(say)
+    try:
+        with stop.installed():
+            result = run_once(
+                {**tables, "train": settings}, device=choose_device(gpu), stop=stop, say=say
+            )
+    except Interrupted:
+        say(f"stopped; continue with --start-from {settings['out']}")
+        return
+    scores = ", ".join(f"{score:+.2f}" for score in result.fold_scores)
+    say(
+        f"objective {result.value:+.4f}; fold scores {scores}; "
+        f"{result.steps_per_second:,.0f} steps/s"
+    )
+    for path, metrics in enumerate(result.metrics):
+        say(
+            f"  path {path}: Sharpe {metrics.sharpe:+.2f} "
+            f"(equal weight {metrics.equal_weight_sharpe:+.2f}), "
+            f"return {metrics.total_return:+.1%} ({metrics.equal_weight_return:+.1%}), "
+            f"drawdown {metrics.max_drawdown:.1%}, {metrics.trades:,} trades"
+        )
+    for reason in result.reasons:
+        say(f"  {reason}")
+    say(f"results in {result.out}")

@@ -1,0 +1,145 @@
+"""Translation of the flags of `train` into the request for a study."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+from agents.algorithms.table import get_algorithm
+from envs.crypto.metrics import DEFAULT_OBJECTIVE
+from envs.crypto.splits import CrossValidation
+from envs.games.registry import get_game
+from envs.support.errors import InputError
+from optimize.cli.train_flags import TrainFlags
+from optimize.study.request import RETURN, Request
+
+MARKET_SETTINGS = ("fee", "slippage", "minimum_order", "initial_cash", "episode_bars")
+# Words of Python that are not JSON: as text, "False" would be true.
+PYTHON_WORDS = {"true": True, "false": False, "none": None}
+DATA_DIR_MISSING = "--data-dir is missing: name a directory of bars (sweepd data download creates one), or use --demo"
+
+
+def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
+    """Return the request of these flags, before any automatic choice.
+
+    Args:
+        flags: all flags of `train`, presets applied.
+        given: names of the flags that were set explicitly.
+    """
+    market = flags.env == "crypto"
+    algorithm = get_algorithm(flags.algo)
+    if not algorithm.trains:  # a single rollout without updates
+        threads = 1 if flags.threads is None else flags.threads
+        flags = dataclasses.replace(flags, budget=1, rungs=1, threads=threads)
+    if "n_envs" in given or flags.n_envs != "auto":
+        n_envs = _parse_num_envs(flags.n_envs)
+    else:
+        n_envs = algorithm.num_envs
+    return Request(
+        data_dir=flags.data_dir or Request.data_dir,
+        timeframe=flags.timeframe,
+        tickers=_parse_tickers(flags.tickers),
+        environment=flags.env,
+        algorithm=flags.algo,
+        recipe=flags.recipe,
+        cv=CrossValidation(flags.cv, flags.groups, flags.test_groups, flags.embargo),
+        holdout=flags.holdout,
+        seeds=flags.seeds,
+        episodes=flags.episodes,
+        look_steps=flags.look_steps,
+        budget=flags.budget,
+        rungs=flags.rungs,
+        horizon=algorithm.horizon if flags.horizon is None else flags.horizon,
+        n_envs=n_envs,
+        slots=flags.slots,
+        trials_per_batch=flags.trials_per_batch,
+        search_space=flags.search_space or ("wide" if market else "game"),
+        sampler=flags.sampler,
+        pruner=flags.pruner,
+        objective=flags.objective or (DEFAULT_OBJECTIVE if market else RETURN),
+        seed=flags.seed,
+        threads=flags.threads,
+        precision=flags.precision,
+        env={name: getattr(flags, name) for name in MARKET_SETTINGS}
+        if market
+        else game_settings(flags.scenario, flags.env_param or []),
+        given=given,
+    )
+
+
+def study_name(flags: TrainFlags) -> str:
+    """Return `--study-name`, or the default name.
+
+    Raises:
+        InputError: the name cannot name a directory.
+    """
+    name = flags.study_name or _default_name(flags)
+    if not re.fullmatch(r"[\w][\w.+-]{0,99}", name):
+        raise InputError(
+            f"--study-name {name!r} is not valid: use at most 100 letters, digits, - and _ (it also "
+            "names a directory)"
+        )
+    return name
+
+
+def _default_name(flags: TrainFlags) -> str:
+    if flags.env == "crypto":
+        return f"crypto-{flags.timeframe}"
+    parts = [flags.env, *([flags.scenario] if flags.scenario else [])]
+    parts += [flags.algo] if flags.algo != "ppo" else []
+    return re.sub(r"[^\w.+-]", "-", "-".join(parts))
+
+
+def flags_per_study(flags: TrainFlags) -> list[TrainFlags]:
+    """Return the flags of each requested study: one, or one per scenario with `--scenario all`."""
+    if flags.scenario != "all" or flags.env == "crypto":
+        return [flags]
+    scenarios = get_game(flags.env).scenarios
+    if not scenarios:
+        raise InputError(f"--scenario all: {flags.env} has no scenarios; leave it out")
+    named = flags.study_name
+    return [
+        dataclasses.replace(
+            flags, scenario=scenario, study_name=f"{named}-{scenario}" if named else None
+        )
+        for scenario in scenarios
+    ]
+
+
+def game_settings(scenario: str | None, env_param: list[str]) -> dict[str, Any]:
+    """Return the parameters of a game. env_param: texts like NAME=VALUE."""
+    settings: dict[str, Any] = {"scenario": scenario} if scenario else {}
+    for text in env_param:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise InputError(f"--env-param {text!r} is not valid: give NAME=VALUE, like length=0.7")
+        try:
+            settings[name.strip()] = json.loads(value)
+        except json.JSONDecodeError:
+            settings[name.strip()] = PYTHON_WORDS.get(value.lower(), value)
+    return settings
+
+
+def _parse_tickers(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    tickers = tuple(text.replace(",", " ").split())
+    if not tickers:
+        raise InputError(
+            "--tickers is empty; give tickers like BTC/USDT,ETH/USDT, or leave the flag out to use "
+            "all in the directory"
+        )
+    return tickers
+
+
+def _parse_num_envs(text: str) -> int | None:
+    """Return the number, or None for `auto`."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(
+            f"--n-envs {text!r} is not valid: give auto or a whole number of at least 1"
+        )
+    return int(text)

@@ -1,0 +1,149 @@
+"""The action of `sweepd train`: create or join a study, and work on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import faulthandler
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from envs.support.errors import InputError, RunError
+from envs.support.logs import LogConsole
+from envs.support.study_record import TOTAL_KEY
+from optimize.cli.demo import BANNER, apply_preset, demo_bars, make_demo_data
+from optimize.cli.hooks import Hooks
+from optimize.cli.launch import choose_device, own_arguments, run_on_all
+from optimize.cli.output import line_printer
+from optimize.cli.study_request import DATA_DIR_MISSING, flags_per_study, make_request, study_name
+from optimize.cli.train_flags import TrainFlags
+from optimize.experiments.experiment import Experiment
+from optimize.experiments.outlook import sentence, study_outlook
+from optimize.study.registration import leave, register_worker
+from optimize.study.request import MOST_TRIALS, Request, check_count, check_request
+from optimize.study.storage import open_storage, storage_url
+from optimize.study.study import StudyHandle, study_exists
+from optimize.worker.freeze import open_study
+from optimize.worker.stopping import default_limit
+from optimize.worker.worker import WorkerOptions, work
+
+GIB = 2**30
+
+
+def train(flags: TrainFlags, given: frozenset[str], hooks: Hooks) -> None:
+    """Create or join each requested study and work on it until it is complete or a signal arrives.
+
+    Args:
+        flags: all flags of `train`.
+        given: names of the flags that were set explicitly.
+        hooks: functions of other packages.
+    """
+    console = LogConsole(flags.log_file, flags.log_format)
+    # For crashes outside training; while a worker trains, `deaths.CrashFile` keeps the stacks.
+    faulthandler.enable(2)
+    try:
+        for own in flags_per_study(flags):
+            if not _train_study(own, given, hooks, console):
+                return
+    except (InputError, RunError) as error:
+        console.failed(error, expected=True)
+        raise
+    except Exception as error:
+        console.failed(error, expected=False)
+        raise
+
+
+def _train_study(
+    flags: TrainFlags, given: frozenset[str], hooks: Hooks, console: LogConsole
+) -> bool:
+    """Work on one study; return False if it was stopped before it was complete."""
+    say = line_printer(console)
+    flags = apply_preset(flags, given)
+    check_count("--n-trials", flags.n_trials, MOST_TRIALS)
+    if flags.max_memory is not None and not math.isfinite(flags.max_memory):
+        raise InputError(
+            f"--max-memory {flags.max_memory} must be a number of GiB, or 0 for no limit"
+        )
+    name = study_name(flags)
+    device = choose_device(flags.gpu)
+    flags = _with_recorded(flags, given, name)
+    request = make_request(flags, given)
+    check_request(request)
+    if flags.demo or flags.smoke:
+        console.print(BANNER, style="bold yellow")
+        make_demo_data(request.data_dir, request.timeframe, demo_bars(flags), say)
+    handle, experiment = _open_study(flags, name, request, device, say)
+    _describe(handle, experiment, say)
+    looks = None if hooks.count_looks is None else hooks.count_looks(handle)
+    say(f"  gate: {sentence(study_outlook(handle, flags.n_trials), looks)}")
+    if flags.gpu == "all" and torch.cuda.device_count() > 1:
+        _work_on_all_gpus(handle, flags, say)
+        return True
+    limit = default_limit() if flags.max_memory is None else round(flags.max_memory * GIB)
+    options = WorkerOptions(flags.n_trials, flags.alongside, flags.metrics_port, limit)
+    promotion = (hooks.after_study, hooks.on_new_best) if flags.auto_deploy else (None, None)
+    return work(handle, experiment, options, console, *promotion)
+
+
+def _with_recorded(flags: TrainFlags, given: frozenset[str], name: str) -> TrainFlags:
+    """Use the environment, algorithm and number of trials of an existing study where not given.
+
+    A database that cannot be opened is reported later, when it is opened for training.
+    """
+    try:
+        storage = open_storage(storage_url(flags.storage, flags.runs_dir), read_only=True)
+        handle = StudyHandle(storage, name)
+    except (InputError, RunError):
+        return flags
+    recorded = {"n_trials": handle.study.user_attrs.get(TOTAL_KEY, flags.n_trials)}
+    if flags.study_name is not None:  # the default name is derived from --env and --algo
+        recorded |= {"env": handle.spec.environment, "algo": handle.spec.algorithm}
+    return dataclasses.replace(
+        flags, **{flag: value for flag, value in recorded.items() if flag not in given}
+    )
+
+
+def _open_study(
+    flags: TrainFlags, name: str, request: Request, device: torch.device, say: Callable[[str], None]
+) -> tuple[StudyHandle, Experiment]:
+    storage = open_storage(storage_url(flags.storage, flags.runs_dir))
+    if request.market and flags.data_dir is None and not study_exists(storage, name):
+        raise InputError(DATA_DIR_MISSING)
+    # Without --storage: its URL may contain a password that readers of the database must not see.
+    recorded = {
+        flag: str(value) if isinstance(value, Path) else value
+        for flag, value in vars(flags).items()
+        if flag != "storage"
+    }
+    return open_study(storage, name, request, device, flags.runs_dir, recorded, say)
+
+
+def _describe(handle: StudyHandle, experiment: Experiment, say: Callable[[str], None]) -> None:
+    spec = handle.spec
+    say(f"study {handle.name} in {handle.run_dir}")
+    for line in experiment.describe():
+        say(f"  {line}")
+    say(
+        f"  budget: {spec.budget:,} steps per {experiment.member} in {spec.rungs} rungs; "
+        f"{spec.num_envs} envs x {spec.horizon} steps = {spec.transitions:,} per rollout, "
+        f"{spec.rollouts} rollouts"
+    )
+    say(
+        f"  batch: {spec.trials_per_batch} trials, {spec.slots} members per program, "
+        f"on {experiment.device} with {spec.threads} threads"
+    )
+
+
+def _work_on_all_gpus(handle: StudyHandle, flags: TrainFlags, say: Callable[[str], None]) -> None:
+    """Register this process as the study's worker, and run one child process per GPU."""
+    count = torch.cuda.device_count()
+    limit = default_limit(count) / GIB if flags.max_memory is None else flags.max_memory
+    own = [own_arguments(gpu, flags.log_file, flags.metrics_port, limit) for gpu in range(count)]
+    name = register_worker(handle.storage, handle.study_id, alongside=False, say=say)
+    try:
+        run_on_all(sys.argv[1:], own)
+    finally:
+        leave(handle.storage, name)

@@ -1,0 +1,403 @@
+"""The options of `sweepd train` and `sweepd profile`, declared once, and the config file that sets them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
+from envs.support.errors import InputError
+
+STUDY = "Study"
+ENVIRONMENT = "Environment and algorithm"
+DATA = "Market: data and folds"
+TRAINING = "Training"
+MARKET = "Market: costs and cash"
+MACHINE = "Machine"
+
+
+def _option(panel: str | None, text: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
+
+
+@dataclass(frozen=True)
+class TrainFlags:
+    """Values of all options, in the order of `--help`. `Request` explains what defines a study."""
+
+    demo: Annotated[
+        bool,
+        _option(
+            None,
+            "Create a synthetic market in data/demo and run a small study on it (about five "
+            "minutes on two cores).",
+            "--demo",
+        ),
+    ] = False
+    smoke: Annotated[
+        bool,
+        _option(
+            None,
+            "Like --demo, but as small as possible: runs every step once, in under a minute.",
+            "--smoke",
+        ),
+    ] = False
+    n_trials: Annotated[
+        int,
+        _option(
+            STUDY,
+            "Total number of finished trials (complete, pruned or failed) in the study. An existing "
+            "study keeps its number unless this flag is given.",
+        ),
+    ] = 40
+    study_name: Annotated[
+        str | None,
+        _option(
+            STUDY,
+            "Name of the study; an existing study is continued. Default: crypto-TIMEFRAME, or the "
+            "name of the game.",
+        ),
+    ] = None
+    storage: Annotated[
+        str | None,
+        _option(
+            STUDY,
+            "Database of the study: a SQLite file on a local disk, or "
+            "postgresql://user@host/database (password in PGPASSWORD or ~/.pgpass). Default: "
+            "sweepd.db in the runs directory.",
+            envvar=STORAGE_VARIABLE,
+            callback=warn_of_password,
+        ),
+    ] = None
+    search_space: Annotated[
+        str | None,
+        _option(
+            STUDY,
+            "A preset (wide, large or demo for markets, game for games), a TOML file like those in "
+            "optimize/spaces, or narrow:STUDY#TRIAL for the neighbourhood of a trial. Default: "
+            "wide, or game.",
+        ),
+    ] = None
+    sampler: Annotated[str, _option(STUDY, "tpe, random, or cmaes (for numeric ranges).")] = "tpe"
+    pruner: Annotated[
+        str,
+        _option(
+            STUDY,
+            "hyperband (in each bracket, stops the worse half of the trials at every rung), "
+            "median, or none.",
+        ),
+    ] = "hyperband"
+    objective: Annotated[
+        str | None,
+        _option(
+            STUDY,
+            "Markets: information-ratio (Sharpe ratio of the returns in excess of equal weight, "
+            "which the promotion gate tests), sharpe-difference (Sharpe ratio minus that of equal "
+            "weight), sharpe or sortino; the objective is the mean over paths minus 0.1 standard "
+            "deviations. Games: return (interquartile mean over seeds). Default: information-ratio, "
+            "or return.",
+        ),
+    ] = None
+    seed: Annotated[
+        int, _option(STUDY, "Seed of the sampler; trial seeds derive from it and the trial number.")
+    ] = 0
+    trials_per_batch: Annotated[
+        int | None,
+        _option(
+            STUDY,
+            "Number of trials of one shape that are trained and pruned together. Default: at "
+            "least 4.",
+        ),
+    ] = None
+    auto_deploy: Annotated[
+        bool,
+        _option(
+            STUDY,
+            "Evaluate each new best trial in the background, and request promotion when the study "
+            "is complete.",
+            "--auto-deploy/--no-auto-deploy",
+        ),
+    ] = True
+    env: Annotated[
+        str,
+        _option(
+            ENVIRONMENT,
+            "crypto, cartpole, bucket-brigade, gym:ID (Gymnasium environment, e.g. "
+            "gym:Pendulum-v1), vector:ID (Gymnasium vector environment), pettingzoo:MODULE "
+            "(PettingZoo environment), or MODULE:NAME (your own game, or a function that returns a "
+            "Gymnasium, PettingZoo or PufferLib environment). See docs/games.md and "
+            "docs/vectorization.md.",
+        ),
+    ] = "crypto"
+    algo: Annotated[
+        str,
+        _option(
+            ENVIRONMENT,
+            "ppo, sac, d3qn, elegantrl:NAME (an ElegantRL agent, e.g. elegantrl:td3), or heuristic.",
+        ),
+    ] = "ppo"
+    seeds: Annotated[int, _option(ENVIRONMENT, "Games: members (training seeds) per trial.")] = 4
+    episodes: Annotated[
+        int, _option(ENVIRONMENT, "Games: evaluation episodes per member at each rung.")
+    ] = 32
+    look_steps: Annotated[
+        int,
+        _option(
+            ENVIRONMENT,
+            "Games: random steps in each of 16 environments, from which the observation normalizer "
+            "is computed. 0: 256 steps, or as many as fit into 5 seconds.",
+            min=0,
+        ),
+    ] = 0
+    scenario: Annotated[
+        str | None,
+        _option(
+            ENVIRONMENT, "bucket-brigade: name of a scenario, or all for one study per scenario."
+        ),
+    ] = None
+    env_param: Annotated[
+        list[str] | None,
+        _option(
+            ENVIRONMENT, "Games: NAME=VALUE, a parameter that all trials share; may be repeated."
+        ),
+    ] = None
+    data_dir: Annotated[
+        Path | None,
+        _option(
+            DATA,
+            "Directory of bars with one file per ticker, e.g. BTC_USDT-1h.parquet (see sweepd data).",
+        ),
+    ] = None
+    timeframe: Annotated[str, _option(DATA, "Length of a bar: 1m, 5m, 15m, 1h, 4h, 1d, …")] = "1h"
+    tickers: Annotated[
+        str | None,
+        _option(
+            DATA,
+            "Tickers in the order of the portfolio, e.g. BTC/USDT,ETH/USDT. Default: all in the "
+            "directory.",
+        ),
+    ] = None
+    recipe: Annotated[str, _option(DATA, "Name of the feature recipe.")] = "default"
+    holdout: Annotated[
+        float,
+        _option(
+            DATA,
+            "Share of the newest bars that is withheld from all trials; promotion is decided on "
+            "these bars.",
+        ),
+    ] = 0.15
+    cv: Annotated[
+        str,
+        _option(
+            DATA, "Cross-validation: cpcv (combinatorial purged), kfold, walk-forward or single."
+        ),
+    ] = "cpcv"
+    groups: Annotated[
+        int, _option(DATA, "Number of contiguous groups that the bars are divided into.")
+    ] = 5
+    test_groups: Annotated[int, _option(DATA, "Test groups per fold (cpcv only).")] = 2
+    embargo: Annotated[
+        float,
+        _option(
+            DATA,
+            "Share of the bars excluded after each test group in addition to the purge; at least "
+            "one day.",
+        ),
+    ] = 0.01
+    budget: Annotated[
+        int, _option(TRAINING, "Environment steps per fold or seed of an unpruned trial.")
+    ] = 250_000
+    rungs: Annotated[
+        int,
+        _option(
+            TRAINING,
+            "Number of equal parts of the budget. After each part, trials report, may be pruned, "
+            "and are checkpointed.",
+        ),
+    ] = 4
+    n_envs: Annotated[
+        str,
+        _option(
+            TRAINING,
+            "Parallel environments per member: a number, or auto to measure the fastest. Without "
+            "this flag, algorithms other than ppo use a number of their own.",
+        ),
+    ] = "auto"
+    horizon: Annotated[
+        int | None,
+        _option(
+            TRAINING,
+            "Steps of each environment per rollout. Default: depends on the algorithm, 64 for ppo.",
+        ),
+    ] = None
+    slots: Annotated[
+        int | None,
+        _option(
+            TRAINING,
+            "Members per batched program, at least 2. Default: about 10 on a CPU and 64 on a GPU, "
+            "rounded to whole trials.",
+        ),
+    ] = None
+    episode_bars: Annotated[
+        int, _option(MARKET, "Bars per training episode; 0: one week of bars.")
+    ] = 0
+    fee: Annotated[float, _option(MARKET, "Fee as a share of each order's value.")] = 0.0025
+    slippage: Annotated[
+        float, _option(MARKET, "Slippage as a share of the price, always against the trader.")
+    ] = 0.0005
+    minimum_order: Annotated[
+        float, _option(MARKET, "Smallest value of an order, in the quote currency.")
+    ] = 10.0
+    initial_cash: Annotated[
+        float, _option(MARKET, "Cash at the start of every episode, in the quote currency.")
+    ] = 10_000.0
+    gpu: Annotated[
+        str | None,
+        _option(
+            MACHINE,
+            "Index of a GPU, all (one worker per GPU), or cpu. Default: GPU 0 if there is one, "
+            "else cpu.",
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        _option(
+            MACHINE,
+            "CPU threads used by torch; results do not depend on it. Default: measured when the "
+            "study is created.",
+        ),
+    ] = None
+    precision: Annotated[
+        str,
+        _option(
+            MACHINE,
+            "Precision of matrix products: fp32, tf32 (NVIDIA GPUs) or bf16 (CPUs with AMX). Fixed "
+            "when the study is created.",
+        ),
+    ] = "fp32"
+    runs_dir: Annotated[Path, _option(MACHINE, "Directory for the files of the studies.")] = Path(
+        "runs"
+    )
+    max_memory: Annotated[
+        float | None,
+        _option(
+            MACHINE,
+            "Resident memory in GiB above which the worker requeues its trials at the next rung and "
+            "restarts itself with the same process id; 0: no limit. Default: 70 % of the memory of "
+            "the machine or control group.",
+            min=0,
+        ),
+    ] = None
+    alongside: Annotated[
+        bool,
+        _option(
+            MACHINE,
+            "Run in parallel with another worker of this study on this machine instead of "
+            "replacing it.",
+            "--alongside",
+        ),
+    ] = False
+    log_file: Annotated[
+        Path | None,
+        _option(
+            MACHINE,
+            "Copy all output to this file. It is rotated at 10 MB; five old files are kept.",
+        ),
+    ] = None
+    log_format: Annotated[str, _option(MACHINE, "plain, or json (one object per line).")] = "plain"
+    metrics_port: Annotated[
+        int | None,
+        _option(MACHINE, "Serve Prometheus metrics on this port of 127.0.0.1.", min=0, max=65535),
+    ] = None
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """Read a TOML file whose keys are the flags of a command, with - or _.
+
+    Returns:
+        The values by parameter name (with _).
+
+    Raises:
+        InputError: the file cannot be read or is not TOML.
+    """
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"--config {path}: cannot be read ({error.strerror}); name a TOML file of flags"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"--config {path}: not valid TOML ({error})") from None
+    return {key.replace("-", "_"): value for key, value in entries.items()}
+
+
+def _apply_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Use the file's entries as defaults of the flags, so that the command line takes precedence."""
+    if path is None or context.resilient_parsing:
+        return path
+    parameters = {p.name: p for p in context.command.params if p.name not in ("config", "help")}
+    defaults = {}
+    for key, value in read_config_file(path).items():
+        if key not in parameters:
+            near = difflib.get_close_matches(key, [name for name in parameters if name], 1)
+            hint = f"did you mean {near[0]}?" if near else "its --help lists them"
+            raise InputError(f"--config {path}: {key!r} is not a flag of this command; {hint}")
+        if isinstance(value, dict):
+            raise InputError(
+                f"--config {path}: [{key}] is a table; every key must be a flag with a value"
+            )
+        if isinstance(value, list) and not getattr(parameters[key], "multiple", False):
+            value = ",".join(map(str, value))
+        defaults[key] = value
+    context.default_map = {**(context.default_map or {}), **defaults}
+    return path
+
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="TOML file that sets any of these flags (n-trials = 40). Flags on the command line "
+        "take precedence.",
+        callback=_apply_config,
+        is_eager=True,
+    ),
+]
+
+
+def takes_train_flags(command: Callable[[typer.Context, TrainFlags], None]) -> Callable[..., None]:
+    """Give a command the options `--config` and one per field of `TrainFlags`."""
+
+    @functools.wraps(command)
+    def with_options(context: typer.Context, config: Path | None, **values: Any) -> None:  # noqa: ARG001
+        command(context, TrainFlags(**values))
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    types = get_type_hints(TrainFlags, include_extras=True)
+    parameters = [
+        inspect.Parameter("context", kind, annotation=typer.Context),
+        inspect.Parameter("config", kind, default=None, annotation=ConfigFile),
+        *(
+            inspect.Parameter(field.name, kind, default=field.default, annotation=types[field.name])
+            for field in dataclasses.fields(TrainFlags)
+        ),
+    ]
+    # Typer reads the options from the signature and the annotations.
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {p.name: p.annotation for p in parameters}
+    return with_options
+
+
+def given_flags(context: typer.Context) -> frozenset[str]:
+    """Return the names of the parameters set on the command line, in the config file or environment."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return frozenset(
+        name for name, source in sources.items() if source is not None and source.name != "DEFAULT"
+    )
