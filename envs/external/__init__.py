@@ -1,1 +1,1 @@
-"""Environments that are not ours and step one at a time on the CPU: Gymnasium's, PettingZoo's, PufferLib-style ones."""
+"""Environments by others, which run on the CPU: Gymnasium, PettingZoo, PufferLib-style."""

@@ -1,6 +1,6 @@
-"""Legal actions of environments on the CPU: masks, and a check before an environment gets an action.
+"""Which actions of environments on the CPU are legal: their masks, and a check of actions.
 
-Unlike in tensor environments, nothing here avoids reading values: the data is on the host anyway.
+Unlike in tensor environments, values may be read here: the data is on the host anyway.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Actions: what a learner gives, rows of numbers in [-1, 1] or of choices, as an environment's space wants them."""
+"""Actions of any space as rows of an array: numbers in [-1, 1], or choices from 0."""
 
 from __future__ import annotations
 
@@ -13,17 +13,27 @@ from envs.support.errors import InputError
 
 
 class ActionLayout:
-    """How actions of one space are laid out: `width` numbers per row.
+    """How actions of one space are laid out.
 
-    discrete: int64 choices from 0, of sizes `choices`; otherwise float32 in [-1, 1], scaled to the space's bounds.
-    single: one choice, so that learners give (n,). Raises InputError for a space that mixes both or has no bounds.
+    Attributes:
+        space: The space.
+        discrete: Whether actions are int64 choices; otherwise they are float32 in [-1, 1], which
+            `decode` scales to the space's bounds.
+        choices: Number of options of each choice; () if not discrete.
+        width: Components of an action.
+        single: Whether an action is one choice, for which learners give (n,) instead of (n, 1).
+        dtype: Of the rows.
+        low: (width,) smallest legal value of each component.
+        high: (width,) largest legal value of each component.
     """
 
     def __init__(self, space: spaces.Space[Any]) -> None:
+        """Raises InputError if the space mixes choices and numbers, or has no bounds."""
         kinds = {isinstance(leaf, spaces.Box) for leaf in _leaves(space)}
         if len(kinds) != 1:
             raise InputError(
-                f"the action space {space} mixes choices and numbers (or is empty); it must be one of both"
+                f"the action space {space} mixes choices and numbers (or is empty); it must "
+                "consist of one or the other"
             )
         self.space = space
         self.discrete = not kinds.pop()
@@ -39,11 +49,12 @@ class ActionLayout:
             self.low, self.high = np.full(self.width, -1.0), np.ones(self.width)
 
     def decode(self, rows: NDArray[Any]) -> list[Any]:
-        """(n, width) rows as n actions of the space, none of which shares memory with `rows`."""
+        """Return (n, width) rows as n actions of the space, which share no memory with `rows`."""
         return _decode(self.space, rows)
 
 
 def _leaves(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
+    """Return the spaces that a Dict or Tuple space is made of."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return [leaf for part in _parts(space) for leaf in _leaves(part)]
     if isinstance(space, spaces.Box):
@@ -53,12 +64,13 @@ def _leaves(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
             )
         if not space.is_bounded():
             raise InputError(
-                f"the action space {space} has no bounds; wrap it (gymnasium.wrappers.RescaleAction)"
+                f"the action space {space} has no bounds; wrap it "
+                "(gymnasium.wrappers.RescaleAction)"
             )
     elif not isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise InputError(
-            f"the action space {space} is not known; spaces that can be acted in are Box, Discrete, MultiDiscrete, "
-            "MultiBinary, and Dict and Tuple of them"
+            f"the action space {space} is not supported; supported are Box, Discrete, "
+            "MultiDiscrete, MultiBinary, and Dict and Tuple of them"
         )
     return [space]
 
@@ -84,9 +96,8 @@ def _width(space: spaces.Space[Any]) -> int:
 def _decode(space: spaces.Space[Any], rows: NDArray[Any]) -> list[Any]:
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
-        chosen: list[Any] = rows[
-            :, 0
-        ].tolist()  # Python's own numbers: quickest for an environment to check and use
+        # Python integers are the fastest for an environment to check and use.
+        chosen: list[Any] = rows[:, 0].tolist()
         return [action + start for action in chosen] if start else chosen
     if isinstance(space, spaces.Dict | spaces.Tuple):
         columns, first = [], 0
@@ -99,7 +110,7 @@ def _decode(space: spaces.Space[Any], rows: NDArray[Any]) -> list[Any]:
         return [dict(zip(space, row, strict=True)) for row in zip(*columns, strict=True)]
     if isinstance(space, spaces.Box):
         low, high = space.low.reshape(-1), space.high.reshape(-1)
-        # The last is for rounding alone. A new array, since environments may keep what they are given.
+        # Clipped because rounding may exceed the bounds.
         scaled = np.clip(low + 0.5 * (rows + 1.0) * (high - low), low, high).astype(
             space.dtype, copy=False
         )

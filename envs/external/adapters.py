@@ -258,7 +258,7 @@ class VectorAdapter:
 
 
 def autoreset_mode(env: Any) -> AutoresetMode:
-    """Return when a vector environment resets: NEXT_STEP, Gymnasium's default, if it says nothing."""
+    """Return when a vector environment resets; NEXT_STEP, Gymnasium's default, if not declared."""
     return AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
 
 

@@ -1,7 +1,8 @@
-"""What it takes to bring environments back to where they are in their episodes: how those began, and the actions since.
+"""How each environment's current episode began and the actions since, to restore it by replay.
 
-An environment whose random numbers come from Gymnasium's `np_random`, and whose `reset` forgets everything else, is
-deterministic from there. Whether one is shows when it has been brought back: it then sees what it saw.
+Replay is exact for environments that draw their random numbers from Gymnasium's `np_random` and
+whose `reset` clears everything else. Whether an environment is one of them is only known after the
+replay: its observation is then the same as before.
 """
 
 from __future__ import annotations
@@ -13,67 +14,70 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-_MOST_BYTES = 1 << 26  # of actions; longer episodes can't be brought back
-_TIDY = 1024  # steps between two looks at what is no longer needed
-UNKNOWN, SEEDED, DRAWN = range(
-    3
-)  # how an episode began: can't be told; with a seed; from the generator as it was
+_MAX_BYTES = 1 << 26  # of recorded actions; longer episodes cannot be restored
+_TRIM_INTERVAL = 1024  # steps between two removals of actions that are no longer needed
+# How an episode began: unknown; with a seed; or without one, from the generator's state.
+UNKNOWN, SEEDED, DRAWN = range(3)
 
 
 class Snapshot(NamedTuple):
-    """start: (7,) int64, how the episode began, with the seed or the generator's words. actions: (age, width) since."""
+    """What restores one environment.
+
+    Attributes:
+        start: (7,) int64: how the episode began, then the seed or the generator's state.
+        actions: (age, width), the actions since.
+    """
 
     start: NDArray[np.int64]
     actions: NDArray[Any]
 
 
 class EpisodeLog:
-    """Of as many rows as `actions`, (rows, width), has: the array that every step's actions lie in."""
+    """Records how the episodes of single-row environments began, and their actions."""
 
     def __init__(self, actions: NDArray[Any]) -> None:
+        """actions: (rows, width), the array in which every step's actions are written."""
         self._actions = actions
         self._blocks: deque[NDArray[Any]] = deque(
-            maxlen=max(1, _MOST_BYTES // max(1, actions.nbytes))
+            maxlen=max(1, _MAX_BYTES // max(1, actions.nbytes))
         )
-        self._now = 0  # steps noted in all
-        self._starts: list[Any] = [None] * len(actions)  # a seed, or the generator's state
-        self._since = [0] * len(
-            actions
-        )  # steps noted before the first that `blocks` has of the row's episode
-        self._before: dict[int, NDArray[Any]] = {}  # actions of restored rows from before that
+        self._now = 0  # steps recorded
+        self._starts: list[Any] = [None] * len(actions)  # each row's seed or generator state
+        # Value of `_now` when the row's episode began or was restored; its actions until it was
+        # restored are in `_before`.
+        self._since = [0] * len(actions)
+        self._before: dict[int, NDArray[Any]] = {}
         self._generators: dict[int, np.random.PCG64 | None] = {}
 
     def begin(self, row: int, env: Any, seed: int | None) -> None:
-        """An episode is about to begin, by `env.reset(seed=seed)`."""
+        """Record the start of an episode; call this before `env.reset(seed=seed)`."""
         if seed is not None:
             self._starts[row] = seed
-            self._generators.pop(row, None)  # it will get a new one
+            self._generators.pop(row, None)  # the reset creates a new one
         else:
             if row not in self._generators:
                 self._generators[row] = _generator(env)
             generator = self._generators[row]
-            self._starts[row] = (
-                None if generator is None else generator.state
-            )  # words are made of it when asked for
+            self._starts[row] = None if generator is None else generator.state
         self._since[row] = self._now
         self._before.pop(row, None)
 
     def forget(self, row: int) -> None:
-        """The row has another environment now."""
+        """Forget a row whose environment has been replaced."""
         self._generators.pop(row, None)
         self._starts[row] = None
 
     def note(self) -> None:
-        """The actions of a step of all rows."""
+        """Record the actions of a step of all rows."""
         self._blocks.append(self._actions.copy())
         self._now += 1
-        if self._now % _TIDY == 0:
+        if self._now % _TRIM_INTERVAL == 0:
             needed = self._now - min(self._since)
             while len(self._blocks) > needed:
                 self._blocks.popleft()
 
     def snapshot(self, rows: Sequence[int]) -> list[Snapshot]:
-        """How these rows came to be where they are."""
+        """Return what restores these rows."""
         blocks, first = list(self._blocks), self._now - len(self._blocks)
         found = []
         for row in rows:
@@ -86,14 +90,14 @@ class EpisodeLog:
         return found
 
     def restored(self, row: int, snapshot: Snapshot) -> None:
-        """The row is where that snapshot says; its episode was begun by `restart`."""
+        """Record that a row was restored from that snapshot, its episode begun by `restart`."""
         self._generators.pop(row, None)
         self._starts[row] = _meaning(snapshot.start)
         self._since[row], self._before[row] = self._now, snapshot.actions
 
 
 def restart(env: Any, start: NDArray[np.int64]) -> Any:
-    """Begin an episode as that one began; returns its first observation, or None where that can't be done."""
+    """Begin an episode in the same way; return its first observation, or None if not possible."""
     meaning = _meaning(start)
     if isinstance(meaning, int):
         return env.reset(seed=meaning)[0]
@@ -105,12 +109,16 @@ def restart(env: Any, start: NDArray[np.int64]) -> Any:
 
 
 def _generator(env: Any) -> np.random.PCG64 | None:
-    """Where an environment's random numbers come from, as far as Gymnasium knows."""
+    """Return the bit generator of an environment's `np_random`, if it is a PCG64."""
     found = getattr(getattr(env.unwrapped, "np_random", None), "bit_generator", None)
     return found if isinstance(found, np.random.PCG64) else None
 
 
 def _start(meaning: Any) -> NDArray[np.int64]:
+    """Encode how an episode began as in `Snapshot.start`.
+
+    A generator's state is three numbers of at most 128 bits, stored as two words each.
+    """
     words = [0] * 6
     if isinstance(meaning, dict):
         inner = meaning["state"]
@@ -125,7 +133,7 @@ def _start(meaning: Any) -> NDArray[np.int64]:
 
 
 def _meaning(start: NDArray[np.int64]) -> Any:
-    """A seed, or the state of a generator; None where it isn't known."""
+    """Decode what `_start` encoded: a seed, a generator's state, or None if unknown."""
     how, *words = (int(word) for word in start.view(np.uint64))
     if how != DRAWN:
         return words[0] if how == SEEDED else None

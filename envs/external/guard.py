@@ -1,10 +1,11 @@
-"""Ends what environments have started, once the process that hosts them is gone, however that ended (`kill -9`).
+"""Ends the processes that environments have started when their host process ends, even by SIGKILL.
 
-An environment may start processes of its own (a simulator, a renderer), in this process or in a worker. Nobody tells
-them when their host is killed. So a small process waits for the host's end, and then kills every process that carries
-the host's tag: an open pipe, which forked processes inherit, or an environment variable, which started programs do.
+An environment may start processes of its own (a simulator, a renderer), in this process or in an
+env worker. They are not notified when the host is killed. So a guard process waits for the end of
+the host and then kills every process that carries the host's tag: an open pipe, which forked
+processes inherit, or an environment variable, which programs inherit.
 
-This file is also that process's program: it imports only the standard library and nothing of this package.
+This file is also the guard's program. It imports only the standard library, none of this package.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ from pathlib import Path
 
 VARIABLE = "SWEEPD_ENV_HOST"
 _PROC = Path("/proc")
-_TRIES, _PAUSE = (
-    40,
-    0.05,
-)  # looks for processes that carry the tag, until there are none; seconds between two
+_TRIES, _PAUSE = 40, 0.05  # searches for tagged processes until none is left; seconds between
 
 
 @dataclass
 class _Guard:
-    """tag: the pipe's end that forked processes inherit. name: the environment variable's value. host: the id of the
-    process that it guards (a fork has another). process: the guard itself.
+    """The guard of one host process.
+
+    Attributes:
+        tag: File descriptor of the pipe that forked processes inherit.
+        name: Value of the environment variable.
+        host: Process id of the host; a fork of the host has another.
+        process: The guard process.
     """
 
     tag: int
@@ -41,7 +44,7 @@ class _Guard:
     process: subprocess.Popen[bytes]
 
     def end(self) -> None:
-        """End the guard, not what it guards. Does nothing in a fork of the host."""
+        """End the guard only. Does nothing in a fork of the host."""
         if os.getpid() == self.host:
             self.process.kill()
             self.process.wait()
@@ -51,9 +54,12 @@ _guard: _Guard | None = None
 
 
 def guarded() -> tuple[int, ...]:
-    """Have this process guarded, once; returns the file descriptors that processes which it starts must inherit.
+    """Start the guard of this process, if there is none yet.
 
     Does nothing on systems without `pidfd_open` and /proc, that is, other than Linux.
+
+    Returns:
+        File descriptors that child processes of this process must inherit.
     """
     global _guard
     if _guard is None or _guard.host != os.getpid():
@@ -75,17 +81,18 @@ def guarded() -> tuple[int, ...]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={},
-            start_new_session=True,  # a Ctrl-C at the terminal is not for it
+            start_new_session=True,  # Ctrl-C in the terminal must not end it
         )
         _guard = _Guard(tag, name, os.getpid(), process)
-        atexit.register(_guard.end)  # a host that exits by itself has closed its environments
+        atexit.register(_guard.end)  # a host that exits normally has closed its environments
     return (_guard.tag,)
 
 
 def stand_down() -> None:
-    """End what environments of this process have started, and its guard: call this before execve(2).
+    """End the processes that this process's environments started, and the guard, before execve(2).
 
-    The process id outlives execve, so the guard would see no end of its host, and wait beside the next one.
+    The process id does not change in execve, so the guard would not notice the end of its host and
+    would stay, next to the guard of the new program.
     """
     global _guard
     if _guard is not None and _guard.host == os.getpid():
@@ -97,13 +104,13 @@ def stand_down() -> None:
 
 
 def untagged() -> dict[str, str]:
-    """`os.environ` for a program that is no environment's, and so may outlive this process."""
+    """Return `os.environ` without the tag, for a program that may outlive this process."""
     return {name: value for name, value in os.environ.items() if name != VARIABLE}
 
 
 def _carries(process: Path, pipe: str, variable: bytes) -> bool:
-    """Whether a process has the tag. process: its folder in /proc."""
-    with contextlib.suppress(OSError):  # it is gone, or somebody else's
+    """Return whether a process has the tag. process: its folder in /proc."""
+    with contextlib.suppress(OSError):  # it has ended, or belongs to another user
         if variable in (process / "environ").read_bytes().split(b"\0"):
             return True
         return any(os.readlink(handle) == pipe for handle in (process / "fd").iterdir())
@@ -127,7 +134,7 @@ def _main(host: int, inode: str, name: str) -> None:
 
 
 def _end_tagged(inode: str, name: str, spared: int = 0) -> None:
-    """Kill the processes that carry a tag, but for the one with the id `spared`."""
+    """Kill the processes that carry a tag, except the one with the id `spared`."""
     pipe, variable = f"pipe:[{inode}]", f"{VARIABLE}={name}".encode()
     for _ in range(_TRIES):
         found = [

@@ -1,9 +1,11 @@
-"""Observations of any space as rows of a flat structured array, and what a network reads of them.
+"""Observations of any space as rows of a structured array, and as the input of a network.
 
-A row holds every leaf of a Dict or Tuple space next to each other, in its own dtype, as compactly as it came: that is
-what lies in shared memory and crosses to a GPU. Only there it becomes numbers: one-hot where a leaf is a choice.
+A row holds the leaves of a Dict or Tuple space side by side, each in a dtype close to its own. In
+this compact form observations are stored in shared memory and copied to a GPU; only there they
+become the network's input, with choices one-hot.
 
-A Dict's "action_mask" beside choices is no observation, but says which of their options are legal.
+In a Dict space, "action_mask" is not an observation: it says which options of discrete actions are
+legal.
 """
 
 from __future__ import annotations
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MASK = "action_mask"
-SMALLEST_IMAGE = 36  # pixels on a side: below, a picture is few enough numbers for a plain network
-_AMISS = (ValueError, TypeError, KeyError, IndexError)  # where an observation is not of its space
-# What a leaf is stored as. Torch computes with few unsigned kinds, and networks with float32.
+# Pixels per side; smaller images are few enough numbers for a network without convolutions.
+SMALLEST_IMAGE = 36
+# What reading an observation raises that does not belong to its space.
+_MISMATCH = (ValueError, TypeError, KeyError, IndexError)
+# The dtype that a leaf is stored in, by its own: torch supports few unsigned types, and networks
+# compute in float32. All others are stored as int64.
 _STORED = {
     "f": np.float32,
     "b": np.bool_,
@@ -41,9 +46,15 @@ _STORED = {
 
 @dataclass(frozen=True)
 class Leaf:
-    """One part of an observation. path: keys and positions that lead to it; offset: bytes into the row; choices: sizes
-    of the choices it consists of, () where it is numbers; start: what counts as their 0; columns: numbers that a
-    network reads.
+    """One array in an observation.
+
+    Attributes:
+        path: Keys and positions that lead to it.
+        dtype: The dtype that it is stored in.
+        shape: Its shape.
+        offset: Where it begins in the row, in bytes.
+        choices: Number of options of each of its choices; () if it consists of numbers.
+        start: The first option of each choice.
     """
 
     path: tuple[str | int, ...]
@@ -55,23 +66,38 @@ class Leaf:
 
     @property
     def columns(self) -> int:
+        """Numbers that a network reads of it."""
         return sum(self.choices) if self.choices else prod(self.shape)
 
     @property
     def bytes(self) -> int:
+        """Its size in the row."""
         return prod(self.shape) * self.dtype.itemsize
 
 
 class ObservationLayout:
     """How observations of one space are laid out.
 
-    dtype: of a row, structured, one field per leaf. size: numbers that a network reads. image_shape: (channels,
-    height, width) where the whole observation is an image of bytes. masked: whether rows say which options of actions
-    are legal. Raises InputError for a space without a fixed size.
+    Attributes:
+        space: The space.
+        leaves: Its arrays, in the order of the row.
+        dtype: The structured dtype of a row, one field per leaf.
+        size: Numbers that a network reads.
+        image_shape: (channels, height, width) if the observation is a uint8 image, else None.
+        masked: Whether rows contain a mask of legal options.
     """
 
     def __init__(self, space: spaces.Space[Any], actions: ActionLayout | None = None) -> None:
-        """actions: those that an "action_mask" in the space is about; None: it is like any other key."""
+        """Lay out a space.
+
+        Args:
+            space: The space.
+            actions: The actions that an "action_mask" in the space refers to; None: it is a key
+                like any other.
+
+        Raises:
+            InputError: The space has no fixed size, is empty, or its mask does not fit the actions.
+        """
         self.space = space
         found = list(_leaves(space, ()))
         self.masked = (
@@ -86,7 +112,7 @@ class ObservationLayout:
             )
         if self.masked and actions is not None:
             _check_flags([leaf for leaf in found if self._of_mask(leaf)], sum(actions.choices))
-        # Widest first, each at a multiple of its width: so every leaf of every row is aligned.
+        # Widest dtype first, and rows padded to a multiple of it, so that all leaves are aligned.
         found.sort(key=lambda leaf: -leaf.dtype.itemsize)
         offset, self.leaves = 0, []
         for leaf in found:
@@ -106,16 +132,16 @@ class ObservationLayout:
         self.image_shape, self._channels_last = _image(
             _without_mask(space) if self.masked else space
         )
-        self._read = [leaf for leaf in self.leaves if not self._of_mask(leaf)]  # by networks
-        self.size = sum(leaf.columns for leaf in self._read)
+        self._inputs = [leaf for leaf in self.leaves if not self._of_mask(leaf)]  # of networks
+        self.size = sum(leaf.columns for leaf in self._inputs)
         self._plain = len(self.leaves) == 1 and self.leaves[0].dtype == np.float32
 
     def fields(self, rows: NDArray[Any]) -> list[NDArray[Any]]:
-        """Views of (n,) rows, one (n, *shape) per leaf."""
+        """Return views of (n,) rows, one (n, *shape) per leaf."""
         return [rows[name] for name in self.dtype.names or ()]
 
     def flags(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
-        """(n, options) from (n,) rows: which options of all choices, one after the other, their masks call legal."""
+        """Return the masks in (n,) rows: (n, options), the options of all choices side by side."""
         (mask,) = (
             field
             for leaf, field in zip(self.leaves, self.fields(rows), strict=True)
@@ -125,27 +151,32 @@ class ObservationLayout:
         return flags
 
     def allow_all(self, rows: NDArray[Any]) -> None:
-        """Write masks into (n,) rows that call everything legal; does nothing where there are none."""
+        """Set the masks in (n,) rows, if there are any, so that every option is legal."""
         for leaf, field in zip(self.leaves, self.fields(rows), strict=True):
             if self._of_mask(leaf):
                 field[...] = 1
 
     def writer(self, rows: NDArray[Any]) -> Writer:
-        """What writes observations into (n,) rows."""
+        """Return a writer of observations into (n,) rows."""
         return Writer(self, rows)
 
     def unpack(self, raw: Tensor) -> Tensor:
-        """(n, size) float32 from (n, itemsize) bytes, on any device; (n, size) uint8 where it is an image.
+        """Return the network's input for rows, on the device of `raw`.
 
-        A view where nothing needs to be converted.
+        Args:
+            raw: (n, dtype.itemsize) uint8, the bytes of the rows.
+
+        Returns:
+            (n, size) float32, or uint8 if the observation is an image. A view if nothing needs to
+            be converted.
         """
-        import torch  # not in worker processes, which start faster and stay small without
+        import torch  # not at the top: env workers start faster without
 
         if self._plain:
             return raw.view(torch.float32)
         rows = len(raw)
         if self.image_shape is not None:
-            (leaf,) = self._read
+            (leaf,) = self._inputs
             image = raw[:, leaf.offset : leaf.offset + leaf.bytes].view(rows, *leaf.shape)
             return (
                 image.movedim(-1, 1).reshape(rows, -1)
@@ -153,7 +184,7 @@ class ObservationLayout:
                 else image.reshape(rows, -1)
             )
         parts = []
-        for leaf in self._read:
+        for leaf in self._inputs:
             values = raw[:, leaf.offset : leaf.offset + leaf.bytes].view(_torch_dtype(leaf.dtype))
             if not leaf.choices:
                 parts.append(values.float())
@@ -167,7 +198,7 @@ class ObservationLayout:
 
 
 class Writer:
-    """Writes observations, as environments give them, into rows of an array."""
+    """Writes observations, as environments return them, into rows of an array."""
 
     def __init__(self, layout: ObservationLayout, rows: NDArray[Any]) -> None:
         self._space = layout.space
@@ -175,30 +206,31 @@ class Writer:
             zip((leaf.path for leaf in layout.leaves), layout.fields(rows), strict=True)
         )
         path, field = self._columns[0]
-        # One vector each is the usual case, and joining vectors is the fastest way to write many small ones.
+        # Observations are usually one vector each, and many small vectors are written fastest by
+        # concatenating them.
         whole = (
             len(self._columns) == 1 and not path and field.ndim == 2 and field.flags.c_contiguous
         )
         self._flat = field.reshape(-1) if whole else None
 
     def all(self, observations: Sequence[Any]) -> None:
-        """One observation per row. Raises ValueError for what is not of the space."""
+        """Write one observation per row; raise ValueError if one does not fit the space."""
         try:
             self._write_all(observations)
-        except _AMISS as error:
+        except _MISMATCH as error:
             raise ValueError(
                 f"of {observations!r}, not all are of the observation space {self._space}"
             ) from error
 
     def one(self, row: int, observation: Any) -> None:
-        """One row's. Raises ValueError for what is not of the space."""
+        """Write one row's observation; raise ValueError if it does not fit the space."""
         try:
             for path, field in self._columns:
                 value = _at(observation, path)
-                if np.shape(value) != field.shape[1:]:  # numpy would repeat what is too small
+                if np.shape(value) != field.shape[1:]:  # numpy would broadcast it
                     raise ValueError(f"its shape is {np.shape(value)}, not {field.shape[1:]}")
                 field[row] = value
-        except _AMISS as error:
+        except _MISMATCH as error:
             raise ValueError(
                 f"{observation!r} is not of the observation space {self._space}"
             ) from error
@@ -233,6 +265,7 @@ def _stored(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _leaves(space: spaces.Space[Any], path: tuple[str | int, ...]) -> list[Leaf]:
+    """Return the leaves of a space below `path`, without their offsets."""
     integer = np.dtype(np.int64)
     if isinstance(space, spaces.Dict):
         return [leaf for name, part in space.items() for leaf in _leaves(part, (*path, name))]
@@ -261,8 +294,8 @@ def _leaves(space: spaces.Space[Any], path: tuple[str | int, ...]) -> list[Leaf]
         ]
     where = f" at {'/'.join(map(str, path))}" if path else ""
     raise InputError(
-        f"an observation space{where} is {space}; spaces that can be learned from are Box, Discrete, MultiDiscrete, "
-        "MultiBinary, and Dict and Tuple of them"
+        f"an observation space{where} is {space}; spaces that can be learned from are Box, "
+        "Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
     )
 
 
@@ -270,8 +303,8 @@ def _check_flags(mask: Sequence[Leaf], options: int) -> None:
     flags = sum(prod(leaf.shape) for leaf in mask)
     if len(mask) != 1 or flags != options:
         raise InputError(
-            f"the {MASK} in the observation space has {flags} flags in {len(mask)} parts, and actions have {options} "
-            "options; it must be one array with a flag for each"
+            f"the {MASK} in the observation space has {flags} flags in {len(mask)} parts, and "
+            f"actions have {options} options; it must be one array with a flag for each"
         )
 
 
@@ -281,7 +314,7 @@ def _without_mask(space: Any) -> spaces.Space[Any]:
 
 
 def _image(space: spaces.Space[Any]) -> tuple[tuple[int, int, int] | None, bool]:
-    """(channels, height, width) where the space is one image of bytes, and whether its channels come last."""
+    """Return (channels, height, width) of an image space, and whether its channels come last."""
     if (
         not isinstance(space, spaces.Box)
         or space.dtype != np.uint8

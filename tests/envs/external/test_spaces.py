@@ -191,7 +191,7 @@ def test_actions_are_the_environments_own() -> None:
         (spaces.Tuple((spaces.Discrete(2), spaces.Box(-1, 1, (1,)))), "mixes choices and numbers"),
         (spaces.Box(-np.inf, 1.0, (1,)), "no bounds"),
         (spaces.Box(0, 3, (1,), np.int64), "whole numbers"),
-        (spaces.Text(3), "is not known"),
+        (spaces.Text(3), "is not supported"),
     ],
 )
 def test_actions_that_nobody_can_take_are_refused(space: spaces.Space[Any], said: str) -> None:
