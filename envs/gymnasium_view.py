@@ -206,13 +206,13 @@ def make_bucket_brigade(
 ) -> gymnasium.Env[Any, Any]:
     """One seat of a game of Bucket Brigade, whose other seats a baseline player has.
 
-    params: fields of `BucketParams`, changes to the scenario. The rest as of `envs.games.bucket_brigade.views.BucketSeat`.
+    params: fields of `BucketParams`, changes to the scenario. The rest as of `envs.games.bucket_brigade.views.SeatView`.
     """
     from envs.games.bucket_brigade.scenarios import scenario as params_of
-    from envs.games.bucket_brigade.views import BucketSeat
+    from envs.games.bucket_brigade.views import SeatView
 
     chosen = params_of(scenario, **params)
-    return BucketSeat(chosen, seat=seat, company=company, scaled=scaled, render_mode=render_mode)
+    return SeatView(chosen, seat=seat, company=company, scaled=scaled, render_mode=render_mode)
 
 
 def make_bucket_brigade_vec(

@@ -15,7 +15,7 @@ from agents.networks.shape import Shape
 from envs.core.streams import derive_seed
 from envs.core.vec_env import VecEnv
 from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.players import Brigade, Theta, heuristic
+from envs.games.bucket_brigade.players import ScriptedPolicy, Theta, heuristic
 from envs.support.errors import InputError
 
 
@@ -136,16 +136,16 @@ class Acting:
 
     def __init__(self, members: Sequence[_Member | None]) -> None:
         self._members = members
-        self._players: list[Brigade] = []
+        self._players: list[ScriptedPolicy] = []
 
     def begin(self, env: BucketBrigade) -> None:
         """To be called before the first action: observations are that environment's. Chance starts anew."""
         self._players = [
-            Brigade(
+            ScriptedPolicy(
                 heuristic(Theta(*astuple(member.params))), env.seen, derive_seed(member.seed, "act")
             )
             if member
-            else Brigade("rest", env.seen, 0)
+            else ScriptedPolicy("rest", env.seen, 0)
             for member in self._members
         ]
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from deploy.games.player import Act, Player
 from deploy.promotion.bootstrap import gate_level
 from envs.core.streams import derive_seed
-from envs.games.play import Episodes, play_episodes, random_actions
+from envs.games.play import EpisodeResults, play_episodes, random_actions
 from envs.games.registry import Game, GameEnv
 
 Floats = NDArray[np.float64]
@@ -64,7 +64,7 @@ class Panel:
 
     seed: int
     look: int
-    episodes: Episodes
+    episodes: EpisodeResults
     own: Interval
     baselines: tuple[Opponent, ...]
     champion: Opponent | None = None
@@ -84,7 +84,7 @@ class Rules:
     games: int
     seed: int
 
-    def play(self, make: Callable[[GameEnv], Act]) -> Episodes:
+    def play(self, make: Callable[[GameEnv], Act]) -> EpisodeResults:
         """(1, games) episodes of one player. make: what acts, given the environment."""
         with opened(self.game, self.params, self.games) as env:
             env.reset_member(0, self.seed)
@@ -94,11 +94,11 @@ class Rules:
                 env, act, self.game.seats(self.params), ended=ended, episodes=self.games
             )
 
-    def play_player(self, player: Player) -> Episodes:
+    def play_player(self, player: Player) -> EpisodeResults:
         """The same of a bundle's player at every seat. Raises InputError where it does not fit the game."""
         return self.play(lambda env: player.seated(env, derive_seed(self.seed, "player")))
 
-    def play_baselines(self) -> dict[str, Episodes]:
+    def play_baselines(self) -> dict[str, EpisodeResults]:
         """The same of the game's baseline players, by name: random play, and others that the game may have."""
         return {name: self.play(functools.partial(self._baseline, name)) for name in self.baselines}
 
@@ -164,7 +164,9 @@ def share_interval(ahead: int, behind: int, level: float) -> Interval:
     return Interval(ahead / games if games else 0.5, low, high, level)
 
 
-def compare(name: str, own: Episodes, other: Episodes, look: int, seed: int) -> Opponent:
+def compare(
+    name: str, own: EpisodeResults, other: EpisodeResults, look: int, seed: int
+) -> Opponent:
     """Two players of the same games."""
     ours, theirs, level = own.returns[0], other.returns[0], confidence(look)
     ahead, behind = int((ours > theirs).sum()), int((ours < theirs).sum())

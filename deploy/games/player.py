@@ -13,7 +13,7 @@ from torch import Tensor
 from agents.policy.frozen import FrozenPolicy
 from deploy.registry.bundle_files import MEMBERS_FILE, read_members
 from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.players import Brigade, Theta, heuristic
+from envs.games.bucket_brigade.players import ScriptedPolicy, Theta, heuristic
 from envs.games.registry import GameEnv
 from envs.support.errors import InputError
 
@@ -87,7 +87,7 @@ class HeuristicPlayer:
         """See `Player.seated`."""
         if not isinstance(env, BucketBrigade):
             raise InputError(f"a heuristic player plays Bucket Brigade, and not {env.env_name}")
-        return Brigade(heuristic(self.theta), env.seen, seed)
+        return ScriptedPolicy(heuristic(self.theta), env.seen, seed)
 
 
 def read_player(content: bytes) -> Player:

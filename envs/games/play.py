@@ -18,7 +18,7 @@ LONGEST = 100_000  # steps after which an episode without an end of its own coun
 
 
 @dataclass(frozen=True)
-class Episodes:
+class EpisodeResults:
     """The first episode of every row of an environment. returns: sums of the game's own rewards, over all seats where
     it has several; lengths: steps. Both (members, episodes).
     """
@@ -35,7 +35,7 @@ def play_episodes(
     ask: Callable[[], None] = lambda: None,
     ended: Callable[[Tensor], None] = lambda _: None,
     episodes: int | None = None,
-) -> Episodes:
+) -> EpisodeResults:
     """Play until every row of the first `members` (all by default) has ended one episode, from where they were reset
     to; what the others do doesn't count.
 
@@ -65,7 +65,7 @@ def play_episodes(
     env.check()
     returns = total.view(env.num_members, -1, seats).sum(-1)[:members, :episodes]
     lengths = length.view(env.num_members, -1, seats).amax(-1)[:members, :episodes]
-    return Episodes(returns.cpu().numpy(), lengths.cpu().numpy())
+    return EpisodeResults(returns.cpu().numpy(), lengths.cpu().numpy())
 
 
 def random_actions(env: GameEnv, generator: torch.Generator) -> Tensor:

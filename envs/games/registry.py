@@ -18,8 +18,8 @@ from envs.external.describe import Description, EnvKind, describe
 from envs.external.sources import PREFIXES, named_env
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.observation import BucketObservation
-from envs.games.bucket_brigade.players import PLAYERS, Brigade
+from envs.games.bucket_brigade.observation import ObservationEncoder
+from envs.games.bucket_brigade.players import PLAYERS, ScriptedPolicy
 from envs.games.bucket_brigade.scenarios import SCENARIOS, BucketParams
 from envs.games.bucket_brigade.scenarios import scenario as scenario_params
 from envs.games.cartpole import CartPole, CartPoleParams
@@ -118,11 +118,12 @@ def _bucket_brigade(
 
 
 def _bucket_players(params: BucketParams, seed: int) -> dict[str, Callable[[Tensor], Tensor]]:
-    seen = BucketObservation(
+    seen = ObservationEncoder(
         params.num_houses, params.num_agents, 1, scaled=True, device=torch.device("cpu")
     )
     return {
-        name: Brigade(player, seen, derive_seed(seed, name)) for name, player in PLAYERS.items()
+        name: ScriptedPolicy(player, seen, derive_seed(seed, name))
+        for name, player in PLAYERS.items()
     }
 
 

@@ -106,7 +106,7 @@ class CartPoleRenderer:
         return small
 
 
-class BucketRenderer:
+class BucketBrigadeRenderer:
     """Nights of Bucket Brigade: see `envs.games.bucket_brigade.render`. The caption stands above the text alone."""
 
     fps = 2.0
@@ -175,7 +175,7 @@ class GymnasiumRenderer(SeenRenderer):
 
 _RENDERERS: Mapping[str, Callable[[GameEnv, Any], Renderer]] = {
     "cartpole": CartPoleRenderer,
-    "bucket-brigade": BucketRenderer,
+    "bucket-brigade": BucketBrigadeRenderer,
 }
 
 

@@ -24,7 +24,7 @@ _NOISE = (
 
 
 @dataclass(frozen=True)
-class Look:
+class ObservationScale:
     """What random play showed. avg, std: (state_dim,) float32. steps: of each environment; rows: observations that were
     used, 0 where none are needed; episodes: that ended.
     """
@@ -47,7 +47,7 @@ class Look:
 def random_play_scale(
     env: GameEnv, seed: int, *, centred: bool = True, steps: int = STEPS
 ) -> tuple[Tensor, Tensor]:
-    """`Look.avg` and `Look.std` of `random_play`."""
+    """`ObservationScale.avg` and `ObservationScale.std` of `random_play`."""
     look = random_play(env, seed, centred=centred, steps=steps)
     return look.avg, look.std
 
@@ -59,7 +59,7 @@ def random_play(
     centred: bool = True,
     steps: int | None = None,
     say: Callable[[str], None] = lambda _: None,
-) -> Look:
+) -> ObservationScale:
     """state_avg and state_std from random play; 0 and 255 for images, 0 and 1 for environments that are `prescaled`.
 
     Every column is centred and divided by its standard deviation, or by a fifth of the largest distance from its mean
@@ -68,14 +68,18 @@ def random_play(
 
     centred: False is the rule of studies made before it was recorded: columns with a deviation of at most 1 are left as
     they are. steps: of each environment; None: `STEPS`, or as many as `SECONDS` allow, at least `LEAST`. The result
-    depends on this number only, so `Look.steps` reproduces it. say: called with progress messages.
+    depends on this number only, so `ObservationScale.steps` reproduces it. say: called with progress messages.
     Raises InputError where an observation is not finite.
     """
     env.reset(seed)
     if env.image_shape is not None:  # bytes, to numbers from 0 to 1
-        return Look(torch.zeros(env.state_dim), torch.full((env.state_dim,), 255.0), steps or STEPS)
+        return ObservationScale(
+            torch.zeros(env.state_dim), torch.full((env.state_dim,), 255.0), steps or STEPS
+        )
     if env.prescaled:
-        return Look(torch.zeros(env.state_dim), torch.ones(env.state_dim), steps or STEPS)
+        return ObservationScale(
+            torch.zeros(env.state_dim), torch.ones(env.state_dim), steps or STEPS
+        )
     generator = torch.Generator().manual_seed(seed)
     began = told = time.monotonic()
     seen: list[Tensor] = []
@@ -102,7 +106,7 @@ def random_play(
             "play), and nothing can be learned from those; clip or replace them"
         )
     avg, std = _scale(rows, centred=centred)
-    look = Look(avg, std, len(seen), len(rows), episodes)
+    look = ObservationScale(avg, std, len(seen), len(rows), episodes)
     if told > began:
         say(str(look))
     return look

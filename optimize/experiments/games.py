@@ -21,9 +21,9 @@ from agents.policy.frozen import load_members, save_members
 from envs.core.streams import derive_seed
 from envs.core.vec_env import VecEnv
 from envs.external.vec_env import ExternalVecEnv
-from envs.games.play import LONGEST, Episodes, interquartile_mean, interval, play_episodes
+from envs.games.play import LONGEST, EpisodeResults, interquartile_mean, interval, play_episodes
 from envs.games.registry import GameEnv, get_game
-from envs.games.scaling import Look, random_play
+from envs.games.scaling import ObservationScale, random_play
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
 from envs.support.study_record import GameSpec, RecordedFile, TrialRecord
@@ -33,7 +33,7 @@ from optimize.experiments.league_artifacts import draw_league, write_league
 from optimize.study.search_space import Settings
 
 LOOK_ENVS = 16  # environments of the random play that measures the scale of observations
-_looks: dict[tuple[Any, ...], Look] = {}  # the last one
+_looks: dict[tuple[Any, ...], ObservationScale] = {}  # the last one
 ENDLESS_NOTE = f"no limit of steps is known: an episode that has not ended after {LONGEST:,} steps is judged as it is"
 
 
@@ -43,7 +43,7 @@ class GameEvaluation(Evaluation):
     episodes: (seeds, episodes) of it.
     """
 
-    episodes: Episodes
+    episodes: EpisodeResults
 
     def record(self) -> TrialRecord:
         return TrialRecord(
@@ -103,7 +103,7 @@ class GameExperiment(Experiment):
         getattr(env, "close", lambda: None)()
         self._judging: GameEnv | None = None
 
-    def _look(self, env: GameEnv, say: Callable[[str], None]) -> Look:
+    def _look(self, env: GameEnv, say: Callable[[str], None]) -> ObservationScale:
         """Random play with the study's own settings: once per process, also if the experiment is made again."""
         spec = self.spec
         own = (spec.environment, repr(spec.env), self.algorithm.plain, spec.seed, spec.centred)
@@ -177,7 +177,7 @@ class GameExperiment(Experiment):
             slice(trial * self.members, (trial + 1) * self.members)
             for trial in range(len(settings))
         ]
-        return [_judge(Episodes(returns[part], lengths[part])) for part in parts]
+        return [_judge(EpisodeResults(returns[part], lengths[part])) for part in parts]
 
     def _judging_env(self, slots: int) -> GameEnv:
         """Kept, since some environments take long to make."""
@@ -243,7 +243,7 @@ class GameExperiment(Experiment):
         draw_returns(folder, title)
 
 
-def _judge(episodes: Episodes) -> GameEvaluation | None:
+def _judge(episodes: EpisodeResults) -> GameEvaluation | None:
     if not np.isfinite(episodes.returns).all():
         return None
     scores = episodes.returns.mean(1)
@@ -251,7 +251,7 @@ def _judge(episodes: Episodes) -> GameEvaluation | None:
     return GameEvaluation(value, value, tuple(scores.tolist()), (), episodes)
 
 
-def episode_frame(episodes: Episodes) -> pd.DataFrame:
+def episode_frame(episodes: EpisodeResults) -> pd.DataFrame:
     """Columns seed, episode, return, length."""
     seeds, count = episodes.returns.shape
     return pd.DataFrame(

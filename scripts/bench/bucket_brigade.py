@@ -29,9 +29,9 @@ from harness import benchmark_parser, print_machine, save_results
 
 from envs.core.sizing import cpu_count
 from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.players import Brigade
+from envs.games.bucket_brigade.players import ScriptedPolicy
 from envs.games.bucket_brigade.scenarios import scenario
-from envs.games.play import Episodes, play_episodes
+from envs.games.play import EpisodeResults, play_episodes
 
 GOAL = 50_000
 SIZES = (64, 512, 2048, 8192, 32768)
@@ -93,12 +93,12 @@ def speed(name: str, games: int, seconds: float, repeats: int, *, scaled: bool) 
     }
 
 
-def play(name: str, player: str, games: int) -> Episodes:
+def play(name: str, player: str, games: int) -> EpisodeResults:
     """One game each of so many teams of one kind of player."""
     params = scenario(name)
     env = BucketBrigade(params, games * params.num_agents)
     env.reset(1)
-    return play_episodes(env, Brigade(player, env.seen, 2), seats=params.num_agents)
+    return play_episodes(env, ScriptedPolicy(player, env.seen, 2), seats=params.num_agents)
 
 
 def score(name: str, player: str, games: int, recorded: dict[str, Any] | None) -> dict[str, Any]:

@@ -34,8 +34,8 @@ from agents.policy.league import Players, frozen_players
 from envs.core.streams import derive_seed
 from envs.core.vec_env import Step
 from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.observation import BucketObservation
-from envs.games.bucket_brigade.players import ARCHETYPES, PLAYERS, Brigade, Theta, heuristic
+from envs.games.bucket_brigade.observation import ObservationEncoder
+from envs.games.bucket_brigade.players import ARCHETYPES, PLAYERS, ScriptedPolicy, Theta, heuristic
 from envs.games.bucket_brigade.scenarios import SCENARIOS, BucketParams, scenario
 from envs.games.play import play_episodes
 from optimize.study.search_space import Settings, Subject, load_space
@@ -172,7 +172,7 @@ def mixed(players: Players, agents: int) -> Act:
 
 
 def evolve(
-    args: argparse.Namespace, params: BucketParams, seen: BucketObservation
+    args: argparse.Namespace, params: BucketParams, seen: ObservationEncoder
 ) -> tuple[Theta, list[float]]:
     """Parameters of the heuristic players by CMA-ES, and the mean team return of each generation."""
     first = np.array(
@@ -186,7 +186,7 @@ def evolve(
         seed = derive_seed(args.seed, "evolution", generation)
         asked = [search.ask() for _ in range(POPULATION)]
         teams = [
-            Brigade(heuristic(Theta(*x)), seen, derive_seed(seed, index))
+            ScriptedPolicy(heuristic(Theta(*x)), seen, derive_seed(seed, index))
             for index, x in enumerate(asked)
         ]
         scores = team_returns(params, teams, args.games // 16, seed).mean(1)
@@ -195,7 +195,7 @@ def evolve(
     found = [Theta(*search.mean.clip(0.0, 1.0).tolist()), *ARCHETYPES.values()]
     seed = derive_seed(args.seed, "evolution")
     teams = [
-        Brigade(heuristic(theta), seen, derive_seed(seed, index))
+        ScriptedPolicy(heuristic(theta), seen, derive_seed(seed, index))
         for index, theta in enumerate(found)
     ]
     return found[int(team_returns(params, teams, 4 * CHOOSING, seed).mean(1).argmax())], course
@@ -204,7 +204,7 @@ def evolve(
 def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
     """One scenario."""
     params = scenario(name)
-    seen = BucketObservation(
+    seen = ObservationEncoder(
         params.num_houses, params.num_agents, 1, scaled=True, device=torch.device("cpu")
     )
     began, cpu = time.perf_counter(), time.process_time()
@@ -216,8 +216,10 @@ def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
     theta, course = evolve(args, params, seen)
     everybody = frozen_players([str(index) for index in range(len(members))], members)
     teams = {"best member": alone[best], "population": mixed(everybody, params.num_agents)}
-    teams["evolved"] = Brigade(heuristic(theta), seen, derive_seed(args.seed, "evolved"))
-    teams |= {player: Brigade(player, seen, derive_seed(args.seed, player)) for player in PLAYERS}
+    teams["evolved"] = ScriptedPolicy(heuristic(theta), seen, derive_seed(args.seed, "evolved"))
+    teams |= {
+        player: ScriptedPolicy(player, seen, derive_seed(args.seed, player)) for player in PLAYERS
+    }
     returns = team_returns(
         params, list(teams.values()), args.games, derive_seed(args.seed, "comparison")
     )

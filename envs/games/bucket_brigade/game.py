@@ -15,8 +15,8 @@ from envs.core.faults import ChoiceLatch
 from envs.core.streams import Streams, derive_seed
 from envs.core.vec_env import Step, VecEnv
 from envs.games.bucket_brigade.luck import LuckAhead
-from envs.games.bucket_brigade.observation import BucketObservation
-from envs.games.bucket_brigade.rules import BucketGames, blend_
+from envs.games.bucket_brigade.observation import ObservationEncoder
+from envs.games.bucket_brigade.rules import GameBatch, blend_
 from envs.games.bucket_brigade.scenarios import BucketParams
 from envs.support.errors import InputError
 
@@ -80,8 +80,8 @@ class BucketBrigade(VecEnv):
         self.action_dims = (houses, 2, 2)
         self.action_dim = sum(self.action_dims)
 
-        self.games = BucketGames(houses, agents, self.num_games, self.device)
-        self.seen = BucketObservation(
+        self.games = GameBatch(houses, agents, self.num_games, self.device)
+        self.seen = ObservationEncoder(
             houses, agents, self.num_games, scaled=scaled, device=self.device
         )
         self.state_dim = self.seen.size

@@ -17,7 +17,7 @@ SCENARIO_SIZE = 12
 _MOST_TOGETHER = 5  # houses looked up at once: 3 ** 5 patterns
 
 
-class BucketObservation:
+class ObservationEncoder:
     """Observations of E games of N agents around a ring of H houses.
 
     Raw, H + 4 N + 12 + N numbers: houses (H), signals (N), locations (N), last house and mode of every agent (2 N), the

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.games.bucket_brigade.observation import BucketObservation
+from envs.games.bucket_brigade.observation import ObservationEncoder
 from envs.games.bucket_brigade.rules import BURNING, REST, WORK
 from envs.support.errors import InputError
 
@@ -98,10 +98,10 @@ PLAYERS: dict[str, Player] = {
 }
 
 
-class Brigade:
+class ScriptedPolicy:
     """A player at every seat, acting on observations; its chance comes from a stream of its own."""
 
-    def __init__(self, player: str | Player, seen: BucketObservation, seed: int) -> None:
+    def __init__(self, player: str | Player, seen: ObservationEncoder, seed: int) -> None:
         """player: one, or a name in `PLAYERS`. seen: the environment's. Raises InputError for an unknown name."""
         if isinstance(player, str):
             if player not in PLAYERS:

@@ -70,7 +70,7 @@ def luck_of(
     return Luck(workers_needed(params, extinguish), ignites, None)
 
 
-class BucketGames:
+class GameBatch:
     """The present state of E games, and the numbers of their rules.
 
     houses: (H, E) uint8, `SAFE`, `BURNING` or `RUINED`. acts: (N, 3, E) uint8, every agent's last house, mode and

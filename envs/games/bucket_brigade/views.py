@@ -14,7 +14,7 @@ from torch import Tensor
 from envs.core.streams import derive_seed
 from envs.core.vec_env import Step
 from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.players import Brigade
+from envs.games.bucket_brigade.players import ScriptedPolicy
 from envs.games.bucket_brigade.render import Scene, as_frame, as_text, scene
 from envs.games.bucket_brigade.scenarios import BucketParams
 from envs.support.errors import InputError
@@ -22,7 +22,7 @@ from envs.support.errors import InputError
 _RENDER_MODES = ("ansi", "rgb_array")
 
 
-class OneGame:
+class SingleGame:
     """A single game, agent by agent, that stays at its end until it is reset."""
 
     def __init__(self, params: BucketParams, *, scaled: bool, render_mode: str | None) -> None:
@@ -73,7 +73,7 @@ class OneGame:
         return Scene(tuple(houses[:, 0].tolist()), every, night, tuple(rewards))
 
 
-class BucketParallel:
+class ParallelView:
     """PettingZoo's parallel API (`pettingzoo.ParallelEnv`, without depending on it): agents `agent_0`, `agent_1`, …,
     who all leave together when the game ends.
     """
@@ -86,7 +86,7 @@ class BucketParallel:
         render_mode: str | None = None,
     ) -> None:
         """Raises InputError for an unknown render mode ("ansi" and "rgb_array" are known)."""
-        self.game = OneGame(params or BucketParams(), scaled=scaled, render_mode=render_mode)
+        self.game = SingleGame(params or BucketParams(), scaled=scaled, render_mode=render_mode)
         self.metadata = {
             "name": "bucket_brigade_v0",
             "render_modes": list(_RENDER_MODES),
@@ -100,7 +100,7 @@ class BucketParallel:
         self.action_spaces = {agent: both[1] for agent, both in spaces.items()}
 
     @property
-    def unwrapped(self) -> BucketParallel:
+    def unwrapped(self) -> ParallelView:
         """This environment: nothing is wrapped around it."""
         return self
 
@@ -173,7 +173,7 @@ class BucketParallel:
         return dict(zip(self.agents, values, strict=True))
 
 
-class BucketSeat(gymnasium.Env[Any, Any]):
+class SeatView(gymnasium.Env[Any, Any]):
     """One seat of a game whose other seats a baseline player has: what a single learner can make of its company."""
 
     def __init__(
@@ -186,14 +186,14 @@ class BucketSeat(gymnasium.Env[Any, Any]):
         render_mode: str | None = None,
     ) -> None:
         """company: a name in `bucket_players.PLAYERS`. Raises InputError for a seat or a name that there isn't."""
-        self.game = OneGame(params or BucketParams(), scaled=scaled, render_mode=render_mode)
+        self.game = SingleGame(params or BucketParams(), scaled=scaled, render_mode=render_mode)
         agents = self.game.env.num_agents
         if not 0 <= seat < agents:
             raise InputError(
                 f"the seat is {seat!r}; it must be a whole number from 0 to {agents - 1}"
             )
         self._seat, self._company = seat, company
-        self._brigade = Brigade(company, self.game.env.seen, derive_seed("company", seat))
+        self._brigade = ScriptedPolicy(company, self.game.env.seen, derive_seed("company", seat))
         self._obs = torch.zeros(agents, self.game.env.state_dim)
         self.metadata = {"render_modes": list(_RENDER_MODES), "render_fps": 2}
         self.render_mode = render_mode
@@ -205,7 +205,9 @@ class BucketSeat(gymnasium.Env[Any, Any]):
         """Start a game. options: none are known."""
         super().reset(seed=seed, options=options)
         if seed is not None:
-            self._brigade = Brigade(self._company, self.game.env.seen, derive_seed("company", seed))
+            self._brigade = ScriptedPolicy(
+                self._company, self.game.env.seen, derive_seed("company", seed)
+            )
         self._obs = self.game.reset(seed)
         return self._own(), {}
 

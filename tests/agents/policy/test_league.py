@@ -16,7 +16,7 @@ from agents.policy.equilibrium import equilibrium
 from agents.policy.league import Matches, Players, exploitation, interval, play_matches, report
 from envs.core.streams import derive_seed
 from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.players import Brigade
+from envs.games.bucket_brigade.players import ScriptedPolicy
 from envs.games.registry import get_game
 from envs.support.errors import InputError, RunError
 from optimize.experiments.league_artifacts import equilibrium_words
@@ -34,7 +34,7 @@ def stationed(obs: Tensor) -> Tensor:
 
 def two_players() -> list[Players]:
     seen = BucketBrigade(PARAMS, 4).seen
-    specialist = Brigade("specialist", seen, 0)  # without any chance
+    specialist = ScriptedPolicy("specialist", seen, 0)  # without any chance
     both = Players(
         ("resting", "stationed"),
         lambda obs: torch.cat([rest(obs.chunk(2)[0]), stationed(obs.chunk(2)[1])]),

@@ -50,7 +50,7 @@ from deploy.registry.slots import LONGEST_SLOT, check_slot
 from deploy.trading.live.runner import only_one
 from envs.core.streams import derive_seed
 from envs.games.cartpole import CartPoleParams
-from envs.games.play import Episodes
+from envs.games.play import EpisodeResults
 from envs.games.registry import get_game
 from envs.support.errors import InputError
 from tests.deploy.games.players import BAD, ENV, GOOD, SLOT, WEAK, player, study_of
@@ -235,7 +235,7 @@ def test_differences_are_paired_and_intervals_stricter_with_every_look() -> None
     rng = np.random.default_rng(0)
     games = rng.normal(0.0, 50.0, 100)
     ours, theirs = (
-        Episodes(values[None], np.ones((1, 100), np.int64)) for values in (games + 1.0, games)
+        EpisodeResults(values[None], np.ones((1, 100), np.int64)) for values in (games + 1.0, games)
     )
     found = compare("other", ours, theirs, 1, 0)
     assert (found.ahead, found.equal, found.behind) == (100, 0, 0)
@@ -252,7 +252,9 @@ def test_differences_are_paired_and_intervals_stricter_with_every_look() -> None
 def versus(ours: Any, theirs: Any) -> dict[str, str]:
     """The verdicts of the rules about others, of a candidate that is compared with random play and a champion."""
     lengths = np.ones((1, len(ours)), np.int64)
-    played = [Episodes(np.asarray(values, np.float64)[None], lengths) for values in (ours, theirs)]
+    played = [
+        EpisodeResults(np.asarray(values, np.float64)[None], lengths) for values in (ours, theirs)
+    ]
     own = interval(played[0].returns[0], 0.95, 0)
     other = compare("random", *played, 1, 0)
     panel = Panel(seed=0, look=1, episodes=played[0], own=own, baselines=(other,), champion=other)
@@ -304,7 +306,7 @@ def test_what_a_panel_showed_is_said_plainly() -> None:
         return Opponent(name, at, at, 49, 2, 49, share_interval(49, 49, 0.95))
 
     episodes, own = (
-        Episodes(np.zeros((1, 100)), np.ones((1, 100), np.int64)),
+        EpisodeResults(np.zeros((1, 100)), np.ones((1, 100), np.int64)),
         Interval(-143.0, -150.0, -136.0, 0.95),
     )
     panel = Panel(

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.observation import BucketObservation
-from envs.games.bucket_brigade.rules import BucketGames, Luck, luck_of
+from envs.games.bucket_brigade.observation import ObservationEncoder
+from envs.games.bucket_brigade.rules import GameBatch, Luck, luck_of
 from envs.games.bucket_brigade.scenarios import (
     PER_AGENT,
     SCENARIOS,
@@ -85,8 +85,8 @@ def test_recorded_games_come_out_the_same() -> None:
         together.setdefault((game.params.num_houses, game.params.num_agents), []).append(game)
     for (houses, agents), batch in together.items():
         count, longest = len(batch), max(len(game.fields["done"]) for game in batch)
-        games = BucketGames(houses, agents, count, CPU)
-        seen = BucketObservation(houses, agents, count, scaled=False, device=CPU)
+        games = GameBatch(houses, agents, count, CPU)
+        seen = ObservationEncoder(houses, agents, count, scaled=False, device=CPU)
         acts = torch.zeros(longest, agents, 3, count, dtype=torch.uint8)
         needed = torch.ones(longest, houses, count, dtype=torch.uint8)
         ignites = torch.zeros(longest, houses, count, dtype=torch.bool)

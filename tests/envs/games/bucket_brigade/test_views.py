@@ -11,10 +11,10 @@ from gymnasium.utils.env_checker import check_env
 
 from envs.core.streams import derive_seed
 from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.players import Brigade
+from envs.games.bucket_brigade.players import ScriptedPolicy
 from envs.games.bucket_brigade.render import Scene, as_frame, as_text, name, scene
 from envs.games.bucket_brigade.scenarios import scenario
-from envs.games.bucket_brigade.views import BucketParallel, BucketSeat
+from envs.games.bucket_brigade.views import ParallelView, SeatView
 from envs.gymnasium_view import BUCKET_BRIGADE_ID, register
 from envs.support.errors import InputError, RunError
 
@@ -35,10 +35,10 @@ def test_one_seat_passes_gymnasiums_check(scaled: bool) -> None:
 
 
 def test_one_seat_is_the_game_with_baseline_company() -> None:
-    seat = BucketSeat(SHORT, seat=1, company="hero")
+    seat = SeatView(SHORT, seat=1, company="hero")
     obs, _ = seat.reset(seed=3)
     whole = BucketBrigade(SHORT, 4)
-    seen, company = whole.reset(3), Brigade("hero", whole.seen, derive_seed("company", 3))
+    seen, company = whole.reset(3), ScriptedPolicy("hero", whole.seen, derive_seed("company", 3))
     over = False
     while not over:
         np.testing.assert_array_equal(obs, seen[1])
@@ -55,9 +55,9 @@ def test_one_seat_is_the_game_with_baseline_company() -> None:
         )
     np.testing.assert_array_equal(obs, seen[1])
     with pytest.raises(InputError, match="the seat is 4; it must be a whole number from 0 to 3"):
-        BucketSeat(SHORT, seat=4)
+        SeatView(SHORT, seat=4)
     with pytest.raises(InputError, match="'nobody' is not known"):
-        BucketSeat(SHORT, company="nobody")
+        SeatView(SHORT, company="nobody")
 
 
 def test_the_vector_view_has_a_row_per_seat() -> None:
@@ -82,11 +82,11 @@ def test_the_vector_view_has_a_row_per_seat() -> None:
 
 def test_the_parallel_api_passes_pettingzoos_test() -> None:
     parallel_test = pytest.importorskip("pettingzoo.test", reason="pettingzoo is not installed")
-    parallel_test.parallel_api_test(BucketParallel(SHORT), num_cycles=40)
+    parallel_test.parallel_api_test(ParallelView(SHORT), num_cycles=40)
 
 
 def test_all_agents_leave_with_the_game() -> None:
-    env = BucketParallel(SHORT, scaled=False)
+    env = ParallelView(SHORT, scaled=False)
     assert env.agents == []
     obs, infos = env.reset(seed=1)
     assert (
@@ -97,7 +97,7 @@ def test_all_agents_leave_with_the_game() -> None:
         == [f"agent_{i}" for i in range(4)]
     )
     assert all(env.observation_space(agent).contains(obs[agent]) for agent in env.agents)
-    again = BucketParallel(SHORT, scaled=False).reset(seed=1)[0]
+    again = ParallelView(SHORT, scaled=False).reset(seed=1)[0]
     assert all(np.array_equal(obs[agent], again[agent]) for agent in env.agents)
     whole = BucketBrigade(SHORT, 4, scaled=False)
     whole.reset(1)
@@ -167,7 +167,7 @@ def test_a_frame_shows_what_happens() -> None:
 
 
 def test_views_render_the_night_that_ended_too() -> None:
-    env = BucketParallel(SHORT, render_mode="ansi")
+    env = ParallelView(SHORT, render_mode="ansi")
     assert env.render() is None
     env.reset(seed=0)
     assert "night 0" in str(env.render())
@@ -178,11 +178,11 @@ def test_views_render_the_night_that_ended_too() -> None:
         text = str(env.render())
         assert text.startswith(f"night {night}\n")
         assert "3xABCD" in text or "3.ABCD" in text or "3*ABCD" in text
-    frame = BucketSeat(SHORT, render_mode="rgb_array")
+    frame = SeatView(SHORT, render_mode="rgb_array")
     frame.reset(seed=0)
     assert frame.render().shape == (480, 480, 3)
     with pytest.raises(InputError, match="render mode is 'human'"):
-        BucketParallel(SHORT, render_mode="human")
+        ParallelView(SHORT, render_mode="human")
 
 
 def test_a_scene_is_the_game_as_it_is() -> None:
