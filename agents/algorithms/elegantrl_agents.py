@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -35,7 +35,8 @@ from elegantrl.train.config import Config
 from elegantrl.train.replay_buffer import ReplayBuffer
 from torch import Tensor, nn
 
-from agents.algorithms.off_policy_params import Numbers, OffPolicyParams, SACParams
+from agents.algorithms.off_policy_params import OffPolicyParams, SACParams
+from agents.engine.hyperparameters import Hyperparameters
 from agents.engine.learner import Act, StateDict
 from agents.engine.program import Member, Program
 from agents.networks.shape import Shape
@@ -50,7 +51,7 @@ OPTIMIZERS = ("act_optimizer", "cri_optimizer", "alpha_optimizer")
 
 
 @dataclass(frozen=True, kw_only=True)
-class A2CParams(Numbers):
+class A2CParams(Hyperparameters):
     """learning_rate, adam_eps, weight_decay: AdamW's; gamma: discount per step; gae_lambda: of the advantage estimate;
     reward_scale: rewards are multiplied by it; max_grad_norm: of each network.
     """
@@ -63,7 +64,7 @@ class A2CParams(Numbers):
     adam_eps: float = 1e-8
     weight_decay: float = 0.01
 
-    _shares: ClassVar[tuple[str, ...]] = ("gamma", "gae_lambda")
+    _zero_to_one: ClassVar[tuple[str, ...]] = ("gamma", "gae_lambda")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,7 @@ class ElegantPPOParams(A2CParams):
     clip: float = 0.25
     entropy_coef: float = 0.01
 
-    _above_zero: ClassVar[tuple[str, ...]] = (*Numbers._above_zero, "clip")
+    _above_zero: ClassVar[tuple[str, ...]] = (*Hyperparameters._above_zero, "clip")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ class DQNParams(OffPolicyParams):
 
     explore_rate: float = 0.25
 
-    _shares: ClassVar[tuple[str, ...]] = (*OffPolicyParams._shares, "explore_rate")
+    _zero_to_one: ClassVar[tuple[str, ...]] = (*OffPolicyParams._zero_to_one, "explore_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +114,7 @@ class Kind:
 
     continuous: type[Any] | None
     discrete: type[Any] | None
-    params: Callable[..., Any]
+    params: type[Hyperparameters]
     replays: bool = True
     own_network: bool = False
 
@@ -172,6 +173,7 @@ class ElegantAgents(Program):
                 else "a horizon of a single step"
             )
             raise InputError(f"{shape.algorithm} does not work with {wrong}.")
+        self.algorithm = shape.algorithm
         self.agent_class, self.params_type = agent_class, self.kind.params
         super().__init__(shape, device)
         self.streams = Streams(shape.slots)  # the agents draw from the CPU's generator
@@ -408,6 +410,9 @@ class ElegantAgents(Program):
 
     def _clear(self, slot: int) -> None:
         self.agents[slot] = self.buffers[slot] = None
+
+    def _shape_code_extras(self) -> list[int]:
+        return [self.shape.updates, self.shape.buffer, *self.shape.algorithm.encode()]
 
     def _save(self, slot: int) -> dict[str, Tensor]:
         agent, buffer = self.agents[slot], self.buffers[slot]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agents.algorithms.ppo_params import PPOParams
-from agents.networks.mlp import Shape
+from agents.networks.shape import Shape
 from envs.core.vec_env import VecEnv
 from envs.support.errors import InputError
 

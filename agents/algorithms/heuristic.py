@@ -78,6 +78,10 @@ class Heuristics:
     def begin(self, obs: Tensor, slots: Sequence[int] | None = None) -> None:
         """See `Learner.begin`: nothing to keep."""
 
+    def import_actor(self, slot: int, actor: Mapping[str, Tensor]) -> None:  # noqa: ARG002
+        """See `Learner.import_actor`."""
+        raise InputError("start_from imports weights into members of PPO alone")
+
     def train(
         self, env: VecEnv, rollouts: int, on_rollout: Callable[[Any], bool | None] | None = None
     ) -> list[HeuristicStats]:

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from agents.engine.learner import Act
-from agents.engine.program import Member, Program
+from agents.engine.program import Member, Program, check_tensors
 from agents.engine.replay import Batch, Replay
 from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape
@@ -32,7 +31,6 @@ Figures = dict[str, Tensor]
 class OffPolicy(Program):
     """networks: by name. numbers: those of the members' params, (G, 1) by name."""
 
-    algorithm: str
     stats_type: type[Any]
 
     def __init__(
@@ -45,16 +43,12 @@ class OffPolicy(Program):
         discrete: bool,
     ) -> None:
         """columns: floats of a kept action."""
-        if shape.algorithm != self.algorithm:
-            raise InputError(
-                f"algorithm must be {self.algorithm!r} for this program, not {shape.algorithm!r}."
-            )
+        super().__init__(shape, device)
         if shape.discrete != discrete:
             takes = "one of several choices" if discrete else "numbers"
             raise InputError(
                 f"{self.algorithm} takes actions that are {takes}; this environment's are not."
             )
-        super().__init__(shape, device)
         self.networks = networks
         self.replay = Replay(
             shape.slots,
@@ -65,10 +59,6 @@ class OffPolicy(Program):
             columns,
             self.device,
         )
-        self.numbers = {
-            field.name: torch.zeros(shape.slots, 1, device=self.device)
-            for field in fields(self.params_type)  # type: ignore[arg-type]
-        }
 
     # What an algorithm says of itself, beside `params_type` and `stats_type`.
 
@@ -194,16 +184,9 @@ class OffPolicy(Program):
                     )
                     adam.weight_decay[slot] = member.params.weight_decay
 
-    def _occupy(self, slot: int, member: Member) -> None:
-        super()._occupy(slot, member)
-        for name, numbers in self.numbers.items():
-            numbers[slot] = getattr(member.params, name)
-
     def _clear(self, slot: int) -> None:
         for network in self.networks.values():
             network.clear(slot)
-        for numbers in self.numbers.values():
-            numbers[slot] = 0
         self.replay.clear(slot)
 
     def _tensors(self, slot: int) -> dict[str, Tensor]:
@@ -212,6 +195,9 @@ class OffPolicy(Program):
             for name, network in self.networks.items()
             for part, tensor in network.tensors(slot).items()
         }
+
+    def _shape_code_extras(self) -> list[int]:
+        return [self.shape.updates, self.shape.buffer, *self.shape.algorithm.encode()]
 
     def _save(self, slot: int) -> dict[str, Tensor]:
         return self._tensors(slot) | {
@@ -225,12 +211,7 @@ class OffPolicy(Program):
             raise InputError(
                 f"A member's state must hold {sorted(wanted)}, and holds {sorted(state)}."
             )
-        for name, target in targets.items():
-            if state[name].shape != target.shape or state[name].dtype != target.dtype:
-                given = f"{tuple(state[name].shape)} {state[name].dtype}"
-                raise InputError(
-                    f"The member's {name} is {given}, not {tuple(target.shape)} {target.dtype}."
-                )
+        check_tensors(targets, {name: state[name] for name in targets})
         self.replay.check_member(_replayed(state))
 
     def _load(self, slot: int, state: Mapping[str, Tensor], params: Any) -> None:  # noqa: ARG002

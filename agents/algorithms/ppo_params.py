@@ -1,26 +1,37 @@
-"""The hyperparameters of PPO that are numbers: each member of a program has its own."""
+"""The hyperparameters of PPO."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
-from envs.support.errors import InputError
-
-SCHEDULES = ("constant", "linear", "cosine")
+from agents.engine.hyperparameters import Hyperparameters
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOParams:
-    """The numbers of one member. They may differ between the members of a program.
+class PPOParams(Hyperparameters):
+    """The hyperparameters of one member; symbols in parentheses are those of `docs/ppo.md`.
 
-    learning_rate: Adam's, at the start; gamma: discount per step; gae_lambda: of the advantage estimate; clip: of the
-    probability ratio; entropy_coef: per nat of entropy; initial_log_std: of the Gaussian before tanh, capped at 0
-    throughout; value_coef: scales the critic's gradient (before its clip); max_grad_norm: of each network; target_kl:
-    mean KL per minibatch above which a rollout's remaining updates are left out, 0 = off; adam_eps; lr_schedule:
-    constant, linear or cosine over the member's rollouts; weight_decay: AdamW's; popart_beta: scales value targets by
-    the running mean and standard deviation of the returns (`agents.algorithms.popart`), in which every rollout has this weight (an
-    equal weight until that is smaller), 0 = off.
+    Attributes:
+        learning_rate: Adam's learning rate at the start of training.
+        gamma: discount per step (γ).
+        gae_lambda: decay of the advantage estimate (λ).
+        clip: bound on the change of the probability ratio (ε).
+        entropy_coef: weight of the entropy, per nat.
+        initial_log_std: initial log standard deviation of the Gaussian before tanh; 0 at most,
+            also throughout training.
+        value_coef: factor on the critic's gradient, applied before its clipping.
+        max_grad_norm: largest gradient norm of each network.
+        target_kl: mean KL divergence of a minibatch above which the remaining gradient steps of
+            the rollout are skipped; 0 turns this off.
+        adam_eps: Adam's epsilon.
+        weight_decay: AdamW's weight decay.
+        popart_beta: least weight of a rollout in the running mean and deviation of the returns,
+            by which value targets are normalised (`agents.algorithms.popart`): rollout k (from 1)
+            has the weight max(popart_beta, 1/k). 0 turns this off.
+        lr_schedule: "constant", "linear" or "cosine" decay over the member's rollouts.
     """
 
     learning_rate: float = 1e-3
@@ -37,34 +48,27 @@ class PPOParams:
     popart_beta: float = 0.0
     lr_schedule: str = "constant"
 
-    def __post_init__(self) -> None:
-        above_zero = ("learning_rate", "clip", "value_coef", "max_grad_norm", "adam_eps")
-        shares = ("gamma", "gae_lambda", "popart_beta")
-        for name in NUMBERS:
-            value = getattr(self, name)
-            if name in above_zero:
-                right, bound = value > 0, "above 0"
-            elif name in shares:
-                right, bound = 0 <= value <= 1, "between 0 and 1"
-            elif name == "initial_log_std":
-                right, bound = True, "finite"
-            else:
-                right, bound = value >= 0, "at least 0"
-            if not (right and math.isfinite(value)):
-                raise InputError(f"{name} must be {bound}, not {value}.")
-        if self.lr_schedule not in SCHEDULES:
-            raise InputError(
-                f"lr_schedule must be one of {', '.join(SCHEDULES)}, not {self.lr_schedule!r}."
-            )
+    _above_zero: ClassVar[tuple[str, ...]] = (
+        "learning_rate",
+        "clip",
+        "value_coef",
+        "max_grad_norm",
+        "adam_eps",
+    )
+    _zero_to_one: ClassVar[tuple[str, ...]] = ("gamma", "gae_lambda", "popart_beta")
+    _finite: ClassVar[tuple[str, ...]] = ("initial_log_std",)
+    _options: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "lr_schedule": ("constant", "linear", "cosine")
+    }
 
     def learning_rate_at(self, rollout: int, total: int) -> float:
-        """The rate of rollout 0 … total - 1; beyond the last, the last one's."""
+        """Return the learning rate of a rollout (from 0) of `total`; past the end, the last one's.
+
+        linear: η (1 - k/n); cosine: η (1 + cos(π k/n)) / 2, with k = rollout and n = total.
+        """
         progress = min(rollout, total - 1) / total
         if self.lr_schedule == "linear":
             return self.learning_rate * (1.0 - progress)
         if self.lr_schedule == "cosine":
             return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
         return self.learning_rate
-
-
-NUMBERS = tuple(field.name for field in fields(PPOParams) if field.name != "lr_schedule")

@@ -1,4 +1,7 @@
-"""The algorithms that a study may train with, by name: one entry each, and nothing elsewhere knows them apart."""
+"""The algorithms that a study may train with, by name.
+
+All properties in which they differ for the rest of sweepd are fields of `Algorithm`.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,32 @@ from agents.algorithms.ppo import PPO
 from agents.algorithms.ppo_params import PPOParams
 from agents.algorithms.sac import SAC, SACParams, SACStats
 from agents.engine.learner import Learner
-from agents.engine.program import Program
-from agents.networks.mlp import Shape
+from agents.engine.program import Supported
+from agents.networks.shape import Shape
 from envs.support.errors import InputError
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """learner: makes a program of a shape on a device. params: the dataclass of its hyperparameters that are numbers
-    (its defaults are those of the algorithm). shape: the fields of `Shape` that a search may vary, with their defaults.
-    curves: the figures of a rollout worth keeping, by name. discrete, continuous: which actions it takes. horizon,
-    num_envs: steps and environments per rollout where nobody chose them; None: as many as are fastest. trains: whether
-    members learn; where they don't, a trial costs its evaluation alone. frozen: whether members act as `agents.policy.frozen`
-    has it; deployed: whether they can be promoted. games: the only ones that it plays, by name; (): any. extras: fields
-    of `Shape` that a game's space may name beside those of `shape`, with what they are where it does not.
+    """An algorithm that a study may train with.
+
+    Attributes:
+        name: as in `--algo`.
+        learner: constructs a program from a shape and a device.
+        shape: fields of `Shape` that a search may vary, with their defaults.
+        params: dataclass of its hyperparameters, with their defaults.
+        curves: statistics of a rollout to record, by name.
+        supports: masks, images, recurrent networks and so on that it can train with.
+        discrete: whether it takes discrete actions.
+        continuous: whether it takes continuous actions.
+        horizon: default number of steps per rollout.
+        num_envs: default number of environments; None: as many as are fastest.
+        trains: whether members learn. If not, a trial consists of its evaluation.
+        frozen: whether `agents.policy.frozen` can run its members.
+        deployed: whether its members can be promoted.
+        games: names of the only games that it plays; (): any.
+        extras: fields of `Shape` that a game's search space may name besides those of `shape`,
+            with their defaults.
     """
 
     name: str
@@ -43,6 +58,7 @@ class Algorithm:
     shape: Mapping[str, int]
     params: Callable[..., Any]
     curves: tuple[str, ...]
+    supports: Supported
     discrete: bool
     continuous: bool
     horizon: int = 64
@@ -54,18 +70,13 @@ class Algorithm:
     extras: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def plain(self) -> bool:
-        """Whether it takes plain environments alone (`agents.engine.program.check_plain`)."""
-        return isinstance(self.learner, type) and issubclass(self.learner, Program)
-
-    @property
     def table(self) -> str:
         """What its hyperparameters are called in a file."""
         return self.name.partition(":")[0]
 
 
 def _curves(stats: type[Any]) -> tuple[str, ...]:
-    """All figures but the number of gradient steps, which is known."""
+    """Return all statistics but the number of gradient steps, which is known beforehand."""
     return tuple(name for name in stats._fields if name != "updates")
 
 
@@ -81,6 +92,7 @@ def _elegant(name: str, kind: Kind) -> Algorithm:
         shape,
         kind.params,
         _curves(ElegantStats),
+        ElegantAgents.supports,
         discrete=discrete,
         continuous=continuous,
         horizon=horizon,
@@ -114,6 +126,7 @@ ALGORITHMS = {
         ON_POLICY_SHAPE,
         PPOParams,
         PPO_CURVES,
+        PPO.supports,
         discrete=True,
         continuous=True,
         extras={"recurrent": "", "bptt": 16},
@@ -124,6 +137,7 @@ ALGORITHMS = {
         OFF_POLICY_SHAPE,
         SACParams,
         _curves(SACStats),
+        SAC.supports,
         discrete=False,
         continuous=True,
         horizon=16,
@@ -135,6 +149,7 @@ ALGORITHMS = {
         OFF_POLICY_SHAPE,
         D3QNParams,
         _curves(D3QNStats),
+        D3QN.supports,
         discrete=True,
         continuous=False,
         horizon=16,
@@ -146,6 +161,7 @@ ALGORITHMS = {
         {},
         HeuristicParams,
         _curves(HeuristicStats),
+        Supported(multi_discrete=True),
         discrete=True,
         continuous=False,
         horizon=1,
@@ -158,10 +174,14 @@ ALGORITHMS = {
 
 
 def get_algorithm(name: str) -> Algorithm:
-    """Raises InputError for a name that is not known."""
+    """Return an algorithm by its name in `--algo`.
+
+    Raises:
+        InputError: there is none of this name.
+    """
     if name.startswith(PREFIX):
         kind = kind_of(name)
-        if name not in ALGORITHMS:  # an agent of one's own
+        if name not in ALGORITHMS:  # a user's own agent class
             return _elegant(name, kind)
     if name not in ALGORITHMS:
         raise InputError(f"--algo {name!r} is not known; choose one of {', '.join(ALGORITHMS)}")

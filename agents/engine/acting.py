@@ -10,8 +10,9 @@ from torch import Tensor
 
 from agents.networks.convolution import pixels
 from agents.networks.distributions import Legal, distribution_of
-from agents.networks.mlp import Activations, forward, leaf_views
+from agents.networks.mlp import Activations, forward
 from agents.networks.shape import Shape
+from agents.networks.weights import leaf_views
 
 
 class Actors:

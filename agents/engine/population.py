@@ -10,8 +10,9 @@ from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, CriticPPO
 from torch import Tensor, nn
 
 from agents.networks.convolution import layers, pixels
-from agents.networks.mlp import Leaves, flat_size, leaf_views
+from agents.networks.normaliser import checked_normaliser
 from agents.networks.shape import Shape
+from agents.networks.weights import Leaves, flat_size, leaf_views
 from envs.support.errors import InputError
 
 StateDict = dict[str, Tensor]
@@ -57,7 +58,7 @@ class Population:
             ]
         if not shape.discrete:
             actor.action_std_log.data.fill_(min(initial_log_std, 0.0))
-        avg, std = _normaliser(shape, state_avg, state_std)
+        avg, std = checked_normaliser(shape, state_avg, state_std)
         for network, columns in zip(networks, (shape.state_dim, shape.obs_dim), strict=True):
             network |= {"state_avg": avg[:columns], "state_std": std[:columns]}
         chain = (
@@ -145,8 +146,8 @@ class Population:
                 raise InputError(
                     f"The actor's {name} is {actor[name].tolist()}, not {fact.tolist()}."
                 )
-        avg, std = _normaliser(shape, critic["state_avg"], critic["state_std"])
-        own = _normaliser(shape, actor["state_avg"], actor["state_std"])
+        avg, std = checked_normaliser(shape, critic["state_avg"], critic["state_std"])
+        own = checked_normaliser(shape, actor["state_avg"], actor["state_std"])
         columns = shape.state_dim
         if not (
             torch.equal(own[0][:columns], avg[:columns])
@@ -234,22 +235,3 @@ def _copies(tensors: StateDict) -> StateDict:
     return {
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
     }
-
-
-def _normaliser(shape: Shape, avg: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """(obs_dim,) float32 on the CPU, checked; the caller may leave out the privileged columns."""
-    avg, std = (tensor.detach().to("cpu", torch.float32) for tensor in (avg, std))
-    if avg.shape != std.shape or avg.shape not in {(shape.state_dim,), (shape.obs_dim,)}:
-        sizes = f"{tuple(avg.shape)} and {tuple(std.shape)}"
-        raise InputError(
-            f"state_avg and state_std must have shape ({shape.state_dim},), not {sizes}."
-        )
-    missing = shape.obs_dim - avg.numel()
-    avg, std = torch.cat((avg, torch.zeros(missing))), torch.cat((std, torch.ones(missing)))
-    if not bool(torch.isfinite(avg).all() & torch.isfinite(std).all() & (std > 0).all()):
-        column = int(torch.nonzero(~(torch.isfinite(avg) & torch.isfinite(std) & (std > 0)))[0])
-        raise InputError(
-            "state_avg and state_std must be finite, and the deviation above zero; "
-            f"column {column} has {float(avg[column])} and {float(std[column])}."
-        )
-    return avg, std

@@ -1,28 +1,39 @@
-"""What the programs of off-policy algorithms and of ElegantRL's own agents have in common: slots, and members that come
-and go.
+"""The base class of trained algorithms: slots, members, checkpoints and the training loop.
+
+A program trains `shape.slots` members (G of them) as one batched computation. Each slot holds a
+member or is empty. An algorithm (`agents.algorithms.ppo`, `sac`, `d3qn`, `elegantrl_agents`)
+subclasses `Program` and implements its abstract methods: networks of a member, a rollout, and the
+gradient steps that follow it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from agents.networks.shape import Shape
+from agents.engine.hyperparameters import Hyperparameters
+from agents.networks.normaliser import checked_normaliser
+from agents.networks.shape import Shape, env_fields
 from envs.core.streams import Streams, derive_seed
 from envs.core.vec_env import VecEnv
 from envs.support.errors import InputError
 
-_LAYOUT = 1  # of the shape's code and of the members' states
-
 
 @dataclass
 class Member:
-    """Who is in a slot. rollouts: that it has trained on; has_obs: whether it was given its rows' observations."""
+    """The member in a slot.
+
+    Attributes:
+        params: its hyperparameters.
+        total_rollouts: rollouts that its schedules span.
+        rollouts: rollouts that it has trained on.
+        has_obs: whether `Program.begin` has given it the current observations of its rows.
+    """
 
     params: Any
     total_rollouts: int
@@ -30,55 +41,130 @@ class Member:
     has_obs: bool = False
 
 
-class Program(ABC):
-    """One program of `shape.slots` members: an `agents.engine.learner.Learner`, but for what the algorithm itself must say.
+class EnvTraits(Protocol):
+    """The attributes of an environment that decide whether an algorithm can train in it."""
 
-    obs: (G * num_envs, obs_dim), the rows' present observations. members: who is in each slot, None where it is empty.
+    env_name: str
+    masked: bool
+    has_absent_agents: bool
+    action_dims: tuple[int, ...]
+    image_shape: tuple[int, int, int] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supported:
+    """What an algorithm can train with; everything else is refused.
+
+    Attributes:
+        masks: environments with illegal actions (`VecEnv.masked`).
+        absent_agents: environments with rows that may be without an agent.
+        multi_discrete: actions of several choices.
+        images: observations that are uint8 images.
+        recurrent: recurrent networks (`Shape.recurrent`).
     """
 
-    params_type: Callable[..., Any]
+    masks: bool = False
+    absent_agents: bool = False
+    multi_discrete: bool = False
+    images: bool = False
+    recurrent: bool = False
+
+    def check_env(self, algorithm: str, env: EnvTraits) -> None:
+        """Raise InputError for an environment that is not supported.
+
+        Args:
+            algorithm: its name in the message.
+            env: a `VecEnv`, or a game's.
+        """
+        traits = {
+            "actions that may be illegal (an action_mask)": (env.masked, self.masks),
+            "agents that come and go": (env.has_absent_agents, self.absent_agents),
+            "several choices per action": (bool(env.action_dims), self.multi_discrete),
+            "images": (env.image_shape is not None, self.images),
+        }
+        found = [name for name, (present, supported) in traits.items() if present > supported]
+        if found:
+            raise InputError(
+                f"{algorithm} does not support this environment: {env.env_name} has "
+                f"{', '.join(found)}: use ppo."
+            )
+
+
+class Program(ABC):
+    """A program of `shape.slots` members; it implements `agents.engine.learner.Learner`.
+
+    Attributes:
+        obs: (G * num_envs, obs_dim), the current observations of all rows.
+        members: the member in each slot, None where it is empty.
+        numbers: (G, 1) by name, the members' numeric hyperparameters; 0 in empty slots.
+    """
+
+    algorithm: str
+    supports: ClassVar[Supported] = Supported()
+    params_type: type[Hyperparameters]
+    # Version of the layout of `_shape_code` and of the tensors in a member's state.
+    _layout: ClassVar[int] = 1
 
     def __init__(self, shape: Shape, device: torch.device | str) -> None:
-        if shape.recurrent:
+        if shape.algorithm != self.algorithm:
             raise InputError(
-                f"{shape.algorithm} has no networks that remember, and recurrent is {shape.recurrent!r}."
+                f"algorithm must be {self.algorithm!r} for this program, not {shape.algorithm!r}."
+            )
+        if shape.recurrent and not self.supports.recurrent:
+            raise InputError(
+                f"{shape.algorithm} has no recurrent networks, and recurrent is "
+                f"{shape.recurrent!r}."
             )
         self.shape, self.device = shape, torch.device(device)
         self.streams = Streams(shape.slots, self.device)
         self.members: list[Member | None] = [None] * shape.slots
-        self.obs = torch.zeros(shape.slots * shape.num_envs, shape.obs_dim, device=self.device)
+        self.obs = torch.zeros(
+            shape.slots * shape.num_envs, shape.obs_dim, dtype=shape.obs_dtype, device=self.device
+        )
+        self.numbers = {
+            name: torch.zeros(shape.slots, 1, device=self.device)
+            for name in self.params_type.numeric()
+        }
         self._live = torch.zeros(shape.slots, dtype=torch.bool, device=self.device)
         self._diverged = torch.zeros(shape.slots, dtype=torch.bool, device=self.device)
+
+    # What an algorithm implements.
 
     @abstractmethod
     def _fresh(
         self, slot: int, params: Any, seed: int, state_avg: Tensor, state_std: Tensor
     ) -> None:
-        """Networks and all else of a new member, in an empty slot."""
+        """Initialise a new member's networks in an empty slot; state_avg, state_std: (obs_dim,)."""
 
     @abstractmethod
     def _clear(self, slot: int) -> None:
-        """Forget the slot's networks and all else."""
+        """Reset the slot's networks, optimizer and other tensors."""
 
     @abstractmethod
     def _save(self, slot: int) -> dict[str, Tensor]:
-        """The algorithm's part of a member's state."""
+        """Return the algorithm's part of a member's state."""
 
     @abstractmethod
     def _check_state(self, slot: int, state: Mapping[str, Tensor]) -> None:
-        """Raise InputError where `state` is nothing that `_save` returns."""
+        """Raise InputError where names, shapes or types are not those that `_save` returns."""
 
     @abstractmethod
     def _load(self, slot: int, state: Mapping[str, Tensor], params: Any) -> None:
-        """Put back into an empty slot what `_save` returned."""
+        """Restore into an empty slot what `_save` returned."""
+
+    @abstractmethod
+    def _shape_code_extras(self) -> list[int]:
+        """Return what `_shape_code` must contain besides the sizes common to all algorithms."""
 
     @abstractmethod
     def _collect(self, env: VecEnv) -> None:
-        """`horizon` steps of the environment."""
+        """Step the environment `horizon` times and store the transitions."""
 
     @abstractmethod
     def _learn(self) -> Any:
-        """The rollout's gradient steps. Returns its figures, a NamedTuple of (G,) tensors."""
+        """Make the rollout's gradient steps. Returns its statistics, a NamedTuple of (G,)."""
+
+    # Members.
 
     def add_member(
         self,
@@ -89,35 +175,20 @@ class Program(ABC):
         state_avg: Tensor,
         state_std: Tensor,
     ) -> None:
-        """See `Learner.add_member`. Its first observation comes from `begin`."""
+        """See `Learner.add_member`."""
         if total_rollouts < 1:
             raise InputError(f"total_rollouts must be at least 1, not {total_rollouts}.")
-        avg, std = (
-            tensor.detach().to(self.device, torch.get_default_dtype())
-            for tensor in (state_avg, state_std)
-        )
-        shape = self.shape
-        if avg.shape != std.shape or avg.shape not in {(shape.state_dim,), (shape.obs_dim,)}:
-            sizes = f"{tuple(avg.shape)} and {tuple(std.shape)}"
-            raise InputError(
-                f"state_avg and state_std must have shape ({shape.state_dim},), not {sizes}."
-            )
-        if not bool((torch.isfinite(avg) & torch.isfinite(std) & (std > 0)).all()):
-            raise InputError(
-                "state_avg and state_std must be finite, and the deviation above zero."
-            )
-        missing = (
-            shape.obs_dim - avg.numel()
-        )  # columns for the critic alone, which pass as they are
-        avg, std = torch.cat((avg, avg.new_zeros(missing))), torch.cat((std, std.new_ones(missing)))
+        avg, std = checked_normaliser(self.shape, state_avg, state_std)
         self.remove_member(slot)
-        self.streams.seed(slot, derive_seed(seed, shape.algorithm))
+        self.streams.seed(slot, derive_seed(seed, self.shape.algorithm))
         self._fresh(slot, params, derive_seed(seed, "weights"), avg, std)
         self._occupy(slot, Member(params, total_rollouts))
 
     def remove_member(self, slot: int) -> None:
-        """Make a slot empty."""
+        """See `Learner.remove_member`."""
         self._clear(slot)
+        for numbers in self.numbers.values():
+            numbers[slot] = 0
         self.streams.seed(slot, None)
         self.members[slot] = None
         self._live[slot] = self._diverged[slot] = False
@@ -131,30 +202,28 @@ class Program(ABC):
                 self._rows(self.obs, slot).copy_(self._rows(obs, slot))
                 member.has_obs = True
 
+    def import_actor(self, slot: int, actor: Mapping[str, Tensor]) -> None:  # noqa: ARG002
+        """See `Learner.import_actor`."""
+        raise InputError("start_from imports weights into members of PPO alone")
+
     @property
     def diverged(self) -> list[bool]:
-        """Per slot, whether its member's gradient or loss stopped being finite; it has learned nothing since. Reads
-        the device.
-        """
+        """See `Learner.diverged`."""
         return [bool(flag) for flag in self._diverged.tolist()]
 
     @property
     def rollouts(self) -> list[int]:
-        """Per slot, how many rollouts its member has trained on; 0 where empty."""
+        """Rollouts that each slot's member has trained on; 0 where it is empty."""
         return [member.rollouts if member else 0 for member in self.members]
 
     def get_member(self, slot: int) -> dict[str, Tensor]:
-        """Everything a member needs to go on exactly, in any slot of a program of this shape: a flat dict of CPU
-        tensors (safetensors-ready).
-        """
+        """See `Learner.get_member`."""
         member = self._member(slot)
-        numbers = [float(getattr(member.params, field.name)) for field in fields(member.params)]
         state = {
             **self._save(slot),
-            "obs": self._rows(self.obs, slot),
-            "diverged": self._diverged[slot],
+            **self._row_state(slot),
             "shape": self._shape_code(),
-            "params": torch.tensor(numbers, dtype=torch.float64),
+            "params": torch.tensor(member.params.to_numbers(), dtype=torch.float64),
             "counters": torch.tensor([member.rollouts, member.total_rollouts, int(member.has_obs)]),
             "stream": self.streams.state(slot),
         }
@@ -164,9 +233,7 @@ class Program(ABC):
         }
 
     def set_member(self, slot: int, state: Mapping[str, Tensor]) -> None:
-        """Put back what `get_member` returned, in this or another slot. Raises InputError where it is of another shape
-        or incomplete.
-        """
+        """See `Learner.set_member`."""
         own = {"obs", "diverged", "shape", "params", "counters", "stream"}
         if not own <= set(state):
             raise InputError(
@@ -174,34 +241,41 @@ class Program(ABC):
             )
         if not torch.equal(state["shape"], self._shape_code()):
             raise InputError(
-                f"The member's state is of shape {state['shape'].tolist()}, which is not {self.shape}."
+                f"The member's state is of shape {state['shape'].tolist()}, which is not "
+                f"{self.shape}."
             )
+        row_state = self._row_state(slot)
+        check_tensors(row_state, {name: state[name] for name in row_state})
         rest = {name: tensor for name, tensor in state.items() if name not in own}
         self._check_state(slot, rest)
-        params = params_of(self.params_type, state["params"].tolist())
+        params = self.params_type.from_numbers(state["params"].tolist())
         rollouts, total, has_obs = state["counters"].tolist()
         self.remove_member(slot)
         self._load(slot, rest, params)
-        self._rows(self.obs, slot).copy_(state["obs"])
-        self._diverged[slot] = state["diverged"].to(self.device)
+        for name, target in row_state.items():
+            target.copy_(state[name])
         self.streams.set_state(slot, state["stream"])
         self._occupy(slot, Member(params, total, rollouts, bool(has_obs)))
+
+    # Training.
 
     @torch.no_grad()
     def train(
         self, env: VecEnv, rollouts: int, on_rollout: Callable[[Any], bool | None] | None = None
     ) -> list[Any]:
-        """See `Learner.train`. A program that was never given an observation resets the environment itself."""
+        """See `Learner.train`. Resets the environment if no member has been given observations."""
         self._check(env)
         if not any(member.has_obs for member in self.members if member):
             self.begin(env.reset())
         if any(not member.has_obs for member in self.members if member):
             raise ValueError(
-                "a member was added without its first observation: call begin() with the environment's"
+                "a member was added without its first observation: call begin() with the "
+                "environment's"
             )
         history: list[Any] = []
         for _ in range(rollouts):
             self._collect(env)
+            # The only read from the device per rollout: a fault stops the run before learning.
             if bool(env.faults().any()):
                 env.check()
             history.append(self._learn())
@@ -212,11 +286,26 @@ class Program(ABC):
                 break
         return history
 
+    def _check(self, env: VecEnv) -> None:
+        """Raise where the environment is not supported, or is not the one of the shape."""
+        self.supports.check_env(self.shape.algorithm, env)
+        given = env_fields(env)
+        wanted = {name: getattr(self.shape, name) for name in given}
+        if wanted != given:
+            raise ValueError(f"the environment's {given} are not the shape's {wanted}")
+
     def _occupy(self, slot: int, member: Member) -> None:
         self.members[slot] = member
         self._live[slot] = True
+        for name, numbers in self.numbers.items():
+            numbers[slot] = getattr(member.params, name)
+
+    def _row_state(self, slot: int) -> dict[str, Tensor]:
+        """Return views of the part of a member's state that all algorithms have."""
+        return {"obs": self._rows(self.obs, slot), "diverged": self._diverged[slot]}
 
     def _rows(self, tensor: Tensor, slot: int) -> Tensor:
+        """Return the rows of one slot of (G * num_envs, …)."""
         return tensor[slot * self.shape.num_envs : (slot + 1) * self.shape.num_envs]
 
     def _member(self, slot: int) -> Member:
@@ -226,76 +315,35 @@ class Program(ABC):
         return member
 
     def _shape_code(self) -> Tensor:
+        """Return numbers that are equal for two shapes only if their states are exchangeable."""
         shape = self.shape
-        sizes = (
-            shape.state_dim,
-            shape.action_dim,
-            shape.privileged_dim,
-            shape.net_width,
-            shape.net_depth,
-        )
-        work = (
-            shape.num_envs,
-            shape.horizon,
-            shape.minibatch,
-            shape.epochs,
-            shape.updates,
-            shape.buffer,
-        )
         return torch.tensor(
-            [_LAYOUT, int(shape.discrete), *sizes, *work, *shape.algorithm.encode()]
+            [
+                self._layout,
+                int(shape.discrete),
+                shape.state_dim,
+                shape.action_dim,
+                shape.privileged_dim,
+                shape.net_width,
+                shape.net_depth,
+                shape.num_envs,
+                shape.horizon,
+                shape.minibatch,
+                shape.epochs,
+                *self._shape_code_extras(),
+            ]
         )
 
-    def _check(self, env: VecEnv) -> None:
-        shape = self.shape
-        check_plain(shape.algorithm, env)
-        wanted = (
-            shape.slots,
-            shape.num_envs,
-            shape.state_dim,
-            shape.action_dim,
-            shape.privileged_dim,
+
+def check_tensors(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    """Raise InputError where names, shapes or types of a state's tensors are not those expected."""
+    if set(given) != set(expected):
+        raise InputError(
+            f"A member's state must hold {sorted(expected)}, and holds {sorted(given)}."
         )
-        given = (
-            env.num_members,
-            env.envs_per_member,
-            env.state_dim,
-            env.action_dim,
-            env.privileged_dim,
-        )
-        if (*wanted, shape.discrete) != (*given, env.if_discrete):
-            raise ValueError(
-                f"the environment's (members, rows, state, action, privileged) {given} and discrete {env.if_discrete} "
-                f"are not the shape's {wanted} and {shape.discrete}"
+    for name, target in expected.items():
+        if given[name].shape != target.shape or given[name].dtype != target.dtype:
+            found = f"{tuple(given[name].shape)} {given[name].dtype}"
+            raise InputError(
+                f"The member's {name} is {found}, not {tuple(target.shape)} {target.dtype}."
             )
-
-
-def check_plain(algorithm: str, env: Any) -> None:
-    """Raise InputError for an environment that `Program`s don't take. env: a `VecEnv`, or a game's."""
-    more = {
-        "actions that may be illegal (an action_mask)": env.masked,
-        "agents that come and go": env.has_absent_agents,
-        "several choices": env.action_dims,
-        "images": env.image_shape is not None,
-    }
-    found = [name for name, there in more.items() if there]
-    if found:
-        raise InputError(
-            f"{algorithm} takes environments of one choice or of numbers, all of them legal and in every row, seen as "
-            f"numbers; {env.env_name} has {', '.join(found)}: use ppo."
-        )
-
-
-def params_of(kind: Callable[..., Any], numbers: Sequence[float]) -> Any:
-    """Params from their numbers in the order of the fields."""
-    names = [(field.name, field.type) for field in fields(kind)]  # type: ignore[arg-type]
-    if len(names) != len(numbers):
-        raise InputError(
-            f"The member's params are {len(numbers)} numbers, where {len(names)} belong."
-        )
-    return kind(
-        **{
-            name: int(x) if type_ == "int" else x
-            for (name, type_), x in zip(names, numbers, strict=True)
-        }
-    )

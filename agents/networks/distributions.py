@@ -21,7 +21,8 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from agents.networks.mlp import Leaves, Shape
+from agents.networks.shape import Shape
+from agents.networks.weights import Leaves
 from envs.core.streams import Streams
 
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)

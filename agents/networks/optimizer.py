@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agents.networks.mlp import Leaves, Shape, leaf_views
+from agents.networks.shape import Shape
+from agents.networks.weights import Leaves, leaf_views
 
 BETA1, BETA2 = 0.9, 0.999
 

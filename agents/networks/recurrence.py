@@ -14,7 +14,7 @@ from torch import Tensor
 
 # Gates per unit of width, and numbers remembered, by the name of the kind of cell.
 GATES = {"gru": 3, "lstm": 4}
-REMEMBERED = {"gru": 1, "lstm": 2}
+STATE_SIZE = {"gru": 1, "lstm": 2}
 
 
 class _Moment(NamedTuple):
@@ -41,7 +41,7 @@ class Cells:
             width,
             (steps, rows // steps),
         )
-        self.state = torch.zeros(2 * slots, rows // steps, width * REMEMBERED[kind], device=device)
+        self.state = torch.zeros(2 * slots, rows // steps, width * STATE_SIZE[kind], device=device)
         self.starts: Tensor | None = None
         self.live: Tensor | None = None
         self.output = torch.empty(2 * slots, rows, width, device=device)

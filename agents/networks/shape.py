@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
+
 from agents.networks.convolution import features
 from agents.networks.recurrence import GATES
 from envs.core.vec_env import VecEnv
@@ -123,6 +125,11 @@ class Shape:
     def obs_dim(self) -> int:
         """Columns of an observation: what the actor sees, then what only the critic may see."""
         return self.state_dim + self.privileged_dim
+
+    @property
+    def obs_dtype(self) -> torch.dtype:
+        """Type of observations in rollouts: uint8 of images, else torch's default."""
+        return torch.get_default_dtype() if self.image_shape is None else torch.uint8
 
     @property
     def inputs(self) -> tuple[int, int]:

@@ -16,7 +16,6 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from agents.engine.learner import Act, StateDict
-from agents.engine.program import check_plain
 from agents.policy.frozen import load_members, save_members
 from envs.core.streams import derive_seed
 from envs.core.vec_env import VecEnv
@@ -96,8 +95,7 @@ class GameExperiment(Experiment):
                 f"--algo {spec.algorithm} has no {kind} actions, and those of --env {spec.environment} are; "
                 "choose another algorithm"
             )
-        if self.algorithm.plain:
-            check_plain(f"--algo {spec.algorithm}", env)
+        self.algorithm.supports.check_env(f"--algo {spec.algorithm}", env)
         self._endless = env.max_step >= LONGEST
         self.look = self._look(env, say)
         getattr(env, "close", lambda: None)()
@@ -106,7 +104,13 @@ class GameExperiment(Experiment):
     def _look(self, env: GameEnv, say: Callable[[str], None]) -> ObservationScale:
         """Random play with the study's own settings: once per process, also if the experiment is made again."""
         spec = self.spec
-        own = (spec.environment, repr(spec.env), self.algorithm.plain, spec.seed, spec.centred)
+        own = (
+            spec.environment,
+            repr(spec.env),
+            self.algorithm.supports.masks,
+            spec.seed,
+            spec.centred,
+        )
         known = _looks.get((*own, spec.look_steps))
         if known is not None:
             return known
@@ -123,7 +127,7 @@ class GameExperiment(Experiment):
         env = self.game.make(
             [params] * members, num_envs, together=together, device=device or self.device
         )
-        if self.algorithm.plain and isinstance(env, ExternalVecEnv):
+        if not self.algorithm.supports.masks and isinstance(env, ExternalVecEnv):
             env.ignore_advice()
         return env
 

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from agents.algorithms.ppo import PPO
 from agents.engine.learner import Act, Learner, StateDict
 from agents.networks.shape import FEWEST_SLOTS
 from envs.core.sizing import out_of_memory
 from envs.core.streams import derive_seed
-from envs.support.errors import InputError, RunError
+from envs.support.errors import RunError
 from optimize.experiments.experiment import Evaluation, Experiment
 from optimize.study.checkpoint import MemberState, State
 from optimize.study.study import Plan
@@ -210,28 +209,14 @@ class Trainer:
             params = self.experiment.learner_params(plan.settings)
             learner.add_member(slot, params, seed, self.spec.rollouts, avg, std)
             if seat.training.initial:
-                self._lend(
-                    learner, slot, seat.training.initial[seat.member % len(seat.training.initial)]
-                )
+                actors = seat.training.initial
+                learner.import_actor(slot, actors[seat.member % len(actors)])
             fresh.append(slot)
         for slot in range(len(group), self.slots):
             learner.remove_member(slot)
         if fresh:
             learner.begin(env.observe(), fresh)
         return env, learner
-
-    @staticmethod
-    def _lend(learner: Learner, slot: int, actor: StateDict) -> None:
-        """Start a new member from an actor trained elsewhere; its critic is its own, but sees through the actor's
-        normaliser.
-        """
-        if not isinstance(learner, PPO):
-            raise InputError("start_from lends weights to members of PPO alone")
-        _, critic = learner.export_member(slot)
-        columns = actor["state_avg"].numel()
-        for name in ("state_avg", "state_std"):
-            critic[name][:columns] = actor[name]
-        learner.population.import_member(slot, actor, critic)
 
     def _train(self, group: Sequence[_Seat], rollouts: int) -> None:
         env, learner = self._load(group)

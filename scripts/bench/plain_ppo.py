@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 
 from agents.algorithms.ppo_params import PPOParams
-from agents.networks.mlp import Shape
+from agents.networks.shape import Shape
 from envs.core.vec_env import VecEnv
 
 

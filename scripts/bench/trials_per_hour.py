@@ -44,7 +44,7 @@ from optuna.trial import TrialState
 from studies import STANDARD, STANDARD_SPACE, add_history, standard_bars, study_in, work
 
 from agents.algorithms.elegantrl_run import ElegantEnv, make_agent, train_rollout
-from agents.networks.mlp import Shape
+from agents.networks.shape import Shape
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.splits import CrossValidation

@@ -234,7 +234,7 @@ def test_an_empty_mask_stops_the_run_before_anything_is_learned_from_it() -> Non
     with pytest.raises(RunError, match=words):
         ppo.train(env, 1)
     assert torch.equal(ppo.get_member(1)["weights"], before["weights"])
-    assert ppo.rollout._side.isfinite().all()
+    assert ppo.rollout.transitions.side.isfinite().all()
 
 
 def test_every_field_of_a_shape_tells_states_apart() -> None:

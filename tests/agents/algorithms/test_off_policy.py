@@ -198,7 +198,7 @@ def test_what_does_not_fit_is_refused(algorithm: str) -> None:
         kind(shape_for(env))
     with pytest.raises(InputError, match="takes actions that are"):
         kind(shape_for(env, algorithm=algorithm, discrete=not env.if_discrete))
-    with pytest.raises(InputError, match="no networks that remember"):
+    with pytest.raises(InputError, match="no recurrent networks"):
         kind(shape_for(env, algorithm=algorithm, recurrent="gru", bptt=4))
     program, env = trained({1: 2}, 1, type(env))
     state = program.get_member(1)

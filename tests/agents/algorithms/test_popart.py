@@ -89,7 +89,7 @@ def test_the_moments_are_those_of_the_rollout(kind: type[ToyEnv]) -> None:
     env = kind(1, 4)
     ppo = program(env, {0: 1})
     ppo.train(env, 1)
-    side, learned = ppo.rollout._side[0, :-1], ppo.rollout._all.learned
+    side, learned = ppo.rollout.transitions.side[0, :-1], ppo.rollout.transitions.valid
     returns = side[..., -1] if learned is None else side[..., -1][learned[0, :-1]]
     assert float(ppo.population.value_avg) == pytest.approx(float(returns.mean()), rel=1e-5)
     assert float(ppo.population.value_std) == pytest.approx(float(returns.std()), rel=1e-5)
@@ -153,7 +153,10 @@ def test_a_state_from_before_return_scaling_goes_on_without_it() -> None:
     ppo = program(env, {0: 0})
     ppo.train(env, 1)
     state = ppo.get_member(0)
-    state["params"] = state["params"][:-1]
+    rollouts, total, has_obs = state["counters"].tolist()
+    schedule = int(state["params"][-1])
+    state["counters"] = torch.tensor([rollouts, total, schedule, has_obs])  # as they were then
+    state["params"] = state["params"][:-2]
     other = PPO(shape_for(env))
     other.set_member(0, state)
     assert other._member(0).params == ppo._member(0).params

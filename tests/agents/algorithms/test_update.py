@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from agents.algorithms.ppo import PPO, PPOParams
-from agents.algorithms.ppo_params import NUMBERS
 from envs.core.streams import Streams
 from envs.core.vec_env import Step
 from envs.support.errors import InputError
@@ -156,7 +155,7 @@ def test_whole_update_equals_elegantrl(
     agents = [elegant_agent(ppo, slot, ppo._member(slot).params) for slot in range(members)]
     ppo.rollout.collect(env, ppo.streams)
     explained = ppo.rollout.estimate(
-        ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning
+        ppo.numbers["gamma"], ppo.numbers["gae_lambda"], ppo._activations
     )
     orders = Streams(members)
     for slot in range(members):
@@ -168,11 +167,12 @@ def test_whole_update_equals_elegantrl(
     for slot, agent in enumerate(agents):
         rows = slice(slot * envs, (slot + 1) * envs)
         states = seen[:, rows].reshape(-1, shape.state_dim)
-        side = ppo.rollout._side[slot, :-1].flatten(0, 1)
+        side = ppo.rollout.transitions.side[slot, :-1].flatten(0, 1)
         actions, (old, advantages, returns) = side[:, :-3], side[:, -3:].unbind(1)
         if shape.masked:
             actions = torch.cat(
-                (actions, ppo.rollout._all.flags[slot, :-1].flatten(0, 1).to(actions.dtype)), 1
+                (actions, ppo.rollout.transitions.flags[slot, :-1].flatten(0, 1).to(actions.dtype)),
+                1,
             )
         with torch.no_grad():
             log_prob, entropy = agent.act.get_logprob_entropy(states, actions)
@@ -215,11 +215,11 @@ def test_advantages_equal_a_scalar_reference(horizon: int, interval: int, cliff:
     env = Recording(2, 3, cliff=cliff)
     env.bootstrap_interval = min(interval, env.bootstrap_interval)
     ppo = start(env, {0: 0, 1: 3}, horizon=horizon, minibatch=12)
-    gamma, lam = ppo._numbers["gamma"], ppo._numbers["gae_lambda"]
+    gamma, lam = ppo.numbers["gamma"], ppo.numbers["gae_lambda"]
     for _ in range(2):
         seen_before, steps_before = len(env.seen) - 1, len(env.steps)
         ppo.rollout.collect(env, ppo.streams)
-        ppo.rollout.estimate(gamma, lam, ppo._learning)
+        ppo.rollout.estimate(gamma, lam, ppo._activations)
     truncations = terminations = 0
     for member in range(2):
         weights = {name: tensor.double() for name, tensor in ppo.export_member(member)[1].items()}
@@ -252,7 +252,7 @@ def test_advantages_equal_a_scalar_reference(horizon: int, interval: int, cliff:
                     float(step.reward[row]) + g * following - here + g * la * carry * advantage
                 )
                 expected[t, lane], returns[t, lane] = advantage, advantage + here
-        side = ppo.rollout._side[member, :-1]
+        side = ppo.rollout.transitions.side[member, :-1]
         torch.testing.assert_close(side[..., 4].double(), returns, rtol=1e-5, atol=1e-5)
         normal = (expected - expected.mean()) / (expected.std() + 1e-4)
         torch.testing.assert_close(side[..., 3].double(), normal, rtol=1e-4, atol=1e-4)
@@ -286,7 +286,7 @@ def train_with(params: PPOParams, kind: type[ToyEnv] = ToyEnv) -> dict[str, Tens
     return ppo.get_member(0)
 
 
-@pytest.mark.parametrize("name", [*NUMBERS, "lr_schedule"])
+@pytest.mark.parametrize("name", [*PPOParams.numeric(), "lr_schedule"])
 def test_every_hyperparameter_moves_the_update(name: str) -> None:
     base = train_with(PPOParams())
     moved = train_with(PPOParams(**{name: CHANGES[name]}))
@@ -294,7 +294,9 @@ def test_every_hyperparameter_moves_the_update(name: str) -> None:
     assert_same(base, train_with(PPOParams()))
 
 
-@pytest.mark.parametrize("name", sorted({*NUMBERS, "lr_schedule"} - {"initial_log_std"}))
+@pytest.mark.parametrize(
+    "name", sorted({*PPOParams.numeric(), "lr_schedule"} - {"initial_log_std"})
+)
 def test_every_hyperparameter_moves_a_discrete_update(name: str) -> None:
     base = train_with(PPOParams(), ChoiceEnv)
     moved = train_with(PPOParams(**{name: CHANGES[name]}), ChoiceEnv)
@@ -332,7 +334,7 @@ def test_neither_rollout_nor_update_reads_a_value_on_the_host(
     with NoHostReads():
         ppo.rollout.collect(env, ppo.streams)
         ppo._update(
-            ppo.rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
+            ppo.rollout.estimate(ppo.numbers["gamma"], ppo.numbers["gae_lambda"], ppo._activations)
         )
         with pytest.raises(AssertionError, match="on the host"):
             ppo._diverged.any().item()

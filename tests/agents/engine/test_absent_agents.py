@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agents.algorithms.ppo import PPO, PPOParams, _Terms
+from agents.algorithms.ppo import PPO, LossTerms, PPOParams
 from tests.agents.helpers import assert_same, shape_for, start
 from tests.agents.toy_env import AbsentChoicesEnv, AbsentEnv, ChoicesEnv, LatePayEnv, ToyEnv
 
@@ -52,10 +52,10 @@ def test_advantages_run_over_an_agents_own_actions() -> None:
     ppo = start(env, {0: 0, 1: 3}, horizon=23, minibatch=11)
     rollout = ppo.rollout
     rollout.collect(env, ppo.streams)
-    rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
+    rollout.estimate(ppo.numbers["gamma"], ppo.numbers["gae_lambda"], ppo._activations)
     ends_alone = paid_later = trailing = 0
     for member in range(2):
-        gamma, lam = (float(ppo._numbers[name][member]) for name in ("gamma", "gae_lambda"))
+        gamma, lam = (float(ppo.numbers[name][member]) for name in ("gamma", "gae_lambda"))
         advantages, returns = torch.full((23, 4), torch.nan), torch.full((23, 4), torch.nan)
         for row in range(4):
             present = rollout._present[member, :, row].tolist()
@@ -87,9 +87,9 @@ def test_advantages_run_over_an_agents_own_actions() -> None:
                 advantage = reward + gamma * following - value[step] + gamma * lam * advantage
                 advantages[step, row], returns[step, row] = advantage, advantage + value[step]
         counts = advantages.isfinite()
-        learned = rollout._all.flags[member, :-1, :, -1]
+        learned = rollout.transitions.flags[member, :-1, :, -1]
         assert torch.equal(counts, learned)
-        side = rollout._side[member, :-1]
+        side = rollout.transitions.side[member, :-1]
         torch.testing.assert_close(side[..., -1][counts], returns[counts])
         normal = (advantages[counts] - advantages[counts].mean()) / (
             advantages[counts].std() + 1e-4
@@ -107,27 +107,25 @@ def test_a_gradient_step_is_that_of_the_present_alone(kind: type[AbsentEnv]) -> 
     env = kind(2, 4)
     ppo = start(env, {0: 0, 1: 2})
     ppo.rollout.collect(env, ppo.streams)
-    ppo.rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
+    ppo.rollout.estimate(ppo.numbers["gamma"], ppo.numbers["gae_lambda"], ppo._activations)
     torch.manual_seed(1)
     ppo.population.flat += 0.1 * torch.randn_like(
         ppo.population.flat
     )  # so that ratios and errors differ
-    counted = ppo.rollout._taken().learned
+    counted = ppo.rollout.samples().valid
     assert counted is not None
-    ppo.rollout._taken().side[..., -3].masked_fill_(~counted, -1000.0)  # whatever was done there
+    ppo.rollout.samples().side[..., -3].masked_fill_(~counted, -1000.0)  # whatever was done there
     some = [torch.nonzero(row)[:8, 0] + first for row, first in zip(counted, (0, 52), strict=True)]
     others = [
         torch.nonzero(~row)[:8, 0] + first for row, first in zip(counted, (0, 52), strict=True)
     ]
-    terms = _Terms.of(ppo._numbers, ppo.population, 16)
+    terms = LossTerms.of(ppo.numbers, ppo.population, 16)
     found = []
     for rest in (others, some):
         rows = torch.cat([torch.cat(pair) for pair in zip(some, rest, strict=True)])
-        _, _, distribution, losses = ppo._minibatch(
-            rows, torch.zeros(2, dtype=torch.bool), terms, stop_early=True
-        )
+        step = ppo._minibatch(rows, torch.zeros(2, dtype=torch.bool), terms, stop_early=True)
         ppo.optimizer.norms(ppo._grads)
-        found.append((ppo.optimizer.grad.clone(), ppo._minibatch_stats(*losses, distribution)))
+        found.append((ppo.optimizer.grad.clone(), ppo._step_stats(step)))
     torch.testing.assert_close(*found)
     assert float(found[0][1]["approx_kl"].min()) > 0.0
 
@@ -166,8 +164,8 @@ def test_rewards_before_the_first_action_of_an_episode_are_dropped() -> None:
     found = []
     for reward in (0.0, 100.0):
         rollout.rewards[0][first] = reward
-        rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
-        found.append(rollout._side[0, :-1, :, -2:].clone())
+        rollout.estimate(ppo.numbers["gamma"], ppo.numbers["gae_lambda"], ppo._activations)
+        found.append(rollout.transitions.side[0, :-1, :, -2:].clone())
     assert torch.equal(*found)
 
 
@@ -177,10 +175,10 @@ def test_an_empty_minibatch_is_skipped_alone() -> None:
     ppo = start(env, {0: 0, 1: 3}, horizon=10, minibatch=4)
     env.present = lambda: (env._row == 1) & (env._age % 5 < 2)  # type: ignore[method-assign]
     orders = []
-    gather = ppo.rollout.gather
-    ppo.rollout.gather = lambda rows, batch: (orders.append(rows), gather(rows, batch))[1]  # type: ignore[method-assign, func-returns-value]
+    index, gather = ppo.rollout.index, ppo.rollout.index.gather
+    index.gather = lambda every, rows, batch: (orders.append(rows), gather(every, rows, batch))[1]  # type: ignore[method-assign, func-returns-value]
     updates = ppo.train(env, 1)[0].updates
-    flags = ppo.rollout._all.learned
+    flags = ppo.rollout.transitions.valid
     assert flags is not None
     filled = torch.stack([flags.flatten()[rows].view(2, -1).any(-1) for rows in orders])
     assert not filled[:-1].all(0).any()  # both members skip one before their last

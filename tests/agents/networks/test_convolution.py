@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from agents.algorithms.ppo import PPO, PPOParams
 from agents.engine.population import Population
 from agents.networks.convolution import layers
-from agents.networks.mlp import Activations, Backward, forward, new_gradients
+from agents.networks.mlp import Activations, Backward, forward
 from agents.networks.shape import Shape
+from agents.networks.weights import new_gradients
 from envs.support.errors import InputError
 from tests.agents.helpers import shape_for, start
 from tests.agents.toy_env import ImageEnv
@@ -97,7 +98,7 @@ def test_forward_and_backward_are_torchs(image_shape: tuple[int, int, int]) -> N
 def test_images_stay_bytes_until_the_network_and_a_program_learns_from_them() -> None:
     env = ImageEnv(1, 16, choices=5, max_step=20)
     ppo = PPO(shape_for(env, num_envs=16, horizon=16, minibatch=64, epochs=8, net_width=32))
-    assert ppo.rollout.obs.dtype == ppo.rollout._store.dtype == torch.uint8
+    assert ppo.rollout.obs.dtype == ppo.rollout.transitions.obs.dtype == torch.uint8
     ppo.add_member(
         0, PPOParams(entropy_coef=0.01, learning_rate=3e-3), 0, 6, env.state_avg, env.state_std
     )

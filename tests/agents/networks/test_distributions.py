@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from agents.networks.distributions import Categorical, Choices, Distribution, distribution_of
-from agents.networks.mlp import Shape, new_gradients
+from agents.networks.shape import Shape
+from agents.networks.weights import new_gradients
 from envs.core.streams import Streams
 
 SLOTS, ROWS = 3, 40

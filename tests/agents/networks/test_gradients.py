@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Normal
 from torch.nn.functional import one_hot, smooth_l1_loss
 
-from agents.algorithms.ppo import PPO, _Terms
+from agents.algorithms.ppo import PPO, LossTerms
 from agents.engine.population import _named, _turned
 from agents.networks.convolution import layers
 from agents.networks.shape import Shape
@@ -109,7 +109,7 @@ def losses(
 ) -> tuple[Tensor, Tensor]:
     """What a member's actor and critic minimise on the program's present minibatch."""
     shape, batch, params = ppo.shape, ppo._batch, member_params(MEMBERS[slot])
-    learned = torch.ones(ROWS, dtype=torch.bool) if batch.learned is None else batch.learned[slot]
+    learned = torch.ones(ROWS, dtype=torch.bool) if batch.valid is None else batch.valid[slot]
     sides: list[dict[str, Any]] = [{"learned": learned}, {"learned": learned}]
     if shape.recurrent:
         for kind, side in enumerate(sides):
@@ -141,15 +141,15 @@ def test_a_step_is_autograds(kind: type[ToyEnv], recurrent: str) -> None:
     ppo.train(env, 2)
     with torch.no_grad():
         ppo.rollout.collect(env, ppo.streams)
-        ppo.rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
+        ppo.rollout.estimate(ppo.numbers["gamma"], ppo.numbers["gae_lambda"], ppo._activations)
         torch.manual_seed(1)
         for leaf in ppo.population.weights.every():  # so that ratios and errors differ
             leaf += 0.15 * torch.randn_like(leaf)
         ppo.population.weights.log_std.clamp_(max=0.0)
-        rows = ppo.rollout.batches(ppo.streams.permutations(1, ppo.rollout.shuffled))[0]
-        terms = _Terms.of(ppo._numbers, ppo.population, ROWS)
+        rows = ppo.rollout.index.batches(ppo.streams.permutations(1, ppo.rollout.index.items))[0]
+        terms = LossTerms.of(ppo.numbers, ppo.population, ROWS)
         ppo._minibatch(rows, torch.zeros(len(MEMBERS), dtype=torch.bool), terms, stop_early=True)
-    counted = ppo._batch.learned
+    counted = ppo._batch.valid
     assert counted is None or (counted.any(1).all() and not counted.all())
     for slot in range(len(MEMBERS)):
         networks = ppo.export_member(slot)

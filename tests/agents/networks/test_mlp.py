@@ -8,7 +8,9 @@ from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, CriticPPO
 
 from agents.algorithms.ppo import PPO
 from agents.engine.population import Population
-from agents.networks.mlp import Activations, Backward, Shape, forward, leaf_views, new_gradients
+from agents.networks.mlp import Activations, Backward, forward
+from agents.networks.shape import Shape
+from agents.networks.weights import leaf_views, new_gradients
 from envs.support.errors import InputError
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agents.algorithms.ppo import PPO, PPOParams, _Terms
+from agents.algorithms.ppo import PPO, LossTerms, PPOParams
 from agents.engine.acting import Actors
 from agents.networks.recurrence import GATES, Cells
 from agents.networks.shape import Shape
@@ -131,16 +131,15 @@ def test_a_rollout_is_what_the_networks_say_of_it_again(kind: str, env_kind: typ
     rollout = ppo.rollout
     carried = rollout.memory.clone()
     rollout.collect(env, ppo.streams)
-    rollout.estimate(ppo._numbers["gamma"], ppo._numbers["gae_lambda"], ppo._learning)
-    order = torch.arange(rollout.shuffled).expand(2, 1, -1)
-    rows = rollout.batches(order)
+    rollout.estimate(ppo.numbers["gamma"], ppo.numbers["gae_lambda"], ppo._activations)
+    order = torch.arange(rollout.index.items).expand(2, 1, -1)
+    rows = rollout.index.batches(order)
     assert sorted(rows[0].tolist()) == [*range(48), *range(52, 100)]
-    running, terms = torch.zeros(2, dtype=torch.bool), _Terms.of(ppo._numbers, ppo.population, 48)
-    _, _, _, (log_ratio, error, _) = ppo._minibatch(rows[0], running, terms, stop_early=False)
+    running, terms = torch.zeros(2, dtype=torch.bool), LossTerms.of(ppo.numbers, ppo.population, 48)
+    step = ppo._minibatch(rows[0], running, terms, stop_early=False)
+    log_ratio, error = step.log_ratio, step.error
     learned = (
-        ppo._batch.learned
-        if env.has_absent_agents
-        else torch.ones_like(log_ratio, dtype=torch.bool)
+        ppo._batch.valid if env.has_absent_agents else torch.ones_like(log_ratio, dtype=torch.bool)
     )
     assert (
         learned is not None
@@ -148,15 +147,15 @@ def test_a_rollout_is_what_the_networks_say_of_it_again(kind: str, env_kind: typ
     torch.testing.assert_close(
         log_ratio[learned], torch.zeros_like(log_ratio[learned]), rtol=0.0, atol=2e-5
     )
-    values = rollout.value(ppo._learning.value)
+    values = rollout.value(ppo._activations.value)
     flat = rollout._values.view(2, -1)[:, :48].reshape(-1)
     again = torch.empty(96)
     again[(rows[0] - (rows[0] >= 52) * 4)] = values.flatten()
     counts = torch.ones(96, dtype=torch.bool)
     if env.has_absent_agents:
-        counts = rollout._taken().flags[..., 0].flatten()
+        counts = rollout.samples().flags[..., 0].flatten()
     torch.testing.assert_close(again[counts], flat[counts], rtol=1e-4, atol=2e-5)
-    assert torch.equal(rollout._all.memory[:, :4], carried)
+    assert torch.equal(rollout.transitions.memory[:, :4], carried)
     assert carried.any()
     assert not error.isnan().any()
 
@@ -223,8 +222,8 @@ def test_rows_that_change_members_are_looked_at_anew_and_take_no_memory_along() 
     assert ppo.rollout.memory.any()
     before = ppo.rollout.obs.view(2, 4, -1).clone()
     ppo.rollout.collect(env, ppo.streams)
-    assert not ppo.rollout._all.memory[:, :4].any()
-    seen = ppo.rollout._store[:, 0] * ppo.population.state_std + ppo.population.state_avg
+    assert not ppo.rollout.transitions.memory[:, :4].any()
+    seen = ppo.rollout.transitions.obs[:, 0] * ppo.population.state_std + ppo.population.state_avg
     torch.testing.assert_close(seen, before.roll(1, 1))
 
 

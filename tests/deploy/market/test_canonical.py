@@ -6,7 +6,7 @@ import pytest
 
 from agents.algorithms.ppo import PPO
 from agents.algorithms.ppo_params import PPOParams
-from agents.networks.mlp import Shape
+from agents.networks.shape import Shape
 from agents.policy.frozen import FrozenPolicy
 from deploy.market.scoring import score
 from envs.crypto.demo_market import make_demo_market

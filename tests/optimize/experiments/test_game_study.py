@@ -192,7 +192,7 @@ def test_other_algorithms_are_searched_in_the_same_way(
 def test_what_an_algorithm_cannot_take_is_refused_before_anything_is_trained() -> None:
     with pytest.raises(
         InputError,
-        match=r"--algo d3qn takes .*Masked-v0 has actions that may be illegal .*: use ppo",
+        match=r"--algo d3qn does not support .*Masked-v0 has actions that may be illegal .*: use ppo",
     ):
         make_experiment(f"{MODULE}:tests/Masked-v0", algorithm="d3qn")
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from typer.testing import CliRunner
 
+from agents.algorithms.ppo import PPO
 from agents.policy.frozen import load_members
 from envs.crypto.bars import Bars
 from envs.support.errors import InputError, RunError
@@ -88,14 +91,13 @@ def test_a_run_may_start_from_weights_trained_elsewhere(
 ) -> None:
     source = run(with_train(out=str(tmp_path / "source"), seed=5), bars=bars)
     lent: list[Any] = []
-    lend = Trainer._lend
-    monkeypatch.setattr(
-        Trainer,
-        "_lend",
-        staticmethod(
-            lambda ppo, slot, actor: (lend(ppo, slot, actor), lent.append(ppo.export_member(slot)))
-        ),
-    )
+    import_actor = PPO.import_actor
+
+    def recording(ppo: PPO, slot: int, actor: Mapping[str, Tensor]) -> None:
+        import_actor(ppo, slot, actor)
+        lent.append(ppo.export_member(slot))
+
+    monkeypatch.setattr(PPO, "import_actor", recording)
     from_members = run(
         with_train(start_from=str(tmp_path / "source" / "members.safetensors")), bars=bars
     )

@@ -1,0 +1,156 @@
+"""The transitions of a rollout or minibatch, in few tensors, so that a minibatch is quick to gather."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agents.networks.distributions import distribution_of
+from agents.networks.recurrence import STATE_SIZE, Cells
+from agents.networks.shape import Shape
+
+
+@dataclass
+class Transitions:
+    """Transitions of G members, (G, rows) or (G, steps, num_envs) of them, written (G, …) here.
+
+    Of recurrent shapes, the rows of a minibatch are whole sequences of `bptt` steps, step by step,
+    the sequences next to each other.
+
+    Attributes:
+        shape: the program's shape.
+        obs: (G, …, obs_dim), normalised; uint8 and not normalised where they are images.
+        side: (G, …, columns + 3), the stored action, its log-probability, its normalised
+            advantage, and its return.
+        flags: (G, …, k) bool, first the action masks (`masked` shapes), then whether the
+            transition is valid (`has_absent_agents`), then whether an episode starts with it
+            (`recurrent`).
+        memory: (2G, sequences, state size), the recurrent state before each sequence.
+    """
+
+    shape: Shape
+    obs: Tensor
+    side: Tensor
+    flags: Tensor
+    memory: Tensor
+
+    @classmethod
+    def empty(
+        cls, shape: Shape, size: tuple[int, ...], sequences: int, device: torch.device
+    ) -> Transitions:
+        """Allocate zeros for transitions of `size` (G, …) in `sequences` sequences."""
+        columns = distribution_of(shape).columns(shape) + 3
+        flags = shape.action_dim * shape.masked + shape.has_absent_agents + bool(shape.recurrent)
+        state_size = STATE_SIZE[shape.recurrent] * shape.net_width if shape.recurrent else 0
+        return cls(
+            shape,
+            torch.zeros(*size, shape.obs_dim, dtype=shape.obs_dtype, device=device),
+            torch.zeros(*size, columns, device=device),
+            torch.zeros(*size, flags, dtype=torch.bool, device=device),
+            torch.zeros(2 * size[0], sequences, state_size, device=device),
+        )
+
+    @property
+    def actions(self) -> Tensor:
+        """(G, …, columns), as the distribution stores them."""
+        return self.side[..., :-3]
+
+    @property
+    def log_probs(self) -> Tensor:
+        """(G, …), of the actions under the policy that chose them."""
+        return self.side[..., -3]
+
+    @property
+    def advantages(self) -> Tensor:
+        """(G, …), normalised over the member's rollout."""
+        return self.side[..., -2]
+
+    @property
+    def returns(self) -> Tensor:
+        """(G, …), what the critic learns."""
+        return self.side[..., -1]
+
+    @property
+    def masks(self) -> Tensor | None:
+        """(G, …, action_dim), the options that were legal; None where all always are."""
+        return self.flags[..., : self.shape.action_dim] if self.shape.masked else None
+
+    @property
+    def valid(self) -> Tensor | None:
+        """(G, …), the transitions to learn from; None where all are."""
+        if not self.shape.has_absent_agents:
+            return None
+        return self.flags[..., self.shape.action_dim * self.shape.masked]
+
+    @property
+    def starts(self) -> Tensor:
+        """(G, …), where an episode starts (`recurrent` shapes)."""
+        return self.flags[..., -1]
+
+    def set_cells(self, cells: Cells) -> None:
+        """Prepare recurrent cells for a forward pass over these transitions' sequences."""
+        cells.state.copy_(self.memory)
+        steps = (self.shape.slots, self.shape.bptt, -1)
+        cells.starts = self.starts.view(steps)
+        cells.live = None if self.valid is None else self.valid.view(steps)
+
+
+class MinibatchIndex:
+    """Which transitions of a rollout each minibatch holds.
+
+    A rollout stores each member's transitions contiguously as (horizon + 1, num_envs); the last
+    step holds the observation after the rollout, and is in no minibatch.
+
+    Attributes:
+        items: the number of items that an epoch permutes per member: sequences of `bptt` steps for
+            recurrent shapes, else transitions.
+    """
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        self.shape = shape
+        self.items = shape.samples // shape.bptt if shape.recurrent else shape.samples
+        stored = (shape.horizon + 1) * shape.num_envs
+        self._first_row = torch.arange(shape.slots, device=device).view(-1, 1, 1) * stored
+
+    def batches(self, order: Tensor) -> Tensor:
+        """Return the rows of each gradient step, (steps, G * minibatch), for `gather`.
+
+        The rest of a permutation that fills no minibatch is left out.
+
+        Args:
+            order: (G, epochs, items), a permutation per epoch.
+        """
+        shape = self.shape
+        used = shape.samples // shape.minibatch * shape.minibatch
+        if not shape.recurrent:
+            rows = (order[:, :, :used] + self._first_row).reshape(shape.slots, -1, shape.minibatch)
+            return rows.transpose(0, 1).reshape(-1, shape.slots * shape.minibatch)
+        order = order[:, :, : used // shape.bptt]
+        block = order // shape.num_envs  # of bptt steps
+        first = block * (shape.bptt * shape.num_envs) + order % shape.num_envs + self._first_row
+        steps = torch.arange(shape.bptt, device=order.device).unsqueeze(1) * shape.num_envs
+        sequences = first.reshape(shape.slots, -1, 1, shape.minibatch // shape.bptt)
+        return (sequences + steps).transpose(0, 1).reshape(-1, shape.slots * shape.minibatch)
+
+    def gather(self, rollout: Transitions, rows: Tensor, batch: Transitions) -> None:
+        """Copy the transitions `rows` (G * minibatch,) of a rollout into `batch` (G, minibatch)."""
+        pairs = ((rollout.obs, batch.obs), (rollout.side, batch.side), (rollout.flags, batch.flags))
+        for source, into in pairs:
+            if source.shape[-1]:
+                torch.index_select(
+                    source.view(-1, source.shape[-1]), 0, rows, out=into.view(-1, into.shape[-1])
+                )
+        if self.shape.recurrent:
+            self._gather_memory(rollout.memory, rows, batch.memory)
+
+    def _gather_memory(self, memory: Tensor, rows: Tensor, into: Tensor) -> None:
+        """Copy the recurrent states before the sequences that start at the first step's rows."""
+        shape = self.shape
+        first = rows.view(shape.slots, shape.bptt, -1)[:, 0] - self._first_row[:, 0]
+        sequence = first // (shape.num_envs * shape.bptt) * shape.num_envs + first % shape.num_envs
+        sequences, state_size = memory.shape[1:]
+        network = torch.arange(2 * shape.slots, device=rows.device).unsqueeze(1)
+        index = (sequence.repeat(2, 1) + network * sequences).flatten()
+        torch.index_select(memory.view(-1, state_size), 0, index, out=into.view(-1, state_size))

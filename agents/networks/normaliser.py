@@ -1,0 +1,42 @@
+"""Checks of the observation normalisers that members are given."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from agents.networks.shape import Shape
+from envs.support.errors import InputError
+
+
+def checked_normaliser(shape: Shape, avg: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a member's mean and standard deviation of observations, checked and completed.
+
+    Args:
+        shape: the program's shape.
+        avg: (state_dim,) or (obs_dim,). Privileged columns that are missing get mean 0 and
+            deviation 1, so they reach the critic unchanged.
+        std: likewise.
+
+    Returns:
+        Two tensors (obs_dim,) on the CPU, of torch's default dtype.
+
+    Raises:
+        InputError: another size, a value that is not finite, or a deviation of 0 or less.
+    """
+    avg, std = (tensor.detach().to("cpu", torch.get_default_dtype()) for tensor in (avg, std))
+    if avg.shape != std.shape or avg.shape not in {(shape.state_dim,), (shape.obs_dim,)}:
+        sizes = f"{tuple(avg.shape)} and {tuple(std.shape)}"
+        raise InputError(
+            f"state_avg and state_std must have shape ({shape.state_dim},), not {sizes}."
+        )
+    missing = shape.obs_dim - avg.numel()
+    avg, std = torch.cat((avg, torch.zeros(missing))), torch.cat((std, torch.ones(missing)))
+    valid = torch.isfinite(avg) & torch.isfinite(std) & (std > 0)
+    if not bool(valid.all()):
+        column = int(torch.nonzero(~valid)[0])
+        raise InputError(
+            "state_avg and state_std must be finite, and the deviation above zero; "
+            f"column {column} has {float(avg[column])} and {float(std[column])}."
+        )
+    return avg, std

@@ -1,0 +1,159 @@
+"""The weights of all members' networks: the layout of one flat tensor, and named views of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from agents.networks.convolution import layers
+from agents.networks.recurrence import GATES
+from agents.networks.shape import Shape
+
+_ALIGN = 16  # floats: every view starts on a cache line
+
+
+@dataclass
+class Leaves:
+    """The parameters of 2G networks by name, or gradients of them; matrices are (in, out).
+
+    Attributes:
+        actor_in: (G, state_dim, width), first layers.
+        critic_in: (G, obs_dim, width), first layers. Of images, both read the convolutions'
+            features instead of observations.
+        hidden: (2G, width, width) each, the layers after the first.
+        bias: (2G, 1, width) each, of the first and all hidden layers.
+        actor_out: (G, width, action_dim).
+        actor_out_bias: (G, 1, action_dim).
+        critic_out: (G, width, 1).
+        critic_out_bias: (G, 1, 1).
+        log_std: (G, 1, action_dim); no columns where actions are discrete.
+        chain: of autoregressive policies, (G, sizes of choices 0 … k, size of choice k + 1) each:
+            what earlier choices add to the logits of a later one.
+        filters: (2G, channels, filter size) each (`agents.networks.convolution`).
+        filter_bias: (2G, 1, channels) each.
+        cell: of recurrent networks (`agents.networks.recurrence`), weights on the last hidden
+            layer and on the recurrent state, (2G, width, gates * width) each, and their biases
+            (2G, 1, gates * width).
+    """
+
+    actor_in: Tensor
+    critic_in: Tensor
+    hidden: list[Tensor]
+    bias: list[Tensor]
+    actor_out: Tensor
+    actor_out_bias: Tensor
+    critic_out: Tensor
+    critic_out_bias: Tensor
+    log_std: Tensor
+    chain: list[Tensor]
+    filters: list[Tensor]
+    filter_bias: list[Tensor]
+    cell: list[Tensor]
+
+    def shared(self) -> list[Tensor]:
+        """Return those of actors and critics, (2G, …)."""
+        return [*self.hidden, *self.bias, *self.filters, *self.filter_bias, *self.cell]
+
+    def actor(self) -> list[Tensor]:
+        """Return those of actors only."""
+        return [self.actor_in, self.actor_out, self.actor_out_bias, self.log_std, *self.chain]
+
+    def critic(self) -> list[Tensor]:
+        """Return those of critics only."""
+        return [self.critic_in, self.critic_out, self.critic_out_bias]
+
+    def every(self) -> list[Tensor]:
+        """Return all of them."""
+        return [*self.shared(), *self.actor(), *self.critic()]
+
+
+def _sizes(
+    shape: Shape,
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return (rows, columns) of `Leaves.shared`, `.actor` and `.critic`, in their order."""
+    width, depth = shape.net_width, shape.net_depth
+    deviations = 0 if shape.discrete else shape.action_dim
+    convolutions = layers(shape.image_shape)
+    shared = [(width, width)] * (depth - 1) + [(1, width)] * depth
+    shared += [(layer.channels, layer.filter_size) for layer in convolutions]
+    shared += [(1, layer.channels) for layer in convolutions]
+    if shape.recurrent:
+        gates = GATES[shape.recurrent] * width
+        shared += [(width, gates), (width, gates), (1, gates), (1, gates)]
+    actor_in, critic_in = shape.inputs
+    actor = [(actor_in, width), (width, shape.action_dim), (1, shape.action_dim), (1, deviations)]
+    if shape.autoregressive:
+        actor += zip(accumulate(shape.choices), shape.choices[1:], strict=False)
+    critic = [(critic_in, width), (width, 1), (1, 1)]
+    return shared, actor, critic
+
+
+def _aligned(count: int) -> int:
+    return -(-count // _ALIGN) * _ALIGN
+
+
+def flat_size(shape: Shape) -> int:
+    """Return P, the floats per network in the flat tensor, with padding (always zero)."""
+    shared, actor, critic = (
+        sum(_aligned(rows * cols) for rows, cols in sizes) for sizes in _sizes(shape)
+    )
+    return shared + max(actor, critic)
+
+
+def leaf_views(flat: Tensor, shape: Shape) -> Leaves:
+    """Return views of a flat (2, G, P) tensor: row (0, g) is member g's actor, (1, g) its critic."""
+    both, slots = flat.view(-1, flat.shape[-1]), shape.slots
+    shared_sizes, actor_sizes, critic_sizes = _sizes(shape)
+
+    def cut(rows_of: Tensor, sizes: list[tuple[int, int]], start: int) -> tuple[list[Tensor], int]:
+        views = []
+        for rows, cols in sizes:
+            views.append(rows_of[:, start : start + rows * cols].view(rows_of.shape[0], rows, cols))
+            start += _aligned(rows * cols)
+        return views, start
+
+    shared, start = cut(both, shared_sizes, 0)
+    actor, _ = cut(both[:slots], actor_sizes, start)
+    critic, _ = cut(both[slots:], critic_sizes, start)
+    return _collect(shape, shared, actor, critic)
+
+
+def new_gradients(shape: Shape, device: torch.device) -> Leaves:
+    """Allocate gradients. Each is contiguous, so batched products write into it without a copy."""
+
+    def make(sizes: list[tuple[int, int]], slots: int) -> list[Tensor]:
+        return [torch.zeros(slots, rows, cols, device=device) for rows, cols in sizes]
+
+    shared, actor, critic = _sizes(shape)
+    return _collect(
+        shape, make(shared, 2 * shape.slots), make(actor, shape.slots), make(critic, shape.slots)
+    )
+
+
+def _collect(
+    shape: Shape, shared: list[Tensor], actor: list[Tensor], critic: list[Tensor]
+) -> Leaves:
+    between, depth, convolutions = (
+        shape.net_depth - 1,
+        shape.net_depth,
+        len(layers(shape.image_shape)),
+    )
+    after = between + depth
+    return Leaves(
+        actor_in=actor[0],
+        critic_in=critic[0],
+        hidden=shared[:between],
+        bias=shared[between:after],
+        filters=shared[after : after + convolutions],
+        filter_bias=shared[after + convolutions : after + 2 * convolutions],
+        cell=shared[after + 2 * convolutions :],
+        actor_out=actor[1],
+        actor_out_bias=actor[2],
+        critic_out=critic[1],
+        critic_out_bias=critic[2],
+        log_std=actor[3],
+        chain=actor[4:],
+    )
