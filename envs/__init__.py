@@ -2,6 +2,6 @@
 
 from envs.support.mkl import request_mode
 
-# The one side effect at import in this project: MKL reads the mode at its first product, so it must be set before any
-# other module of sweepd's computes one. The other packages import this one for it.
+# The only import side effect in this project. MKL reads its mode at its first product, so the mode
+# must be set before any module of sweepd computes one. All other packages import this one.
 request_mode()

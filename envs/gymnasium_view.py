@@ -1,8 +1,7 @@
-"""The environments as Gymnasium knows them: a `VectorEnv` view of any `VecEnv`, and a single environment for
-`gymnasium.make`.
+"""Gymnasium interfaces: a `VectorEnv` view of any `VecEnv`, and single environments.
 
-Thirty lines register an environment of one's own: subclass `envs.core.vec_env.VecEnv` and hand an instance to
-`GymnasiumVectorView`, or one with `num_envs` 1 to `GymnasiumView`.
+To use an environment of your own, subclass `envs.core.vec_env.VecEnv` and wrap an instance in
+`GymnasiumVectorView`, or one with a single row in `GymnasiumView`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ BUCKET_BRIGADE_ID = "sweepd/BucketBrigade-v0"
 
 
 def _spaces(env: VecEnv) -> tuple[Space[Any], Space[Any]]:
-    """The spaces of one row: its observation (without what only critics see) and its action."""
+    """Return the spaces of one row's observation (without privileged columns) and action."""
     action: Space[Any]
     if env.action_dims:
         action = MultiDiscrete(np.array(env.action_dims))
@@ -41,9 +40,10 @@ def _spaces(env: VecEnv) -> tuple[Space[Any], Space[Any]]:
 
 
 class GymnasiumVectorView(VectorEnv[Any, Any, Any]):
-    """A `VecEnv` as a `gymnasium.vector.VectorEnv` of numpy arrays, with autoreset in the same step.
+    """A `VecEnv` as a `gymnasium.vector.VectorEnv` of NumPy arrays, with same-step autoreset.
 
-    Where a row's episode ended, `infos["final_obs"]` has its last observation and `infos["_final_obs"]` is true.
+    In rows whose episode ended, `infos["_final_obs"]` is true and `infos["final_obs"]` has the
+    episode's last observation.
     """
 
     def __init__(self, env: VecEnv) -> None:
@@ -57,14 +57,18 @@ class GymnasiumVectorView(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start every row anew. seed: one, or one per member. options: none are known."""
+        """Reset every row. seed: one seed, or one per member. options: ignored."""
         super().reset(seed=seed if isinstance(seed, int) else None, options=options)
         return self._numpy(self.env.reset(seed)), {}
 
     def step(
         self, actions: Any
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step of every row. Raises RunError for an illegal action."""
+        """Advance every row by one step.
+
+        Raises:
+            RunError: an action is illegal.
+        """
         made = self.env.step(torch.as_tensor(np.asarray(actions), device=self.env.device))
         self.env.check()
         terminated, truncated = (
@@ -92,7 +96,7 @@ class GymnasiumVectorView(VectorEnv[Any, Any, Any]):
 
 
 class GymnasiumView(gymnasium.Env[Any, Any]):
-    """A `VecEnv` of a single row as a `gymnasium.Env`: the same code, with the reset left to the caller."""
+    """A `VecEnv` with a single row as a `gymnasium.Env`, without autoreset."""
 
     def __init__(self, env: VecEnv) -> None:
         if env.num_envs != 1:
@@ -105,13 +109,15 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start an episode. options: none are known."""
+        """Start an episode. options: ignored."""
         super().reset(seed=seed, options=options)
         return self._row(self.env.reset(seed)), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, SupportsFloat, bool, bool, dict[str, Any]]:
-        """One step; the observation is the episode's own last one where it ended. Raises RunError for an illegal
-        action.
+        """Advance by one step. At the end of an episode, returns its last observation.
+
+        Raises:
+            RunError: the action is illegal.
         """
         made = self.env.step(
             torch.as_tensor(np.asarray(action), device=self.env.device).unsqueeze(0)
@@ -131,7 +137,7 @@ def _crypto_market(
     tickers: Sequence[str] | None,
     market: Market | None,
 ) -> Market:
-    from envs.crypto.market import make_market  # loaded where used: registering must stay light
+    from envs.crypto.market import make_market  # not at the top: registration must stay fast
 
     if market is not None:
         return market
@@ -161,9 +167,14 @@ def make_crypto(
     market: Market | None = None,
     **params: Any,
 ) -> GymnasiumView:
-    """A single crypto environment over all the bars of `market`, of `data_dir`, or else of a small synthetic market.
+    """Make a single crypto environment over all bars.
 
-    params: fields of `EnvParams`.
+    Args:
+        data_dir: folder of bar files.
+        timeframe: of the bars.
+        tickers: subset of the tickers; None for all.
+        market: used instead of `data_dir`. Without either, a small synthetic market.
+        **params: fields of `EnvParams`.
     """
     return GymnasiumView(_crypto(1, data_dir, timeframe, tickers, market, **params))
 
@@ -176,7 +187,7 @@ def make_crypto_vec(
     market: Market | None = None,
     **params: Any,
 ) -> GymnasiumVectorView:
-    """As `make_crypto`, `num_envs` of them in one batch (for `gymnasium.make_vec`)."""
+    """Make `num_envs` crypto environments in one batch. Other arguments as in `make_crypto`."""
     return GymnasiumVectorView(_crypto(num_envs, data_dir, timeframe, tickers, market, **params))
 
 
@@ -187,12 +198,12 @@ def _cartpole(num_envs: int, **params: Any) -> VecEnv:
 
 
 def make_cartpole(**params: Any) -> GymnasiumView:
-    """A single CartPole. params: fields of `CartPoleParams`."""
+    """Make a single CartPole. params: fields of `CartPoleParams`."""
     return GymnasiumView(_cartpole(1, **params))
 
 
 def make_cartpole_vec(num_envs: int = 1, **params: Any) -> GymnasiumVectorView:
-    """As `make_cartpole`, `num_envs` of them in one batch (for `gymnasium.make_vec`)."""
+    """Make `num_envs` CartPoles in one batch (for `gymnasium.make_vec`)."""
     return GymnasiumVectorView(_cartpole(num_envs, **params))
 
 
@@ -204,9 +215,15 @@ def make_bucket_brigade(
     render_mode: str | None = None,
     **params: Any,
 ) -> gymnasium.Env[Any, Any]:
-    """One seat of a game of Bucket Brigade, whose other seats a baseline player has.
+    """Make one seat of Bucket Brigade. A baseline player acts for the other seats.
 
-    params: fields of `BucketParams`, changes to the scenario. The rest as of `envs.games.bucket_brigade.views.SeatView`.
+    Args:
+        scenario: name of the scenario.
+        seat: index of the seat.
+        company: name of the baseline player of the other seats.
+        scaled: whether observations are scaled.
+        render_mode: as in Gymnasium.
+        **params: changes to the scenario, fields of `BucketParams`.
     """
     from envs.games.bucket_brigade.scenarios import scenario as params_of
     from envs.games.bucket_brigade.views import SeatView
@@ -218,9 +235,13 @@ def make_bucket_brigade(
 def make_bucket_brigade_vec(
     num_envs: int = 4, scenario: str = "default", scaled: bool = True, **params: Any
 ) -> GymnasiumVectorView:
-    """Whole games of Bucket Brigade: a row is a seat, and a game's seats are neighbours.
+    """Make whole games of Bucket Brigade. A row is a seat; rows of a game are adjacent.
 
-    num_envs: seats in all, a multiple of the number of agents. params: fields of `BucketParams`.
+    Args:
+        num_envs: seats in total, a multiple of the number of agents.
+        scenario: name of the scenario.
+        scaled: whether observations are scaled.
+        **params: changes to the scenario, fields of `BucketParams`.
     """
     from envs.games.bucket_brigade.game import BucketBrigade
     from envs.games.bucket_brigade.scenarios import scenario as params_of
@@ -231,8 +252,9 @@ def make_bucket_brigade_vec(
 
 
 def register() -> None:
-    """Tell Gymnasium our ids. It calls this itself on import, where the package is installed; a second time changes
-    nothing.
+    """Register the environments with Gymnasium. Idempotent.
+
+    Gymnasium calls this at import if the package is installed.
     """
     every = (
         (CRYPTO_ID, "crypto"),

@@ -1,4 +1,4 @@
-"""Illegal actions, latched on the device without asking it anything until somebody wants to know."""
+"""Latches for illegal actions: recorded on the device, read by the host only in `check`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from envs.support.errors import RunError
 
 
 class FaultLatch:
-    """Remembers for every row the first step whose action was not finite or beyond 1, and the largest components since.
+    """Latches, per row, the first step with an action that is not finite or outside [-1, 1].
 
-    Where every step is checked (`debug`), both belong to the same step.
+    Also keeps the largest absolute value per component since then. If every step is checked
+    (`debug`), both belong to the same step.
+
+    Args:
+        rows: number of rows.
+        rows_per_member: rows of one member, for messages.
+        components: names of the action's components, for messages.
+        device: device of the actions.
     """
 
     def __init__(
@@ -21,62 +28,74 @@ class FaultLatch:
     ) -> None:
         self._rows_per_member = rows_per_member
         self._components = tuple(components)
-        self._steps = 0.0  # the host's own count: it needs no device for that
-        # Steps before the first illegal one, as `largest` doesn't forget.
+        self._steps = 0.0  # counted on the host, which needs no synchronisation
+        # Steps before the first illegal action. It stops counting there, since `_largest` keeps its
+        # maximum.
         self._legal_steps = torch.zeros(rows, dtype=torch.float64, device=device)
         self._largest = torch.zeros(len(components), rows, dtype=torch.float64, device=device)
         self._row_size = torch.zeros(rows, dtype=torch.float64, device=device)
 
-    def look(self, action: Tensor, scratch: Tensor) -> None:
-        """One step's actions, component-first: (components, rows) float64, and as much room to work in."""
+    def record(self, action: Tensor, scratch: Tensor) -> None:
+        """Record one step.
+
+        Args:
+            action: (components, rows) float64.
+            scratch: buffer of the same shape and dtype.
+        """
         self._steps += 1.0
         sizes = torch.abs(action, out=scratch)
-        torch.maximum(self._largest, sizes, out=self._largest)  # a NaN is the largest, and stays
+        torch.maximum(self._largest, sizes, out=self._largest)  # NaN propagates and stays
         self._legal_steps.add_(torch.amax(self._largest, 0, out=self._row_size).le_(1.0))
 
     def clear(self, rows: slice) -> None:
-        """Forget the faults of these rows."""
+        """Clear the faults of these rows."""
         self._legal_steps[rows] = self._steps
         self._largest[:, rows] = 0.0
 
     def latched(self) -> Tensor:
-        """(rows,) bool."""
+        """Return which rows have a fault: (rows,) bool."""
         return self._legal_steps < self._steps
 
     def check(self) -> None:
-        """Raise RunError naming the earliest fault. Synchronises."""
+        """Raise RunError for the earliest fault. Synchronises with the device."""
         legal, row = self._legal_steps.min(0)
         if float(legal) == self._steps:
             return
         at = int(row)
         size, component = self._largest[:, at].max(0)
         raise RunError(
-            f"row {at} (member {at // self._rows_per_member}) got illegal actions from step {int(legal) + 1} on: "
-            f"component {int(component)} ({self._components[int(component)]}) had the size {float(size)!r}; "
-            "actions must be finite and in [-1, 1]"
+            f"row {at} (member {at // self._rows_per_member}) got illegal actions from step "
+            f"{int(legal) + 1} on: component {int(component)} ({self._components[int(component)]}) "
+            f"had the size {float(size)!r}; actions must be finite and in [-1, 1]"
         )
 
     def state(self, rows: slice) -> dict[str, Tensor]:
-        """These rows' faults as a flat dict of tensors."""
+        """Return these rows' faults as a flat dict of tensors."""
         return {
             "fault_age": self._steps - self._legal_steps[rows],
             "fault_largest": self._largest[:, rows].clone(),
         }
 
     def set_state(self, rows: slice, state: dict[str, Tensor]) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         self._legal_steps[rows] = self._steps - state["fault_age"].to(self._legal_steps.device)
         self._largest[:, rows] = state["fault_largest"].to(self._largest.device)
 
 
 class ChoiceLatch:
-    """Remembers for every row the first step whose action was none of the choices 0 … `choices` - 1, and that action.
+    """Latches, per row, the first step whose action is none of the choices 0 … `choices` - 1.
 
-    choices: one number; or several, where an action consists of several choices ((rows, choices) instead of (rows,)),
-    at most 254 each. It keeps the actions of a few steps and looks at them together.
+    Actions of several steps are buffered and checked together, which is cheaper.
+
+    Args:
+        rows: number of rows.
+        rows_per_member: rows of one member, for messages.
+        choices: number of choices, with actions (rows,); or one number per choice of a
+            multi-discrete action, at most 254 each, with actions (rows, choices).
+        device: device of the actions.
     """
 
-    _TOGETHER = 16
+    _BUFFER = 16
 
     def __init__(
         self, rows: int, rows_per_member: int, choices: int | Sequence[int], device: torch.device
@@ -85,51 +104,57 @@ class ChoiceLatch:
         self._several = not isinstance(choices, int)
         self._choices = (choices,) if isinstance(choices, int) else tuple(choices)
         shape = (rows, len(self._choices)) if self._several else (rows,)
-        # float64 holds what a discrete action can be, and is what environments compute with. Several choices are kept
-        # in bytes: they are many.
+        # float64 holds any discrete action and is the dtype in which environments compute.
+        # Multi-discrete actions are kept in bytes, because there are many of them.
         kind = torch.uint8 if self._several else torch.float64
-        self._recent = torch.zeros(self._TOGETHER, *shape, dtype=kind, device=device)
+        self._recent = torch.zeros(self._BUFFER, *shape, dtype=kind, device=device)
         self._places = self._recent.unbind(0)
-        # For every row, since comparing a few numbers at a time is slow.
+        # Expanded to all rows, because broadcasting a few numbers is slower.
         self._most = (
             (torch.tensor(self._choices, device=device) - 1)
             .to(kind)
             .expand(rows, -1)
             .reshape(shape)
         )
-        to_go = torch.arange(self._TOGETHER, 0, -1, dtype=torch.uint8, device=device)
+        to_go = torch.arange(self._BUFFER, 0, -1, dtype=torch.uint8, device=device)
         self._to_go = to_go.view(-1, *(1 for _ in shape))
-        self._noted = 0  # of `recent`
-        self._steps = 0  # before those
-        # Steps before the first illegal one, or infinity; and what that was.
+        self._buffered = 0  # buffered steps
+        self._steps = 0  # steps before the buffered ones
+        # Steps before the first illegal action (infinity if there is none), and that action.
         self._legal_steps = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
         self._illegal = torch.zeros(shape, dtype=torch.float64, device=device)
 
-    def note(self, action: Tensor) -> Tensor:
-        """One step's actions, int64; returns them as float64, or several choices as uint8 (what lies outside of
-        0 … 254 as 255 or 254), good until the next steps' are noted.
+    def record(self, action: Tensor) -> Tensor:
+        """Buffer one step's actions.
+
+        Args:
+            action: int64.
+
+        Returns:
+            The actions as float64, or multi-discrete ones as uint8, where values below 0 become 255
+            and values above 254 become 254. Valid until the next call.
         """
-        if self._noted == self._TOGETHER:
-            self._look()
-        place = self._places[self._noted]
-        self._noted += 1
+        if self._buffered == self._BUFFER:
+            self._check_buffer()
+        place = self._places[self._buffered]
+        self._buffered += 1
         return place.copy_(action.clamp(-1, 254) if self._several else action)
 
     def clear(self, rows: slice) -> None:
-        """Forget the faults of these rows."""
-        self._look()
+        """Clear the faults of these rows."""
+        self._check_buffer()
         self._legal_steps[rows] = torch.inf
         self._illegal[rows] = 0.0
 
     def latched(self) -> Tensor:
-        """(rows,) bool."""
-        self._look()
+        """Return which rows have a fault: (rows,) bool."""
+        self._check_buffer()
         latched = self._legal_steps.isfinite()
         return latched.any(-1) if self._several else latched
 
     def check(self) -> None:
-        """Raise RunError naming the earliest fault. Synchronises."""
-        self._look()
+        """Raise RunError for the earliest fault. Synchronises with the device."""
+        self._check_buffer()
         legal, at = self._legal_steps.flatten().min(0)
         if bool(legal.isinf()):
             return
@@ -137,21 +162,21 @@ class ChoiceLatch:
         which = f" for choice {choice}" if self._several else ""
         named, most = self._named(float(self._illegal.flatten()[at])), self._choices[choice] - 1
         raise RunError(
-            f"row {row} (member {row // self._rows_per_member}) got an illegal action in step {int(legal) + 1}{which}: "
-            f"{named}; actions must be whole numbers from 0 to {most}"
+            f"row {row} (member {row // self._rows_per_member}) got an illegal action in step "
+            f"{int(legal) + 1}{which}: {named}; actions must be whole numbers from 0 to {most}"
         )
 
     def state(self, rows: slice) -> dict[str, Tensor]:
-        """These rows' faults as a flat dict of tensors."""
-        self._look()
+        """Return these rows' faults as a flat dict of tensors."""
+        self._check_buffer()
         return {
             "fault_age": self._steps - self._legal_steps[rows],
             "fault_action": self._illegal[rows].clone(),
         }
 
     def set_state(self, rows: slice, state: dict[str, Tensor]) -> None:
-        """Put back what `state` returned."""
-        self._look()
+        """Restore what `state` returned."""
+        self._check_buffer()
         self._legal_steps[rows] = self._steps - state["fault_age"].to(self._legal_steps.device)
         self._illegal[rows] = state["fault_action"].to(self._illegal.device)
 
@@ -160,20 +185,21 @@ class ChoiceLatch:
             return "254 or more" if action == 254 else "less than 0"
         return str(int(action))
 
-    def _look(self) -> None:
-        """Look at the actions noted since the last time."""
-        recent = self._recent[: self._noted]
+    def _check_buffer(self) -> None:
+        """Check the buffered actions and empty the buffer."""
+        recent = self._recent[: self._buffered]
         if len(recent):
-            # From the first illegal one on, how many there are; bytes are quickest to search.
+            # Mark each illegal action with the number of steps left in the buffer: the maximum
+            # belongs to the first one. Bytes are the fastest dtype for this.
             outside = (
                 recent > self._most
                 if self._several
                 else recent.ne(recent.clamp(0, self._choices[0] - 1))
             )
             illegal = outside.view(torch.uint8)
-            left = illegal.mul_(self._to_go[-self._noted :]).amax(0).to(torch.int64)
+            left = illegal.mul_(self._to_go[-self._buffered :]).amax(0).to(torch.int64)
             found = (left > 0) & self._legal_steps.isinf()
-            first = (self._noted - left).clamp_max_(self._noted - 1)
+            first = (self._buffered - left).clamp_max_(self._buffered - 1)
             torch.where(
                 found,
                 recent.gather(0, first.unsqueeze(0))[0].double(),
@@ -183,5 +209,5 @@ class ChoiceLatch:
             torch.where(
                 found, self._steps + first.double(), self._legal_steps, out=self._legal_steps
             )
-        self._steps += self._noted
-        self._noted = 0
+        self._steps += self._buffered
+        self._buffered = 0

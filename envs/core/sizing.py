@@ -1,4 +1,4 @@
-"""How many parallel environments a machine wants: measured, never guessed."""
+"""Choice of the number of parallel environments by measurement, and this machine's resources."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one number of environments came to: steps per second over all of them, and its peak memory in bytes (0:
-    unknown).
+    """Speed and memory with one number of environments.
+
+    Attributes:
+        steps_per_second: summed over all environments.
+        memory: peak in bytes; 0 if unknown.
     """
 
     steps_per_second: float
@@ -28,9 +31,14 @@ class Measurement:
 
 @dataclass(frozen=True)
 class SizingChoice:
-    """The number chosen and how. `str()` of it is a table of all that was measured.
+    """The chosen number and how it was found. `str()` is a table of all measurements.
 
-    measured: (number, what it came to), growing. upper: the bound that was given. reason: why growing stopped.
+    Attributes:
+        num_envs: the choice.
+        measured: (number, measurement) in ascending order.
+        upper: the upper bound.
+        gain: as in `choose_num_envs`.
+        reason: why the search stopped.
     """
 
     num_envs: int
@@ -40,15 +48,15 @@ class SizingChoice:
     reason: str
 
     def lines(self) -> list[str]:
-        """The table, a line per size, and the choice."""
+        """Return the table, one line per number, and the choice."""
         rows = [f"{'envs':>8} {'steps/s':>12} {'memory':>10}"]
         for number, result in self.measured:
             memory = f"{result.memory / 2**20:,.0f} MiB" if result.memory else "-"
             mark = " <- chosen" if number == self.num_envs else ""
             rows.append(f"{number:>8,} {result.steps_per_second:>12,.0f} {memory:>10}{mark}")
         rows.append(
-            f"{self.num_envs:,} envs: the fewest within {_close(self.gain) - 1:.0%} of the fastest; "
-            f"at most {self.upper:,} were allowed; stopped because {self.reason}"
+            f"{self.num_envs:,} envs: the fewest within {_close(self.gain) - 1:.0%} of the "
+            f"fastest; at most {self.upper:,} were allowed; stopped because {self.reason}"
         )
         return rows
 
@@ -64,13 +72,21 @@ def choose_num_envs(
     gain: float = 1.1,
     memory_limit: int | None = None,
 ) -> SizingChoice:
-    """Double the number of environments while that makes them faster; the fewest that are nearly as fast as the fastest
-    win: within half of `gain`, so that with what a measurement may be off by they are within all of it.
+    """Double the number of environments while that increases speed, and choose from these sizes.
 
-    measure: runs that many and says what they came to; out of memory (of either kind) ends the growing. upper: never
-    more than this. gain: a size that isn't faster than all before by this factor counts as flat, and two flat sizes
-    in a row end the growing (one may be noise). memory_limit: bytes that the next size, going by the last one's peak,
-    may not exceed. Raises InputError where `upper` is below 1 or not even the first size fits.
+    The choice is the smallest number whose speed is within half of `gain` of the fastest. The other
+    half allows for measurement noise.
+
+    Args:
+        measure: measures one number of environments. Running out of memory ends the search.
+        upper: largest number allowed.
+        start: first number.
+        gain: factor by which a size must exceed all smaller ones, else it counts as flat. Two flat
+            sizes in a row end the search (a single one may be noise).
+        memory_limit: bytes that the next size, extrapolated from the last peak, must not exceed.
+
+    Raises:
+        InputError: `upper` is below 1, or the first size does not fit into memory.
     """
     if upper < 1:
         raise InputError(
@@ -101,7 +117,10 @@ def choose_num_envs(
         elif flat == 2:
             reason = f"twice in a row, doubling gained less than {gain - 1:.0%}"
         elif memory_limit is not None and expected > memory_limit:
-            reason = f"{following:,} envs would need about {expected / 2**20:,.0f} of {memory_limit / 2**20:,.0f} MiB"
+            reason = (
+                f"{following:,} envs would need about {expected / 2**20:,.0f} of "
+                f"{memory_limit / 2**20:,.0f} MiB"
+            )
         number = following
     chosen = next(
         size for size, result in measured if result.steps_per_second * _close(gain) >= fastest
@@ -110,12 +129,13 @@ def choose_num_envs(
 
 
 def _close(gain: float) -> float:
-    """The factor within which a size counts as fast as the fastest."""
+    """Return the factor within which a size counts as fast as the fastest."""
     return 1.0 + (gain - 1.0) / 2.0
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out, of a device or of the machine (which torch calls RuntimeError)."""
+    """Whether the exception means that a device or the machine ran out of memory."""
+    # torch raises RuntimeError if the machine's memory runs out.
     words = ("can't allocate memory", "not enough memory", "out of memory")
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in words)
@@ -123,7 +143,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def processor_name() -> str:
-    """The processor's name as the system gives it."""
+    """Return the processor's model name as the operating system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(
@@ -134,7 +154,7 @@ def processor_name() -> str:
 
 
 def available_memory(device: torch.device | str) -> int:
-    """Bytes that could be used now: free memory of a GPU, or of the machine within the control group's limit."""
+    """Return the available bytes: free GPU memory, or free RAM within the control group's limit."""
     device = torch.device(device)
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
@@ -149,20 +169,20 @@ def available_memory(device: torch.device | str) -> int:
 
 
 def total_memory() -> int:
-    """Bytes that the processes here may use in all: the machine's memory, or less where a control group says so."""
+    """Return the bytes that this process may use: RAM, or the lowest control-group limit."""
     limits = [int(psutil.virtual_memory().total)]
     own = _read("/proc/self/cgroup") or ""
     group = Path(
         next((line[len("0::/") :] for line in own.splitlines() if line.startswith("0::/")), "")
     )
-    for folder in (group, *group.parents):  # any of the groups around this process may set a limit
+    for folder in (group, *group.parents):  # any enclosing group may set a limit
         limits.append(int(_read_number(f"{folder}/memory.max") or limits[0]))
     limits.append(int(_read_number("memory/memory.limit_in_bytes") or limits[0]))
     return min(limits)
 
 
 def cpu_count() -> int:
-    """Processors that this process may really use: its affinity, within the control group's quota, at least one."""
+    """Return the usable processors: CPU affinity, limited by the control group's quota; ≥ 1."""
     allowed = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -171,11 +191,11 @@ def cpu_count() -> int:
 
 
 def _cpu_quota() -> float | None:
-    """Processors' worth of time per period, or None where there is no limit."""
+    """Return the CPU quota in processors, or None without a limit."""
     text = _read("cpu.max")
     if text is not None:
-        share, _, period = text.partition(" ")
-        return None if share == "max" else float(share) / float(period or 100_000)
+        allowance, _, period = text.partition(" ")
+        return None if allowance == "max" else float(allowance) / float(period or 100_000)
     quota, period_v1 = _read_number("cpu/cpu.cfs_quota_us"), _read_number("cpu/cpu.cfs_period_us")
     return quota / period_v1 if quota is not None and quota > 0 and period_v1 else None
 

@@ -1,4 +1,4 @@
-"""Random numbers: one stream per member, so that a member's numbers do not depend on other members in the batch."""
+"""Random streams, one per member: a member's numbers do not depend on the rest of the batch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch import Tensor
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A seed of 63 bits from numbers and names: the first 8 bytes of a SHA-256 over them, without the sign bit.
+    """Derive a 63-bit seed from numbers and names.
 
-    The parts are joined with their types and lengths, so ("a", "b") and ("ab",), or 1 and "1", give different seeds.
+    The first 8 bytes of a SHA-256, without the sign bit. Parts are hashed with their types and
+    lengths, so ("a", "b") and ("ab",), or 1 and "1", give different seeds.
     """
     digest = hashlib.sha256()
     for part in parts:
@@ -25,9 +26,13 @@ def derive_seed(*parts: int | str) -> int:
 def member_seeds(
     seed: int | Sequence[int | None] | None, members: int, *, seeded: bool
 ) -> list[int | None]:
-    """One seed per member, as `VecEnv.reset` is given them: from one seed, or as they stand. None keeps a stream.
+    """Return one seed per member for `VecEnv.reset`; None keeps a member's stream.
 
-    seeded: whether any stream had a seed before. Where none was ever given at all, they come from the operating system.
+    Args:
+        seed: a seed from which all are derived, one seed per member, or None.
+        members: number of members.
+        seeded: whether any stream has had a seed. If not, and `seed` is None, seeds come from the
+            operating system.
     """
     if isinstance(seed, int):
         return [derive_seed("env", seed, member) for member in range(members)]
@@ -39,9 +44,9 @@ def member_seeds(
 
 
 class Streams:
-    """One `torch.Generator` per member. A member without a seed is an empty slot: it draws nothing and gets zeros.
+    """One `torch.Generator` per member. A member without a seed is an empty slot: it gets zeros.
 
-    What a member draws depends on its own seed and its own earlier draws (and on the device's type), on nothing else.
+    A member's numbers depend only on its own seed, its own earlier draws and the device type.
     """
 
     def __init__(self, members: int, device: torch.device | str = "cpu") -> None:
@@ -50,7 +55,7 @@ class Streams:
         self._generators: list[torch.Generator | None] = [None] * members
 
     def seed(self, member: int, seed: int | None) -> None:
-        """Start the member's stream anew; None makes it an empty slot."""
+        """Restart the member's stream from a seed; None makes it an empty slot."""
         if seed is None:
             self._generators[member] = None
             return
@@ -65,27 +70,30 @@ class Streams:
     def member_uniform(
         self, member: int, *shape: int, dtype: torch.dtype = torch.float64
     ) -> Tensor:
-        """`shape` numbers in [0, 1) from that member's stream alone; zeros for an empty slot."""
+        """Return `shape` numbers in [0, 1) from one member's stream; zeros for an empty slot."""
         generator = self._generators[member]
         if generator is None:
             return torch.zeros(shape, dtype=dtype, device=self.device)
         return torch.rand(shape, dtype=dtype, generator=generator, device=self.device)
 
     def uniform(self, horizon: int, n: int) -> Tensor:
-        """(horizon, members * n) float32 in [0, 1), `n` columns per member, member after member."""
+        """Return (horizon, members * n) float32 in [0, 1): `n` columns per member, in order."""
         return self._side_by_side(
             (horizon, n), lambda g: torch.rand((horizon, n), generator=g, device=self.device)
         )
 
     def normal(self, horizon: int, n: int, d: int) -> Tensor:
-        """(horizon, members * n, d) float32, standard normal, `n` rows per member, member after member."""
+        """Return (horizon, members * n, d) float32, standard normal: `n` rows per member."""
         shape = (horizon, n, d)
         return self._side_by_side(
             shape, lambda g: torch.randn(shape, generator=g, device=self.device)
         )
 
     def permutations(self, k: int, size: int) -> Tensor:
-        """(members, k, size) int64: `k` random orders of 0 … size-1 per member (all zeros in an empty slot)."""
+        """Return (members, k, size) int64: `k` permutations of 0 … size-1 per member.
+
+        Zeros for an empty slot.
+        """
         out = torch.zeros((self.members, k, size), dtype=torch.int64, device=self.device)
         for member, generator in enumerate(self._generators):
             if generator is not None:
@@ -94,7 +102,7 @@ class Streams:
         return out
 
     def state(self, member: int) -> Tensor:
-        """The member's stream as bytes (uint8, CPU); no bytes for an empty slot."""
+        """Return the member's generator state (uint8, CPU); empty for an empty slot."""
         generator = self._generators[member]
         return (
             torch.empty(0, dtype=torch.uint8)
@@ -103,7 +111,7 @@ class Streams:
         )
 
     def set_state(self, member: int, state: Tensor) -> None:
-        """Go on where `state` was taken, whichever slot it came from."""
+        """Restore a stream from the state of any slot."""
         if state.numel() == 0:
             self._generators[member] = None
             return
@@ -114,8 +122,9 @@ class Streams:
     def _side_by_side(
         self, shape: tuple[int, ...], draw: Callable[[torch.Generator], Tensor]
     ) -> Tensor:
-        """Each member's draw of `shape`, put side by side along the second dimension."""
-        # Drawn into a tensor of the member's own: the generator's path depends on the layout that it fills.
+        """Concatenate each member's draw of `shape` along the second dimension."""
+        # Each member draws into a tensor of its own, because the sequence of numbers depends on
+        # the memory layout that the generator fills.
         parts = [
             torch.zeros(shape, device=self.device) if generator is None else draw(generator)
             for generator in self._generators

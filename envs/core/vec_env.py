@@ -1,8 +1,8 @@
-"""The contract of a vectorized environment: `num_envs` copies of one MDP stepped together as tensors.
+"""The interface of vectorized environments: `num_envs` copies of one MDP stepped as tensors.
 
-Rows are grouped by member: rows `m * envs_per_member … (m + 1) * envs_per_member - 1` belong to member `m`, and
-everything random about them comes from member `m`'s own stream (`envs.core.streams`). So a member sees the same episodes
-with any other members in the batch.
+Rows are grouped by member: rows `m * envs_per_member … (m + 1) * envs_per_member - 1` belong to
+member `m`, and all their randomness comes from member `m`'s stream (`envs.core.streams`). So a
+member's episodes do not depend on the other members in the batch.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from envs.core.streams import member_seeds
 
 
 class Step(NamedTuple):
-    """What one step returns. Rows whose episode ended have been reset already (autoreset in the same step).
+    """Result of one step. Rows whose episode ended have been reset already (same-step autoreset).
 
-    obs: (num_envs, state_dim + privileged_dim) float32, the first observation of the new episode where one ended.
-    reward: (num_envs,) float32.
-    terminated, truncated: (num_envs,) bool. A truncated episode's last observation is in `VecEnv.final_obs`.
+    Attributes:
+        obs: (num_envs, state_dim + privileged_dim) float32, or uint8 for images. The first
+            observation of the new episode in rows whose episode ended.
+        reward: (num_envs,) float32.
+        terminated: (num_envs,) bool.
+        truncated: (num_envs,) bool. `VecEnv.final_obs` has the last observation of the episode.
     """
 
     obs: Tensor
@@ -32,23 +35,34 @@ class Step(NamedTuple):
 
 
 class VecEnv(ABC):
-    """A vectorized environment. Inside `step` there is no host synchronisation, and no branch on a tensor's value.
+    """A vectorized environment. `step` never synchronises with the host or branches on tensors.
 
-    The attributes up to `if_discrete` are those ElegantRL reads.
+    ElegantRL reads the attributes up to `if_discrete`.
 
-    privileged_dim: trailing observation columns that only a critic may read (0 for most environments).
-    bootstrap_interval: the fewest steps from a truncation to the same row's next end of any kind; a learner calls
-        `final_obs` at least that often.
-    action_dims: sizes of the choices that make up one action, where there are several (multi-discrete); their sum is
-        `action_dim`, actions are (num_envs, choices) int64, and `if_discrete` is true. () for other environments.
-    masked: whether some choices may be illegal; then `action_mask` says which are legal.
-    has_absent_agents: whether rows may be without an agent; then `present` says which have one.
-    reward_unit: what a reward of 1 is in the game's own score, a number or (num_envs,) float64, where rewards are
-        scaled for learning.
-    rematches: whether `draw` may give rows, with the episodes that they are in, to other members: a learner then reads
-        `observe` right after it.
-    prescaled: whether observations need no centring and scaling, since they lie between about -1 and 1 by design.
-    image_shape: (channels, height, width) where observations are images: uint8, flattened in that order. None: numbers.
+    Attributes:
+        env_name: the environment's name.
+        num_envs: number of rows.
+        max_step: maximum length of an episode in steps.
+        state_dim: number of observation columns.
+        action_dim: number of action components, or of choices if the action is discrete.
+        if_discrete: whether actions are choices.
+        privileged_dim: number of trailing observation columns that only critics may read.
+        bootstrap_interval: minimum number of steps from a truncation to the row's next episode end.
+            Learners call `final_obs` at least this often.
+        action_dims: sizes of the choices of a multi-discrete action, else (). Their sum is
+            `action_dim`, actions are (num_envs, choices) int64, and `if_discrete` is true.
+        masked: whether choices may be illegal; `action_mask` then tells which are legal.
+        has_absent_agents: whether rows may lack an agent; `present` then tells which have one.
+        rematches: whether `draw` may assign rows, in the middle of their episodes, to other
+            members. Learners then read `observe` right after it.
+        prescaled: whether observations need no normalisation, being about -1 … 1 by design.
+        image_shape: (channels, height, width) if observations are images: uint8, flattened in that
+            order. None otherwise.
+        reward_unit: score of the game per unit of reward, a number or (num_envs,) float64, if
+            rewards are scaled for learning.
+        num_members: number of members.
+        envs_per_member: rows per member.
+        device: device of all tensors.
     """
 
     env_name: str
@@ -71,11 +85,12 @@ class VecEnv(ABC):
     device: torch.device
 
     def reset(self, seed: int | Sequence[int | None] | None = None) -> Tensor:
-        """Start every row anew and return its first observation.
+        """Start a new episode in every row and return the first observations.
 
-        seed: one per member, or one from which every member's is derived; None keeps the streams where they are. A None
-            among several keeps that member's stream (or the slot empty, if it never had one). Where no seed was ever
-            given at all, members get one from the operating system.
+        Args:
+            seed: a seed per member, or one from which all are derived. None keeps the streams. A
+                None among several keeps that member's stream, or the slot empty if it has none. If
+                no seed was ever given, seeds come from the operating system.
         """
         seeded = any(self.seeded(member) for member in range(self.num_members))
         for member, own in enumerate(member_seeds(seed, self.num_members, seeded=seeded)):
@@ -83,79 +98,83 @@ class VecEnv(ABC):
         return self.observe()
 
     def seeded(self, member: int) -> bool:
-        """Whether the member has a stream. For `reset`."""
+        """Whether the member has a stream. Used by `reset`."""
         raise NotImplementedError(f"{self.env_name} has a reset of its own")
 
     def reset_member(self, member: int, seed: int | None = None) -> None:
-        """Start that member's rows anew, its stream too where a seed is given; the others go on undisturbed. For
-        `reset`.
-        """
+        """Restart one member's rows, and its stream if a seed is given. Used by `reset`."""
         raise NotImplementedError(f"{self.env_name} has a reset of its own")
 
     @abstractmethod
     def draw(self, horizon: int) -> None:
-        """Draw the random numbers of the next `horizon` steps, per member. `step` draws for itself where they end."""
+        """Draw the random numbers of the next `horizon` steps. When they run out, `step` draws."""
 
     @abstractmethod
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """Advance every row by one step.
 
-        action: (num_envs, action_dim) float in [-1, 1]; of a discrete environment (num_envs,) int64, each one of 0 …
-            action_dim - 1, or (num_envs, choices), each one of 0 … action_dims[choice] - 1.
-        out: a (num_envs, state_dim + privileged_dim) tensor, float32, or uint8 where observations are images, to write
-            the observation into; None: a new one.
+        Args:
+            action: (num_envs, action_dim) float in [-1, 1]. In discrete environments (num_envs,)
+                int64 in 0 … action_dim - 1, or (num_envs, choices) int64 in 0 … action_dims[k] - 1.
+            out: a buffer for the observation, (num_envs, state_dim + privileged_dim) float32, or
+                uint8 for images. None allocates one.
         """
 
     def observe(self, out: Tensor | None = None) -> Tensor:
-        """What every row sees now, as `step` returned it, or in `out`. For `reset`, and for `rematches`."""
+        """Return (or write to `out`) the current observation of every row."""
         raise NotImplementedError(f"{self.env_name} can't be observed between steps")
 
     def action_mask(self, chosen: Tensor) -> Tensor:
-        """Which options of the next choice are legal now: (num_envs, options) bool, at least one per row.
+        """Return which options of the next choice are legal: (num_envs, options) bool.
 
-        chosen: (num_envs, k) int64, the choices made so far; the k-th choice (from 0) is asked for, so legality may
-            depend on those before it. A row in which none is legal latches a fault. Environments that are `masked`.
+        Only for `masked` environments. A row without a legal option latches a fault.
+
+        Args:
+            chosen: (num_envs, k) int64, the first k choices of this step. The mask is that of
+                choice k (from 0) and may depend on them.
         """
         raise NotImplementedError(f"{self.env_name} has no illegal actions")
 
     def present(self) -> Tensor:
-        """(num_envs,) bool: rows with an agent that acts now. In the other rows, observations and actions have no
-        meaning. Their rewards count: they belong to the agent's last action in the same episode. An agent that comes
-        back before its row's episode ends continues that episode; if it is absent when the episode ends, the value of
-        the end is 0. Environments with `has_absent_agents`.
+        """Return which rows have an agent that acts now: (num_envs,) bool.
+
+        Only for environments with `has_absent_agents`. In the other rows, observations and actions
+        are ignored, but rewards count for the agent's last action in the episode. An agent that
+        returns before its row's episode ends continues that episode. If it is absent at the end,
+        the value of the final state is 0.
         """
         raise NotImplementedError(f"{self.env_name} has an agent in every row")
 
     @abstractmethod
     def final_obs(self) -> Tensor:
-        """(num_envs, state_dim + privileged_dim): the last observation of the episode that each row ended last.
+        """Return the final observation of each row's last completed episode.
 
-        Undefined in rows that have ended none. Kept until the row's next episode ends.
+        (num_envs, state_dim + privileged_dim). Undefined in rows without a completed episode.
         """
 
     @abstractmethod
     def faults(self) -> Tensor:
-        """(num_envs,) bool, latched since the row was reset from outside: an action was not finite, out of
-        range, or none of the choices.
-        """
+        """Return which rows had an illegal action since their reset: (num_envs,) bool."""
 
     @abstractmethod
     def check(self) -> None:
-        """Raise `RunError` naming the first offending row, step, component and value, if a row has latched a fault.
+        """Raise RunError for the earliest fault, naming row, step, component and value.
 
-        Synchronises.
+        Synchronises with the device.
         """
 
     @abstractmethod
     def get_member(self, member: int) -> dict[str, Tensor]:
-        """What that member's rows and stream need to go on exactly: a flat dict of CPU tensors (safetensors-ready)."""
+        """Return a member's exact state and stream: a flat dict of CPU tensors (safetensors)."""
 
     @abstractmethod
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
-        """Put back what `get_member` returned, in this or another slot."""
+        """Restore what `get_member` returned, in the same or another slot."""
 
-    def began_anew(self, member: int) -> bool:  # noqa: ARG002
-        """Whether `set_member` could not bring the member's episodes back, so that new ones began: its learner is to
-        `begin` with what they show. Never so for environments of our own.
+    def restarted(self, member: int) -> bool:  # noqa: ARG002
+        """Whether `set_member` could not restore the member's episodes and started new ones.
+
+        The learner then calls `begin` with their observations. Always false for sweepd's own
+        environments.
         """
         return False

@@ -349,7 +349,7 @@ class CryptoEnv(VecEnv):
         """One bar in every row; returns the reward (R,)."""
         ledger, rules = self._ledger, self._rules
         ledger.wish.copy_(action.t())
-        self._faults.look(ledger.wish, ledger.scratch)
+        self._faults.record(ledger.wish, ledger.scratch)
         plan = ledger.plan(self._value, self._close, rules, count=self._accounts)
         if self.venue is not None:
             self.netted = self.venue.net(ledger, self._close)

@@ -55,7 +55,7 @@ class ActionMasks:
             seen = self._observations.unpack(raw)[:, :_SHOWN]
             for choice in range(some.shape[1]):
                 state = torch.cat((self._player.double(), seen.double()), 1)
-                self.latch.look(torch.from_numpy(some[:, choice : choice + 1]), choice, state)
+                self.latch.record(torch.from_numpy(some[:, choice : choice + 1]), choice, state)
         return options
 
     def of_choice(self, choice: int) -> Tensor:

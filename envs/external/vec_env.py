@@ -120,7 +120,7 @@ class ExternalVecEnv(VecEnv):
         self.masked = self._masks is not None
         self._check = ActionCheck(self.num_envs, envs_per_member, self._actions, self._masks)
         self._seeds: list[list[int]] = [[] for _ in every]
-        self._began_anew = [False] * self.num_members
+        self._restarted = [False] * self.num_members
         self._started = False
 
     def _set_shapes(self) -> None:
@@ -268,16 +268,16 @@ class ExternalVecEnv(VecEnv):
         rows = self._rows_of(member)
         self._streams.set_state(member, state["stream"])
         self._started = True
-        self._began_anew[member] = self._streams.seeded(member) and not self._replay(
+        self._restarted[member] = self._streams.seeded(member) and not self._replay(
             member, rows, state
         )
-        if self._began_anew[member]:
+        if self._restarted[member]:
             self._begin(member)
         self._check.set_state(rows, state)
 
-    def began_anew(self, member: int) -> bool:
-        """See `VecEnv.began_anew`, and the class on what can be restored."""
-        return self._began_anew[member]
+    def restarted(self, member: int) -> bool:
+        """See `VecEnv.restarted`, and the class on what can be restored."""
+        return self._restarted[member]
 
     @property
     def pids(self) -> list[int]:

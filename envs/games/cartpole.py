@@ -223,7 +223,7 @@ class CartPole(VecEnv):
             self._prepare()
         self._until -= 1
         self._since += 1
-        self._move(self._faults.note(action))
+        self._move(self._faults.record(action))
 
         # 1.0 where a limit is passed, and with such weights lerp picks the one or the other exactly, faster than where.
         torch.abs(self._moving, out=self._over).gt_(self._limits)

@@ -229,13 +229,13 @@ class TensorGame(VecEnv):
                 raise ValueError(
                     f"actions have the shape {tuple(action.shape)}, not {(self.num_envs,)}"
                 )
-            self._faults.note(action)
+            self._faults.record(action)
             return action.clamp(0, self.action_dim - 1)
         if action.shape != (self.num_envs, self.action_dim):
             raise ValueError(
                 f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, self.action_dim)}"
             )
-        self._faults.look(action.t().double(), self._scratch)
+        self._faults.record(action.t().double(), self._scratch)
         return action.double().nan_to_num(0.0).clamp(-1.0, 1.0)
 
     def _checked(self, state: State) -> State:

@@ -1,4 +1,4 @@
-"""The account that this process runs under. In a container it may have no name and no home directory."""
+"""The user account of this process. In a container it may have no name and no home directory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def user_name() -> str:
-    """The account's name, or `uid N` where the system knows no name for it."""
+    """Return the account's name, or `uid N` if the system has no name for it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -16,7 +16,7 @@ def user_name() -> str:
 
 
 def home() -> Path | None:
-    """The home directory; None where neither HOME nor the system's list of accounts names one."""
+    """Return the home directory, or None if neither HOME nor the account database names one."""
     try:
         return Path.home()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Where a SQLite database may lie, and how several processes may make it at once."""
+"""Checks and creation of SQLite database files that several processes share."""
 
 from __future__ import annotations
 
@@ -39,9 +39,14 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 
 def file_system_of(path: Path, mounts: str | None = None) -> str:
-    """Type of the file system that holds `path` (its nearest existing parent), or "" where it cannot be told.
+    """Return the type of the file system that holds `path` or its nearest existing parent.
 
-    mounts: text of /proc/self/mounts, for tests.
+    Args:
+        path: a path that need not exist.
+        mounts: content of /proc/self/mounts, for tests.
+
+    Returns:
+        The type as in /proc/self/mounts, or "" if it is unknown.
     """
     if mounts is None:
         try:
@@ -60,10 +65,15 @@ def file_system_of(path: Path, mounts: str | None = None) -> str:
 
 
 def check_sqlite_place(path: Path, what: str) -> None:
-    """Raises InputError where no SQLite file can be written at `path`: on a network file system, where SQLite loses
-    data, and where the file, or else the folder that would hold it, is write-protected. Creates nothing.
+    """Check that a SQLite file can be written at `path`. Creates nothing.
 
-    what: the flag or words that go before the path in messages.
+    Args:
+        path: the database file.
+        what: the flag or words that precede the path in messages.
+
+    Raises:
+        InputError: `path` is on a network file system, where SQLite loses data, or the file (the
+            folder, if there is no file yet) is write-protected.
     """
     kind = file_system_of(path)
     if kind in NETWORK_FILE_SYSTEMS:
@@ -80,10 +90,17 @@ def check_sqlite_place(path: Path, what: str) -> None:
 
 @contextmanager
 def preparing_sqlite(path: Path, what: str, busy_timeout: float = BUSY_TIMEOUT) -> Iterator[None]:
-    """Make the file where it is missing, in WAL mode; until the block ends, no other process prepares it.
+    """Create the file if needed, in WAL mode, and lock out other processes within the block.
 
-    Going over to WAL mode and making tables both race otherwise. what: the flag or words that go before the path in
-    messages. Raises InputError on a network file system, where SQLite loses data, and where the file cannot be used.
+    Without the lock, the switch to WAL mode and the creation of tables are both races.
+
+    Args:
+        path: the database file.
+        what: the flag or words that precede the path in messages.
+        busy_timeout: seconds to wait for another program's lock.
+
+    Raises:
+        InputError: `path` is on a network file system, or the file cannot be used.
     """
     check_sqlite_place(path, what)
     try:
@@ -98,10 +115,13 @@ def preparing_sqlite(path: Path, what: str, busy_timeout: float = BUSY_TIMEOUT) 
 
 
 def connect_read_only(path: Path, busy_timeout: float = READER_TIMEOUT) -> sqlite3.Connection:
-    """A connection that reads the file, and neither creates nor changes anything in its folder.
+    """Open a database for reading, without creating or changing any file in its folder.
 
-    A file in WAL mode is read while another program writes; in another mode, the lock of a writer is waited for. Raises
-    sqlite3.Error where the file cannot be read.
+    In WAL mode, reading is possible while another program writes; in other modes, it waits for
+    the writer's lock.
+
+    Raises:
+        sqlite3.Error: the file cannot be read.
     """
     address = f"file:{quote(str(path))}?mode=ro"
     connection = sqlite3.connect(address, timeout=busy_timeout, uri=True, check_same_thread=False)
@@ -109,8 +129,9 @@ def connect_read_only(path: Path, busy_timeout: float = READER_TIMEOUT) -> sqlit
         connection.execute("PRAGMA schema_version").fetchone()
     except sqlite3.OperationalError:
         connection.close()
-        # To read in WAL mode, SQLite needs the files -wal and -shm, which it cannot create in a write-protected folder.
-        # Where they are missing, no program has the database open, so that it can be read as a file that never changes.
+        # To read in WAL mode, SQLite needs the -wal and -shm files, which it cannot create in a
+        # write-protected folder. If they are missing, no program has the database open, so it can
+        # be read as an immutable file.
         if (
             path.with_name(path.name + "-wal").exists()
             or not path.is_file()
@@ -122,7 +143,7 @@ def connect_read_only(path: Path, busy_timeout: float = READER_TIMEOUT) -> sqlit
 
 
 def _use_wal(path: Path, what: str, busy_timeout: float) -> None:
-    """Put the file in WAL mode (which it remembers), and see that it can be written to."""
+    """Switch the file to WAL mode, which is persistent, and check that it is writable."""
     try:
         connection = sqlite3.connect(path, timeout=busy_timeout)
         try:
@@ -135,12 +156,14 @@ def _use_wal(path: Path, what: str, busy_timeout: float) -> None:
         raise _unusable(what, path, error) from None
     if mode != "wal":
         raise InputError(
-            f"{what} {path}: its file system does not support SQLite's WAL mode; put it on a local disk"
+            f"{what} {path}: its file system does not support SQLite's WAL mode; put it on a local "
+            "disk"
         )
 
 
 def _unusable(what: str, path: Path, error: BaseException) -> InputError:
     reason = str(error).strip().splitlines()[0]
     return InputError(
-        f"{what} {path} cannot be used ({reason}); name a SQLite file in a folder that you can write to"
+        f"{what} {path} cannot be used ({reason}); name a SQLite file in a folder that you can "
+        "write to"
     )

@@ -1,5 +1,6 @@
-"""Database URLs as --storage takes them, and their passwords: hidden in what is printed, and kept out of the arguments
-of child processes.
+"""Database URLs as in `--storage`, and their passwords.
+
+Passwords are hidden in output and kept out of the arguments of child processes.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ from sqlalchemy.exc import ArgumentError
 
 from envs.support.errors import InputError
 
-STORAGE_VARIABLE = "SWEEPD_STORAGE"  # the value of --storage, where the flag is not given
+STORAGE_VARIABLE = "SWEEPD_STORAGE"  # environment variable read if --storage is not given
 
-# Greedy: a password may hold an @ that should have been written as %40.
+# Greedy, because a password may contain an @ that should have been written as %40.
 _AFTER_USER = re.compile(r"(://[^:/@\s]*:)\S*@")
 _PARAMETERS = ("password", "passwd", "pwd", "sslpassword")
 _PARAMETER = re.compile(rf"([?&](?:{'|'.join(_PARAMETERS)})=)[^&\s]*", re.IGNORECASE)
 
 
 def database_url(storage: str) -> str:
-    """SQLAlchemy's URL for a value of --storage: the path of a SQLite file, sqlite:///path, or postgresql://….
+    """Return the SQLAlchemy URL for a value of `--storage`.
 
-    Raises InputError, without the password, where it is none of them or cannot be parsed.
+    Args:
+        storage: path of a SQLite file, `sqlite:///path` or `postgresql://…`.
+
+    Raises:
+        InputError: it is none of these or cannot be parsed. The message hides the password.
     """
     if "://" not in storage:
         if re.search(r":[^/]*@", storage):
@@ -39,7 +44,8 @@ def database_url(storage: str) -> str:
     shown = hide_password(storage)
     if not storage.startswith(("postgresql://", "postgresql+")):
         raise InputError(
-            f"--storage {shown}: use a SQLite file (path or sqlite:///path) or postgresql://user@host/database"
+            f"--storage {shown}: use a SQLite file (path or sqlite:///path) or "
+            "postgresql://user@host/database"
         )
     try:
         host = make_url(storage).host or ""
@@ -55,8 +61,10 @@ def database_url(storage: str) -> str:
 
 
 def hide_password(text: str) -> str:
-    """The text with the password of every database URL in it replaced by ***: `scheme://user:password@host`, and the
-    parameter `?password=`. A URL that cannot be parsed is treated alike.
+    """Replace the password of every database URL in a text by ***.
+
+    Covers `scheme://user:password@host` and the parameter `?password=`, also in URLs that cannot
+    be parsed.
     """
     return _PARAMETER.sub(r"\1***", _AFTER_USER.sub(r"\1***@", text))
 
@@ -67,19 +75,21 @@ def has_password(text: str) -> bool:
 
 
 def remove_password(url: str) -> str:
-    """SQLAlchemy's URL without its password: PGPASSWORD or ~/.pgpass supplies it."""
+    """Remove the password from a URL; PGPASSWORD or ~/.pgpass then supplies it."""
     parsed = make_url(url)
     secret = [name for name in parsed.query if name.lower() in _PARAMETERS]
-    parsed = parsed.difference_update_query(secret)._replace(
-        password=None
-    )  # `set` takes None for "as it is"
+    # `URL.set` takes None for "unchanged", so the password is removed with `_replace`.
+    parsed = parsed.difference_update_query(secret)._replace(password=None)
     return parsed.render_as_string(hide_password=False)
 
 
 def without_passwords(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """A command's words without a --storage that holds a password, and the environment variable that takes its place.
+    """Move a `--storage` with a password from a command's arguments to the environment.
 
-    Any user of a machine can read the arguments of a process; only its own user can read its environment.
+    All users of a machine can read a process's arguments, but only its owner the environment.
+
+    Returns:
+        The remaining arguments, and the environment variables to set.
     """
     kept: list[str] = []
     storage: str | None = None
@@ -99,8 +109,9 @@ def without_passwords(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 def warn_of_password(
     context: typer.Context, parameter: typer.CallbackParam, value: str | None
 ) -> str | None:
-    """Callback of an option that takes a database URL and reads it from an environment variable, too: a sentence on
-    stderr where the option is given as an argument and holds a password.
+    """Warn on stderr if a database URL with a password was given as an argument.
+
+    A Typer callback for options that also read an environment variable.
     """
     source = context.get_parameter_source(parameter.name or "")
     on_command_line = source is not None and source.name == "COMMANDLINE"
@@ -111,8 +122,8 @@ def warn_of_password(
         and not context.resilient_parsing
     ):
         typer.echo(
-            f"warning: all users of this machine can read the password in --{parameter.name}; set {parameter.envvar}, "
-            "or PGPASSWORD or ~/.pgpass with a URL without password, instead",
+            f"warning: all users of this machine can read the password in --{parameter.name}; set "
+            f"{parameter.envvar}, or PGPASSWORD or ~/.pgpass with a URL without password, instead",
             err=True,
         )
     return value

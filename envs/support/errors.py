@@ -1,21 +1,21 @@
-"""The ways a command ends badly."""
+"""Errors that end a command with a message instead of a traceback."""
 
 from __future__ import annotations
 
 
 class InputError(Exception):
-    """What the user gave is wrong: one sentence naming the file or flag, the value, and what would be right.
+    """Invalid user input. The message is one sentence: file or flag, value, and what is expected.
 
-    Commands print it and exit with code 2; nothing is half-written.
+    Commands print it and exit with code 2. No partial output is left behind.
     """
 
 
 class RunError(Exception):
-    """What was right at the start went wrong while running (disk, database, device). Exit code 1."""
+    """A failure at run time (disk, database, device). Exit code 1."""
 
 
 class TryAgainLater(RunError):
-    """Something that the run needs is away (the database): nothing is lost, and the same command goes on later.
+    """A resource such as the database is temporarily unavailable; nothing is lost.
 
-    Exit code 75, which supervisors know as a reason to start again (EX_TEMPFAIL of sysexits.h).
+    Exit code 75 (EX_TEMPFAIL in sysexits.h), which service managers take as a reason to restart.
     """

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 
 
 def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
-    """Write `path` through a temporary name in the same folder, fsync, and rename over it.
+    """Write a file so that it appears complete or not at all: temporary file, fsync, rename.
 
-    content: bytes, text (UTF-8), or a function that writes the file whose path it is given. Missing folders are made.
+    Args:
+        path: the file. Missing folders are created.
+        content: bytes, text (UTF-8), or a function that writes the file at the path it is given.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(

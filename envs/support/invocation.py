@@ -1,4 +1,4 @@
-"""How a user calls this installation of sweepd, for commands that are printed to be copied."""
+"""Commands for this installation of sweepd, printed for users to copy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 
 def program() -> str:
-    """`sweepd` where the shell finds this installation under that name, else the path of its script."""
+    """Return `sweepd` if the shell finds this installation under that name, else its path."""
     script = Path(sys.executable).parent / "sweepd"
     found = shutil.which("sweepd")
     if found is not None and script.exists() and Path(found).samefile(script):
@@ -24,10 +24,10 @@ def program() -> str:
 
 
 def install_extra(extra: str) -> str:
-    """The command that installs the packages of an extra of pyproject.toml into this environment.
+    """Return the pip command that installs an extra of pyproject.toml into this environment.
 
-    It names the packages rather than `sweepd[EXTRA]`: pip would then also install the dependencies of ElegantRL, which
-    do not build (sweepd needs none of them).
+    It lists the packages instead of `sweepd[EXTRA]`, because pip would then also install the
+    dependencies of ElegantRL, which sweepd does not need and which do not build.
     """
     packages = [
         f"{name.name}{_extras(name)}{name.specifier}"
@@ -44,5 +44,5 @@ def _extras(requirement: Requirement) -> str:
 
 
 def _shown(path: Path) -> str:
-    """The path from the current folder where it lies below it, else absolute."""
+    """Return the path relative to the current folder if it is inside it, else as it is."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,4 +1,4 @@
-"""Where a long-running command's lines go: the screen, a rotating file, plain or as JSON."""
+"""Output of long-running commands: to the screen and to a rotating file, as plain text or JSON."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from envs.support.errors import InputError
 from envs.support.terminal import Terminal
 
 FORMATS = ("plain", "json")
-LIBRARIES = ("optuna", "py.warnings")  # loggers whose messages belong into the file, too
+LIBRARIES = ("optuna", "py.warnings")  # loggers that also write to the file
 MAX_BYTES, BACKUPS = 10_000_000, 5
-WIDTH = 160  # columns of tables in a log
+WIDTH = 160  # columns of tables in logs
 
 
 class _Plain(logging.Formatter):
-    """Date, time and message, without the passwords of URLs."""
+    """Date, time and message, with passwords of URLs hidden."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -34,7 +34,7 @@ class _Plain(logging.Formatter):
 
 
 class _Json(logging.Formatter):
-    """One object per line, in ASCII: time (UTC), level, message (without the passwords of URLs), then other fields."""
+    """One JSON object per line (ASCII): time (UTC), level, message without passwords, fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {
@@ -49,7 +49,7 @@ class _Json(logging.Formatter):
 
 
 class _Lines(io.TextIOBase):
-    """A text file whose lines become records of a logger."""
+    """A text file whose lines become log records."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger, self._begun = logger, ""
@@ -63,10 +63,14 @@ class _Lines(io.TextIOBase):
 
 
 class LogConsole(Terminal):
-    """A console that keeps a copy of everything in a rotating file, and can speak JSON.
+    """A console that copies all output to a rotating file and can print JSON lines.
 
-    log_file: 10 MB at most, five older ones kept beside it; None: no copy. log_format: of the file, and of the output
-    unless plain: "plain" or "json". Raises InputError for another format, or a file that cannot be written.
+    Args:
+        log_file: the copy, of at most 10 MB; five older files are kept. None: no copy.
+        log_format: "plain" or "json", for the file and for non-tabular output.
+
+    Raises:
+        InputError: the format is unknown, or the file cannot be written.
     """
 
     def __init__(self, log_file: Path | None = None, log_format: str = "plain") -> None:
@@ -91,7 +95,8 @@ class LogConsole(Terminal):
                 )
             except OSError as error:
                 raise InputError(
-                    f"--log-file {log_file} cannot be written ({error.strerror}); name a file in a folder of yours"
+                    f"--log-file {log_file} cannot be written ({error.strerror}); name a file in a "
+                    "folder of yours"
                 ) from None
             self._kept = _logger(handler, form)
             self._copy = Terminal(file=_lines(self._kept), width=WIDTH, color_system=None)
@@ -100,13 +105,13 @@ class LogConsole(Terminal):
                 logging.getLogger(library).addHandler(handler)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As `Console.print`, with a copy in the file."""
+        """Print as `Console.print` does, and copy to the file."""
         super().print(*objects, **options)
         if self._copy is not None:
             self._copy.print(*objects, **options)
 
     def say(self, text: str, fields: dict[str, Any]) -> None:
-        """One line. fields: what it says, as data; in JSON they stand beside the message."""
+        """Print one line. fields: the same information as data, which JSON output includes."""
         if self._shown is not None:
             self._shown.info("%s", text, extra={"fields": fields})
         else:
@@ -115,7 +120,7 @@ class LogConsole(Terminal):
             self._kept.info("%s", text, extra={"fields": fields})
 
     def failed(self, error: BaseException, *, expected: bool) -> None:
-        """Keep in the file what ends the command; the screen hears of it elsewhere. expected: without a traceback."""
+        """Log the error that ends the command to the file. expected: omit the traceback."""
         if self._kept is not None:
             self._kept.error(
                 "%s", error or type(error).__name__, exc_info=None if expected else error
@@ -128,7 +133,8 @@ def _lines(logger: logging.Logger) -> TextIO:
 
 def _logger(handler: logging.Handler, form: logging.Formatter) -> logging.Logger:
     handler.setFormatter(form)
-    logger = logging.Logger("sweepd")  # not the registry's: two consoles must not share handlers
+    # Not from logging's registry: two consoles must not share handlers.
+    logger = logging.Logger("sweepd")
     logger.addHandler(handler)
     return logger
 
@@ -143,7 +149,13 @@ def _print_line(write: Any, text: str, *, dated: bool) -> None:
 
 
 def say_line(console: Console, text: str, **fields: Any) -> None:
-    """One line for a person: with date and time where it goes to a log. fields: the same as data, for JSON."""
+    """Print one line, with date and time unless on a terminal.
+
+    Args:
+        console: where to print.
+        text: the line.
+        fields: the same information as data, for JSON output.
+    """
     if isinstance(console, LogConsole):
         console.say(text, fields)
     else:

@@ -1,12 +1,13 @@
-"""MKL's reproducible mode: matrix products that give the same bits in every slot and at any thread count.
+"""MKL's reproducible mode: products have the same bits in every slot and at any thread count.
 
-MKL chooses how it adds up a product by the processor, by where a matrix lies in memory and by the number of threads.
-On AMD processors, members in different slots of a batched product get different last bits by default (products with 5,
-6, 7 or 10 columns, for example). `MKL_CBWR=AVX2,STRICT` (conditional numerical reproducibility, in Intel's oneMKL
-developer guide) excludes that; it costs about nothing (docs/performance.md). MKL reads it at its first product.
+MKL chooses the order of summation by processor, memory alignment and number of threads. By
+default, on AMD processors, members in different slots of a batched product get different last
+bits (for example in products with 5, 6, 7 or 10 columns). `MKL_CBWR=AVX2,STRICT` (conditional
+numerical reproducibility, see Intel's oneMKL developer guide) prevents that at almost no cost
+(docs/performance.md). MKL reads the variable at its first product.
 
-On AMD processors MKL knows the branches AUTO and COMPATIBLE only, and takes AUTO for every other name. Processors that
-are not x86-64 have no MKL, and ignore the variable.
+On AMD processors MKL knows only the branches AUTO and COMPATIBLE and takes AUTO for every other
+name. Processors other than x86-64 have no MKL and ignore the variable.
 """
 
 from __future__ import annotations
@@ -24,33 +25,38 @@ _OFF, _COMPATIBLE = 1, 3
 # Values of MKL_CBWR_* in oneMKL's mkl_types.h.
 _BRANCHES = {2: "AUTO", _COMPATIBLE: "COMPATIBLE", 4: "SSE2", 8: "AVX", 10: "AVX2", 12: "AVX512"}
 _STRICT = 0x10000
-_GETTERS = ("mkl_serv_cbwr_get", "MKL_CBWR_Get")  # where torch contains MKL, and where it loads it
+# The first name if torch is linked statically with MKL, the second if it loads MKL.
+_GETTERS = ("mkl_serv_cbwr_get", "MKL_CBWR_Get")
 _LIBRARIES = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib", "win32": "torch_cpu.dll"}
 
 
 def request_mode() -> None:
-    """Ask MKL for the reproducible mode, before its first product. A mode set by the user stays.
+    """Request the reproducible mode, before MKL's first product. A mode set by the user stays.
 
-    Warns where torch has computed a product before, in another mode: then it is too late for this process.
+    Warns if torch has already computed a product in another mode: then it is too late.
     """
     own = os.environ.get(VARIABLE)
     if not own:
         os.environ[VARIABLE] = MODE
     if "torch" in sys.modules and not own and current_mode() == "off":
         warnings.warn(
-            f"torch computed a matrix product before sweepd was imported, so {VARIABLE}={MODE} came too late for this "
-            f"process: results may depend on a member's slot and on threads. Import sweepd's packages before that, or "
-            f"set {VARIABLE}={MODE} in the environment.",
+            f"torch computed a matrix product before sweepd was imported, so {VARIABLE}={MODE} "
+            "came too late for this process: results may depend on a member's slot and on "
+            "threads. Import sweepd's packages before that, or set "
+            f"{VARIABLE}={MODE} in the environment.",
             RuntimeWarning,
             stacklevel=4,
         )
 
 
 def current_mode() -> str | None:
-    """The mode that MKL computes in, as `MKL_CBWR` names it ("AVX2,STRICT" on Intel, "AUTO,STRICT" on AMD processors);
-    "off" where results need not be reproducible. None where torch has no MKL, or does not tell.
+    """Return the mode in which MKL computes.
+
+    Returns:
+        The name as in `MKL_CBWR` ("AVX2,STRICT" on Intel, "AUTO,STRICT" on AMD processors), "off"
+        if results need not be reproducible, None if torch has no MKL or does not report the mode.
     """
-    import torch  # here: processes that only step environments don't need it
+    import torch  # not at the top: processes that only step environments do not need it
 
     name = _LIBRARIES.get(sys.platform)
     if name is None or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]

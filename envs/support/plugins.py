@@ -1,4 +1,4 @@
-"""What users bring along, by name: `MODULE:NAME`, something that a module of theirs holds."""
+"""User-defined objects, named as `MODULE:NAME`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,33 @@ from envs.support.errors import InputError
 
 
 def load(flag: str, module: str) -> ModuleType:
-    """Import a module. flag: what named it, with its value, for the sentence. Raises InputError where there is none."""
+    """Import a module.
+
+    Args:
+        flag: the flag that names the module, with its value, for messages.
+        module: the module's name.
+
+    Raises:
+        InputError: there is no such module.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{flag}: {error}; the module must be installed, or its folder stand in PYTHONPATH"
+            f"{flag}: {error}; install the module, or add its folder to PYTHONPATH"
         ) from None
 
 
 def find(flag: str, name: str) -> Any:
-    """What `name` says. Raises InputError where there is no such module, or nothing of that name in it."""
+    """Import what `name` refers to.
+
+    Args:
+        flag: the flag that names it, for messages.
+        name: `MODULE:NAME`.
+
+    Raises:
+        InputError: the module does not exist or has no such attribute.
+    """
     module, _, attribute = name.partition(":")
     found = load(flag, module)
     if not hasattr(found, attribute):

@@ -1,4 +1,4 @@
-"""Where the files of a study lie: found from its database, so that both can be moved or copied together."""
+"""The folder of a study's files, located relative to its database so that both can be moved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUNS = Path("runs")
 
 
 def recorded_folder(url: str, folder: Path) -> str:
-    """What a study records of its folder: its path relative to the SQLite file, or its name for another database.
+    """Return what a study records: its folder relative to the SQLite file, else only its name.
 
     Args:
         url: SQLAlchemy URL of the study's database.
@@ -27,16 +27,16 @@ def recorded_folder(url: str, folder: Path) -> str:
 
 
 def study_folder(url: str, attributes: Mapping[str, Any], runs_dir: Path | None = None) -> Path:
-    """The folder of a study, absolute. It need not exist.
+    """Return a study's folder as an absolute path. It need not exist.
 
     Args:
         url: SQLAlchemy URL of the study's database.
         attributes: user attributes of the study.
-        runs_dir: the folder that holds the study's folder, where the user named one. By default the recorded path is
-            followed from the SQLite file; for another database, the study's folder is looked for in `runs`.
+        runs_dir: the parent folder, if the user named one. By default the recorded path is
+            resolved from the SQLite file; for other databases, from `runs`.
 
     Raises:
-        InputError: the study records no folder, so sweepd did not make it.
+        InputError: the study records no folder, so sweepd did not create it.
     """
     recorded, absolute = attributes.get(FOLDER_KEY), attributes.get(FORMER_FOLDER_KEY)
     if recorded is None and absolute is None:
@@ -50,12 +50,12 @@ def study_folder(url: str, attributes: Mapping[str, Any], runs_dir: Path | None 
     if recorded is not None:
         return ((RUNS if base is None else base / Path(str(recorded)).parent) / name).resolve()
     beside = ((RUNS if base is None else base) / name).resolve()
-    # A copy of the whole folder must not write into the original, so the absolute path comes last.
+    # The absolute path comes last: a copied study must not write into the original's folder.
     return Path(str(absolute)) if not beside.is_dir() and Path(str(absolute)).is_dir() else beside
 
 
 def _database_folder(url: str) -> Path | None:
-    """The folder of the SQLite file; None for a database server."""
+    """Return the folder of the SQLite file; None for a database server."""
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite" or not parsed.database:
         return None

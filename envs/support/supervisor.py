@@ -1,7 +1,8 @@
-"""Telling systemd (a unit of Type=notify), or a script, that this process is ready, alive, and what it is doing.
+"""Status messages to systemd (units of Type=notify) or to a start script.
 
-The protocol is sd_notify(3): datagrams of `NAME=value` lines to the Unix socket named by NOTIFY_SOCKET. A script that
-starts a worker names a file in SWEEPD_READY_FILE instead, and waits until that exists or the process has ended.
+The protocol is sd_notify(3): datagrams of `NAME=value` lines to the Unix socket in NOTIFY_SOCKET.
+A start script instead names a file in SWEEPD_READY_FILE and waits until it exists or the process
+has ended.
 """
 
 from __future__ import annotations
@@ -17,34 +18,35 @@ READY_FILE = "SWEEPD_READY_FILE"
 
 
 class Supervisor:
-    """Messages to the program that supervises this process (systemd or a script). Without one, nothing is sent.
+    """Messages to the supervisor of this process (systemd or a script). Without one, no-ops.
 
-    A sign of life is given from where the work is done, after a piece of it. A thread of its own would go on telling
-    that all is well while the work hangs.
+    The watchdog is fed from the code that does the work, after each piece of it. A separate thread
+    would keep feeding it while the work hangs.
 
-    environment: with NOTIFY_SOCKET, and WATCHDOG_USEC (and WATCHDOG_PID) where silence is answered by a restart.
+    Args:
+        environment: NOTIFY_SOCKET, and WATCHDOG_USEC and WATCHDOG_PID if a watchdog is active.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
         self._ready_file = environment.get(READY_FILE, "")
-        if self._address.startswith("@"):  # Linux's abstract name space
+        if self._address.startswith("@"):  # Linux's abstract namespace
             self._address = "\0" + self._address[1:]
         mine = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         self._watchdog = int(environment.get("WATCHDOG_USEC", "0")) / 1e6 if mine else 0.0
-        # Status lines are worth an update now and then, also where nobody wants signs of life.
+        # Status lines are also updated without a watchdog.
         self._every = min(self._watchdog / 4, 10.0) if self._watchdog else 10.0
         self._last = float("-inf")
 
     def ready(self, status: str) -> None:
-        """The start is over. status: what `systemctl status` shows."""
+        """Report that start-up is complete. status: the text that `systemctl status` shows."""
         if self._ready_file:
-            with suppress(OSError):  # the script is gone, and its folder with it
+            with suppress(OSError):  # the script and its folder no longer exist
                 Path(self._ready_file).touch()
         self._send(f"READY=1\nSTATUS={status}")
 
     def alive(self, status: Callable[[], str]) -> None:
-        """Progress was made. Costs next to nothing between messages, so call it as often as it is true."""
+        """Report progress. Cheap between messages, so call it after every piece of work."""
         now = time.monotonic()
         if not self._address or now - self._last < self._every:
             return
@@ -53,17 +55,17 @@ class Supervisor:
         self._send(f"{sign}STATUS={status()}")
 
     def expect_silence(self, seconds: float) -> None:
-        """From now on, signs of life may be this far apart."""
+        """Extend the watchdog's timeout to at least this many seconds."""
         if self._watchdog and seconds > self._watchdog:
             self._send(f"WATCHDOG_USEC={seconds * 1e6:.0f}\nWATCHDOG=1")
 
     def starting_again(self, status: str) -> None:
-        """This process is about to run its command anew; it will say that it is ready."""
+        """Report that this process is about to re-execute its command; `ready` follows."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send(f"RELOADING=1\nMONOTONIC_USEC={now}\nWATCHDOG=1\nSTATUS={status}")
 
     def stopping(self, status: str) -> None:
-        """The end has begun."""
+        """Report that the process is shutting down."""
         self._send(f"STOPPING=1\nSTATUS={status}")
 
     def _send(self, message: str) -> None:
@@ -71,9 +73,8 @@ class Supervisor:
             return
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-                channel.setblocking(
-                    False
-                )  # a supervisor that does not listen must not hold up the work
+                # Never block on a supervisor that does not read.
+                channel.setblocking(False)
                 channel.sendto(message.replace("\r", " ").encode(), self._address)
         except OSError:
-            pass  # and one that is gone must not end it
+            pass  # the supervisor is gone: not an error of this process

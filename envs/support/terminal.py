@@ -1,4 +1,4 @@
-"""A console for text that others wrote: names and reasons are shown as they are, never as markup or commands."""
+"""A console that prints untrusted text, such as names and reasons, without interpreting it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-# Control characters of C0 and C1 but tab and newline, and those that turn the direction of writing: a terminal obeys
-# them (colours, title, cursor, clipboard), or shows something else than is written.
+# Control characters of C0 and C1 except tab and newline, and bidirectional overrides. A terminal
+# obeys them (colours, title, cursor, clipboard) or displays other text than is there.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Terminal(Console):
-    """As `rich.console.Console`, without markup in strings (`[red]` is text), and with control characters left out."""
+    """A `rich.console.Console` without markup in strings that drops control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**({"markup": False} | options))
@@ -23,7 +23,7 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """As `Console.render`."""
+        """Render as `Console.render` does, without control characters."""
         for segment in super().render(renderable, options):
             if segment.control or not _CONTROL.search(segment.text):
                 yield segment
@@ -32,5 +32,5 @@ class Terminal(Console):
 
 
 def printable(text: str) -> str:
-    """`text` without control characters."""
+    """Return `text` without control characters."""
     return _CONTROL.sub("", text)

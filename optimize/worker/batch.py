@@ -200,7 +200,7 @@ class Trainer:
             if state.learner is not None and state.env is not None:
                 env.set_member(slot, state.env)
                 learner.set_member(slot, state.learner)
-                if env.began_anew(slot):
+                if env.restarted(slot):
                     fresh.append(slot)
                 continue
             seed = derive_seed(plan.seed, "fold", seat.member)

@@ -157,7 +157,7 @@ class BucketBrigade(VecEnv):
             )
         if not self._started:
             raise RuntimeError("step was called before reset")
-        noted = self._faults.note(action)
+        noted = self._faults.record(action)
         luck, starts = self._luck.next()
         night = self.games.play(self._acts(noted), luck)
 

@@ -15,15 +15,15 @@ def test_the_first_one_is_named_with_its_state_and_moves_with_the_rows() -> None
     latch = MaskLatch(4, 2, ("player", "mana"), CPU)
     state = torch.tensor([[0, 1], [1, 2], [0, 3], [1, 4]])
     legal = torch.ones(4, 3, dtype=torch.bool)
-    latch.look(legal, 0, state)
+    latch.record(legal, 0, state)
     latch.advance()
     latch.check()
     legal[3] = False
-    latch.look(legal, 2, state)
-    latch.look(legal, 1, state + 10)  # a later one changes nothing
+    latch.record(legal, 2, state)
+    latch.record(legal, 1, state + 10)  # a later one changes nothing
     legal[2] = False
     latch.advance()
-    latch.look(legal, 0, state)
+    latch.record(legal, 0, state)
     assert latch.latched().tolist() == [False, False, True, True]
     words = r"row 3 \(member 1\) had no legal option for choice 2 in step 2, its state: player 1, mana 4;"
     with pytest.raises(RunError, match=words):

@@ -111,7 +111,7 @@ def test_a_member_that_is_put_back_goes_on_exactly(name: str, layout: Layout | N
         other.set_member(0, load(save(env.get_member(0))))
         other.set_member(1, other.get_member(0))
         assert torch.equal(env.final_obs(), other.final_obs()[3:])
-        assert not other.began_anew(0)
+        assert not other.restarted(0)
         for _ in range(30):
             action = actions_for(env, generator)
             made, there = env.step(action), other.step(torch.cat([action, action]))
@@ -158,7 +158,7 @@ def test_where_that_is_not_possible_it_is_said_and_new_episodes_begin(
         env.set_member(0, state)
         assert "member 0 begins new episodes" in caplog.text
         assert env.observe()[:, 0].tolist() == [0.0] * 3
-        assert env.began_anew(0)
+        assert env.restarted(0)
         seeds.append(env.last_seeds(0))
     assert seeds[0] == seeds[1]
 

@@ -165,7 +165,7 @@ def test_a_member_that_learns_goes_on_exactly(kind: str) -> None:
     learner.begin(env.observe())
     learner.train(env, 3)
     other.set_member(1, env.get_member(0))
-    assert not other.began_anew(1)
+    assert not other.restarted(1)
     assert torch.equal(masks(env)[0][:4], masks(other)[0][4:])
     resumed.remove_member(0)
     resumed.set_member(1, learner.get_member(0))

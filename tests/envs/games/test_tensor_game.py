@@ -195,7 +195,7 @@ def test_discrete_games_and_what_is_wrong_with_a_game() -> None:
     [
         (
             "nowhere_at_all:GAME",
-            "No module named 'nowhere_at_all'; the module must be installed, or its folder stand",
+            "No module named 'nowhere_at_all'; install the module, or add its folder",
         ),
         (
             "target:Target",
