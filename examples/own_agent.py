@@ -9,7 +9,7 @@ from elegantrl.agents.net import ActorPPO
 from study_in_python import search
 from torch import nn
 
-from optimize.study.request import Request
+from optimize.experiments.request import Request
 
 
 class SmoothActor(ActorPPO):

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from optimize.study.request import Request
+from optimize.experiments.request import Request
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle, best_trial
 from optimize.worker.freeze import open_study

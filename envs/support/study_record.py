@@ -1,8 +1,8 @@
 """What a study records in its database: `optimize` writes it and `deploy` reads it.
 
-A study is described by a `StudySpec`, fixed when the study is created and stored as JSON under `SPEC_KEY`. A trial is
-described by a `TrialRecord`, stored as trial attributes. Every key that sweepd writes into an Optuna study is defined
-in this module.
+A study is described by a `StudySpec`, fixed when the study is created and stored as JSON under
+`SPEC_KEY`. A trial is described by a `TrialRecord`, stored as trial attributes. Every key that
+sweepd writes into an Optuna study is defined in this module.
 """
 
 from __future__ import annotations
@@ -134,6 +134,11 @@ class StudySpec(ABC):
         """The study in a few words."""
 
     @property
+    @abstractmethod
+    def timeframe(self) -> str | None:
+        """Length of a bar; None for a game."""
+
+    @property
     def transitions(self) -> int:
         """Environment steps of one member in one rollout."""
         return self.num_envs * self.horizon
@@ -197,6 +202,10 @@ class CryptoSpec(StudySpec):
         object.__setattr__(self, "objective", objective_name(self.objective))  # frozen class
 
     @property
+    def timeframe(self) -> str:
+        return self.data.timeframe
+
+    @property
     def about(self) -> str:
         return (
             f"{self.environment}, {len(self.data.tickers)} tickers, {self.data.timeframe}, "
@@ -223,6 +232,10 @@ class GameSpec(StudySpec):
     episodes: int
     centred: bool = False
     look_steps: int = 256
+
+    @property
+    def timeframe(self) -> None:
+        return None
 
     @property
     def about(self) -> str:

@@ -12,10 +12,10 @@ from optimize.cli.launch import choose_device
 from optimize.cli.output import line_printer
 from optimize.cli.study_request import DATA_DIR_MISSING, make_request
 from optimize.cli.train_flags import TrainFlags
-from optimize.study.request import check_request
+from optimize.experiments.kinds import check_request, kind_of
 from optimize.study.search_space import SearchSpace
 from optimize.study.storage import open_storage, storage_url
-from optimize.worker.freeze import decide, make_experiment
+from optimize.worker.freeze import decide
 from optimize.worker.measure import typical_shape
 from optimize.worker.profiling import profile as profile_batch
 
@@ -26,9 +26,10 @@ def profile(flags: TrainFlags, given: frozenset[str]) -> None:
     flags = apply_preset(flags, given)
     device, request = choose_device(flags.gpu), make_request(flags, given)
     check_request(request)
+    kind = kind_of(request.environment)
     if flags.demo or flags.smoke:
         make_demo_data(request.data_dir, request.timeframe, demo_bars(flags), say)
-    elif request.market and flags.data_dir is None:
+    elif kind.needs_data and flags.data_dir is None:
         raise InputError(DATA_DIR_MISSING)
     with tempfile.TemporaryDirectory() as folder:
         narrow = request.search_space.startswith("narrow:")  # the only space read from a database
@@ -38,7 +39,7 @@ def profile(flags: TrainFlags, given: frozenset[str]) -> None:
             else storage_url(None, Path(folder))
         )
         spec, bars, _ = decide(open_storage(url, create=not narrow), request, device, say)
-    experiment = make_experiment(spec, bars, device)
+    experiment = kind.make_experiment(spec, bars, device, say)
     shape = ", ".join(
         f"{name} {value}" for name, value in typical_shape(SearchSpace.of_study(spec)).items()
     )

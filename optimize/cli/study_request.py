@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-from typing import Any
 
 from agents.algorithms.table import get_algorithm
-from envs.crypto.metrics import DEFAULT_OBJECTIVE
 from envs.crypto.splits import CrossValidation
-from envs.games.registry import get_game
 from envs.support.errors import InputError
 from optimize.cli.train_flags import TrainFlags
-from optimize.study.request import RETURN, Request
+from optimize.experiments.game_kind import GameKind
+from optimize.experiments.kinds import kind_of
+from optimize.experiments.request import Request
 
-MARKET_SETTINGS = ("fee", "slippage", "minimum_order", "initial_cash", "episode_bars")
-# Words of Python that are not JSON: as text, "False" would be true.
-PYTHON_WORDS = {"true": True, "false": False, "none": None}
-DATA_DIR_MISSING = "--data-dir is missing: name a directory of bars (sweepd data download creates one), or use --demo"
+DATA_DIR_MISSING = (
+    "--data-dir is missing: name a directory of bars (sweepd data download creates one), "
+    "or use --demo"
+)
 
 
 def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
@@ -28,7 +26,7 @@ def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
         flags: all flags of `train`, presets applied.
         given: names of the flags that were set explicitly.
     """
-    market = flags.env == "crypto"
+    kind = kind_of(flags.env)
     algorithm = get_algorithm(flags.algo)
     if not algorithm.trains:  # a single rollout without updates
         threads = 1 if flags.threads is None else flags.threads
@@ -55,16 +53,14 @@ def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
         n_envs=n_envs,
         slots=flags.slots,
         trials_per_batch=flags.trials_per_batch,
-        search_space=flags.search_space or ("wide" if market else "game"),
+        search_space=flags.search_space or kind.default_space,
         sampler=flags.sampler,
         pruner=flags.pruner,
-        objective=flags.objective or (DEFAULT_OBJECTIVE if market else RETURN),
+        objective=flags.objective or kind.objectives[0],
         seed=flags.seed,
         threads=flags.threads,
         precision=flags.precision,
-        env={name: getattr(flags, name) for name in MARKET_SETTINGS}
-        if market
-        else game_settings(flags.scenario, flags.env_param or []),
+        env=kind.env_settings(vars(flags)),
         given=given,
     )
 
@@ -75,7 +71,7 @@ def study_name(flags: TrainFlags) -> str:
     Raises:
         InputError: the name cannot name a directory.
     """
-    name = flags.study_name or _default_name(flags)
+    name = flags.study_name or kind_of(flags.env).default_name(vars(flags))
     if not re.fullmatch(r"[\w][\w.+-]{0,99}", name):
         raise InputError(
             f"--study-name {name!r} is not valid: use at most 100 letters, digits, - and _ (it also "
@@ -84,19 +80,12 @@ def study_name(flags: TrainFlags) -> str:
     return name
 
 
-def _default_name(flags: TrainFlags) -> str:
-    if flags.env == "crypto":
-        return f"crypto-{flags.timeframe}"
-    parts = [flags.env, *([flags.scenario] if flags.scenario else [])]
-    parts += [flags.algo] if flags.algo != "ppo" else []
-    return re.sub(r"[^\w.+-]", "-", "-".join(parts))
-
-
 def flags_per_study(flags: TrainFlags) -> list[TrainFlags]:
     """Return the flags of each requested study: one, or one per scenario with `--scenario all`."""
-    if flags.scenario != "all" or flags.env == "crypto":
+    kind = kind_of(flags.env)
+    if flags.scenario != "all" or not isinstance(kind, GameKind):
         return [flags]
-    scenarios = get_game(flags.env).scenarios
+    scenarios = kind.game.scenarios
     if not scenarios:
         raise InputError(f"--scenario all: {flags.env} has no scenarios; leave it out")
     named = flags.study_name
@@ -106,20 +95,6 @@ def flags_per_study(flags: TrainFlags) -> list[TrainFlags]:
         )
         for scenario in scenarios
     ]
-
-
-def game_settings(scenario: str | None, env_param: list[str]) -> dict[str, Any]:
-    """Return the parameters of a game. env_param: texts like NAME=VALUE."""
-    settings: dict[str, Any] = {"scenario": scenario} if scenario else {}
-    for text in env_param:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise InputError(f"--env-param {text!r} is not valid: give NAME=VALUE, like length=0.7")
-        try:
-            settings[name.strip()] = json.loads(value)
-        except json.JSONDecodeError:
-            settings[name.strip()] = PYTHON_WORDS.get(value.lower(), value)
-    return settings
 
 
 def _parse_tickers(text: str | None) -> tuple[str, ...] | None:

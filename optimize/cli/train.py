@@ -21,9 +21,10 @@ from optimize.cli.output import line_printer
 from optimize.cli.study_request import DATA_DIR_MISSING, flags_per_study, make_request, study_name
 from optimize.cli.train_flags import TrainFlags
 from optimize.experiments.experiment import Experiment
+from optimize.experiments.kinds import check_request, kind_of
 from optimize.experiments.outlook import sentence, study_outlook
+from optimize.experiments.request import MOST_TRIALS, Request, check_count
 from optimize.study.registration import leave, register_worker
-from optimize.study.request import MOST_TRIALS, Request, check_count, check_request
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle, study_exists
 from optimize.worker.freeze import open_study
@@ -110,7 +111,8 @@ def _open_study(
     flags: TrainFlags, name: str, request: Request, device: torch.device, say: Callable[[str], None]
 ) -> tuple[StudyHandle, Experiment]:
     storage = open_storage(storage_url(flags.storage, flags.runs_dir))
-    if request.market and flags.data_dir is None and not study_exists(storage, name):
+    kind = kind_of(request.environment)
+    if kind.needs_data and flags.data_dir is None and not study_exists(storage, name):
         raise InputError(DATA_DIR_MISSING)
     # Without --storage: its URL may contain a password that readers of the database must not see.
     recorded = {

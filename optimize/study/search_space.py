@@ -32,7 +32,7 @@ from envs.crypto.params import EnvParams
 from envs.crypto.timeframe import SECONDS
 from envs.games.registry import get_game
 from envs.support.errors import InputError
-from envs.support.study_record import StudySpec
+from envs.support.study_record import CRYPTO, StudySpec
 
 Scalar = bool | int | float | str
 PRESETS = ("wide", "large", "demo")
@@ -61,8 +61,13 @@ class Suggest(Protocol):
 class Subject:
     """What a space is for: names and bounds of its parameters follow from environment and algorithm."""
 
-    environment: str = "crypto"
+    environment: str = CRYPTO
     algorithm: str = "ppo"
+
+    @property
+    def is_market(self) -> bool:
+        """Whether the environment is a market, not a game."""
+        return self.environment == CRYPTO
 
     @property
     def learner(self) -> Algorithm:
@@ -71,7 +76,7 @@ class Subject:
     @property
     def env_params(self) -> Callable[..., Any]:
         """The dataclass of the environment's parameters."""
-        return EnvParams if self.environment == "crypto" else get_game(self.environment).params
+        return EnvParams if self.is_market else get_game(self.environment).params
 
     @property
     def tables(self) -> tuple[str, str, str]:
@@ -81,7 +86,7 @@ class Subject:
     @property
     def presets(self) -> dict[str, str]:
         """Names of the spaces that come with the package, and their files."""
-        if self.environment == "crypto" and self.algorithm == "ppo":
+        if self.is_market and self.algorithm == "ppo":
             return {name: f"{name}.toml" for name in PRESETS}
         own = OWN_SPACES.get((self.environment, self.algorithm))
         return {name: own or f"{name}-{self.learner.table}.toml" for name in GAME_PRESETS}
@@ -89,7 +94,7 @@ class Subject:
     def names(self, table: str) -> dict[str, Any]:
         """Names that may stand in `table`, with their defaults."""
         if table == "shape":
-            extras = {} if self.environment == "crypto" else self.learner.extras
+            extras = {} if self.is_market else self.learner.extras
             return {**self.learner.shape, **extras}
         settings: Any = self.env_params() if table == "env" else self.learner.params()
         names = {

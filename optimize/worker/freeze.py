@@ -1,9 +1,8 @@
-"""From flags to a frozen study: automatic choices are made once, measured and printed; joining is checked."""
+"""Create a study or join one: automatic settings are chosen once, stored and printed as flags."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,23 +13,12 @@ import torch
 from agents.algorithms.identity import processor_kind
 from agents.networks.precision import set_precision
 from envs.core.sizing import cpu_count
-from envs.crypto.bars import Bars, load_bars
-from envs.crypto.features import get_recipe
-from envs.crypto.splits import make_splits
-from envs.crypto.study_data import load_study_bars
-from envs.games.registry import get_game
+from envs.crypto.bars import Bars
 from envs.support.errors import InputError
-from envs.support.study_record import (
-    CryptoSpec,
-    DataSpec,
-    GameSpec,
-    StudySpec,
-    code_version,
-    torch_version,
-)
-from optimize.experiments.crypto import CryptoExperiment
+from envs.support.study_record import StudySpec, code_version, torch_version
 from optimize.experiments.experiment import Experiment
-from optimize.experiments.games import GameExperiment
+from optimize.experiments.kinds import check_request, kind_of
+from optimize.experiments.request import Request
 from optimize.study.fit import (
     fewest_envs,
     fit_budget,
@@ -40,15 +28,29 @@ from optimize.study.fit import (
     multiple,
     refuse_misfit,
 )
-from optimize.study.request import Request, check_request
 from optimize.study.search_space import SearchSpace, Subject, load_space
-from optimize.study.spec import check_folds, refuse_other
+from optimize.study.spec import refuse_other
 from optimize.study.storage import StudyStorage
 from optimize.study.study import StudyHandle, best_trial, create_study, study_exists
 from optimize.worker.measure import Bench, measure_num_envs, measure_threads
 
-CPU_SLOTS, GPU_SLOTS = 10, 64
+CPU_SLOTS, GPU_SLOTS = 10, 64  # slots per program that use a device well
 TRIALS_PER_BATCH = 4
+# Fields of every spec that a flag of the same name sets.
+COMPARED_FIELDS = frozenset(
+    [
+        "budget",
+        "rungs",
+        "horizon",
+        "slots",
+        "trials_per_batch",
+        "sampler",
+        "pruner",
+        "objective",
+        "seed",
+        "precision",
+    ]
+)
 
 
 def open_study(
@@ -61,127 +63,80 @@ def open_study(
     say: Callable[[str], None],
     bars: Bars | None = None,
 ) -> tuple[StudyHandle, Experiment]:
-    """Join the study called `name`, or make it. Raises InputError where it is something else than was asked for."""
+    """Join the study called `name`, or create it.
+
+    Args:
+        storage: database of the study.
+        name: name of the study.
+        request: its settings.
+        device: where training will run.
+        runs_dir: folder in which a new study's folder is created.
+        flags: flags to record with a new study.
+        say: receives lines for the user.
+        bars: bars of a new study on a market; by default they are loaded.
+
+    Raises:
+        InputError: the request is invalid, or the existing study has other settings.
+    """
     check_request(request)
-    made: Experiment | None = None
+    created: Experiment | None = None
     if not study_exists(storage, name):
-        made = _create(storage, name, request, device, runs_dir, flags, say, bars)
-        if made is None:
-            say(f"study {name} was made by another worker meanwhile; joining it")
+        created = _create(storage, name, request, device, runs_dir, flags, say, bars)
+        if created is None:
+            say(f"another worker has created study {name} in the meantime; joining it")
     handle = StudyHandle(storage, name, runs_dir if "runs_dir" in request.given else None)
-    if made is not None:
-        return handle, made
-    spec = handle.spec
-    _refuse_flags(storage, name, spec, request)
-    refuse_other(
-        name,
-        spec,
-        dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version()),
-    )
+    if created is not None:
+        return handle, created
+    spec, kind = handle.spec, kind_of(handle.spec.environment)
+    refuse_other(name, spec, _requested_spec(storage, spec, request))
+    present = dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version())
+    refuse_other(name, spec, present)
     torch.set_num_threads(request.threads or min(spec.threads, cpu_count()))
     set_precision(spec.precision, device)
     here = processor_kind(device)
     if spec.processor != here:
-        kind = (
-            spec.processor or "a processor and arithmetic mode that earlier versions did not record"
+        recorded = spec.processor or (
+            "a processor and arithmetic mode that earlier versions did not record"
         )
         say(
-            f"note: study {name} was made on {kind}, and this is {here}: a trial's numbers agree between them to "
-            "rounding, not to the bit"
+            f"note: study {name} was made on {recorded}, and this is {here}: a trial's numbers "
+            "agree between them to rounding, not to the bit"
         )
-    if isinstance(spec, CryptoSpec):
-        bars = load_study_bars(spec.data, request.data_dir if "data_dir" in request.given else None)
-    return handle, make_experiment(spec, bars, device, say)
+    bars = kind.load_recorded_bars(spec, request.data_dir if "data_dir" in request.given else None)
+    return handle, kind.make_experiment(spec, bars, device, say)
 
 
-def make_experiment(
-    spec: StudySpec,
-    bars: Bars | None,
-    device: torch.device,
-    say: Callable[[str], None] = lambda _: None,
-) -> Experiment:
-    """bars: those of a study on a market. say: receives a line about every step that takes long."""
-    if isinstance(spec, CryptoSpec):
-        assert bars is not None
-        return CryptoExperiment(spec, bars, device)
-    assert isinstance(spec, GameSpec)
-    return GameExperiment(spec, device, say)
-
-
-def _refuse_flags(storage: StudyStorage, name: str, spec: StudySpec, request: Request) -> None:
-    """Raise InputError if a flag that was given differs from the frozen study."""
-    given, asked = request.given, dict[str, Any]()
-    plain = {
-        "budget",
-        "rungs",
-        "horizon",
-        "slots",
-        "trials_per_batch",
-        "sampler",
-        "pruner",
-        "objective",
-    }
-    plain |= {"holdout"} if isinstance(spec, CryptoSpec) else {"seeds", "episodes", "look_steps"}
-    if not request.look_steps:  # 0, automatic: joins a study with any number
-        plain -= {"look_steps"}
-    for field in (plain | {"seed", "precision"}) & given:
-        asked[field] = getattr(request, field)
+def _requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) -> StudySpec:
+    """Return the study's spec with the fields that were given as flags."""
+    given = request.given
+    asked = {field: getattr(request, field) for field in COMPARED_FIELDS & given}
     if "algo" in given:
         asked["algorithm"] = request.algorithm
-    if "budget" in given:  # as it was fitted when the study was made
+    if "budget" in given:  # raised as when the study was created
         asked["budget"] = max(request.budget, spec.rungs * (request.n_envs or 1) * spec.horizon)
     if "env" in given:
         asked["environment"] = request.environment
     if "n_envs" in given and request.n_envs is not None:
         asked["num_envs"] = request.n_envs
     if "search_space" in given:
-        timeframe = spec.data.timeframe if isinstance(spec, CryptoSpec) else None
         subject = Subject(spec.environment, spec.algorithm)
-        space, _ = fit_space(
-            resolve_space(storage, request.search_space, subject, timeframe), spec.transitions
-        )
-        asked["space"] = space.to_dict()
-    if not isinstance(spec, CryptoSpec):
-        asked["env"] = spec.env | request.env
-        refuse_other(name, spec, dataclasses.replace(spec, **asked))
-        return
-    folds = {
-        "scheme": "cv",
-        "groups": "groups",
-        "test_groups": "test_groups",
-        "embargo_share": "embargo",
-    }
-    asked["cv"] = spec.cv | {
-        field: getattr(request.cv, field) for field, flag in folds.items() if flag in given
-    }
-    asked["env"] = spec.env | {
-        setting: value for setting, value in request.env.items() if setting in given
-    }
-    if "recipe" in given:
-        asked["recipe"] = {**spec.recipe, "name": request.recipe}
-    data = spec.data
-    if "timeframe" in given:
-        data = dataclasses.replace(data, timeframe=request.timeframe)
-    if "tickers" in given and request.tickers is not None:
-        data = dataclasses.replace(
-            data, tickers=tuple(_like(ticker, data.tickers) for ticker in request.tickers)
-        )
-    refuse_other(name, spec, dataclasses.replace(spec, data=data, **asked))
-
-
-def _like(ticker: str, known: tuple[str, ...]) -> str:
-    """The study's own name for a ticker given as BTC or BTC_USDT."""
-    for name in known:
-        if ticker.upper().replace("_", "/") in (name, name.partition("/")[0]):
-            return name
-    return ticker
+        space = resolve_space(storage, request.search_space, subject, spec.timeframe)
+        asked["space"] = fit_space(space, spec.transitions)[0].to_dict()
+    asked |= kind_of(spec.environment).requested_fields(spec, request)
+    return dataclasses.replace(spec, **asked)
 
 
 def resolve_space(
     storage: StudyStorage, name: str, subject: Subject, timeframe: str | None
 ) -> SearchSpace:
-    """A preset, a file, or `narrow:STUDY[#TRIAL]`, which is the space around a trial (the best one) of a study in this
-    database.
+    """Return a search space by the value of --search-space.
+
+    Args:
+        storage: database in which a study is looked up.
+        name: a preset, a TOML file, or `narrow:STUDY[#TRIAL]`, the space around a trial (by
+            default the best one) of another study.
+        subject: environment and algorithm of the space.
+        timeframe: length of the bars, for the entries of the space that depend on it.
     """
     if not name.startswith("narrow:"):
         return load_space(name, subject, timeframe)
@@ -191,9 +146,9 @@ def resolve_space(
     if number:
         trial = next((t for t in handle.trials() if str(t.number) == number and t.params), None)
     if trial is None:
+        wanted = f"trial {number}" if number else "complete trial"
         raise InputError(
-            f"--search-space {name}: study {study_name!r} has no {'trial ' + number if number else 'complete trial'} "
-            "to search around"
+            f"--search-space {name}: study {study_name!r} has no {wanted} to search around"
         )
     return handle.space.around(trial.params)
 
@@ -208,15 +163,12 @@ def _create(
     say: Callable[[str], None],
     bars: Bars | None,
 ) -> Experiment | None:
-    """Make the automatic choices and write the study. Returns None if another worker made it meanwhile."""
+    """Create the study. Returns None if another worker has created it in the meantime."""
     spec, bars, measured = decide(storage, request, device, say, bars)
-    experiment = make_experiment(spec, bars, device)
-    made = create_study(storage, name, spec, runs_dir, {**flags, "measured": measured})
-    if not made:
+    experiment = kind_of(spec.environment).make_experiment(spec, bars, device, lambda _: None)
+    if not create_study(storage, name, spec, runs_dir, {**flags, "measured": measured}):
         return None
-    say(
-        f"study {name} is frozen; these flags would make it again: {reproducing_flags(spec, request)}"
-    )
+    say(f"settings are now fixed; to reproduce this study: {reproducing_flags(spec, request)}")
     return experiment
 
 
@@ -227,31 +179,35 @@ def decide(
     say: Callable[[str], None],
     bars: Bars | None = None,
 ) -> tuple[StudySpec, Bars | None, list[str]]:
-    """The spec of the study that a request makes, everything automatic chosen; a market's bars; what was measured.
+    """Make all automatic choices of a new study.
 
-    Leaves torch set to the spec's threads and precision. Raises InputError.
+    torch keeps the spec's number of threads and precision.
+
+    Returns:
+        The spec, the bars of a market (None for a game), and what was measured, as lines.
+
+    Raises:
+        InputError: the settings are invalid or do not fit each other.
     """
+    kind = kind_of(request.environment)
     set_precision(request.precision, device)
-    warning = check_folds(request.cv, request.budget) if request.market else None
+    warning = kind.warning(request)
     if warning:
         say(f"warning: {warning}")
     request = _fitted(storage, request, say)
-    if request.market:
-        bars = bars or load_bars(request.data_dir, request.timeframe, request.tickers)
+    bars = bars or kind.load_bars(request)
     spec = draft_spec(storage, request, bars, device)
     torch.set_num_threads(spec.threads)
     measured: list[str] = []
-    if isinstance(spec, GameSpec):
-        spec = dataclasses.replace(spec, look_steps=GameExperiment(spec, device, say).look.steps)
-    if request.n_envs is None or (request.threads is None and device.type == "cpu"):
-        bench = Bench(make_experiment(spec, bars, device))
-        if request.threads is None and device.type == "cpu":
-            few = multiple(
-                fewest_envs(spec.budget, spec.horizon, SearchSpace.of_study(spec).minibatches),
-                bench.experiment.unit,
-            )
-            threads, lines = measure_threads(bench, request.n_envs or few, say)
-            spec, measured = dataclasses.replace(spec, threads=threads), lines
+    spec = kind.measured_spec(spec, device, say)
+    measure_cpu = request.threads is None and device.type == "cpu"
+    if request.n_envs is None or measure_cpu:
+        bench = Bench(kind.make_experiment(spec, bars, device, lambda _: None))
+        if measure_cpu:
+            sizes = SearchSpace.of_study(spec).minibatches
+            few = multiple(fewest_envs(spec.budget, spec.horizon, sizes), bench.experiment.unit)
+            threads, measured = measure_threads(bench, request.n_envs or few, say)
+            spec = dataclasses.replace(spec, threads=threads)
         if request.n_envs is None:
             num_envs, lines = measure_num_envs(bench, say)
             spec, measured = dataclasses.replace(spec, num_envs=num_envs), measured + lines
@@ -262,39 +218,43 @@ def decide(
 
 
 def _fitted(storage: StudyStorage, request: Request, say: Callable[[str], None]) -> Request:
-    """The request with a budget of at least one rollout per rung. Raises InputError if given numbers do not fit."""
-    if not request.market and request.n_envs is not None:
-        game, fixed = get_game(request.environment), "n_envs" in request.given
+    """Return the request with a number of environments and a budget that fit.
+
+    Raises:
+        InputError: numbers that were given as flags do not fit each other.
+    """
+    if request.n_envs is not None:
+        unit = kind_of(request.environment).env_unit(request)
         n_envs, note = fit_num_envs(
-            request.n_envs, game.unit(game.params(**request.env)), request.environment, fixed=fixed
+            request.n_envs, unit, request.environment, fixed="n_envs" in request.given
         )
         if note:
             say(note)
         request = dataclasses.replace(request, n_envs=n_envs)
-    chosen = "budget" in request.given and bool({"n_envs", "horizon", "rungs"} & request.given)
+    fixed = "budget" in request.given and bool({"n_envs", "horizon", "rungs"} & request.given)
     budget, note = fit_budget(
-        request.budget, request.rungs, request.n_envs or 1, request.horizon, fixed=chosen
+        request.budget, request.rungs, request.n_envs or 1, request.horizon, fixed=fixed
     )
     if note:
         say(note)
     if request.n_envs is not None and request.search_space.endswith(".toml"):
-        sizes = resolve_space(
-            storage, request.search_space, request.subject, request.timeframe
-        ).minibatches
-        refuse_misfit(
-            sizes, request.n_envs, request.horizon, f"--search-space {request.search_space}"
-        )
+        name = request.search_space
+        space = resolve_space(storage, name, request.subject, request.timeframe)
+        refuse_misfit(space.minibatches, request.n_envs, request.horizon, f"--search-space {name}")
     return dataclasses.replace(request, budget=budget)
 
 
 def draft_spec(
     storage: StudyStorage, request: Request, bars: Bars | None, device: torch.device
 ) -> StudySpec:
-    """The spec with everything chosen but a measured num_envs (then at its upper bound)."""
+    """Return the spec of a new study before anything is measured.
+
+    A measured num_envs has its upper limit.
+    """
+    kind = kind_of(request.environment)
     space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
-    members = request.cv.folds if request.market else request.seeds
-    together = not request.market and players(request) > 1
-    slots = request.slots or choose_slots(members, device, together=together)
+    members = kind.members(request)
+    slots = request.slots or choose_slots(members, device, together=kind.train_together(request))
     common: dict[str, Any] = {
         "environment": request.environment,
         "algorithm": request.algorithm,
@@ -314,103 +274,39 @@ def draft_spec(
         "precision": request.precision,
         "processor": processor_kind(device),
     }
-    if bars is None:
-        return GameSpec(
-            **common,
-            seeds=request.seeds,
-            episodes=request.episodes,
-            centred=True,
-            look_steps=request.look_steps,
-        )
-    recipe = get_recipe(request.recipe)
-    first_bar = recipe.memory - 1 + space.max_lookback - 1
-    make_splits(  # refuses what cannot be split
-        len(bars),
-        request.timeframe,
-        request.cv,
-        first_bar=first_bar,
-        holdout=request.holdout,
-        lookback=space.max_lookback,
-        memory=recipe.memory,
-    )
-    return CryptoSpec(
-        **common,
-        data=DataSpec(
-            dir=str(request.data_dir.resolve()),
-            tickers=bars.tickers,
-            timeframe=bars.timeframe,
-            fingerprint=bars.fingerprint,
-            first=_iso(bars, 0),
-            last=_iso(bars, len(bars) - 1),
-            bars=len(bars),
-            synthetic=bars.synthetic,
-        ),
-        recipe={"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
-        cv=dataclasses.asdict(request.cv),
-        holdout=request.holdout,
-        first_bar=first_bar,
-        max_lookback=space.max_lookback,
-    )
-
-
-def players(request: Request) -> int:
-    """Seats of a game whose seats are dealt out among a trial's members."""
-    game = get_game(request.environment)
-    return 1 if game.external else game.seats(game.params(**request.env))
+    return kind.make_spec(request, common, space, bars)
 
 
 def choose_slots(members: int, device: torch.device, *, together: bool = False) -> int:
-    """Slots per program: near what saturates the device, and a multiple of a trial's members, so that programs are
-    full; always a multiple where the members of a trial must be `together`.
+    """Return the number of slots per program: near what uses the device well.
+
+    It is a multiple of a trial's members where that is possible, so that programs are full.
+
+    Args:
+        members: members per trial.
+        device: where training runs.
+        together: whether the members of a trial must be in one program.
     """
     near = GPU_SLOTS if device.type == "cuda" else CPU_SLOTS
     return members * max(1, round(near / members)) if together or members <= 2 * near else near
 
 
-def _iso(bars: Bars, bar: int) -> str:
-    return bars.time_of(bar).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def reproducing_flags(spec: StudySpec, request: Request) -> str:
-    """Everything that decides the study, as flags."""
-    flags: dict[str, Any] = {
-        "n-envs": spec.num_envs,
-        "horizon": spec.horizon,
-        "slots": spec.slots,
-        "trials-per-batch": spec.trials_per_batch,
-        "threads": spec.threads,
-        "precision": spec.precision,
-        "budget": spec.budget,
-        "rungs": spec.rungs,
-        "seed": spec.seed,
-        "search-space": request.search_space,
-        "sampler": spec.sampler,
-        "pruner": spec.pruner,
-        "objective": spec.objective,
-    }
-    settings: list[str] = []
-    if isinstance(spec, CryptoSpec):
-        flags |= {
-            "data-dir": spec.data.dir,
-            "timeframe": spec.data.timeframe,
-            "tickers": ",".join(spec.data.tickers),
-        }
-        flags |= {"recipe": spec.recipe["name"], "holdout": spec.holdout, "cv": spec.cv["scheme"]}
-        flags |= {"groups": spec.cv["groups"], "test-groups": spec.cv["test_groups"]}
-        flags |= {"embargo": spec.cv["embargo_share"]} | {
-            name.replace("_", "-"): spec.env[name] for name in spec.env
-        }
-    if isinstance(spec, GameSpec):
-        flags |= {
-            "env": spec.environment,
-            "algo": spec.algorithm,
-            "seeds": spec.seeds,
-            "episodes": spec.episodes,
-        }
-        flags["look-steps"] = spec.look_steps
-        settings = [
-            f"{name}={value if isinstance(value, str) else json.dumps(value)}"
-            for name, value in spec.env.items()
-        ]
-    pairs = [*flags.items(), *(("env-param", setting) for setting in settings)]
-    return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in pairs)
+    """Return all flags that determine the study, as they are given on the command line."""
+    flags: list[tuple[str, Any]] = [
+        ("n-envs", spec.num_envs),
+        ("horizon", spec.horizon),
+        ("slots", spec.slots),
+        ("trials-per-batch", spec.trials_per_batch),
+        ("threads", spec.threads),
+        ("precision", spec.precision),
+        ("budget", spec.budget),
+        ("rungs", spec.rungs),
+        ("seed", spec.seed),
+        ("search-space", request.search_space),
+        ("sampler", spec.sampler),
+        ("pruner", spec.pruner),
+        ("objective", spec.objective),
+        *kind_of(spec.environment).reproducing_flags(spec),
+    ]
+    return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in flags)

@@ -26,9 +26,10 @@ from envs.crypto.params import EnvParams
 from envs.crypto.splits import CrossValidation
 from envs.support.errors import InputError, RunError
 from envs.support.files import write_atomic
-from envs.support.study_record import CryptoSpec, DataSpec, objective_name
+from envs.support.study_record import CRYPTO, CryptoSpec, DataSpec, objective_name
 from optimize.experiments.artifacts import draw_equity, write_trial
 from optimize.experiments.crypto import CryptoEvaluation, CryptoExperiment
+from optimize.experiments.request import check_count, most_threads
 from optimize.study.checkpoint import (
     Checkpoint,
     describe_rollouts,
@@ -36,7 +37,6 @@ from optimize.study.checkpoint import (
     write_checkpoint,
 )
 from optimize.study.fit import fit_budget, fit_minibatch, most_envs, refuse_misfit
-from optimize.study.request import check_count, most_threads
 from optimize.study.search_space import Settings, Subject
 from optimize.study.spec import check_folds
 from optimize.study.study import Plan
@@ -298,7 +298,7 @@ def _spec(tables: Mapping[str, Mapping[str, Any]], bars: Bars, device: torch.dev
         "env": {k: {"value": v} for k, v in tables["env"].items()},
     }
     return CryptoSpec(
-        environment="crypto",
+        environment=CRYPTO,
         algorithm="ppo",
         data=DataSpec(
             str(tables["data"]["dir"]),

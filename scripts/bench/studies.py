@@ -17,8 +17,8 @@ from envs.crypto.bars import Bars, load_bars
 from envs.crypto.demo_market import make_demo_market
 from envs.support.study_record import TrialRecord
 from optimize.experiments.crypto import CryptoExperiment
+from optimize.experiments.request import Request
 from optimize.study.registration import leave, register_worker
-from optimize.study.request import Request
 from optimize.study.search_space import SearchSpace
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle, study_exists

@@ -28,7 +28,8 @@ from optimize.cli.demo import SMOKE, apply_preset, make_demo_data
 from optimize.cli.doctor import examine
 from optimize.cli.study_request import make_request
 from optimize.cli.train_flags import TrainFlags
-from optimize.study.request import Request
+from optimize.experiments.kinds import kind_of
+from optimize.experiments.request import Request
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle
 from optimize.worker.freeze import draft_spec, reproducing_flags
@@ -338,11 +339,7 @@ def test_the_flags_that_are_printed_make_the_same_study(
 ) -> None:
     def drafted(*words: object) -> tuple[StudySpec, Request]:
         request = make_request(*flags_of(*words))
-        bars = (
-            load_bars(request.data_dir, request.timeframe, request.tickers)
-            if request.market
-            else None
-        )
+        bars = kind_of(request.environment).load_bars(request)
         storage = open_storage(storage_url(None, market / "runs"))
         return draft_spec(storage, request, bars, torch.device("cpu")), request
 
@@ -450,7 +447,7 @@ def test_threads_are_measured_and_the_fewest_of_equals_win(monkeypatch: pytest.M
 def test_changed_bars_are_refused_and_more_bars_are_not(
     market: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from envs.crypto.bars import load_bars, write_bars
+    from envs.crypto.bars import write_bars
     from envs.crypto.demo_market import make_planted_market
 
     monkeypatch.chdir(market)

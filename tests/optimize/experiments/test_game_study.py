@@ -19,9 +19,10 @@ from agents.policy.frozen import load_members
 from envs.games.play import interquartile_mean, interval
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec, StudySpec
-from optimize.cli.study_request import game_settings
+from optimize.experiments.game_kind import game_settings
 from optimize.experiments.games import GameEvaluation, GameExperiment
-from optimize.study.request import Request, check_request
+from optimize.experiments.kinds import check_request
+from optimize.experiments.request import Request
 from optimize.study.search_space import SearchSpace, Settings, Subject, load_space
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import Plan

@@ -1,0 +1,104 @@
+"""What studies on a market and on games must answer differently.
+
+Code that creates, joins or describes a study asks the `StudyKind` of its environment
+(`optimize.experiments.kinds.kind_of`) and does not distinguish markets and games itself.
+"""
+# ruff: noqa: ARG002 -- the defaults ignore arguments that only one kind needs
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from envs.crypto.bars import Bars
+from envs.support.study_record import StudySpec
+from optimize.experiments.experiment import Experiment
+from optimize.experiments.request import Request
+from optimize.study.search_space import SearchSpace
+
+Say = Callable[[str], None]
+
+
+class StudyKind(ABC):
+    """The answers of one kind of study.
+
+    Attributes:
+        flags: flags of `sweepd train` that are for this kind only.
+        title: the kind in messages.
+        objectives: names of its objectives, the default first.
+        default_space: name of the default search space.
+        needs_data: whether a new study needs --data-dir.
+    """
+
+    flags: frozenset[str]
+    title: str
+    objectives: tuple[str, ...]
+    default_space: str
+    needs_data: bool
+
+    def __init__(self, environment: str) -> None:
+        self.environment = environment
+
+    @abstractmethod
+    def check(self, request: Request) -> None:
+        """Raise InputError for the first setting of this kind that cannot be right."""
+
+    def warning(self, request: Request) -> str | None:
+        """Return a warning about valid settings that are rarely wanted."""
+        return None
+
+    @abstractmethod
+    def default_name(self, flags: Mapping[str, Any]) -> str:
+        """Return the name of a study with these flags."""
+
+    @abstractmethod
+    def env_settings(self, flags: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the environment parameters that these flags set."""
+
+    def load_bars(self, request: Request) -> Bars | None:
+        """Return the bars for a new study; None for a game."""
+        return None
+
+    def load_recorded_bars(self, spec: StudySpec, folder: Path | None) -> Bars | None:
+        """Return the bars of an existing study; None for a game. folder: where they are now."""
+        return None
+
+    @abstractmethod
+    def members(self, request: Request) -> int:
+        """Return the number of members of one trial."""
+
+    def train_together(self, request: Request) -> bool:
+        """Return whether the members of a trial share environments, and so a program."""
+        return False
+
+    def env_unit(self, request: Request) -> int:
+        """Return the number of environments that can only be created together."""
+        return 1
+
+    @abstractmethod
+    def make_spec(
+        self, request: Request, common: Mapping[str, Any], space: SearchSpace, bars: Bars | None
+    ) -> StudySpec:
+        """Return the spec of a new study. common: the fields of `StudySpec`."""
+
+    def measured_spec(self, spec: StudySpec, device: torch.device, say: Say) -> StudySpec:
+        """Return the spec with automatic settings that only this kind measures."""
+        return spec
+
+    @abstractmethod
+    def requested_fields(self, spec: StudySpec, request: Request) -> dict[str, Any]:
+        """Return the fields of this kind's spec that the given flags set, with their values."""
+
+    @abstractmethod
+    def reproducing_flags(self, spec: StudySpec) -> list[tuple[str, Any]]:
+        """Return flags and values that, with those of every study, create the study again."""
+
+    @abstractmethod
+    def make_experiment(
+        self, spec: StudySpec, bars: Bars | None, device: torch.device, say: Say
+    ) -> Experiment:
+        """Return the experiment. say: receives a line before every step that takes long."""

@@ -1,0 +1,57 @@
+"""The kind of a study by its environment, and the checks of a request."""
+
+from __future__ import annotations
+
+from agents.algorithms.table import get_algorithm
+from agents.networks.shape import FEWEST_SLOTS
+from envs.support.errors import InputError
+from envs.support.study_record import CRYPTO, objective_name
+from optimize.experiments.game_kind import GameKind
+from optimize.experiments.kind import StudyKind
+from optimize.experiments.market_kind import MarketKind
+from optimize.experiments.request import MOST, Request, check_count, most_threads
+from optimize.study.pruning import PRUNERS, SAMPLERS
+
+
+def kind_of(environment: str) -> StudyKind:
+    """Return the kind of a study on this environment."""
+    return MarketKind(environment) if environment == CRYPTO else GameKind(environment)
+
+
+def check_request(request: Request) -> None:
+    """Raise InputError for the first setting that cannot be right, before any file is touched."""
+    kind = kind_of(request.environment)
+    other = GameKind if isinstance(kind, MarketKind) else MarketKind
+    params = request.subject.env_params
+    get_algorithm(request.algorithm)
+    misplaced = sorted(request.given & other.flags)
+    if misplaced:
+        raise InputError(
+            f"--{misplaced[0].replace('_', '-')} is for {other.title}, and --env is "
+            f"{request.environment}; leave it out"
+        )
+    for flag, value, allowed in (
+        ("objective", objective_name(request.objective), kind.objectives),
+        ("sampler", request.sampler, SAMPLERS),
+        ("pruner", request.pruner, PRUNERS),
+    ):
+        if value not in allowed:
+            one_of = "one of " if len(allowed) > 1 else ""
+            raise InputError(
+                f"--{flag} {value!r} is not known; choose {one_of}{', '.join(allowed)}"
+            )
+    for field, most in MOST.items():
+        least = FEWEST_SLOTS if field == "slots" else 1
+        check_count(f"--{field.replace('_', '-')}", getattr(request, field), most, least)
+    check_count("--threads", request.threads, most_threads())
+    if not 0 <= request.holdout < 0.9:
+        raise InputError(f"--holdout {request.holdout} must be a share from 0 to below 0.9")
+    if request.seed < 0:
+        raise InputError(f"--seed {request.seed} must be at least 0")
+    kind.check(request)
+    try:
+        params(**request.env)
+    except TypeError as error:
+        raise InputError(
+            f"--env-param: {request.environment} has no such parameter ({error})"
+        ) from None

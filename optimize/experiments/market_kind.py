@@ -1,0 +1,176 @@
+"""Studies on a market: settings, flags and data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from envs.crypto.bars import Bars, load_bars
+from envs.crypto.features import get_recipe
+from envs.crypto.metrics import OBJECTIVES
+from envs.crypto.study_data import load_study_bars, study_splits
+from envs.support.errors import InputError
+from envs.support.study_record import CRYPTO, CryptoSpec, DataSpec, StudySpec
+from optimize.experiments.crypto import CryptoExperiment
+from optimize.experiments.kind import Say, StudyKind
+from optimize.experiments.request import Request
+from optimize.study.search_space import SearchSpace
+from optimize.study.spec import check_folds
+
+
+class MarketKind(StudyKind):
+    """Studies on a market: folds as members, bars as data."""
+
+    flags = frozenset(
+        {
+            "data_dir",
+            "timeframe",
+            "tickers",
+            "recipe",
+            "holdout",
+            "cv",
+            "groups",
+            "test_groups",
+            "embargo",
+            "fee",
+            "slippage",
+            "minimum_order",
+            "initial_cash",
+            "episode_bars",
+            "demo",
+            "smoke",
+        }
+    )
+    title = "--env crypto"
+    objectives = tuple(OBJECTIVES)
+    default_space = "wide"
+    needs_data = True
+
+    def check(self, request: Request) -> None:
+        if request.algorithm != "ppo":
+            raise InputError(
+                f"--algo {request.algorithm} is for games; --env crypto trains with --algo ppo"
+            )
+        if request.cv.test_groups < 1:
+            raise InputError(f"--test-groups {request.cv.test_groups} must be at least 1")
+        smallest = request.env.get("minimum_order", 0.0)
+        cash = request.env.get("initial_cash", math.inf)
+        if smallest > cash:
+            raise InputError(
+                f"--minimum-order {smallest} is more than --initial-cash {cash}: no order would "
+                "ever be placed"
+            )
+        get_recipe(request.recipe)
+        check_folds(request.cv, request.budget)
+
+    def warning(self, request: Request) -> str | None:
+        return check_folds(request.cv, request.budget)
+
+    def default_name(self, flags: Mapping[str, Any]) -> str:
+        return f"{CRYPTO}-{flags['timeframe']}"
+
+    def env_settings(self, flags: Mapping[str, Any]) -> dict[str, Any]:
+        names = ("fee", "slippage", "minimum_order", "initial_cash", "episode_bars")
+        return {name: flags[name] for name in names}
+
+    def load_bars(self, request: Request) -> Bars:
+        return load_bars(request.data_dir, request.timeframe, request.tickers)
+
+    def load_recorded_bars(self, spec: StudySpec, folder: Path | None) -> Bars:
+        assert isinstance(spec, CryptoSpec)
+        return load_study_bars(spec.data, folder)
+
+    def members(self, request: Request) -> int:
+        return request.cv.folds
+
+    def make_spec(
+        self, request: Request, common: Mapping[str, Any], space: SearchSpace, bars: Bars | None
+    ) -> CryptoSpec:
+        assert bars is not None
+        recipe = get_recipe(request.recipe)
+        first, last = (bars.time_of(bar).strftime("%Y-%m-%dT%H:%M:%SZ") for bar in (0, -1))
+        spec = CryptoSpec(
+            **common,
+            data=DataSpec(
+                dir=str(request.data_dir.resolve()),
+                tickers=bars.tickers,
+                timeframe=bars.timeframe,
+                fingerprint=bars.fingerprint,
+                first=first,
+                last=last,
+                bars=len(bars),
+                synthetic=bars.synthetic,
+            ),
+            recipe={"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
+            cv=dataclasses.asdict(request.cv),
+            holdout=request.holdout,
+            first_bar=recipe.memory - 1 + space.max_lookback - 1,
+            max_lookback=space.max_lookback,
+        )
+        study_splits(spec)  # raises InputError for bars that cannot be split
+        return spec
+
+    def requested_fields(self, spec: StudySpec, request: Request) -> dict[str, Any]:
+        assert isinstance(spec, CryptoSpec)
+        given = request.given
+        asked: dict[str, Any] = {"holdout": request.holdout} if "holdout" in given else {}
+        folds = {
+            "scheme": "cv",
+            "groups": "groups",
+            "test_groups": "test_groups",
+            "embargo_share": "embargo",
+        }
+        asked["cv"] = spec.cv | {
+            field: getattr(request.cv, field) for field, flag in folds.items() if flag in given
+        }
+        asked["env"] = spec.env | {
+            name: value for name, value in request.env.items() if name in given
+        }
+        if "recipe" in given:
+            asked["recipe"] = {**spec.recipe, "name": request.recipe}
+        data = spec.data
+        if "timeframe" in given:
+            data = dataclasses.replace(data, timeframe=request.timeframe)
+        if "tickers" in given and request.tickers is not None:
+            tickers = tuple(_as_recorded(ticker, data.tickers) for ticker in request.tickers)
+            data = dataclasses.replace(data, tickers=tickers)
+        return asked | {"data": data}
+
+    def reproducing_flags(self, spec: StudySpec) -> list[tuple[str, Any]]:
+        assert isinstance(spec, CryptoSpec)
+        return [
+            ("data-dir", spec.data.dir),
+            ("timeframe", spec.data.timeframe),
+            ("tickers", ",".join(spec.data.tickers)),
+            ("recipe", spec.recipe["name"]),
+            ("holdout", spec.holdout),
+            ("cv", spec.cv["scheme"]),
+            ("groups", spec.cv["groups"]),
+            ("test-groups", spec.cv["test_groups"]),
+            ("embargo", spec.cv["embargo_share"]),
+            *((name.replace("_", "-"), value) for name, value in spec.env.items()),
+        ]
+
+    def make_experiment(
+        self,
+        spec: StudySpec,
+        bars: Bars | None,
+        device: torch.device,
+        say: Say,  # noqa: ARG002
+    ) -> CryptoExperiment:
+        assert isinstance(spec, CryptoSpec)
+        assert bars is not None
+        return CryptoExperiment(spec, bars, device)
+
+
+def _as_recorded(ticker: str, known: tuple[str, ...]) -> str:
+    """Return the study's own name of a ticker given as BTC or BTC_USDT."""
+    for name in known:
+        if ticker.upper().replace("_", "/") in (name, name.partition("/")[0]):
+            return name
+    return ticker
