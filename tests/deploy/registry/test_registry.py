@@ -313,11 +313,14 @@ def test_a_kill_at_a_random_instant_leaves_a_valid_registry(
     registry_url: str, tmp_path: Path, bundles: list[Bundle]
 ) -> None:
     context = multiprocessing.get_context("fork")
-    folder, rng, moves = tmp_path / "deployments", random.Random(5), 0
-    for seed in range(8):
-        worker = context.Process(target=live, args=(str(folder), registry_url, seed, bundles))
+    folder, rng, moves, kills = tmp_path / "deployments", random.Random(5), 0, 0
+    while kills < 8 or (
+        moves == 0 and kills < 40
+    ):  # on a busy machine the first worker may not get to a move
+        worker = context.Process(target=live, args=(str(folder), registry_url, kills, bundles))
         worker.start()
-        time.sleep(rng.uniform(0.05, 0.6))
+        time.sleep(rng.uniform(0.05, 0.6) * (1 + kills // 8))
+        kills += 1
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGKILL)
         worker.join()
