@@ -219,7 +219,7 @@ class MaskedEnv(ChoicesEnv):
         assert chosen.shape[0] == self.num_envs
         mask = self.legal(chosen)
         player = (torch.arange(self.num_envs) % 2).double()
-        self._latch.look(mask, chosen.shape[1], torch.stack((player, self._age.double()), 1))
+        self._latch.record(mask, chosen.shape[1], torch.stack((player, self._age.double()), 1))
         return mask
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
