@@ -1,7 +1,7 @@
 """Write requirements.lock and requirements-dev.lock from what is installed here, following pyproject.toml.
 
 Run it after changing a dependency, in an environment made with `pip install
-.[dashboard,ccxt,alpaca,notify,video,metrics,postgres,test]` (torch first, elegantrl with --no-deps). torch itself is
+.[dashboard,ccxt,alpaca,notify,video,metrics,postgres,docs,test]` (torch first, elegantrl with --no-deps). torch itself is
 left out: its build (cpu, cuda, rocm) is chosen by start_vectorized_training.sh, at the version of pyproject.toml.
 """
 

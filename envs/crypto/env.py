@@ -114,7 +114,7 @@ class CryptoEnv(VecEnv):
         device: torch.device | str = "cpu",
         debug: bool = False,
     ) -> CryptoEnv:
-        """For evaluation: row j of member m trades exactly windows[m][j], from its first bar to its last; nothing is
+        """For evaluation: row j of member m trades exactly `windows[m][j]`, from its first bar to its last; nothing is
         random.
 
         All members need equally many windows. Rows whose window has ended trade it again until somebody stops.
