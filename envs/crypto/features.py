@@ -1,10 +1,11 @@
-"""What the policy sees of the market: features by named, versioned recipe, the same bits live as in training.
+"""Market features by named, versioned recipe, with the same bits live as in training.
 
-A recipe declares a memory W: the features of bar t are by definition a function of the bars t - W + 1 … t. Indicators
-such as RSI or ADX have infinite memory, so here every recursion restarts at an anchor on an absolute grid of time:
-with k the number of bars of that length since 1970, the anchor of bar k is the largest multiple of 256 that is at most
-k - 255. That gives 256 to 511 bars up to and including k, the same ones whether the caller holds ten years of history
-or just the last W = 512 bars: live values equal training values to the bit.
+A recipe has a memory W: by definition, the features of bar t depend only on bars t - W + 1 … t.
+Indicators such as RSI and ADX are recursive and have infinite memory, so here every recursion
+restarts at an anchor on an absolute time grid. With k the number of bars of that length since 1970,
+the anchor of bar k is the largest multiple of 256 that is at most k - 255. The recursion thus sees
+256 to 511 bars up to and including k, and always the same ones, whether the caller holds ten years
+of history or only the last W = 512 bars. So live values equal training values to the bit.
 """
 
 from __future__ import annotations
@@ -20,26 +21,29 @@ from envs.crypto.bars import Bars
 from envs.crypto.timeframe import bar_seconds
 from envs.support.errors import InputError
 
-BLOCK = 256
+BLOCK = 256  # distance of the anchors, in bars
 MEMORY = 2 * BLOCK
-CLIP = 10.0
+CLIP = 10.0  # bound of every feature of an asset
 
-RETURN_HORIZONS = (1, 3, 12, 48)
-RANGE_BARS = 20
+RETURN_HORIZONS = (1, 3, 12, 48)  # bars
+RANGE_BARS = 20  # window of breakouts and of the average volume
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How features are made.
+    """How features are computed.
 
-    name, version: stored with a study and in a bundle; a change of any value is a new version.
-    memory: W, the bars on which the features of one bar may depend, itself included.
-    asset_features, shared_features: names, in the order of the columns: all features of asset 0, of asset 1, …, then
-        those shared.
-    compute: from Bars of T bars and N assets to (T, N · len(asset_features) + len(shared_features)) float64. Rows
-        before W - 1 may hold anything.
+    Attributes:
+        name: stored with studies and in bundles.
+        version: stored likewise. Any change of values needs a new version.
+        memory: W, the number of bars on which the features of a bar may depend, itself included.
+        asset_features: names of the features of each asset.
+        shared_features: names of the features that are not of an asset. Columns are all features
+            of asset 0, of asset 1, …, then the shared ones.
+        compute: maps Bars of T bars and N assets to an array (T, M) float64 with
+            M = N · len(asset_features) + len(shared_features). Rows before W - 1 are ignored.
     """
 
     name: str
@@ -50,33 +54,36 @@ class Recipe:
     compute: Callable[[Bars], Array]
 
     def columns(self, tickers: tuple[str, ...]) -> tuple[str, ...]:
-        """Names of the M columns for these tickers, such as "BTC/USDT rsi_14"."""
+        """Return the names of the M columns for these tickers, such as "BTC/USDT rsi_14"."""
         own = [f"{ticker} {feature}" for ticker in tickers for feature in self.asset_features]
         return (*own, *self.shared_features)
 
     def width(self, assets: int) -> int:
-        """M, the number of columns for that many assets."""
+        """Return M, the number of columns for that many assets."""
         return assets * len(self.asset_features) + len(self.shared_features)
 
 
 def compute_features(bars: Bars, recipe: Recipe) -> NDArray[np.float32]:
-    """The features of every bar: (T, M) float32, all finite.
+    """Compute the features of every bar.
 
-    Rows before `recipe.memory - 1` are 0 and must not be used.
+    Returns:
+        (T, M) float32, all finite. Rows before `recipe.memory - 1` are 0 and must not be used.
 
-    Raises InputError where there are fewer bars than the recipe's memory, and where the recipe returns another shape
-    or a number that is not finite.
+    Raises:
+        InputError: there are fewer bars than the recipe's memory, or the recipe returned a wrong
+            shape or a number that is not finite.
     """
     count = len(bars.time)
     if count < recipe.memory:
         raise InputError(
-            f"the feature recipe {recipe.name!r} needs at least {recipe.memory} bars; there are {count}"
+            f"the feature recipe {recipe.name!r} needs at least {recipe.memory} bars; there are "
+            f"{count}"
         )
     values = np.asarray(recipe.compute(bars))
     expected = (count, recipe.width(len(bars.tickers)))
     if values.shape != expected:
         raise InputError(
-            f"the feature recipe {recipe.name!r} returned shape {values.shape}; {expected} is right"
+            f"the feature recipe {recipe.name!r} returned shape {values.shape}; expected {expected}"
         )
     features = np.zeros(expected, dtype=np.float32)
     features[recipe.memory - 1 :] = values[recipe.memory - 1 :]
@@ -94,17 +101,26 @@ _RECIPES: dict[str, Recipe] = {}
 
 
 def register_recipe(recipe: Recipe) -> Recipe:
-    """Make a recipe known by its name, and return it. Raises InputError for a name that another recipe has."""
+    """Register a recipe under its name and return it.
+
+    Raises:
+        InputError: another recipe has this name.
+    """
     known = _RECIPES.setdefault(recipe.name, recipe)
     if known != recipe:
         raise InputError(
-            f"a feature recipe named {recipe.name!r} is registered already (version {known.version})"
+            f"a feature recipe named {recipe.name!r} is registered already (version "
+            f"{known.version})"
         )
     return recipe
 
 
 def get_recipe(name: str) -> Recipe:
-    """The recipe of that name. Raises InputError for an unknown one."""
+    """Return a registered recipe.
+
+    Raises:
+        InputError: the name is unknown.
+    """
     if name not in _RECIPES:
         raise InputError(
             f"feature recipe {name!r} is not known; choose one of {', '.join(sorted(_RECIPES))}"
@@ -115,26 +131,35 @@ def get_recipe(name: str) -> Recipe:
 def blockwise(
     bars: Bars, one_asset: Callable[[Array, Array, Array, Array], list[Array]], columns: int
 ) -> Array:
-    """Run `one_asset` once per asset and anchor, and keep the rows that belong to that anchor.
+    """Run `one_asset` once per asset and anchor, and keep the rows of that anchor.
 
-    one_asset: from high, low, close, volume of one run of bars, each (n,) float64 contiguous, prices as multiples of
-        the first close, to `columns` arrays of (n,). Its rows from 255 on are kept. Returns (T, N, columns); rows
-        whose anchor lies before the first bar are 0.
+    Args:
+        bars: T bars of N assets.
+        one_asset: maps high, low, close and volume of a run of n bars, each (n,) float64 and
+            contiguous, to `columns` arrays (n,). Prices are relative to the run's first close. Its
+            first 255 rows are discarded.
+        columns: number of arrays.
+
+    Returns:
+        (T, N, columns). Rows whose anchor precedes the first bar are 0.
     """
     count, assets = bars.close.shape
     values = np.zeros((count, assets, columns))
     if count == 0:
         return values
+    # The index of the first bar on the absolute grid: bars since 1970.
     number = int(bars.time[0]) // bar_seconds(bars.timeframe)
-    # Columns in order of assets, time contiguous: TA-Lib reads one asset at a time.
+    # (N, T), because TA-Lib reads one asset's contiguous series at a time.
     high, low, close, volume = (
         np.ascontiguousarray(a.T) for a in (bars.high, bars.low, bars.close, bars.volume)
     )
+    # An anchor at grid index a serves bars a + 255 … a + 510: the next anchor, 256 bars later,
+    # takes over once it has 256 bars itself.
     for anchor in range(-number % BLOCK, count - BLOCK + 1, BLOCK):
         stop = min(anchor + 2 * BLOCK - 1, count)
         rows = slice(anchor + BLOCK - 1, stop)
         for asset in range(assets):
-            # Relative to the anchor's close, so that no threshold inside TA-Lib sees the level of a price.
+            # TA-Lib has absolute thresholds, so prices are made relative to the anchor's close.
             unit = close[asset, anchor]
             made = one_asset(
                 high[asset, anchor:stop] / unit,
@@ -148,44 +173,53 @@ def blockwise(
 
 
 def _ratio(numerator: Array, denominator: Array) -> Array:
-    """numerator / denominator, and 0 where the denominator is (a market that did not move, a bar without volume)."""
+    """Divide; 0 where the denominator is 0 (no price movement, no volume)."""
     return np.divide(
         numerator, denominator, out=np.zeros_like(numerator), where=denominator > 1e-12
     )
 
 
 def _lagged(values: Array, lag: int) -> Array:
-    """The value `lag` bars earlier; the first ones repeat the first value."""
+    """Return the values `lag` bars earlier; the first value fills the start."""
     return np.concatenate([np.repeat(values[:1], lag), values[:-lag]])
 
 
 def _default_asset(hours: float) -> Callable[[Array, Array, Array, Array], list[Array]]:
-    """The twelve features per asset; `hours` is the length of a bar."""
+    """Return the function that computes the twelve features of an asset.
+
+    Args:
+        hours: length of a bar.
+    """
 
     def features(high: Array, low: Array, close: Array, volume: Array) -> list[Array]:
         atr = talib.ATR(high, low, close, 14)
         log_close = np.log(close)
-        # In units of one per cent per square root of an hour, about the volatility of a coin, on every timeframe.
+        # In percent per square root of an hour, which is about the volatility of a coin, so values
+        # are of the order of 1 on every timeframe.
         returns = [
             100.0 * (log_close - _lagged(log_close, k)) / np.sqrt(k * hours)
             for k in RETURN_HORIZONS
         ]
         histogram = talib.MACD(close, 12, 26, 9)[2]
+        # RSI is 0/0 in a market without movement; 50 is its neutral value.
         rsi = np.where(atr > 1e-12, talib.RSI(close, 14), 50.0)
         average_atr = talib.SMA(atr, 50)
+        # Volatility regime: the log of current over average volatility.
         regime = np.log(
             np.maximum(_ratio(atr, average_atr), 1e-4),
             where=average_atr > 1e-12,
             out=np.zeros_like(atr),
         )
         adx = talib.ADX(high, low, close, 14)
+        # The mean of each window instead of a running sum: the rounding of a running sum would
+        # leave a residual volume in windows without any.
         recent = np.lib.stride_tricks.sliding_window_view(volume, RANGE_BARS).mean(axis=1)
-        # A mean of the window itself rather than a running sum, whose rounding would leave a volume behind where
-        # there is none.
         relative_volume = _ratio(volume, np.concatenate([np.zeros(RANGE_BARS - 1), recent]))
+        # The range of the previous bars, without the current one, which may break out of it.
         top = _lagged(talib.MAX(high, RANGE_BARS), 1)
         bottom = _lagged(talib.MIN(low, RANGE_BARS), 1)
         breakout = np.maximum(close - top, 0.0) - np.maximum(bottom - close, 0.0)
+        # All features are of the order of 1; oscillators are centred and divided by a typical size.
         made = [
             *returns,
             _ratio(histogram, atr),
@@ -203,7 +237,10 @@ def _default_asset(hours: float) -> Callable[[Array, Array, Array, Array], list[
 
 
 def _clock(bars: Bars) -> Array:
-    """(T, 4): sine and cosine of the time of day and of the week at which the bar closes, when the decision is made."""
+    """Return (T, 4): sine and cosine of the time of day and of the week at the bar's close.
+
+    The close is when decisions are made.
+    """
     seconds = bars.time + bar_seconds(bars.timeframe)
     day = 2.0 * np.pi * (seconds % 86400) / 86400.0
     week = 2.0 * np.pi * (seconds % 604800) / 604800.0

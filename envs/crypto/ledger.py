@@ -1,9 +1,10 @@
-"""The order rules, for a batch of portfolios: what an action orders, how orders fill, and what it all is worth.
+"""The order rules for a batch of portfolios: planning, filling and valuation.
 
-This one code serves the environment, the paper trader and the simulated broker (the latter two through `portfolio`).
-Its tensors are asset-first, (N, R) for N assets and R rows: sums over assets and factors per row then run along
-contiguous memory, several times as fast as the other way round. It works in place, in buffers and views made once,
-since at the usual sizes a step's time is the number of its operations. Money, units and prices are float64.
+The environment uses this code directly, the paper trader and the simulated broker through
+`portfolio`, so all apply the same rules. Tensors are asset-first, (N, R) for N assets and R rows:
+sums over assets and factors per row then run along contiguous memory, which is several times
+faster. Operations work in place in preallocated buffers, because at usual sizes the time of a step
+is determined by the number of operations. Money, units and prices are float64.
 """
 
 from __future__ import annotations
@@ -16,20 +17,19 @@ from torch import Tensor
 
 from envs.crypto.params import EnvParams, Instruments
 
-_TINY = 1e-200  # keeps 0/0 out of quotients whose numerator is 0 too
-# The least amount that any exchange knows. An "order" worth less is what rounding left of one; it is neither placed nor
-# counted, and a position worth less isn't kept, even where no minimum is set.
+_TINY = 1e-200  # avoids 0/0 in quotients whose numerator is 0, too
+# Smallest amount that any exchange knows, in quote units. An order below it is a rounding residue:
+# it is neither placed nor counted. Positions below it are not kept, even without a minimum order.
 SMALLEST_ORDER = 1e-8
-# Quantities that miss a whole number of increments (or cents) by less than this part of one are rounding noise, not
-# remainders.
+# A quantity within this fraction below a whole number of increments (or cents) counts as whole.
 ROUNDING_NOISE = 1e-6
 
 
 class Rules:
-    """Order parameters as tensors, one entry per row. Rows can be set anew at any time.
+    """Order parameters as tensors with one entry per row. Rows can be changed at any time.
 
-    The flags (`stops`, `holding_rule`) are on where any row uses that rule. A block that is off in all rows would not
-    change a bit of any result, so it is skipped.
+    The flags `stops` and `holding_rule` are set if any row uses that rule. Rules that are off in
+    all rows are skipped, which does not change a bit of the results.
     """
 
     def __init__(
@@ -43,19 +43,18 @@ class Rules:
 
         self.rows = rows
         self.assets = len(instruments.increment)
-        self.sizing = per_row(
-            4
-        )  # shares of V: an action's buy, its sell (negative), a position's limit, the reserve
+        # Fractions of V: an action's buy, its sell (negative), the position limit, the reserve.
+        self.sizing = per_row(4)
         self.fee = per_row()
         self.buy_rate = per_row()  # units per quote unit of notional, times the open
         self.sell_rate = per_row()  # quote units per unit sold, over the open
         self.sell_notional = per_row()  # the same before the fee
-        self.stop_level = per_row()  # of the highest close; 0 where the rule is off
-        self.max_holding_bars = per_row()  # infinite where the rule is off
+        self.stop_level = per_row()  # fraction of the highest close; 0 if the rule is off
+        self.max_holding_bars = per_row()  # infinity if the rule is off
         self.max_holding_fraction = per_row()
         self.stops = False
         self.holding_rule = False
-        # (N, R), or (1, R) where the exchange sets none
+        # (N, R), or (1, R) if the exchange has no minimum orders.
         self._ticker_minimum = per_ticker(
             instruments.minimum_order if any(instruments.minimum_order) else (0.0,)
         )
@@ -65,18 +64,20 @@ class Rules:
 
     @classmethod
     def of(cls, params: EnvParams, instruments: Instruments, rows: int = 1) -> Rules:
-        """The same parameters for `rows` rows, on the CPU."""
+        """Return the same parameters for `rows` rows, on the CPU."""
         rules = cls(rows, instruments)
         rules.set_rows(0, rows, params)
         return rules
 
     def set_rows(self, first: int, stop: int, params: EnvParams) -> None:
-        """Rows first … stop-1 follow `params` from now on. Always call it with the same ranges."""
+        """Set the parameters of rows first … stop-1. Use the same ranges in all calls."""
         at = slice(first, stop)
         scale, limit, reserve = params.action_scale, params.max_position, params.cash_reserve
         for row, value in enumerate((scale, -scale, limit, reserve)):
             self.sizing[row, at] = value
         self.fee[at] = params.fee
+        # A buy at the open pays slippage on the price and the fee out of its notional; a sell
+        # receives the price less slippage, less the fee.
         self.buy_rate[at] = (1.0 - params.fee) / (1.0 + params.slippage)
         self.sell_notional[at] = 1.0 - params.slippage
         self.sell_rate[at] = (1.0 - params.slippage) * (1.0 - params.fee)
@@ -92,10 +93,11 @@ class Rules:
 
 
 class AssetSum:
-    """The sum over the assets of a fixed tensor (…, N, R), added up in an order that depends on N alone: (…, R).
+    """Sum over the assets of a fixed tensor (…, N, R), in an order that depends only on N.
 
-    `Tensor.sum` orders its additions by a column's place in memory, so a row's last bits would depend on its slot.
-    Every call sums anew what the tensor then holds, into the same result.
+    `Tensor.sum` chooses its order of additions by memory position, so a row's last bits would
+    depend on its slot. This one adds halves pairwise. Each call sums the tensor's current values
+    into the same result, (…, R).
     """
 
     def __init__(self, values: Tensor) -> None:
@@ -123,10 +125,12 @@ class AssetSum:
 
 
 class Plan(NamedTuple):
-    """What goes with the orders in a ledger's `buy` and `sell`.
+    """Data that accompanies the orders in a ledger's `buy` and `sell`.
 
-    restart: (N, R) float64, 1.0 for clocks that restart if the next bar is no hole, else 0.0; None where no row has the
-    holding rule. dropped: (R,) orders under the minimum, a buffer; None unless counted.
+    Attributes:
+        restart: (N, R) float64, 1.0 for holding clocks that restart unless the next bar is a hole,
+            else 0.0; None if no row has the holding rule.
+        dropped: (R,), orders below the minimum, a buffer; None if not counted.
     """
 
     restart: Tensor | None
@@ -134,7 +138,14 @@ class Plan(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """What one bar's orders came to, (…, R) each: notional and fees in quote units, orders filled and left unfilled."""
+    """Result of one bar's orders, (…, R) each.
+
+    Attributes:
+        notional: in quote units.
+        fees: in quote units.
+        trades: number of orders filled.
+        unfilled: number of orders that met a hole.
+    """
 
     notional: Tensor
     fees: Tensor
@@ -143,16 +154,26 @@ class Filled(NamedTuple):
 
 
 class Ledger:
-    """R portfolios of N assets, each with an equal-weight one beside it. In every bar: `plan`, `fill`, `mark`,
-    `settle`.
+    """R portfolios of N assets, each with its equal-weight benchmark.
 
-    cash: (R,). units, paid: (N, R), what is held and what was paid for it, fees included. held: (N, R), bars since
-    the position was opened from zero or its clock restarted; 0 where flat. high: (N, R), highest close since opening;
-    meaningless where flat, and where no row has a stop. equal_units: (N, R), the units of equal weight, kept by
-    others. worth, equal_worth: (N, R), what both are worth at the close last marked; `worths` (2, N, R) holds equal
-    weight's first. wish: (N, R), where actions in [-1, 1] are put for `plan`; `scratch` (N, R) is free beside it.
-    buy, sell: (N, R), the orders between `plan` and `fill`: notional to buy, and share of the position to sell (exactly
-    1 for a whole one).
+    In every bar, call `plan`, `fill`, `mark` and `settle`, in this order.
+
+    Attributes:
+        cash: (R,).
+        units: (N, R), units held.
+        paid: (N, R), cost of the units held, fees included.
+        held: (N, R), bars since the position was opened or its clock restarted; 0 if flat.
+        high: (N, R), highest close since the position was opened. Undefined if flat, or if no row
+            has a trailing stop.
+        equal_units: (N, R), units of the equal-weight benchmark, which callers maintain.
+        worth: (N, R), value of the positions at the last marked close.
+        equal_worth: (N, R), the same of the benchmark.
+        worths: (2, N, R), `equal_worth` and `worth`.
+        wish: (N, R), input of `plan`: actions in [-1, 1].
+        scratch: (N, R), a free buffer that does not overlap `wish`.
+        buy: (N, R), orders between `plan` and `fill`: notional to buy.
+        sell: (N, R), orders between `plan` and `fill`: fraction of the position to sell, exactly 1
+            for the whole position.
     """
 
     def __init__(self, rows: int, assets: int, device: torch.device | str = "cpu") -> None:
@@ -160,12 +181,13 @@ class Ledger:
             return torch.zeros(*shape, rows, dtype=torch.float64, device=device)
 
         self.cash, self.held, self.high = zeros(), zeros(assets), zeros(assets)
-        # Neighbours in one block are worked on together: equal weight's units and units are valued, units and paid are
-        # the book that orders change.
+        # Tensors that are processed together are adjacent in one block: both holdings are valued
+        # together, and orders change units and paid together.
         self.holdings = zeros(3, assets)
         self.equal_units, self.units, self.paid = self.holdings
         self._valued, self._book = self.holdings[:2], self.holdings[1:]
-        # Here, bought and buy go into the book, buy and sell are the orders, and all but bought are summed over assets.
+        # Likewise: bought and buy are added to units and paid, buy and sell are the orders, and all
+        # but bought are summed over assets.
         flows = zeros(5, assets)
         self._bought, self.buy, self.sell, self.equal_worth, self.worth = flows
         self._into_book, self._orders, self.worths = flows[:2], flows[1:3], flows[3:]
@@ -181,8 +203,8 @@ class Ledger:
             self._sizes[3],
         )
         self._money = zeros()
-        # What is observed is written last, so that until then its place serves for what a step needs on the way: the
-        # fewer bytes a step touches, the more of them are still in the processor's cache.
+        # The observation is written last, so until then its buffer serves for intermediate
+        # results: a smaller working set stays in the processor's cache.
         self._columns = zeros(1 + 3 * assets)
         self._cash_share = self._columns[0]
         columns = self._columns[1:].view(3, assets, rows)
@@ -194,31 +216,38 @@ class Ledger:
         self._one = torch.ones((), dtype=torch.float64, device=device)
         self._counts = zeros(3)
         self._dropped, self._trades, self._unfilled = self._counts
-        self._marks = zeros(2, assets)  # 1.0 where an order is to be counted
+        self._marks = zeros(2, assets)  # 1.0 for orders to be counted
         self._marked_sells = self._marks[1]
 
     def plan(self, total: Tensor, close: Tensor, rules: Rules, *, count: bool = False) -> Plan:
-        """Write the orders that `wish` means into `buy` and `sell`: forced exits, then sells, then buys, then
-        rounding.
+        """Translate `wish` into the orders `buy` and `sell`.
 
-        total: (R,), V. close: (N, R); `worth` must be valued at it. Uses up the wish.
+        The order of the rules: forced exits, sells, buys, rounding. Overwrites `wish`.
+
+        Args:
+            total: (R,), V.
+            close: (N, R). `worth` must be valued at it.
+            rules: order parameters.
+            count: whether to count orders below the minimum.
         """
         buy, sell, orders, worth = self.buy, self.sell, self._orders, self.worth
         torch.mul(rules.sizing, total, out=self._sizes)
         torch.mul(self.wish, self._per_action, out=orders)
-        # Room for buys takes equal weight's place beside worth until the next `mark`.
+        # Room for buys. It is stored in place of `equal_worth` until the next `mark`, next to
+        # `worth`, so that one operation caps buys by the room and sells by the position.
         torch.sub(self._limit, worth, out=self.equal_worth)
         torch.minimum(orders, self.worths, out=orders).clamp_min_(0.0)
         restart = self._force_exits(close, rules) if rules.stops or rules.holding_rule else None
 
-        # All buys share one factor: the money is what cash exceeds the reserve by; the proceeds of these sells aren't
-        # here yet.
+        # All buys of a row are scaled by one factor: the cash above the reserve limits them. The
+        # proceeds of this bar's sells are not available yet.
         money = torch.sub(self.cash, self._reserve, out=self._money)
         buy.mul_(money.div_(self._sum_bought().clamp_min_(_TINY)).clamp_(0.0, 1.0))
 
-        # What would remain worth less than the minimum is sold along: a whole position is exempt from the minimum.
+        # If the rest of a position would be worth less than the minimum, sell it as well. A whole
+        # position is exempt from the minimum.
         base = torch.maximum(worth, rules.minimum, out=self._keep)
-        spare = torch.sub(base, rules.minimum, out=self._work)  # worth - minimum, but at least 0
+        spare = torch.sub(base, rules.minimum, out=self._work)  # max(worth - minimum, 0)
         whole = torch.gt(sell, spare, out=spare)
         enough = torch.ge(orders, rules.minimum, out=self._enough)
         dropped = None
@@ -235,17 +264,20 @@ class Ledger:
         return Plan(restart, dropped)
 
     def _force_exits(self, close: Tensor, rules: Rules) -> Tensor | None:
-        """Trailing stops, then the holding rule: they override the action. Returns the clocks that restart.
+        """Apply trailing stops, then the holding rule; both override the action.
 
-        Where flat, neither applies: the high is then the last close, and the clock stands at 0.
+        Neither applies to flat positions: their `high` is the last close and their clock is 0.
+
+        Returns:
+            (N, R), the clocks that restart, or None without the holding rule.
         """
         buy, sell, worth = self.buy, self.sell, self.worth
         stopped = restart = None
         if rules.stops:
             level = torch.mul(self.high, rules.stop_level, out=self._work)
             stopped = torch.lt(close, level, out=level)
-            buy.addcmul_(buy, stopped, value=-1.0)  # nothing where stopped
-            torch.lerp(sell, worth, stopped, out=sell)  # all where stopped
+            buy.addcmul_(buy, stopped, value=-1.0)  # 0 if stopped
+            torch.lerp(sell, worth, stopped, out=sell)  # the whole position if stopped
         if rules.holding_rule:
             restart = torch.ge(self.held, rules.max_holding_bars, out=self._restart)
             if stopped is not None:
@@ -260,17 +292,17 @@ class Ledger:
         return restart
 
     def _round_down(self, increment: Tensor) -> None:
-        """Partial sells down to whole increments and buys down to cents, for assets that come with an increment.
+        """Round partial sells to increments and buys to cents, for assets with an increment.
 
-        A whole position is sold whole: a remainder of less than an increment could never be sold, and would keep the
-        position open.
+        Whole positions are not rounded: a remainder below one increment could never be sold, and
+        the position would stay open.
         """
         rounds = increment > 0
         step = torch.where(rounds, increment, 1.0)
         quantity = torch.floor(self.sell * self.units / step + ROUNDING_NOISE) * step
         partial = rounds & (self.sell < 1.0)
-        share = (quantity / self.units.clamp_min(_TINY)).clamp_max_(1.0)
-        torch.where(partial, share, self.sell, out=self.sell)
+        fraction = (quantity / self.units.clamp_min(_TINY)).clamp_max_(1.0)
+        torch.where(partial, fraction, self.sell, out=self.sell)
         cents = torch.floor(self.buy * 100.0 + ROUNDING_NOISE) / 100.0
         torch.where(rounds, cents, self.buy, out=self.buy)
 
@@ -283,11 +315,18 @@ class Ledger:
         *,
         count: bool = False,
     ) -> None:
-        """Fill the orders in `buy` and `sell` at the next bar's open, and let the clocks run on by that bar.
+        """Fill the orders at the next bar's open and advance the holding clocks by that bar.
 
-        open_: (N, R). tradable: (N, R) float64, 0.0 where the bar is a hole, else 1.0 (None: no holes). Orders that
-        meet a hole stay unfilled and are gone. To be called once per bar, also where nothing is ordered; cash follows
-        in `settle`. Uses up the orders.
+        Call it once per bar, also without orders. `settle` then updates the cash. Overwrites the
+        orders.
+
+        Args:
+            plan: the result of `plan`.
+            open_: (N, R).
+            tradable: (N, R) float64, 0.0 if the bar is a hole, else 1.0; None without holes. Orders
+                that meet a hole expire unfilled.
+            rules: order parameters.
+            count: whether to count filled and unfilled orders.
         """
         buy, sell, orders, held = self.buy, self.sell, self._orders, self.held
         if tradable is not None:
@@ -299,12 +338,13 @@ class Ledger:
             torch.sum(torch.gt(orders, 0.0, out=self._marks), (0, 1), out=self._trades)
 
         keep = torch.sub(self._one, sell, out=self._keep)
-        sell.mul_(self.units).mul_(open_)  # quote units from here on, before slippage and fee
+        # From here on, `sell` is in quote units before slippage and fee.
+        sell.mul_(self.units).mul_(open_)
         torch.div(buy, open_, out=self._bought).mul_(rules.buy_rate)
         self._book.mul_(keep)
         still_open = torch.gt(self.units, 0.0, out=keep)
         self._book.add_(self._into_book)
-        torch.addcmul(still_open, held, still_open, out=held)  # held + 1 where still open, else 0
+        torch.addcmul(still_open, held, still_open, out=held)  # held + 1 if still open, else 0
         if plan.restart is not None:
             restart = plan.restart if tradable is None else plan.restart.mul_(tradable)
             held.addcmul_(held, restart, value=-1.0)
@@ -312,21 +352,24 @@ class Ledger:
             self.high.mul_(still_open)
 
     def mark(self, close: Tensor) -> None:
-        """Value everything at a close (N, R)."""
+        """Value all positions at a close (N, R)."""
         torch.mul(self._valued, close, out=self.worths)
 
     def raise_highs(self, close: Tensor) -> None:
-        """Let the highs that trailing stops hang from follow a close (N, R)."""
+        """Update the highest closes, on which trailing stops depend, with a close (N, R)."""
         torch.maximum(self.high, close, out=self.high)
 
     def settle(self, rules: Rules) -> Tensor:
-        """Settle the cash of what was filled; (2, R), a buffer: what equal weight and the portfolio are worth as
-        marked.
+        """Settle the cash of the filled orders.
 
-        Between `mark` and this, `equal_worth` may be corrected where equal weight isn't bought yet.
+        Call it after `mark`. In between, `equal_worth` may be corrected where the benchmark is not
+        bought yet.
+
+        Returns:
+            (2, R), a buffer: values of the benchmark and of the portfolio at the marked close.
         """
-        self._sums()  # of orders and worths in one go
-        # Rounding could spend a last bit more than there is.
+        self._sums()  # of orders and values at once
+        # Rounding could spend a last bit more than the cash.
         self.cash.sub_(self._spent).clamp_min_(0.0).add_(
             torch.mul(self._sold, rules.sell_rate, out=self._money)
         )
@@ -334,21 +377,24 @@ class Ledger:
         return self._totals
 
     def record(self, out: Tensor) -> None:
-        """Note the bar in out (8, R), after `settle`: quote units bought for, and sold before slippage and fee; what
-        equal weight and the portfolio are worth; cash; orders dropped, filled and left unfilled, as far as counted.
+        """Write the bar's figures to `out` (8, R), after `settle`.
+
+        Rows: quote units bought for; quote units sold, before slippage and fee; values of the
+        benchmark and of the portfolio; cash; orders dropped, filled and unfilled, if counted.
         """
         out[:4] = self._sums.total
         out[4] = self.cash
         out[5:] = self._counts
 
     def filled(self, rules: Rules) -> Filled:
-        """What the bar's orders came to, after `settle`; `fill` must have counted."""
+        """Return the result of the bar's orders, after `settle`. `fill` must have counted."""
         return filled(self._spent, self._sold, self._trades, self._unfilled, rules)
 
     def observe(self, total: Tensor, inverse_held_scale: Tensor) -> Tensor:
-        """(1 + 3N, R) float64, a buffer: what a portfolio observes of itself.
+        """Return what the policy observes of the portfolio: (1 + 3N, R) float64, a buffer.
 
-        Cash share, weights, unrealised returns (0 where flat), and min(1, bars held / held_scale).
+        Cash fraction, N weights, N unrealised returns (0 if flat), and N values of
+        min(1, bars held / held_scale).
         """
         torch.div(self.cash, total, out=self._cash_share)
         torch.div(self.worth, total, out=self._weight)
@@ -359,6 +405,6 @@ class Ledger:
 
 
 def filled(spent: Tensor, sold: Tensor, trades: Tensor, unfilled: Tensor, rules: Rules) -> Filled:
-    """From a record's columns, (…, R) each."""
+    """Compute `Filled` from the columns of a record, (…, R) each."""
     notional = spent + sold * rules.sell_notional
     return Filled(notional, notional * rules.fee, trades, unfilled)

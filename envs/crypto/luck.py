@@ -1,12 +1,11 @@
-"""How much of a Sharpe ratio is luck: what the best of many trials shows without any skill, and what it takes to stand
-above that.
+"""How much of a Sharpe ratio is luck: what the best of many trials shows without any skill.
 
-Everything is per bar, not annualised, unless it says so. Pure formulas on numbers, so that the search can say in
-advance what the gate will ask for afterwards.
+Everything is per bar, not annualised, unless stated otherwise. These are pure formulas, so the
+search can report in advance what the gate will require.
 
-Sources: D. H. Bailey and M. López de Prado 2012, "The Sharpe Ratio Efficient Frontier" (PSR, MinTRL); the same 2014,
-"The Deflated Sharpe Ratio"; D. H. Bailey, J. M. Borwein, M. López de Prado and Q. J. Zhu 2014, "Pseudo-Mathematics and
-Financial Charlatanism" (MinBTL).
+Sources: D. H. Bailey and M. López de Prado 2012, "The Sharpe Ratio Efficient Frontier" (PSR,
+MinTRL); the same 2014, "The Deflated Sharpe Ratio" (DSR); D. H. Bailey, J. M. Borwein, M. López de
+Prado and Q. J. Zhu 2014, "Pseudo-Mathematics and Financial Charlatanism" (MinBTL).
 """
 
 from __future__ import annotations
@@ -25,8 +24,13 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Moments:
-    """What the formulas read of n returns: Sharpe ratio (mean over population deviation), skewness g3 and raw kurtosis
-    g4 (3 for a normal distribution), both corrected for bias as samples' estimates usually are.
+    """Moments of n returns.
+
+    Attributes:
+        n: number of returns.
+        sharpe: SR, the mean over the population standard deviation.
+        skewness: g3, corrected for bias.
+        kurtosis: g4, raw (3 for a normal distribution), corrected for bias.
     """
 
     n: int
@@ -36,13 +40,14 @@ class Moments:
 
     @property
     def spread(self) -> float:
-        """1 - g3·SR + (g4 - 1)/4·SR²: n - 1 times the variance of the Sharpe ratio's estimate."""
+        """Return 1 - g3·SR + (g4 - 1)/4·SR²: n - 1 times the variance of the estimated SR."""
         return 1.0 - self.skewness * self.sharpe + (self.kurtosis - 1.0) / 4.0 * self.sharpe**2
 
 
 def moments(returns: NDArray[np.float64]) -> Moments:
-    """Moments of (n,) returns. Returns that do not vary (or fewer than 4) have a Sharpe ratio of 0 and are taken as
-    normal.
+    """Compute the moments of (n,) returns.
+
+    Fewer than 4 returns, or returns that do not vary, give SR = 0 and normal higher moments.
     """
     n = returns.size
     if n < 4:
@@ -50,8 +55,10 @@ def moments(returns: NDArray[np.float64]) -> Moments:
     mean = float(np.mean(returns))
     centred = returns - mean
     m2, m3, m4 = (float(np.mean(centred**power)) for power in (2, 3, 4))
+    # Constant returns vary by rounding, so the threshold is relative to their size.
     if math.sqrt(m2) <= 1e-12 * float(np.max(np.abs(returns))) or m2 == 0.0:
         return Moments(n, 0.0)
+    # The usual unbiased sample estimators: G1 of skewness, G2 of excess kurtosis.
     g1, g2 = m3 / m2**1.5, m4 / m2**2
     skewness = math.sqrt(n * (n - 1.0)) / (n - 2.0) * g1
     excess = (n - 1.0) / ((n - 2.0) * (n - 3.0)) * ((n + 1.0) * g2 - 3.0 * (n - 1.0))
@@ -59,10 +66,11 @@ def moments(returns: NDArray[np.float64]) -> Moments:
 
 
 def probabilistic_sharpe(moments: Moments, benchmark: float = 0.0) -> float:
-    """PSR(SR*) = Φ[(SR - SR*)·√(n-1) / √(1 - g3·SR + (g4-1)/4·SR²)]: the chance that the true Sharpe ratio is above
-    `benchmark`.
+    """Return the probabilistic Sharpe ratio: P(true Sharpe ratio > `benchmark`).
 
-    0 where moments are so extreme that the variance would not be positive.
+        PSR(SR*) = Φ[(SR - SR*) · √(n - 1) / √(1 - g3·SR + (g4 - 1)/4·SR²)]
+
+    0 if the moments are so extreme that the variance is not positive.
     """
     if moments.n < 2 or not moments.spread > 0.0:
         return 0.0
@@ -72,8 +80,11 @@ def probabilistic_sharpe(moments: Moments, benchmark: float = 0.0) -> float:
 
 
 def expected_maximum(trials: float) -> float:
-    """(1-γ)·Φ⁻¹(1 - 1/N) + γ·Φ⁻¹(1 - 1/(N·e)): about the largest of N independent standard normal numbers; 0 for
-    N < 2.
+    """Return about the expected maximum of N independent standard normal numbers.
+
+        (1 - γ) · Φ⁻¹(1 - 1/N) + γ · Φ⁻¹(1 - 1/(N·e)),  γ the Euler-Mascheroni constant
+
+    0 for N < 2.
     """
     if trials < 2.0:
         return 0.0
@@ -85,31 +96,41 @@ def expected_maximum(trials: float) -> float:
 
 
 def effective_trials(trials: int, correlation: float) -> float:
-    """N_eff = N·(1-ρ) + ρ: as how many independent trials N trials count whose returns have a mean correlation ρ (held
-    to 0 … 1).
+    """Return N_eff = N · (1 - ρ) + ρ, the equivalent number of independent trials.
+
+    Args:
+        trials: N.
+        correlation: ρ, the mean correlation of the trials' returns; clipped to 0 … 1.
     """
     rho = min(max(correlation, 0.0), 1.0)
     return trials * (1.0 - rho) + rho
 
 
 def luck_sharpe(variance: float, trials: float) -> float:
-    """SR0 = √V · expected_maximum(N_eff): the Sharpe ratio that the best of N trials without skill is expected to show.
+    """Return SR0, the Sharpe ratio that the best of N trials without skill is expected to show.
 
-    variance: V, of the Sharpe ratios over the trials.
+        SR0 = √V · expected_maximum(N_eff)
+
+    Args:
+        variance: V, the variance of the Sharpe ratios over the trials.
+        trials: N_eff.
     """
     return math.sqrt(variance) * expected_maximum(trials)
 
 
 def deflated_sharpe(moments: Moments, variance: float, trials: float) -> float:
-    """DSR = PSR(SR0): the chance that the true one is above what the best of `trials` (effective) shows by luck."""
+    """Return DSR = PSR(SR0): P(true Sharpe ratio > SR0 of `trials` effective trials)."""
     return probabilistic_sharpe(moments, luck_sharpe(variance, trials))
 
 
 def minimum_track_record(
     moments: Moments, benchmark: float = 0.0, confidence: float = CONFIDENCE
 ) -> float:
-    """MinTRL = 1 + (1 - g3·SR + (g4-1)/4·SR²)·(Φ⁻¹(confidence)/(SR - SR*))²: bars needed before PSR(SR*) reaches
-    `confidence` at this Sharpe ratio; infinite where it is not above the benchmark.
+    """Return MinTRL, the bars needed until PSR(SR*) reaches `confidence` at this Sharpe ratio.
+
+        MinTRL = 1 + (1 - g3·SR + (g4 - 1)/4·SR²) · (Φ⁻¹(confidence) / (SR - SR*))²
+
+    Infinite if SR is not above the benchmark.
     """
     if moments.sharpe <= benchmark or not moments.spread > 0.0:
         return math.inf
@@ -118,8 +139,11 @@ def minimum_track_record(
 
 
 def minimum_backtest_years(trials: float, annual_sharpe: float = 1.0) -> float:
-    """MinBTL = (expected_maximum(N)/SR)²: years of data below which the best of N trials without skill is expected to
-    show that annual Sharpe ratio.
+    """Return MinBTL, in years of data.
+
+    With less data, the best of N trials without skill is expected to show that annual Sharpe ratio.
+
+        MinBTL = (expected_maximum(N) / SR)²
     """
     return (expected_maximum(trials) / annual_sharpe) ** 2
 
@@ -133,13 +157,22 @@ def needed_sharpe(
     skewness: float = 0.0,
     kurtosis: float = 3.0,
 ) -> float:
-    """The Sharpe ratio (per bar) at which DSR reaches `confidence`, for returns of this skewness g3 and raw kurtosis
-    g4; by default normal ones.
+    """Return the Sharpe ratio (per bar) at which DSR reaches `confidence`.
 
-    bars: n, out of sample. trials: N, or N_eff where the correlation is known. variance: V over the trials; by default
-    1/(n-1), what trials without skill would have. Solves (SR - SR0)²·(n-1) = Φ⁻¹(confidence)²·(1 - g3·SR +
-    (g4-1)/4·SR²) for the larger SR; infinite where the data are too short for any.
+    Args:
+        bars: n, out of sample.
+        trials: N, or N_eff if the correlation is known.
+        variance: V over the trials; by default 1 / (n - 1), that of trials without skill.
+        confidence: required DSR.
+        skewness: g3 of the returns.
+        kurtosis: raw g4 of the returns.
+
+    Returns:
+        The larger solution SR of the equation below; infinite if the data are too short for any.
+
+            (SR - SR0)² · (n - 1) = Φ⁻¹(confidence)² · (1 - g3·SR + (g4 - 1)/4·SR²)
     """
+    # The equation in the form a·SR² - 2b·SR + c = 0.
     m = bars - 1.0
     z2 = NORMAL.inv_cdf(confidence) ** 2
     a = m - z2 * (kurtosis - 1.0) / 4.0

@@ -1,12 +1,13 @@
-"""What a sequence of per-bar returns was worth: one set of numbers for search, gate, back-test and paper trader.
+"""Metrics of a sequence of per-bar returns, used by search, gate, back-test and paper trader.
 
-Everything here takes simple returns per bar, r_t = V_t / V_{t-1} - 1, as float64, and bars per year from the
-timeframe (a year of 365.25 days), never from the length of the test. The risk-free rate is 0. Standard deviations are
-those of a sample (n - 1). Nothing returns NaN: a ratio whose denominator is zero is 0, and `Metrics.reason` says so.
+Inputs are simple returns per bar, r_t = V_t / V_{t-1} - 1, as float64. Bars per year follow from
+the timeframe (a year has 365.25 days), never from the length of the test. The risk-free rate is 0.
+Standard deviations are those of a sample (n - 1). No metric is NaN: a ratio with a zero denominator
+is 0, and `Metrics.reason` says so.
 
-Sources: W. F. Sharpe 1994, "The Sharpe Ratio" (Sharpe and information ratio); F. A. Sortino and L. N. Price 1994,
-"Performance Measurement in a Downside Risk Framework"; M. C. Jensen 1968, "The Performance of Mutual Funds in the
-Period 1945–1964" (alpha).
+Sources: W. F. Sharpe 1994, "The Sharpe Ratio" (Sharpe and information ratio); F. A. Sortino and
+L. N. Price 1994, "Performance Measurement in a Downside Risk Framework"; M. C. Jensen 1968, "The
+Performance of Mutual Funds in the Period 1945–1964" (alpha).
 """
 
 from __future__ import annotations
@@ -26,25 +27,34 @@ MINIMUM_TRADES = 30
 MINIMUM_EXPOSURE = 0.05
 ZERO_VARIANCE = "zero variance"
 NO_LOSS = "no losing bar"
-ROUNDING = 1e-15  # of a ratio of two money values near 1
+ROUNDING = 1e-15  # rounding error of a ratio of two money values near 1
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """Numbers of one path or window.
+    """Metrics of one path or window. Fractions are 0 … 1, returns are fractions (0.1 is 10 %).
 
-    sharpe, sortino: annualised, of the returns. equal_weight_sharpe: of equal weight over the same bars.
-    max_drawdown, equal_weight_drawdown: largest fall from a peak, as a share of the peak, 0 … 1.
-    total_return, equal_weight_return: growth over the whole length, 0.1 = 10 %. annual_return: the same, compounded
-        to a year.
-    turnover: notional traded per year, in portfolio values. fees: sum over bars of fees paid, each as a share of the
-        portfolio's value then.
-    trades: fills. hit_rate: share of winning bars among bars with a return. exposure: mean share of the value not in
-        cash.
-    alpha: Jensen's, per year. beta: against equal weight. information_ratio: the annualised Sharpe ratio of the
-        returns in excess of equal weight, which the gate's deflated Sharpe ratio tests.
-    excess_growth: difference of log growth from equal weight's, per year. bars: number of returns.
-    reason: "" or why a ratio is 0 for want of a denominator.
+    Attributes:
+        sharpe: annualised Sharpe ratio of the returns.
+        sortino: annualised Sortino ratio of the returns.
+        max_drawdown: largest fall from a peak, as a fraction of the peak.
+        total_return: growth over the whole length.
+        annual_return: the same, compounded to a year.
+        turnover: notional traded per year, in portfolio values.
+        fees: sum of the fees of all bars, each as a fraction of the portfolio's value at that time.
+        trades: number of filled orders.
+        hit_rate: fraction of bars with a gain among bars with a return other than 0.
+        exposure: mean fraction of the value that is not in cash.
+        alpha: Jensen's alpha against equal weight, per year.
+        beta: beta against equal weight.
+        information_ratio: annualised Sharpe ratio of the returns in excess of equal weight, which
+            the gate's deflated Sharpe ratio tests.
+        excess_growth: log growth minus that of equal weight, per year.
+        equal_weight_sharpe: Sharpe ratio of equal weight over the same bars.
+        equal_weight_return: total return of equal weight.
+        equal_weight_drawdown: maximum drawdown of equal weight.
+        bars: number of returns.
+        reason: why a ratio has no denominator and is 0; "" otherwise.
     """
 
     sharpe: float
@@ -68,23 +78,27 @@ class Metrics:
     reason: str
 
     def to_dict(self) -> dict[str, float | int | str]:
-        """Plain numbers and text, for JSON and trial attributes."""
+        """Return the metrics as a dict for JSON and trial attributes."""
         return asdict(self)
 
 
 def sharpe(returns: Array, per_year: float) -> float:
-    """√per_year · mean(r) / std(r), std with n - 1 (Sharpe 1994). returns: (n,).
+    """Return the annualised Sharpe ratio of (n,) returns (Sharpe 1994).
 
-    0 where the variance is zero or n < 2.
+        √per_year · mean(r) / std(r),  std with n - 1
+
+    0 if the variance is zero or n < 2.
     """
     deviation = _deviation(returns)
     return math.sqrt(per_year) * float(np.mean(returns)) / deviation if deviation > 0.0 else 0.0
 
 
 def sortino(returns: Array, per_year: float) -> float:
-    """√per_year · mean(r) / √(mean(min(r, 0)²)), target 0, the mean over all bars (Sortino and Price 1994).
+    """Return the annualised Sortino ratio with target 0 (Sortino and Price 1994).
 
-    0 where no bar lost.
+        √per_year · mean(r) / √(mean(min(r, 0)²)),  means over all bars
+
+    0 if no bar lost.
     """
     if returns.size == 0:
         return 0.0
@@ -93,46 +107,48 @@ def sortino(returns: Array, per_year: float) -> float:
 
 
 def equity(returns: Array) -> Array:
-    """(n + 1,) value of one unit compounded over the returns, starting with 1."""
+    """Return the (n + 1,) value of one unit compounded over the returns, starting with 1."""
     return np.concatenate([[1.0], np.cumprod(1.0 + returns)])
 
 
 def max_drawdown(returns: Array) -> float:
-    """max over t of 1 - E_t / max_{s ≤ t} E_s, E the compounded equity from 1 (its start counts as a peak).
+    """Return the maximum drawdown, a fraction from 0 to 1.
 
-    A share, 0 … 1.
+        max over t of 1 - E_t / max_{s ≤ t} E_s
+
+    with E the compounded equity from 1. The start counts as a peak.
     """
     value = equity(returns)
     return float(np.max(1.0 - value / np.maximum.accumulate(value)))
 
 
 def total_return(returns: Array) -> float:
-    """∏(1 + r) - 1 over the whole length."""
+    """Return ∏(1 + r) - 1 over the whole length."""
     return float(equity(returns)[-1]) - 1.0
 
 
 def annual_return(returns: Array, per_year: float) -> float:
-    """(∏(1 + r))^(per_year / n) - 1, compounded to a year; -1 after a total loss; 0 where there is no bar."""
+    """Return (∏(1 + r))^(per_year / n) - 1: -1 after a total loss, 0 without bars."""
     if returns.size == 0:
         return 0.0
     final = float(equity(returns)[-1])
     if final <= 0.0:
         return -1.0
-    # A few bars with a large gain would overflow when compounded to a year: the exponent is held at e^700, still
-    # finite.
+    # Compounding a large gain of a few bars to a year would overflow: the exponent is limited to
+    # 700, since e^700 is still finite.
     return math.expm1(min(math.log(final) * per_year / returns.size, 700.0))
 
 
 def hit_rate(returns: Array) -> float:
-    """Share of bars with r > 0 among those with r ≠ 0; 0 where there are none."""
+    """Return the fraction of bars with r > 0 among those with r ≠ 0; 0 if there are none."""
     moved = int(np.count_nonzero(returns))
     return int(np.count_nonzero(returns > 0.0)) / moved if moved else 0.0
 
 
 def alpha_beta(returns: Array, benchmark: Array, per_year: float) -> tuple[float, float]:
-    """Jensen's alpha per year and beta: r = α/per_year + β·b + ε by least squares (Jensen 1968).
+    """Return Jensen's alpha per year and beta (Jensen 1968).
 
-    β is 0 where the benchmark does not vary.
+    Least squares of r = α / per_year + β · b + ε. β is 0 if the benchmark does not vary.
     """
     if returns.size == 0:
         return 0.0, 0.0
@@ -144,14 +160,14 @@ def alpha_beta(returns: Array, benchmark: Array, per_year: float) -> tuple[float
 
 
 def information_ratio(returns: Array, benchmark: Array, per_year: float) -> float:
-    """√per_year · mean(r - b) / std(r - b) (Sharpe 1994). 0 where the difference does not vary."""
+    """Return √per_year · mean(r - b) / std(r - b) (Sharpe 1994); 0 if r - b does not vary."""
     return sharpe(returns - benchmark, per_year)
 
 
 def excess_growth(returns: Array, benchmark: Array, per_year: float) -> float:
-    """per_year · mean(ln(1 + r) - ln(1 + b)): growth of the value's logarithm over the benchmark's.
+    """Return per_year · mean(ln(1 + r) - ln(1 + b)), the annual log growth over the benchmark's.
 
-    A total loss of either counts as a value of 1e-12, so that the number stays finite.
+    A total loss of either counts as a factor of 1e-12 in that bar, which keeps the result finite.
     """
     if returns.size == 0:
         return 0.0
@@ -170,11 +186,19 @@ def summarise(
     notional: Array,
     exposure: Array,
 ) -> Metrics:
-    """All metrics of one path.
+    """Compute all metrics of one path of n bars.
 
-    returns, equal_weight_returns: (n,) simple per-bar returns. trades: (n,) fills in the bar. fees, notional: (n,) as
-        shares of the portfolio's value. exposure: (n,) share of the value not in cash. Raises ValueError for other
-        lengths and for numbers that are not finite.
+    Args:
+        returns: (n,) simple returns per bar.
+        equal_weight_returns: (n,) those of equal weight.
+        timeframe: of the bars.
+        trades: (n,) orders filled in the bar.
+        fees: (n,) as fractions of the portfolio's value.
+        notional: (n,) as fractions of the portfolio's value.
+        exposure: (n,) fraction of the value that is not in cash.
+
+    Raises:
+        ValueError: lengths differ, or a number is not finite.
     """
     r, b, traded, paid, moved, invested = _columns(
         returns=returns,
@@ -218,11 +242,15 @@ def summarise(
 
 @dataclass(frozen=True)
 class PathTrades:
-    """What a trial traded, joined to paths. All (φ, T) float64.
+    """A trial's trading, joined to φ back-test paths of T bars. All arrays are (φ, T) float64.
 
-    returns, equal_weight: simple per-bar returns. trades: fills in the bar. fees, notional: shares of the portfolio's
-        value.
-    exposure: 1 - cash / value.
+    Attributes:
+        returns: simple returns per bar.
+        equal_weight: those of equal weight.
+        trades: orders filled in the bar.
+        fees: fractions of the portfolio's value.
+        notional: fractions of the portfolio's value.
+        exposure: 1 - cash / value.
     """
 
     returns: Array
@@ -233,7 +261,7 @@ class PathTrades:
     exposure: Array
 
     def summarise(self, timeframe: str) -> list[Metrics]:
-        """The metrics of every path, in order."""
+        """Compute the metrics of every path, in order."""
         return [
             summarise(
                 self.returns[path],
@@ -250,9 +278,12 @@ class PathTrades:
 
 @dataclass(frozen=True)
 class Objective:
-    """What the sampler is told.
+    """The value that the sampler maximises, and its parts.
 
-    value: to be maximised. path_scores: one per path. reasons: a line for every path that has something to say.
+    Attributes:
+        value: the objective.
+        path_scores: one score per path.
+        reasons: a line for every path whose score needs a comment.
     """
 
     value: float
@@ -260,7 +291,7 @@ class Objective:
     reasons: tuple[str, ...]
 
 
-# By name, the default first: what each takes of a path's metrics. `objective` describes what is made of it.
+# A path's score by the objective's name; the first one is the default. `objective` aggregates them.
 OBJECTIVES: Mapping[str, Callable[[Metrics], float]] = {
     "information-ratio": lambda metrics: metrics.information_ratio,  # what the gate tests
     "sharpe-difference": lambda metrics: metrics.sharpe - metrics.equal_weight_sharpe,
@@ -273,11 +304,17 @@ DEFAULT_OBJECTIVE = "information-ratio"
 def objective(
     paths: PathTrades, timeframe: str, name: str = DEFAULT_OBJECTIVE, *, std_weight: float = 0.1
 ) -> Objective:
-    """mean over paths of a path's score - std_weight · std over paths. name: a key of `OBJECTIVES`, the path's score.
+    """Compute a trial's objective: mean over paths of the score - std_weight · std over paths.
 
-    A path with fewer than 30 trades or a mean exposure under 5 % scores min(0, its score) - 1, with the reason: else,
-    in a falling market, "never trade" would win the search. The standard deviation over paths divides by φ (they are
-    all the paths there are), so it is 0 for one path.
+    A path with fewer than 30 trades or a mean exposure under 5 % scores min(0, its score) - 1, with
+    a reason. Otherwise, in a falling market, a policy that never trades would win the search. The
+    standard deviation divides by φ, because these are all paths and not a sample; it is 0 for one.
+
+    Args:
+        paths: the trial's paths.
+        timeframe: of the bars.
+        name: the path's score, a key of `OBJECTIVES`.
+        std_weight: weight of the standard deviation.
     """
     score = OBJECTIVES[name]
     scores, reasons = [], []
@@ -299,20 +336,22 @@ def objective(
 
 
 def _deviation(values: Array) -> float:
-    """Sample standard deviation; exactly 0 where the values differ by rounding alone."""
+    """Return the sample standard deviation; exactly 0 if values differ only by rounding."""
     if values.size < 2:
         return 0.0
     deviation = float(np.std(values, ddof=1))
+    # The threshold is relative to the values' size, since constant returns of 1 % differ by more
+    # rounding than returns of 0.
     return deviation if deviation > max(ROUNDING, 1e-12 * float(np.max(np.abs(values)))) else 0.0
 
 
 def _columns(**named: Array) -> list[Array]:
-    """The arrays as float64, checked to be finite and one number per bar each."""
+    """Convert the arrays to float64 and check that they are finite and of one length."""
     columns: list[Array] = []
     for name, values in named.items():
         column = np.asarray(values, dtype=np.float64)
         if column.ndim != 1 or column.shape != (columns[0].shape if columns else column.shape):
-            raise ValueError(f"{name} has shape {column.shape}; one number per bar is right")
+            raise ValueError(f"{name} has shape {column.shape}; expected one number per bar")
         finite = np.isfinite(column)
         if not finite.all():
             raise ValueError(

@@ -1,10 +1,11 @@
-"""Sub-accounts: the rows of a ledger as parts of one account, whose orders are netted before they reach the venue.
+"""Sub-accounts: the rows of a ledger as parts of one account, with netted orders.
 
-Every row decides for itself, as if it were alone, at its own share of the capital. What some rows buy and others sell
-of the same asset at the same close changes hands between them at that close, without fee or slippage: the account's
-cash and units stay what they are, so nothing is gained or lost. Only what is left, the net order, goes to the venue,
-fills at the next bar's open like any order, and must keep the venue's limits (minimum order, increments). The rows
-share it in proportion to what each still wants, so the account is at all times the sum of its rows.
+Each row decides independently for its fraction of the capital. Opposite orders of rows for the same
+asset at the same close are crossed internally at that close, without fee or slippage. The account's
+total cash and units do not change by that, so nothing is gained or lost. Only the net order goes to
+the venue, where it fills at the next bar's open and must respect the venue's limits (minimum order,
+increments). Its fill is distributed over the rows in proportion to their remaining orders, so the
+account always equals the sum of its rows.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from envs.crypto.params import EnvParams, Instruments
 
 @dataclass(frozen=True)
 class Netted:
-    """What netting came to at one close.
+    """Result of netting at one close.
 
-    buy, sell_units: (N,) the account's orders, quote units to spend and units to sell; of an asset it is one or the
-    other. whole: (N,) bool, the sell closes the account's position. crossed: (N,) quote units that changed hands
-    between rows. dropped: (N,) bool, net orders that the venue would not take.
+    Attributes:
+        buy: (N,), quote units that the account buys for. Per asset, this or `sell_units` is 0.
+        sell_units: (N,), units that the account sells.
+        whole: (N,) bool, whether the sell closes the account's position.
+        crossed: (N,), quote units crossed between rows.
+        dropped: (N,) bool, net orders outside the venue's limits.
     """
 
     buy: Tensor
@@ -35,15 +39,15 @@ class Netted:
 
     @property
     def sent(self) -> Tensor:
-        """(N,) bool: assets with an order."""
+        """Return which assets have an order: (N,) bool."""
         return (self.buy > 0) | (self.sell_units > 0)
 
 
 class Venue:
-    """The limits that an account's net orders must keep."""
+    """The limits that an account's net orders must respect."""
 
     def __init__(self, params: EnvParams, instruments: Instruments) -> None:
-        """params: of the account, whose minimum order counts where the ticker's is not larger."""
+        """Take the limits of `instruments`, with the account's minimum order as lower bound."""
         at_least = max(params.minimum_order, SMALLEST_ORDER)
         self._minimum = torch.tensor(instruments.minimum_order, dtype=torch.float64).clamp_min(
             at_least
@@ -51,21 +55,26 @@ class Venue:
         self._increment = torch.tensor(instruments.increment, dtype=torch.float64)
 
     def net(self, ledger: Ledger, close: Tensor) -> Netted:
-        """Cross the orders in the ledger's `buy` and `sell` at a close (N, R), and leave in them each row's part of the
-        net orders. To be called between `plan` and `fill`.
+        """Cross the rows' orders, and leave each row's part of the net orders in the ledger.
 
-        Where nothing is crossed and no limit met, no bit of the ledger changes.
+        Call it between `plan` and `fill`. If nothing is crossed and no limit applies, the ledger
+        stays the same to the bit.
+
+        Args:
+            ledger: its `buy` and `sell` are read and replaced.
+            close: (N, R).
         """
         crossed = _cross(ledger, close)
         buy, units = ledger.buy.sum(1), (ledger.sell * ledger.units).sum(1)
         whole = ((ledger.sell == 1.0) | (ledger.units <= 0.0)).all(1) & (units > 0)
         allowed_buy, allowed_units = self._allowed(buy, units, close[:, 0], whole)
+        # Scale the rows' orders down to what the venue accepts, in proportion.
         for orders, wanted, allowed in (
             (ledger.buy, buy, allowed_buy),
             (ledger.sell, units, allowed_units),
         ):
-            share = torch.where(allowed == wanted, 1.0, allowed / wanted.clamp_min(1e-200))
-            orders.mul_(share.unsqueeze(1))
+            fraction = torch.where(allowed == wanted, 1.0, allowed / wanted.clamp_min(1e-200))
+            orders.mul_(fraction.unsqueeze(1))
         dropped = ((buy > SMALLEST_ORDER) & (allowed_buy == 0)) | (
             (units > 0) & (allowed_units == 0)
         )
@@ -74,7 +83,10 @@ class Venue:
     def _allowed(
         self, buy: Tensor, units: Tensor, close: Tensor, whole: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """(N,) each: net orders as the venue takes them. A whole position may always be sold, and is sold whole."""
+        """Apply the venue's limits to net orders, (N,) each.
+
+        A whole position may be sold even below the minimum order, and is not rounded.
+        """
         buy = torch.where(buy >= self._minimum, buy, 0.0)
         units = torch.where((units * close >= self._minimum) | whole, units, 0.0)
         rounds = self._increment > 0
@@ -85,8 +97,10 @@ class Venue:
 
 
 def _cross(ledger: Ledger, close: Tensor) -> Tensor:
-    """Let units and cash change hands at the close; (N,) quote units that did. Buyers of what many want, and sellers of
-    what few want, get and give in proportion to their orders; a position sold whole that is crossed in full is closed.
+    """Cross opposite orders at the close and return the crossed notional, (N,) in quote units.
+
+    The side with the larger total is filled in proportion to the orders. A position that is sold
+    whole and crossed completely is closed exactly, without a rounding residue.
     """
     units, buy, sell = ledger.units, ledger.buy, ledger.sell
     sold = sell * units * close
@@ -95,10 +109,11 @@ def _cross(ledger: Ledger, close: Tensor) -> Tensor:
     meet = crossed > 0
     taken = torch.where(meet, buy * (crossed / bought_all), 0.0)
     given = torch.where(meet, sold * (crossed / sold_all), 0.0)
+    # A whole sell that is crossed completely leaves exactly 0 units, whatever rounding says.
     closed = (sell == 1.0) & (sold_all <= crossed)
     kept = torch.where(meet, torch.where(closed, 0.0, units - given / close).clamp_min(0.0), units)
     opened = (kept == 0) & (taken > 0)
-    # What is still to be sold, as a share of what is kept; a whole position stays one.
+    # The remaining sell as a fraction of the remaining units. A whole sell stays exactly 1.
     rest = torch.where(
         (sell == 1.0) | (kept == 0), sell, ((sold - given) / close / kept).clamp_max(1.0)
     )
@@ -106,6 +121,8 @@ def _cross(ledger: Ledger, close: Tensor) -> Tensor:
         torch.where(meet, torch.where((sold_all > crossed) & (sold > 0), rest, 0.0), sell)
     )
     ledger.buy.copy_(torch.where(meet, torch.where(bought_all > crossed, buy - taken, 0.0), buy))
+    # `paid` falls in proportion to the units given and grows by the notional taken: crossing is
+    # accounted like a sell and a buy at the close, without costs.
     ledger.paid.copy_(torch.where(given > 0, ledger.paid * (kept / units), ledger.paid).add_(taken))
     ledger.units.copy_(torch.where(taken > 0, kept + taken / close, kept))
     ledger.held.copy_(torch.where(opened | (meet & (ledger.units == 0)), 0.0, ledger.held))
@@ -114,10 +131,14 @@ def _cross(ledger: Ledger, close: Tensor) -> Tensor:
     return crossed.squeeze(1)
 
 
-def sub_account(params: EnvParams, share: float) -> EnvParams:
-    """The parameters of a part of an account. Cash and minimum order are of its size, so that by itself it would trade
-    exactly as the whole account does, on a smaller scale.
+def sub_account(params: EnvParams, fraction: float) -> EnvParams:
+    """Return the parameters of a sub-account with that fraction of the capital.
+
+    Cash and minimum order scale alike, so the sub-account alone trades exactly as the whole account
+    would, on a smaller scale.
     """
     return replace(
-        params, initial_cash=params.initial_cash * share, minimum_order=params.minimum_order * share
+        params,
+        initial_cash=params.initial_cash * fraction,
+        minimum_order=params.minimum_order * fraction,
     )

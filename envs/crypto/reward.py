@@ -1,4 +1,4 @@
-"""The reward of one step, for rows whose weights may all differ. Metrics never use it: it only shapes learning."""
+"""The reward of a step, batched over rows with different weights. Metrics do not use it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,22 @@ from envs.crypto.params import EnvParams
 
 
 class Reward:
-    """r = reward_scale · (g·[alpha_weight·(x − b) + (1 − alpha_weight)·x] − penalties), with x and b the log growth
-    of the portfolio and of equal weight over the bar, and g = max(time_decay_floor, 1 − age / episode_bars).
+    """Reward of R rows.
 
-    Penalties: drawdown_penalty·max(0, rise of the drawdown from the episode's peak), volatility_penalty·x²,
-    concentration_penalty·max(0, largest weight − concentration_limit), cash_penalty·max(0, cash_reserve − cash/V),
-    all of the portfolio as the bar closes. Blocks that are off in all rows are skipped; they would add nothing but
-    zeros.
+    With x and b the log growth of the portfolio and of equal weight over the bar:
+
+        r = reward_scale · (g · [alpha_weight · (x - b) + (1 - alpha_weight) · x] - penalties)
+        g = max(time_decay_floor, 1 - age / episode_bars)
+
+    Penalties, all of the portfolio at the bar's close:
+
+        drawdown_penalty · max(0, increase of the drawdown from the episode's peak)
+        volatility_penalty · x²
+        concentration_penalty · max(0, largest weight - concentration_limit)
+        cash_penalty · max(0, cash_reserve - cash / V)
+
+    The bracket equals x - alpha_weight · b, which is how it is computed. Terms whose coefficient is
+    0 in all rows are skipped; they would only add zeros.
     """
 
     def __init__(self, rows: int, device: torch.device) -> None:
@@ -26,7 +35,7 @@ class Reward:
 
         self.peak = per_row()
         self.drawdown = per_row()
-        self._growth = per_row(2)  # what a unit of b and of x is worth
+        self._growth = per_row(2)  # coefficients of b and of x
         self._parts = per_row(2)
         self._of_equal_weight, self._of_portfolio = self._parts[0], self._parts[1]
         self._floor = per_row()
@@ -41,7 +50,7 @@ class Reward:
         self._decays = self._penalises_drawdown = self._penalises_state = False
 
     def set_rows(self, first: int, stop: int, params: EnvParams, episode_bars: int) -> None:
-        """Rows first … stop-1 follow `params` from now on."""
+        """Set the parameters of rows first … stop-1."""
         at = slice(first, stop)
         self._growth[0, at] = -params.reward_scale * params.alpha_weight
         self._growth[1, at] = params.reward_scale
@@ -63,7 +72,7 @@ class Reward:
         )
 
     def start(self, total: Tensor, rows: Tensor | slice) -> None:
-        """Begin an episode worth `total` (R,) in `rows` (a mask or a slice)."""
+        """Start an episode with value `total` (R,) in `rows` (a mask or a slice)."""
         if isinstance(rows, slice):
             self.peak[rows] = total[rows]
             self.drawdown[rows] = 0.0
@@ -74,16 +83,21 @@ class Reward:
     def of(
         self, growth: Tensor, total: Tensor, worth: Tensor, cash: Tensor, age: Callable[[], Tensor]
     ) -> Tensor:
-        """(R,) float32.
+        """Return the reward of a step: (R,) float32.
 
-        growth: (2, R), b and x. total, cash: (R,) and worth (N, R) as the bar closes. age: makes (R,), the steps
-        before this one; called only where some row's reward depends on it.
+        Args:
+            growth: (2, R), b and x.
+            total: (R,), V at the bar's close.
+            worth: (N, R), value of the positions at the bar's close.
+            cash: (R,), at the bar's close.
+            age: returns (R,), the steps before this one. Called only if a row's weight decays.
         """
         torch.mul(growth, self._growth, out=self._parts)
         reward = self._of_portfolio.add_(self._of_equal_weight)
         if self._decays:
             reward *= torch.maximum(self._floor, 1.0 - age() * self._inverse_length)
         if self._penalises_drawdown:
+            # Only an increase within this step counts, so a lasting drawdown is penalised once.
             torch.maximum(self.peak, total, out=self.peak)
             drawdown = 1.0 - total / self.peak
             reward -= self._drawdown_penalty * (drawdown - self.drawdown).clamp_min_(0.0)
@@ -95,4 +109,5 @@ class Reward:
                 heaviest - self._concentration_limit
             ).clamp_min_(0.0)
             reward -= self._cash_penalty * (self._cash_reserve - cash / total).clamp_min_(0.0)
+        # Converted to float32 at the very end: all terms are computed in float64.
         return torch.empty(reward.shape, device=reward.device).copy_(reward)

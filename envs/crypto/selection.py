@@ -1,8 +1,8 @@
-"""What the trials of a search say together about luck: how much their Sharpe ratios differ, how alike their returns
-are, and what the chosen one must show to be told from luck.
+"""Selection statistics of a search: the spread and correlation of its trials, and the deflated SR.
 
-All Sharpe ratios here are of returns in excess of equal weight (information ratios), per bar. The search shows these
-figures while it runs and the gate tests them afterwards, both from the paths that every complete trial stored.
+All Sharpe ratios here are information ratios: of returns in excess of equal weight, per bar. The
+search shows these figures while it runs and the gate tests them afterwards, both from the paths
+that every complete trial stored.
 """
 
 from __future__ import annotations
@@ -27,13 +27,22 @@ PATHS_FILE = "paths.parquet"
 
 @dataclass(frozen=True)
 class Deflation:
-    """The deflated Sharpe ratio of one trial, or of several that share the capital.
+    """The deflated Sharpe ratio of one trial, or of several that divide the capital.
 
-    by_path: DSR per path. path: the median one (of an even number, the lower of the two in the middle), which the
-    rest is about: moments of its excess returns; variance and correlation over the trials; luck: SR0, per bar.
-    trials, effective: N and N_eff. needed: the Sharpe ratio per bar at which DSR would be .95 with the skewness and
-    kurtosis of these returns; record: bars needed at the present one. diversification: what the luck of one trial is
-    multiplied by (see `deploy.market.backtests.Combination`).
+    Attributes:
+        by_path: DSR per path.
+        path: index of the path with the median DSR (the lower of the two middle ones if their
+            number is even), to which the other attributes refer.
+        moments: of the path's excess returns.
+        variance: V, over the trials.
+        correlation: mean correlation of the trials' returns.
+        luck: SR0, per bar.
+        trials: N.
+        effective: N_eff.
+        needed: Sharpe ratio per bar at which DSR would be 0.95, given these returns' skewness and
+            kurtosis.
+        record: bars needed at the present Sharpe ratio.
+        diversification: factor on a single trial's SR0 (`deploy.market.backtests.Combination`).
     """
 
     by_path: tuple[float, ...]
@@ -50,26 +59,29 @@ class Deflation:
 
     @property
     def probability(self) -> float:
-        """DSR of the median path."""
+        """Return the DSR of the median path."""
         return self.by_path[self.path]
 
 
 class TrialReturns:
-    """The excess returns of a search's complete trials, reduced to what the deflated Sharpe ratio needs.
+    """Excess returns of a search's complete trials, reduced to what the DSR needs. Thread-safe.
 
-    moments: by trial number, one per path (φ). time: (T,) opens of the bars of a path, seconds; empty before the first
-    trial.
+    Attributes:
+        moments: by trial number, one per path (φ).
+        time: (T,) opening times of a path's bars, in seconds; empty before the first trial.
     """
 
     def __init__(self) -> None:
         self.moments: dict[int, tuple[Moments, ...]] = {}
         self.time: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self._sums: Array = np.empty((0, 0))  # of the trials' standardised returns, (φ, T)
+        self._sums: Array = np.empty((0, 0))  # sum of the trials' standardised returns, (φ, T)
         self._lock = threading.Lock()
 
     def add(self, number: int, excess: Array, time: NDArray[np.int64]) -> None:
-        """Add a trial's (φ, T) excess returns; a trial that was added before changes nothing. Raises ValueError where
-        they are on other bars than those of the other trials.
+        """Add a trial's (φ, T) excess returns. A trial that was added before is ignored.
+
+        Raises:
+            ValueError: they are on other bars than those of the other trials.
         """
         with self._lock:
             if number in self.moments:
@@ -83,20 +95,26 @@ class TrialReturns:
 
     @property
     def sharpes(self) -> Array:
-        """(n, φ) Sharpe ratios per bar, in the order in which the trials were added."""
+        """Return the Sharpe ratios per bar: (n, φ), in the order in which trials were added."""
         return np.array([[one.sharpe for one in moments] for moments in self.moments.values()])
 
     @property
     def correlation(self) -> Array:
-        """(φ,) mean correlation of two trials' returns, by path, held to 0 … 1."""
-        # From one sum over trials: |Σ z|² = n + Σ of ρ over ordered pairs, for unit vectors z.
+        """Return the mean correlation of two trials' returns by path: (φ,), clipped to 0 … 1.
+
+        For unit vectors z_i, |Σ z_i|² = n + Σ_{i≠j} ρ_ij, so one sum over trials suffices instead
+        of all pairs.
+        """
         n = len(self.moments)
         if n < 2:
             return np.zeros(len(self._sums))
         return np.asarray(np.clip((np.sum(self._sums**2, axis=1) - n) / (n * (n - 1)), 0.0, 1.0))
 
     def variance(self, path: int) -> float:
-        """V: of the trials' Sharpe ratios on a path; with fewer than two of them 1/(T-1), as without any skill."""
+        """Return V, the variance of the trials' Sharpe ratios on a path.
+
+        With fewer than two trials 1 / (T - 1), the variance without any skill.
+        """
         return (
             float(np.var(self.sharpes[:, path], ddof=1))
             if len(self.moments) > 1
@@ -106,8 +124,12 @@ class TrialReturns:
     def deflate(
         self, moments: Sequence[Moments], trials: int, diversification: Array | None = None
     ) -> Deflation:
-        """The deflated Sharpe ratio of a back-test that was chosen from `trials` trials, pruned and failed ones
-        included. moments: one per path. diversification: (φ,), of several trials together.
+        """Return the DSR of a back-test selected from `trials` trials.
+
+        Args:
+            moments: one per path.
+            trials: all trials of the search, including pruned and failed ones.
+            diversification: (φ,), for several trials together.
         """
         correlation = self.correlation
         effective = [luck.effective_trials(trials, float(rho)) for rho in correlation]
@@ -120,6 +142,7 @@ class TrialReturns:
             luck.deflated_sharpe(one, variance, count)
             for one, variance, count in zip(moments, enlarged, effective, strict=True)
         )
+        # A stable sort, so that ties give the same path on every machine.
         path = int(np.argsort(by_path, kind="stable")[(len(by_path) - 1) // 2])
         own, expected = moments[path], luck.luck_sharpe(enlarged[path], effective[path])
         return Deflation(
@@ -140,16 +163,20 @@ class TrialReturns:
 
 
 def trial_folder(attributes: Mapping[str, Any], number: int) -> str:
-    """A trial's folder in the study's run directory. attributes: its user attributes."""
+    """Return a trial's folder in the study's run directory, given the trial's user attributes."""
     members = TrialRecord.from_attributes(attributes).members
     return f"trial-{number:05d}" if members is None else str(Path(members.path).parent)
 
 
 def read_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, Array], NDArray[np.int64]]:
-    """Columns of the back-test paths that a trial stored, (φ, T) each, and the opens of their bars, (T,) seconds.
+    """Read columns of the back-test paths that a trial stored.
 
-    Raises ValueError where the file has no path or its paths are not on one calendar, and OSError where it cannot be
-    read.
+    Returns:
+        The columns, (φ, T) each, and the opening times of their bars, (T,) seconds.
+
+    Raises:
+        ValueError: the file has no paths, or they are on different bars.
+        OSError: the file cannot be read.
     """
     table = pd.read_parquet(path, columns=["path", "date", *names])
     count = int(table["path"].nunique())
@@ -174,13 +201,16 @@ def read_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, Array], ND
 
 
 def read_excess(path: Path) -> tuple[Array, NDArray[np.int64]]:
-    """(φ, T) returns in excess of equal weight, and (T,) opens. Raises as `read_columns`."""
+    """Return (φ, T) returns in excess of equal weight and (T,) times. Raises as `read_columns`."""
     columns, time = read_columns(path, ("returns", "equal_weight"))
     return columns["returns"] - columns["equal_weight"], time
 
 
 def _standard(rows: Array) -> Array:
-    """Rows centred, of length 1; those that do not vary are 0, as if uncorrelated with everything."""
+    """Centre rows and scale them to unit length.
+
+    Rows that do not vary become 0, that is, uncorrelated with all others.
+    """
     centred = rows - np.mean(rows, axis=1, keepdims=True)
     norm = np.sqrt(np.sum(centred**2, axis=1, keepdims=True))
     flat = norm <= 1e-12 * np.sqrt(np.sum(rows**2, axis=1, keepdims=True))

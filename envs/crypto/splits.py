@@ -1,17 +1,17 @@
-"""Which bars train and which bars test: purged cross-validation, embargo, hold-out and back-test paths.
+"""Training and test bars: purged cross-validation with embargo, hold-out, back-test paths.
 
-Bars and windows. A window `(first, last)` decides for the first time at the close of bar `first` and is valued for
-the last time at the close of bar `last`: `last - first` steps, whose returns belong to bars `first + 1 … last`. A
-test group is a half-open range of bars `[a, b)`, traded as the window `(a - 1, b - 1)`, so that each of its bars has
-exactly one return.
+Bars and windows. A window `(first, last)` makes its first decision at the close of bar `first` and
+is valued for the last time at the close of bar `last`: `last - first` steps, whose returns belong
+to bars `first + 1 … last`. A test group is a half-open range of bars `[a, b)`. It is traded as the
+window `(a - 1, b - 1)`, so each of its bars has exactly one return.
 
-On one line, for a fold that tests the group [a, b):
+For a fold that tests the group [a, b):
 
-    … train │ purge │ test [a, b) │ purge │ embargo │ train …      purge = memory + lookback + 1 bars
+    … train │ purge │ test [a, b) │ purge │ embargo │ train …    purge = memory + lookback + 1
 
-The purge is long enough that no bar whose value a test decision may read (its features and their lags) was valued in
-training, and the other way round. The embargo comes after the purge, not inside it (López de Prado 2018, *Advances in
-Financial Machine Learning*, chapters 7 and 12).
+With this purge, no bar that a test decision can read (features and their lags) is valued in
+training, and vice versa. The embargo follows the purge and does not overlap it (López de Prado
+2018, *Advances in Financial Machine Learning*, chapters 7 and 12).
 """
 
 from __future__ import annotations
@@ -35,11 +35,14 @@ SCHEMES = ("cpcv", "kfold", "walk-forward", "single")
 class CrossValidation:
     """How the bars before the hold-out are divided.
 
-    scheme: `cpcv` tests every combination of `test_groups` of the groups; `kfold` tests each group once;
-        `walk-forward` tests each group but the first, after training on what lies before it; `single` tests the last.
-    groups: contiguous groups of (nearly) equal length.
-    test_groups: groups tested per fold; read by `cpcv` alone.
-    embargo_share: bars kept free after the purge behind a test group, as a share of all bars; at least one day.
+    Attributes:
+        scheme: `cpcv` tests every combination of `test_groups` groups; `kfold` tests each group
+            once; `walk-forward` tests each group but the first, after training on earlier bars;
+            `single` tests the last group.
+        groups: number of contiguous groups of (nearly) equal length.
+        test_groups: groups tested per fold; only for `cpcv`.
+        embargo_share: bars left out after the purge behind a test group, as a fraction of all bars;
+            at least one day.
     """
 
     scheme: str = "cpcv"
@@ -56,16 +59,17 @@ class CrossValidation:
             raise InputError(f"cross-validation needs at least 2 groups, not {self.groups}")
         if self.scheme == "cpcv" and not 1 <= self.test_groups < self.groups:
             raise InputError(
-                f"cpcv with {self.groups} groups can test 1 to {self.groups - 1} of them in a fold, "
+                f"cpcv with {self.groups} groups can test 1 to {self.groups - 1} of them in a "
+                "fold, "
                 f"not {self.test_groups}"
             )
         if not 0.0 <= self.embargo_share < 1.0:
             raise InputError(
-                f"the embargo is a share of the bars from 0 to under 1, not {self.embargo_share}"
+                f"the embargo is a fraction of the bars from 0 to under 1, not {self.embargo_share}"
             )
 
     def tested(self) -> tuple[tuple[int, ...], ...]:
-        """The groups tested by each fold, in fold order (lexicographic)."""
+        """Return the groups tested by each fold, in fold order (lexicographic)."""
         if self.scheme == "cpcv":
             return tuple(itertools.combinations(range(self.groups), self.test_groups))
         if self.scheme == "kfold":
@@ -76,7 +80,7 @@ class CrossValidation:
 
     @property
     def folds(self) -> int:
-        """How many folds that makes, without listing them."""
+        """Return the number of folds, without listing them."""
         if self.scheme == "cpcv":
             return math.comb(self.groups, self.test_groups)
         return {"kfold": self.groups, "walk-forward": self.groups - 1, "single": 1}[self.scheme]
@@ -84,7 +88,13 @@ class CrossValidation:
 
 @dataclass(frozen=True)
 class Fold:
-    """One training set and the groups it is tested on. train: windows, in order, that touch no purged or embargoed bar."""
+    """A training set and the groups it is tested on.
+
+    Attributes:
+        index: position in the order of folds.
+        train: windows in ascending order, without purged or embargoed bars.
+        test_groups: indices of groups.
+    """
 
     index: int
     train: tuple[Window, ...]
@@ -93,11 +103,17 @@ class Fold:
 
 @dataclass(frozen=True)
 class Splits:
-    """All folds, the paths they make, and the hold-out.
+    """All folds, the paths that they form, and the hold-out.
 
-    groups: bar ranges [a, b), contiguous. folds: in the order of `CrossValidation.tested`.
-    paths: (φ, len(path_groups)) int64; `paths[p, j]` is the fold that supplies group `path_groups[j]` on path p.
-    holdout: bar range [a, b), empty (a == b) where none was set aside. purge, embargo: bars.
+    Attributes:
+        groups: bar ranges [a, b), contiguous.
+        folds: in the order of `CrossValidation.tested`.
+        paths: (φ, len(path_groups)) int64; fold `paths[p, j]` supplies group `path_groups[j]` of
+            path p.
+        path_groups: groups that are tested, ascending.
+        holdout: bar range [a, b); empty (a == b) without a hold-out.
+        purge: in bars.
+        embargo: in bars.
     """
 
     groups: tuple[tuple[int, int], ...]
@@ -109,16 +125,20 @@ class Splits:
     embargo: int
 
     def group_window(self, group: int) -> Window:
-        """The window that trades one group: from flat at the close before it to its last close."""
+        """Return the window that trades a group, from flat at the close before its first bar."""
         a, b = self.groups[group]
         return a - 1, b - 1
 
     def test_windows(self, fold: Fold) -> list[Window]:
-        """One window per test group of the fold, in the order of `fold.test_groups`."""
+        """Return one window per test group of the fold, in the order of `fold.test_groups`."""
         return [self.group_window(group) for group in fold.test_groups]
 
     def holdout_window(self) -> Window:
-        """The window that trades the hold-out. Raises InputError where no hold-out was set aside."""
+        """Return the window that trades the hold-out.
+
+        Raises:
+            InputError: the study has no hold-out.
+        """
         a, b = self.holdout
         if a >= b:
             raise InputError(
@@ -128,17 +148,23 @@ class Splits:
 
     @property
     def path_bars(self) -> NDArray[np.int64]:
-        """(T,) the bar to which each column of a joined path belongs."""
+        """Return the bar of each column of a joined path: (T,)."""
         return np.concatenate(
             [np.arange(*self.groups[group], dtype=np.int64) for group in self.path_groups]
         )
 
     def join(self, per_group: Mapping[tuple[int, int], NDArray[np.float64]]) -> NDArray[np.float64]:
-        """Join per-bar values of separately traded groups to paths.
+        """Join per-bar values of separately traded groups into paths.
 
-        per_group: for every (fold, test group), an array with one value per bar of the group.
-        Returns (φ, T) float64, columns as in `path_bars`. Raises KeyError for a missing cell and ValueError for one
-        of the wrong length.
+        Args:
+            per_group: by (fold, test group), an array with one value per bar of the group.
+
+        Returns:
+            (φ, T) float64, with columns as in `path_bars`.
+
+        Raises:
+            KeyError: a cell is missing.
+            ValueError: a cell has the wrong length.
         """
         rows = []
         for path in self.paths:
@@ -148,7 +174,8 @@ class Splits:
                 a, b = self.groups[group]
                 if cell.shape != (b - a,):
                     raise ValueError(
-                        f"fold {fold}, group {group}: {cell.shape} values for a group of {b - a} bars"
+                        f"fold {fold}, group {group}: {cell.shape} values for a group of "
+                        f"{b - a} bars"
                     )
                 cells.append(cell)
             rows.append(np.concatenate(cells))
@@ -165,20 +192,28 @@ def make_splits(
     lookback: int,
     memory: int,
 ) -> Splits:
-    """Divide `bars_count` bars.
+    """Divide `bars_count` bars into folds and a hold-out.
 
-    first_bar: the earliest bar at which a decision can be made (features and all lags exist from there); the groups
-        cover the bars from `first_bar + 1` to the hold-out.
-    holdout: share of all bars, the newest, set aside first; 0 for none. No purge separates it from the bars before:
-        it is traded strictly later, as live, and every label of training is older than its first return.
-    lookback, memory: lags of the observation (the study's maximum) and bars that one feature row may depend on.
+    Training windows shorter than a quarter of a group (or than a week, if that is less) are left
+    out, because the shortest window limits the length of episodes.
 
-    Training windows shorter than a quarter of a group (or than a week, whichever is less) are left out, because the
-    length of an episode is capped by the shortest one. Raises InputError naming the bars needed where a fold has
-    nothing left to train on.
+    Args:
+        bars_count: number of bars.
+        timeframe: of the bars.
+        cv: the cross-validation scheme.
+        first_bar: the first bar at which decisions are possible, since features and all lags exist
+            from there. The groups cover the bars from `first_bar + 1` to the hold-out.
+        holdout: fraction of all bars, the newest, that are set aside first; 0 for none. No purge
+            precedes it: it is traded strictly later, as in live trading, and all training labels
+            are older than its first return.
+        lookback: lags of the observation (the study's maximum).
+        memory: bars on which a row of features may depend.
+
+    Raises:
+        InputError: a fold has no training bars; the message says how many bars are needed.
     """
     if not 0.0 <= holdout < 1.0:
-        raise InputError(f"the hold-out is a share of the bars from 0 to under 1, not {holdout}")
+        raise InputError(f"the hold-out is a fraction of the bars from 0 to under 1, not {holdout}")
     splits = _divide(bars_count, timeframe, cv, first_bar, holdout, lookback, memory)
     if splits is None:
         needed = _bars_needed(bars_count, timeframe, cv, first_bar, holdout, lookback, memory)
@@ -186,15 +221,17 @@ def make_splits(
             f"at least {needed:,} are needed" if needed else "no number of bars would be enough"
         )
         raise InputError(
-            f"{bars_count:,} bars of {timeframe} are too few for {cv.scheme} with {cv.groups} groups, "
-            f"a purge of {_purge(memory, lookback)} bars, an embargo of {cv.embargo_share:.1%} "
-            f"and a hold-out of {holdout:.0%}: {enough}"
+            f"{bars_count:,} bars of {timeframe} are too few for {cv.scheme} with {cv.groups} "
+            f"groups, a purge of {_purge(memory, lookback)} bars, an embargo of "
+            f"{cv.embargo_share:.1%} and a hold-out of {holdout:.0%}: {enough}"
             " (or use fewer groups, --cv single, or shorter bars)"
         )
     return splits
 
 
 def _purge(memory: int, lookback: int) -> int:
+    # A decision at bar t reads features of bars t - lookback + 1 … t, each of which depends on
+    # `memory` bars; its reward is the return of bar t + 1.
     return memory + lookback + 1
 
 
@@ -207,7 +244,7 @@ def _divide(
     lookback: int,
     memory: int,
 ) -> Splits | None:
-    """The splits, or None where a group would be empty or a fold have nothing to train on."""
+    """Return the splits, or None if a group would be empty or a fold have no training bars."""
     purge = _purge(memory, lookback)
     embargo = max(math.ceil(cv.embargo_share * bars_count), bars_per_day(timeframe))
     end = bars_count - round(holdout * bars_count)
@@ -216,6 +253,7 @@ def _divide(
         return None
     size, rest = divmod(end - begin, cv.groups)
     edges = [begin]
+    # The first `rest` groups get one bar more.
     for group in range(cv.groups):
         edges.append(edges[-1] + size + (group < rest))
     groups = tuple(itertools.pairwise(edges))
@@ -244,7 +282,7 @@ def _divide(
 
 
 def _runs(free: NDArray[np.bool_]) -> list[Window]:
-    """The maximal runs of free bars, as windows that touch no other bar."""
+    """Return the maximal runs of free bars as windows within them."""
     change = np.flatnonzero(np.diff(free.astype(np.int8), prepend=0, append=0))
     return [(int(start), int(stop) - 1) for start, stop in change.reshape(-1, 2)]
 
@@ -258,7 +296,11 @@ def _bars_needed(
     lookback: int,
     memory: int,
 ) -> int:
-    """About the fewest bars that can be divided (to 1 %), or 0 where not even a hundred times as many can."""
+    """Return about the fewest bars that can be divided (to 1 %).
+
+    0 if a hundred times as many bars are still too few.
+    """
+    # Double until the division succeeds, then bisect.
     low, high = bars_count, max(bars_count, 2 * (first_bar + 1))
     limit = 100 * high
     while _divide(high, timeframe, cv, first_bar, holdout, lookback, memory) is None:

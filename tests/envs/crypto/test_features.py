@@ -248,7 +248,7 @@ def test_a_recipe_of_ones_own_is_checked() -> None:
 
     good = np.arange(80.0).reshape(40, 2)
     assert np.array_equal(compute_features(bars, make(good))[4:], good[4:].astype(np.float32))
-    with pytest.raises(InputError, match=r"'mine' returned shape \(40, 3\); \(40, 2\) is right"):
+    with pytest.raises(InputError, match=r"'mine' returned shape \(40, 3\); expected \(40, 2\)"):
         compute_features(bars, make(np.zeros((40, 3))))
     bad = good.copy()
     bad[2, 0] = np.nan  # before the memory is full: never used

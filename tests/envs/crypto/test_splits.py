@@ -256,8 +256,8 @@ def test_where_no_number_of_bars_would_do() -> None:
         ({"groups": 4, "test_groups": 4}, "can test 1 to 3"),
         ({"test_groups": 0}, "can test 1 to 4"),
         ({"embargo_share": 1.0}, "not 1.0"),
-        ({"holdout": 1.0}, "hold-out is a share"),
-        ({"holdout": -0.1}, "hold-out is a share"),
+        ({"holdout": 1.0}, "hold-out is a fraction"),
+        ({"holdout": -0.1}, "hold-out is a fraction"),
     ],
 )
 def test_bad_settings(settings_: dict[str, object], said: str) -> None:
