@@ -146,10 +146,12 @@ class Acting:
         """To be called before the first action: observations are that environment's. Chance starts anew."""
         self._players = [
             ScriptedPolicy(
-                heuristic(Theta(*astuple(member.params))), env.seen, derive_seed(member.seed, "act")
+                heuristic(Theta(*astuple(member.params))),
+                env.encoder,
+                derive_seed(member.seed, "act"),
             )
             if member
-            else ScriptedPolicy("rest", env.seen, 0)
+            else ScriptedPolicy("rest", env.encoder, 0)
             for member in self._members
         ]
 

@@ -87,7 +87,7 @@ class HeuristicPlayer:
         """See `Player.seated`."""
         if not isinstance(env, BucketBrigade):
             raise InputError(f"a heuristic player plays Bucket Brigade, and not {env.env_name}")
-        return ScriptedPolicy(heuristic(self.theta), env.seen, seed)
+        return ScriptedPolicy(heuristic(self.theta), env.encoder, seed)
 
 
 def read_player(content: bytes) -> Player:

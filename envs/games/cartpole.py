@@ -1,7 +1,7 @@
-"""CartPole (Barto, Sutton and Anderson, 1983) as a vectorized environment: Gymnasium's `CartPole-v1`, many at a time.
+"""CartPole (Barto, Sutton and Anderson, 1983) as a vectorized environment.
 
-The equations are Gymnasium's, integrated by Euler's method in float64 as there, so that whole episodes agree; only the
-rounding of single operations differs.
+The equations are those of Gymnasium's `CartPole-v1`, integrated by the Euler method in float64 as
+there, so that whole episodes agree; only the rounding of single operations differs.
 """
 
 from __future__ import annotations
@@ -19,28 +19,40 @@ from envs.core.streams import Streams
 from envs.core.vec_env import Step, VecEnv
 from envs.support.errors import InputError
 
-_AHEAD = 64  # steps for which a member's starts are drawn where nobody called `draw`
+_AHEAD = 64  # steps for which starts are drawn ahead if `draw` was not called
 
 
 @dataclass(frozen=True)
 class CartPoleParams:
-    """Parameters of one member's cart and pole, in SI units. Each may differ from row to row of one batch.
+    """Parameters of one member's cart and pole, in SI units; members of a batch may differ in all.
 
-    Raises InputError where a value is out of its range.
+    Attributes:
+        gravity: m/s².
+        masscart: kg.
+        masspole: kg.
+        length: Half the length of the pole, m.
+        force_mag: Force that pushes the cart to the left or right, N.
+        tau: Time between steps, s.
+        x_threshold: Distance of the cart from the centre that terminates an episode, m.
+        theta_threshold: Angle of the pole that terminates an episode, rad.
+        max_steps: Steps after which an episode is truncated.
+        start_range: Episodes start with all four state variables uniform between -start_range and
+            start_range.
+
+    Raises:
+        InputError: A value is out of its range.
     """
 
     gravity: float = 9.8
     masscart: float = 1.0
     masspole: float = 0.1
-    length: float = 0.5  # half the pole's
-    force_mag: float = 10.0  # pushes the cart, to the left or the right
-    tau: float = 0.02  # seconds from step to step
-    x_threshold: float = 2.4  # an episode ends where the cart is farther out than this,
-    theta_threshold: float = 12 * 2 * math.pi / 360  # or the pole leans more, in radians,
-    max_steps: int = 500  # or after this many steps (that is a truncation)
-    start_range: float = (
-        0.05  # episodes start with all four of the state uniform between - and + this
-    )
+    length: float = 0.5
+    force_mag: float = 10.0
+    tau: float = 0.02
+    x_threshold: float = 2.4
+    theta_threshold: float = 12 * 2 * math.pi / 360
+    max_steps: int = 500
+    start_range: float = 0.05
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -58,35 +70,37 @@ class CartPoleParams:
         nearest = min(self.x_threshold, self.theta_threshold)
         if self.start_range > nearest:
             raise InputError(
-                f"CartPole parameter start_range is {self.start_range!r}; it must be at most {nearest!r}"
+                f"CartPole parameter start_range is {self.start_range!r}; it must be at most "
+                f"{nearest!r}"
             )
 
 
 def shortest_episode(params: CartPoleParams) -> int:
-    """Steps that every episode lasts at least, whatever its start and its actions.
+    """Return a lower bound on the length of every episode, for any start and actions.
 
-    By interval arithmetic: bounds on the sizes of position, angle and their speeds, grown step by step with the
-    largest accelerations that these bounds allow.
+    Interval arithmetic: the bounds of position, angle and their speeds grow in every step by the
+    largest accelerations that the bounds allow.
     """
     p, total = params, params.masscart + params.masspole
-    share = p.masspole * p.length / total
+    coupling = p.masspole * p.length / total
     x = theta = speed = turning = p.start_range
     steps = 0
     while steps < p.max_steps and x <= p.x_threshold and theta <= p.theta_threshold:
         sine = math.sin(min(theta, math.pi / 2))
-        push = p.force_mag / total + share * turning**2 * sine
-        angular = (p.gravity * sine + push) / (4 / 3 * p.length - share)
+        push = p.force_mag / total + coupling * turning**2 * sine
+        angular = (p.gravity * sine + push) / (4 / 3 * p.length - coupling)
         x, theta = x + p.tau * speed, theta + p.tau * turning
-        speed, turning = speed + p.tau * (push + share * angular), turning + p.tau * angular
+        speed, turning = speed + p.tau * (push + coupling * angular), turning + p.tau * angular
         steps += 1
     return steps
 
 
 class CartPole(VecEnv):
-    """`envs_per_member` rows per member, each balancing a pole for one episode after the other.
+    """`envs_per_member` rows per member, each balancing a pole in one episode after the other.
 
-    Observation (4, float32): the cart's position and speed, the pole's angle and angular speed. Action: (num_envs,)
-    int64, 0 pushes the cart to the left and 1 to the right. The reward is 1 in every step.
+    Observations are (num_envs, 4) float32: position and speed of the cart (m, m/s), angle and
+    angular speed of the pole (rad, rad/s). Actions are (num_envs,) int64: 0 pushes the cart to the
+    left, 1 to the right. The reward is 1 in every step.
     """
 
     env_name = "sweepd/CartPole-v1"
@@ -102,14 +116,19 @@ class CartPole(VecEnv):
         device: torch.device | str = "cpu",
         debug: bool = False,
     ) -> None:
-        """Call `reset` before the first step.
+        """Make the environment. Call `reset` before the first step.
 
-        params: one per member, or one for a single member. debug: check for faults after every step.
+        Args:
+            params: One per member, or one for a single member.
+            envs_per_member: Rows per member.
+            device: Device of the environment.
+            debug: Whether to check for illegal actions after every step.
         """
         every = [params] if isinstance(params, CartPoleParams) else list(params)
         if not every or envs_per_member < 1:
             raise InputError(
-                f"CartPole needs members and envs, and got {len(every)} members of {envs_per_member} envs"
+                f"CartPole needs members and envs, and got {len(every)} members of "
+                f"{envs_per_member} envs"
             )
         self.device = torch.device(device)
         self.debug = debug
@@ -119,25 +138,25 @@ class CartPole(VecEnv):
         def per_row(*shape: int) -> Tensor:
             return torch.zeros(*shape, rows, dtype=torch.float64, device=self.device)
 
-        # Below whatever moves with time is its rate: position and speed, angle and its speed, the episode's age and 1.
+        # The rows of the state are pairs of a variable and its rate of change: position and speed,
+        # angle and angular speed, the episode's age and 1.
         self._state, self._start, self._final = per_row(6), per_row(6), per_row(4)
         self._state[5] = self._start[5] = 1.0
         self._moving, self._rates = self._state[0::2], self._state[1::2]
         self._speeds, self._body = self._rates[:2], self._state[:4]
         self._angle, self._turning, self._age = self._state[2], self._state[3], self._state[4]
-        self._time = per_row(3)  # how far a rate of 1 moves each of them in a step: tau, tau, 1
+        self._time = per_row(3)  # change of each variable per step at rate 1: tau, tau, 1
         self._tau = self._time[:2]
         self._limits, self._over = per_row(3), per_row(3)
         self._outside, self._fallen, self._too_old = self._over
-        self._left, self._from_left_to_right = (
-            per_row(),
-            per_row(),
-        )  # the cart's acceleration by a push
-        # With p = masspole * length / total mass: sine and cosine; p sin, p cos, g sin and 4/3 length; the numerator
-        # and denominator of the pole's acceleration. Side by side, since an operation costs more to start than a
-        # thousand rows to compute.
+        # The cart's acceleration by a push to the left, and its change for a push to the right.
+        self._left, self._from_left_to_right = per_row(), per_row()
+        # With p = masspole * length / total mass (`_coupling`): sine and cosine; p sin, p cos, g
+        # sin and 4/3 length; numerator and denominator of the pole's angular acceleration. They are
+        # adjacent so that one operation computes several: starting an operation costs more than
+        # computing a thousand rows.
         self._sine, self._cosine = self._trigonometry = per_row(2)
-        self._share, self._gravity = per_row(), per_row()
+        self._coupling, self._gravity = per_row(), per_row()
         terms = per_row(4)
         self._swing, self._base = terms[:2], terms[2:]
         self._unbraked, self._reaction, self._fall, self._inertia = terms
@@ -147,17 +166,16 @@ class CartPole(VecEnv):
         self._reward = torch.ones(rows, device=self.device)
 
         self._streams = Streams(self.num_members)
-        # One start lies ready for every row. A row can't use two within `bootstrap_interval` steps, so that often new
-        # ones are laid where they were used: entry `turn` of the row's column of those that were drawn ahead.
+        # `_start` has the next start of every row. A row cannot use two starts within
+        # `bootstrap_interval` steps, so used ones are replaced at that interval (`_refill`), by
+        # entry `turn` of the row's column in `_pool`, the starts drawn ahead.
         self._pool = torch.zeros(1, 4, rows, dtype=torch.float64, device=self.device)
         self._turn = torch.zeros(rows, dtype=torch.int64, device=self.device)
-        self._rounds = np.zeros(self.num_members, dtype=np.int64)  # entries that each member drew
-        self._drawn = np.zeros(
-            self.num_members, dtype=np.int64
-        )  # steps they are for, counted from the last laying
-        self._since = self._until = (
-            0  # steps since the last laying, and until the next or the next drawing
-        )
+        self._rounds = np.zeros(self.num_members, dtype=np.int64)  # entries drawn by each member
+        # Steps for which they suffice, counted from the last refill.
+        self._drawn = np.zeros(self.num_members, dtype=np.int64)
+        # Steps since the last refill, and until the next refill or draw.
+        self._since = self._until = 0
         self._shortest = np.ones(self.num_members, dtype=np.int64)
         self._started = False
         self._params = every
@@ -166,14 +184,14 @@ class CartPole(VecEnv):
             self.configure_member(member, own)
 
     def configure_member(self, member: int, params: CartPoleParams) -> None:
-        """Give a slot to another member; follow it with `reset_member` or `set_member`."""
-        self._lay()
+        """Give a slot to another member; call `reset_member` or `set_member` next."""
+        self._refill()
         rows = self._rows(member)
         total = params.masscart + params.masspole
-        share = params.masspole * params.length / total
+        coupling = params.masspole * params.length / total
         push = params.force_mag / total
         self._left[rows], self._from_left_to_right[rows] = -push, 2.0 * push
-        self._share[rows], self._gravity[rows] = share, params.gravity
+        self._coupling[rows], self._gravity[rows] = coupling, params.gravity
         self._inertia[rows] = params.length * 4.0 / 3.0
         self._tau[:, rows], self._time[2, rows] = params.tau, 1.0
         limits = (params.x_threshold, params.theta_threshold, params.max_steps - 0.5)
@@ -185,7 +203,7 @@ class CartPole(VecEnv):
         self.max_step = max(own.max_steps for own in self._params)
 
     def member_params(self, member: int) -> CartPoleParams:
-        """The parameters that a slot was configured with."""
+        """Return the parameters that a slot was configured with."""
         return self._params[member]
 
     def seeded(self, member: int) -> bool:
@@ -193,10 +211,10 @@ class CartPole(VecEnv):
         return self._streams.seeded(member)
 
     def reset_member(self, member: int, seed: int | None = None) -> None:
-        """Start that member's rows anew, its stream too where a seed is given; the others go on undisturbed."""
+        """See `VecEnv.reset_member`."""
         if seed is not None:
             self._streams.seed(member, seed)
-        self._lay()
+        self._refill()
         rows = self._rows(member)
         self._start[:4, rows] = self._new_starts(member, 1)[0]
         self._state[:, rows] = self._start[:, rows]
@@ -206,16 +224,14 @@ class CartPole(VecEnv):
         self._started = True
 
     def draw(self, horizon: int) -> None:
-        """See `VecEnv.draw`: the starts of the episodes that begin within `horizon` steps."""
-        self._lay()
+        """See `VecEnv.draw`. Draws the starts of episodes that begin within `horizon` steps."""
+        self._refill()
         for member in range(self.num_members):
             self._draw(member, horizon)
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
-        """See `VecEnv.step`. Read what it returns beside the observation, don't write it."""
-        if action.shape != (
-            self.num_envs,
-        ):  # torch would broadcast it, or complain in its own words
+        """See `VecEnv.step`. Do not write to the returned reward: every step returns the same."""
+        if action.shape != (self.num_envs,):  # torch would broadcast some other shapes
             raise ValueError(
                 f"actions have the shape {tuple(action.shape)}, not {(self.num_envs,)}"
             )
@@ -225,7 +241,8 @@ class CartPole(VecEnv):
         self._since += 1
         self._move(self._faults.record(action))
 
-        # 1.0 where a limit is passed, and with such weights lerp picks the one or the other exactly, faster than where.
+        # 1.0 where a limit is exceeded, else 0.0. With such weights `lerp` selects exactly, and is
+        # faster than `where`.
         torch.abs(self._moving, out=self._over).gt_(self._limits)
         terminated = torch.maximum(self._outside, self._fallen)
         done = torch.maximum(terminated, self._too_old)
@@ -236,16 +253,26 @@ class CartPole(VecEnv):
         return Step(self.observe(out), self._reward, terminated.bool(), self._too_old.bool())
 
     def _move(self, action: Tensor) -> None:
-        """The equations of motion, for (num_envs,) float64 actions."""
+        """Integrate the equations of motion over one step, for (num_envs,) float64 actions.
+
+        With force F, total mass M, half length l and p = masspole * l / M:
+
+            u       = F / M + p * theta'^2 * sin(theta)
+            theta'' = (g * sin(theta) - u * cos(theta)) / (4/3 * l - p * cos(theta)^2)
+            x''     = u - p * cos(theta) * theta''
+
+        R. Florian, "Correct equations for the dynamics of the cart-pole system", 2007, without
+        friction; as in Gymnasium.
+        """
         torch.sin(self._angle, out=self._sine)
         torch.cos(self._angle, out=self._cosine)
-        torch.mul(self._trigonometry, self._share, out=self._swing)
+        torch.mul(self._trigonometry, self._coupling, out=self._swing)
         torch.mul(self._sine, self._gravity, out=self._fall)
-        # The cart's acceleration but for the pole's reaction, in place of p sin.
+        # u, in place of p sin.
         torch.addcmul(self._left, self._from_left_to_right, action, out=self._push)
         torch.mul(self._turning, self._turning, out=self._square)
         torch.addcmul(self._push, self._unbraked, self._square, out=self._unbraked)
-        # The pole's is g sin - cos * that, divided by 4/3 length - cos * p cos.
+        # Numerator and denominator of theta''.
         torch.addcmul(self._base, self._swing, self._cosine, value=-1.0, out=self._fraction)
         torch.div(self._numerator, self._denominator, out=self._angular)
         torch.addcmul(self._unbraked, self._reaction, self._angular, value=-1.0, out=self._linear)
@@ -253,7 +280,7 @@ class CartPole(VecEnv):
         self._speeds.addcmul_(self._acceleration, self._tau)
 
     def observe(self, out: Tensor | None = None) -> Tensor:
-        """(num_envs, 4) float32: what every row sees now. Changes nothing."""
+        """See `VecEnv.observe`."""
         obs = torch.empty(self.num_envs, 4, device=self.device) if out is None else out
         return obs.copy_(self._body.t())
 
@@ -271,7 +298,7 @@ class CartPole(VecEnv):
 
     def get_member(self, member: int) -> dict[str, Tensor]:
         """See `VecEnv.get_member`."""
-        self._lay()
+        self._refill()
         rows = self._rows(member)
         own = {
             "state": self._state[:, rows],
@@ -287,7 +314,7 @@ class CartPole(VecEnv):
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         """See `VecEnv.set_member`. The slot must be configured with the member's parameters."""
-        self._lay()
+        self._refill()
         rows = self._rows(member)
         for name, tensor in (
             ("state", self._state),
@@ -305,21 +332,20 @@ class CartPole(VecEnv):
     def _rows(self, member: int) -> slice:
         return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
 
-    def _lay(self) -> None:
-        """Lay new starts where they were used since the last time: in rows whose episode is younger than that."""
+    def _refill(self) -> None:
+        """Replace the starts used since the last refill: of rows whose episode is younger."""
         if self._since:
             used = self._age < self._since
-            turn = self._turn.clamp_max(len(self._pool) - 1).expand(
-                1, 4, -1
-            )  # beyond the last where none is needed
+            # `turn` may be past the last entry in rows that need no other start.
+            turn = self._turn.clamp_max(len(self._pool) - 1).expand(1, 4, -1)
             torch.where(used, self._pool.gather(0, turn)[0], self._start[:4], out=self._start[:4])
             self._turn += used
             self._drawn -= self._since
         self._since = self._until = 0
 
     def _prepare(self) -> None:
-        """For the next step: a start for every row, and more where a member has drawn none for it."""
-        self._lay()
+        """Have a start ready for every row, and draw more for members that have none left."""
+        self._refill()
         if not self._started:
             raise RuntimeError("step was called before reset")
         for member in np.flatnonzero(self._drawn == 0):
@@ -327,14 +353,17 @@ class CartPole(VecEnv):
         self._until = min(self.bootstrap_interval, int(self._drawn.min()))
 
     def _draw(self, member: int, steps: int) -> None:
-        """What a member's next `steps` steps may need: each of its rows ends at most so many episodes in them."""
+        """Draw the starts that a member's next `steps` steps may need.
+
+        No episode is shorter than `shortest_episode`, which limits the number per row.
+        """
         rounds = -(-steps // int(self._shortest[member]))
         self._put(member, self._new_starts(member, rounds))
         self._turn[self._rows(member)] = 0
         self._drawn[member] = steps
 
     def _new_starts(self, member: int, rounds: int) -> Tensor:
-        """(rounds, 4, envs_per_member) float64 from the member's stream."""
+        """Draw (rounds, 4, envs_per_member) float64 from the member's stream."""
         uniform = self._streams.member_uniform(member, rounds, 4, self.envs_per_member)
         return uniform.mul_(2.0).sub_(1.0).mul_(self._params[member].start_range).to(self.device)
 

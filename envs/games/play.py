@@ -1,4 +1,4 @@
-"""Whole episodes of a policy in a game: what it scores, and how sure that is."""
+"""Whole episodes of a policy in a game: its scores and their confidence interval."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from torch import Tensor
 from envs.games.registry import GameEnv
 
 Floats = NDArray[np.float64]
-_LOOK_EVERY = 16  # steps between two looks at whether all have ended: each waits for the device
-LONGEST = 100_000  # steps after which an episode without an end of its own counts as over
+# Steps between two checks whether all episodes have ended, each of which synchronizes.
+_CHECK_INTERVAL = 16
+LONGEST = 100_000  # steps after which an episode counts as ended
 
 
 @dataclass(frozen=True)
 class EpisodeResults:
-    """The first episode of every row of an environment. returns: sums of the game's own rewards, over all seats where
-    it has several; lengths: steps. Both (members, episodes).
+    """Results of the first episode of every game in an environment.
+
+    Attributes:
+        returns: (members, episodes) sums of the game's unscaled rewards, over all seats.
+        lengths: (members, episodes) numbers of steps.
     """
 
     returns: Floats
@@ -36,13 +40,19 @@ def play_episodes(
     ended: Callable[[Tensor], None] = lambda _: None,
     episodes: int | None = None,
 ) -> EpisodeResults:
-    """Play until every row of the first `members` (all by default) has ended one episode, from where they were reset
-    to; what the others do doesn't count.
+    """Play one episode in every game, from its present state to its end.
 
-    act: from observations to actions, for all rows. seats: rows per game, next to each other. episodes: of each member
-    that count, the first ones (None: all of its rows). ask: called at every
-    step; it may raise. ended: told (num_envs,) bool after each step: which rows' episodes it ended. Raises RunError
-    where an action was illegal.
+    Args:
+        env: The environment, just reset.
+        act: Maps observations to actions, for all rows.
+        seats: Rows per game, which are adjacent.
+        members: Number of members to play for, the first ones; None: all.
+        ask: Called before every step; it may raise to stop.
+        ended: Called after every step with (num_envs,) bool, the rows whose episodes it ended.
+        episodes: Number of games to play per member, the first ones; None: all.
+
+    Raises:
+        RunError: An action was illegal.
     """
     rows = env.num_envs
     total = torch.zeros(rows, dtype=torch.float64, device=env.device)
@@ -53,7 +63,7 @@ def play_episodes(
         alive &= row % env.envs_per_member < episodes * seats
     unit = env.reward_unit
     obs, step = env.observe(), 0
-    while step < LONGEST and (step % _LOOK_EVERY or bool(alive.any())):
+    while step < LONGEST and (step % _CHECK_INTERVAL or bool(alive.any())):
         ask()
         made = env.step(act(obs))
         obs, step = made.obs, step + 1
@@ -69,7 +79,7 @@ def play_episodes(
 
 
 def random_actions(env: GameEnv, generator: torch.Generator) -> Tensor:
-    """Uniform over what the environment takes, where choices may be illegal over the legal ones."""
+    """Draw uniform actions for all rows, among the legal ones if the environment has masks."""
     if not env.if_discrete:
         return torch.rand(env.num_envs, env.action_dim, generator=generator) * 2.0 - 1.0
     if env.masked:
@@ -84,8 +94,9 @@ def random_actions(env: GameEnv, generator: torch.Generator) -> Tensor:
 def _random_legal(env: GameEnv, generator: torch.Generator) -> Tensor:
     chosen = torch.zeros(env.num_envs, 0, dtype=torch.int64)
     for size in env.action_dims or (env.action_dim,):
-        luck = torch.rand(env.num_envs, size, generator=generator)
-        option = luck.masked_fill_(~env.action_mask(chosen.to(env.device)).cpu(), -1.0).argmax(
+        # The largest of independent uniform numbers is equally likely to be any of the legal ones.
+        uniform = torch.rand(env.num_envs, size, generator=generator)
+        option = uniform.masked_fill_(~env.action_mask(chosen.to(env.device)).cpu(), -1.0).argmax(
             1, keepdim=True
         )
         chosen = torch.cat((chosen, option), 1)
@@ -93,9 +104,10 @@ def _random_legal(env: GameEnv, generator: torch.Generator) -> Tensor:
 
 
 def interquartile_mean(scores: Floats) -> Floats:
-    """(…) from (…, runs): the mean of the middle half of the runs, a quarter left out on either side (rounded down).
+    """Return the mean of the middle half of the scores: (…) from (…, runs).
 
-    Agarwal et al., "Deep reinforcement learning at the edge of the statistical precipice", 2021.
+    A quarter of the runs, rounded down, is left out at either end. Agarwal et al., "Deep
+    reinforcement learning at the edge of the statistical precipice", NeurIPS 2021.
     """
     ordered = np.sort(scores, axis=-1)
     out = int(0.25 * scores.shape[-1])
@@ -103,7 +115,10 @@ def interquartile_mean(scores: Floats) -> Floats:
 
 
 def interval(scores: Floats, confidence: float = 0.95, draws: int = 2000) -> tuple[float, float]:
-    """Percentile bootstrap of the interquartile mean over (runs,) scores; the same for the same scores."""
+    """Return a percentile bootstrap interval of the interquartile mean of (runs,) scores.
+
+    The resampling has a fixed seed, so the result depends on the arguments only.
+    """
     chosen = np.random.default_rng(0).integers(0, len(scores), (draws, len(scores)))
     spread = interquartile_mean(scores[chosen])
     low, high = np.quantile(spread, [(1 - confidence) / 2, (1 + confidence) / 2])

@@ -1,5 +1,7 @@
-"""The games by name: `cartpole`, `bucket-brigade`, external environments as in `envs.external.sources`, and `MODULE:NAME`
-for a game of one's own.
+"""Games by name, as `--env` takes them.
+
+`cartpole` and `bucket-brigade` are built in; `MODULE:NAME` is a user's `Game`, or an external
+environment like the other names that `envs.external.sources` describes.
 """
 
 from __future__ import annotations
@@ -28,11 +30,7 @@ from envs.support.plugins import find
 
 
 class GameEnv(Protocol):
-    """A `envs.core.vec_env.VecEnv` whose slots take one member after the other.
-
-    reward_unit: what a reward of 1 stands for in the game's own score, for environments that scale what is learned
-    from.
-    """
+    """An `envs.core.vec_env.VecEnv` whose slots can be given to other members."""
 
     env_name: str
     num_envs: int
@@ -64,9 +62,14 @@ class GameEnv(Protocol):
 
 
 class MakeGame(Protocol):
-    """Makes `num_envs` copies for each of as many members as there are params; of games, that is: every seat is a row.
+    """Makes `num_envs` games for each member; every seat of a game is a row.
 
-    together: so many consecutive members share their copies and play with each other (games of several players).
+    Args:
+        params: One per member.
+        num_envs: Games per member.
+        together: Number of consecutive members that share their games and play with each other,
+            in games of several players.
+        device: Device of the environment.
     """
 
     def __call__(
@@ -76,11 +79,20 @@ class MakeGame(Protocol):
 
 @dataclass(frozen=True)
 class Game:
-    """One game. params: makes the dataclass of its parameters. seats: players with these parameters, each of them a row
-    of the environment. scenarios: names that stand for a set of parameters. solved: the mean return from which on it
-    counts as solved, where people agree on one. players: makes baseline players, by name, from parameters and a seed of
-    their chance: each from observations of any rows to actions. unit: environments that can only be made together with
-    these parameters; `make` rounds up to a multiple. external: whether it is stepped on the CPU one by one.
+    """A game that sweepd can train in.
+
+    Attributes:
+        name: Its name for `--env`.
+        params: Makes the dataclass of its parameters.
+        make: Makes a vectorized environment.
+        seats: Returns the number of players from the parameters; each is a row.
+        scenarios: Names of sets of parameters.
+        solved: Mean return at which the game counts as solved, if there is a common one.
+        players: Returns baseline players by name, from the parameters and a seed. A player maps the
+            observations of any number of rows to actions.
+        unit: Returns the number of environments that are made at once with these parameters; `make`
+            rounds up to a multiple.
+        external: Whether it runs on the CPU, one environment at a time.
     """
 
     name: str
@@ -106,7 +118,7 @@ def _cartpole(
     return cast(GameEnv, CartPole(list(params), num_envs, device=device))
 
 
-def _bucket_params(scenario: str = "default", **changes: Any) -> BucketParams:
+def _bucket_brigade_params(scenario: str = "default", **changes: Any) -> BucketParams:
     return scenario_params(scenario, **changes)
 
 
@@ -117,12 +129,14 @@ def _bucket_brigade(
     return cast(GameEnv, BucketBrigade(list(params), rows, together=together, device=device))
 
 
-def _bucket_players(params: BucketParams, seed: int) -> dict[str, Callable[[Tensor], Tensor]]:
-    seen = ObservationEncoder(
+def _bucket_brigade_players(
+    params: BucketParams, seed: int
+) -> dict[str, Callable[[Tensor], Tensor]]:
+    encoder = ObservationEncoder(
         params.num_houses, params.num_agents, 1, scaled=True, device=torch.device("cpu")
     )
     return {
-        name: ScriptedPolicy(player, seen, derive_seed(seed, name))
+        name: ScriptedPolicy(player, encoder, derive_seed(seed, name))
         for name, player in PLAYERS.items()
     }
 
@@ -131,18 +145,18 @@ GAMES = {
     "cartpole": Game("cartpole", CartPoleParams, _cartpole, solved=475.0),
     "bucket-brigade": Game(
         "bucket-brigade",
-        _bucket_params,
+        _bucket_brigade_params,
         _bucket_brigade,
         seats=lambda params: params.num_agents,
         scenarios=tuple(SCENARIOS),
-        players=_bucket_players,
+        players=_bucket_brigade_players,
     ),
 }
 
 
 @dataclass(frozen=True)
 class EnvArguments:
-    """Arguments of what makes an external environment, as (name, value); `dict()` of it has them by name."""
+    """Arguments of an external environment as (name, value) pairs; `dict()` converts them."""
 
     arguments: tuple[tuple[str, Any], ...] = ()
 
@@ -160,23 +174,24 @@ def _env_arguments(**arguments: Any) -> EnvArguments:
     return EnvArguments(tuple(sorted(arguments.items())))
 
 
-@functools.lru_cache(
-    maxsize=16
-)  # what was looked at is asked about often, and some environments take long to make
+# Cached, because descriptions are used often and some environments take long to make.
+@functools.lru_cache(maxsize=16)
 def _external(name: str) -> Game:
     env = named_env(name)
 
     @functools.cache
-    def look(params: EnvArguments) -> Description:
+    def described(params: EnvArguments) -> Description:
         return describe(env.sized(dict(params), 1), dict(params))
 
     def seats(params: EnvArguments) -> int:
-        return look(params).rows if not env.single and look(params).kind == EnvKind.PARALLEL else 1
+        if env.single or described(params).kind != EnvKind.PARALLEL:
+            return 1
+        return described(params).rows
 
     def unit(params: EnvArguments) -> int:
-        if env.single or env.takes_size(dict(params)) or look(params).kind == EnvKind.PARALLEL:
+        if env.single or env.takes_size(dict(params)):
             return 1
-        return look(params).rows
+        return 1 if described(params).kind == EnvKind.PARALLEL else described(params).rows
 
     def make(
         params: Sequence[EnvArguments],
@@ -185,8 +200,8 @@ def _external(name: str) -> Game:
         together: int,  # noqa: ARG001
         device: torch.device | str,
     ) -> GameEnv:
-        first, together_made = params[0], unit(params[0])
-        rows = -(-num_envs // together_made) * together_made * seats(first)
+        first, at_once = params[0], unit(params[0])
+        rows = -(-num_envs // at_once) * at_once * seats(first)
         source = env.source if seats(first) > 1 else env.sized(dict(first), rows)
         return cast(
             GameEnv, ExternalVecEnv(source, [dict(own) for own in params], rows, device=device)
@@ -198,8 +213,11 @@ def _external(name: str) -> Game:
 
 
 def get_game(name: str) -> Game:
-    """Raises InputError for a name that is not known, a Gymnasium id that cannot be made, or a module without the
-    game.
+    """Find a game by name.
+
+    Raises:
+        InputError: The name, the Gymnasium id or the module's attribute does not exist, or it is
+            not a game.
     """
     if name in GAMES:
         return GAMES[name]
@@ -207,15 +225,14 @@ def get_game(name: str) -> Game:
         return _external(name)
     if ":" in name:
         found = find(f"--env {name}", name)
-        if isinstance(found, type) and issubclass(
-            found, VecEnv
-        ):  # takes members and copies, not the game's parameters
+        if isinstance(found, type) and issubclass(found, VecEnv):
+            # Calling it with the game's parameters would fail: it takes members and copies.
             raise InputError(
-                f"--env {name} is a class of vectorized environments; it must be a `Game`: for a TensorGame, name what "
-                f"{found.__name__}.game() returns"
+                f"--env {name} is a class of vectorized environments; it must be a `Game`: for a "
+                f"TensorGame, name what {found.__name__}.game() returns"
             )
         return replace(found, name=name) if isinstance(found, Game) else _external(name)
     raise InputError(
-        f"--env {name!r} is not known; choose one of crypto, {', '.join(GAMES)}, gym:ID, vector:ID, pettingzoo:MODULE, "
-        "MODULE:NAME"
+        f"--env {name!r} is not known; choose one of crypto, {', '.join(GAMES)}, gym:ID, "
+        "vector:ID, pettingzoo:MODULE, MODULE:NAME"
     )

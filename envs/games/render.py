@@ -1,7 +1,7 @@
-"""What a game looks like: as text for the terminal, and as pictures.
+"""Renderers of games: as text for the terminal, and as images.
 
-A renderer shows the first game of an environment, asked after every step. Adding one means a class and its place in
-`_RENDERERS`; Gymnasium's environments draw themselves.
+A renderer shows the first game of an environment after every step. To add one, write a class and
+enter it in `_RENDERERS`. Gymnasium's environments render themselves.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from envs.games.bucket_brigade.render import Scene, as_frame, as_text, scene
 from envs.games.registry import Game, GameEnv
 from envs.support.errors import InputError
 
-WIDTH, HEIGHT = 480, 320  # of our pictures; whole blocks of 16, as video wants them
-SHARPER = 3  # drawn so many times as large, for smooth edges
+WIDTH, HEIGHT = 480, 320  # pixels; multiples of 16, as video codecs need
+SUPERSAMPLING = 3  # images are drawn that much larger and reduced, for smooth edges
 PAPER, INK, GREY, RED, BLUE, WOOD = "#ffffff", "#222222", "#9a9a9a", "#c0392b", "#1f5fa8", "#c98a3c"
 
 
 class Renderer(Protocol):
-    """Shows the first game of an environment, as it is now; or, `final`, as it was when its last episode ended.
+    """Shows the first game of an environment with a caption above.
 
-    fps: pictures per second at which it looks natural. caption: a line to put above.
+    It shows the present state, or with `final` the state at the end of the last ended episode.
+
+    Attributes:
+        fps: Natural number of images per second.
     """
 
     fps: float
@@ -40,9 +43,15 @@ class Renderer(Protocol):
 
 
 def showing(game: Game, params: Any, *, pictures: bool) -> tuple[GameEnv, Renderer]:
-    """An environment of one game, not yet reset, and what shows it. pictures: whether any will be asked for.
+    """Make an environment of one game, not yet reset, and its renderer.
 
-    Raises InputError where there are none of this game, or a package is missing for them.
+    Args:
+        game: The game.
+        params: Its parameters.
+        pictures: Whether images will be needed.
+
+    Raises:
+        InputError: This game has no images, or a package that draws them is missing.
     """
     if game.name.startswith("gym:"):
         return _gymnasium(game.name, dict(params), pictures=pictures)
@@ -53,11 +62,11 @@ def showing(game: Game, params: Any, *, pictures: bool) -> tuple[GameEnv, Render
         raise InputError(
             f"{game.name} has no pictures; these have some: {', '.join(_RENDERERS)} and gym:ID"
         )
-    return env, SeenRenderer(env)
+    return env, ObservationRenderer(env)
 
 
 class CartPoleRenderer:
-    """Cart, pole, and the track with its ends."""
+    """Shows the cart, the pole, and the track with its ends."""
 
     def __init__(self, env: GameEnv, params: Any) -> None:
         self._env, self._params = cast(Any, env), params
@@ -73,7 +82,7 @@ class CartPoleRenderer:
         middle = columns // 2
         cart = middle + round(x / self._params.x_threshold * (middle - 3))
         lines = [[" "] * columns for _ in range(rows)]
-        for row in range(rows):  # a character is about twice as high as it is wide
+        for row in range(rows):  # the factor 2 because characters are twice as high as wide
             at = cart + round(math.tan(angle) * 2.0 * (rows - row))
             if 0 <= at < columns:
                 lines[row][at] = "|" if abs(angle) < 0.05 else "/" if angle > 0 else "\\"
@@ -85,21 +94,21 @@ class CartPoleRenderer:
 
     def picture(self, caption: str, *, final: bool) -> Image.Image:
         x, angle = self._state(final)
-        image = Image.new("RGB", (SHARPER * WIDTH, SHARPER * HEIGHT), PAPER)
+        image = Image.new("RGB", (SUPERSAMPLING * WIDTH, SUPERSAMPLING * HEIGHT), PAPER)
         draw = ImageDraw.Draw(image)
 
         def at(*points: float) -> list[float]:
-            return [SHARPER * value for value in points]
+            return [SUPERSAMPLING * value for value in points]
 
         ground, scale = 250.0, (WIDTH - 80) / (2.0 * self._params.x_threshold)
         centre, top, long = WIDTH / 2 + x * scale, ground - 28.0, 150.0
-        draw.line(at(20, ground, WIDTH - 20, ground), fill=GREY, width=SHARPER * 2)
+        draw.line(at(20, ground, WIDTH - 20, ground), fill=GREY, width=SUPERSAMPLING * 2)
         for side in (-1, 1):
             end = WIDTH / 2 + side * self._params.x_threshold * scale
-            draw.line(at(end, ground - 12, end, ground + 12), fill=RED, width=SHARPER * 3)
+            draw.line(at(end, ground - 12, end, ground + 12), fill=RED, width=SUPERSAMPLING * 3)
         draw.rectangle(at(centre - 28, top, centre + 28, ground), fill=INK)
         tip = (centre + long * math.sin(angle), top - long * math.cos(angle))
-        draw.line(at(centre, top, *tip), fill=WOOD, width=SHARPER * 9)
+        draw.line(at(centre, top, *tip), fill=WOOD, width=SUPERSAMPLING * 9)
         draw.ellipse(at(centre - 5, top - 5, centre + 5, top + 5), fill=BLUE)
         small = image.resize((WIDTH, HEIGHT), Image.Resampling.BOX)
         ImageDraw.Draw(small).text((12, 10), caption, fill=INK, font=ImageFont.load_default(14))
@@ -107,7 +116,7 @@ class CartPoleRenderer:
 
 
 class BucketBrigadeRenderer:
-    """Nights of Bucket Brigade: see `envs.games.bucket_brigade.render`. The caption stands above the text alone."""
+    """Shows nights of Bucket Brigade; images have no caption, since they name the night."""
 
     fps = 2.0
 
@@ -116,7 +125,7 @@ class BucketBrigadeRenderer:
         self._night = 0
 
     def _scene(self, *, final: bool) -> Scene:
-        """When a game has ended, the next one has begun: its last night is kept apart."""
+        """Return the scene to show. A game that has ended is kept apart, the next has begun."""
         now = scene(self._env)
         if not final:
             self._night = now.night
@@ -134,8 +143,8 @@ class BucketBrigadeRenderer:
         return Image.fromarray(as_frame(self._scene(final=final)))
 
 
-class SeenRenderer:
-    """Of a game that shows nothing of itself: the numbers that the agent sees."""
+class ObservationRenderer:
+    """Shows the observation as numbers, for games without a renderer of their own."""
 
     fps = 10.0
 
@@ -144,15 +153,16 @@ class SeenRenderer:
 
     def text(self, caption: str, *, final: bool) -> str:
         seen = (self._env.final_obs() if final else self._env.observe())[0].flatten().tolist()
-        return f"{caption}\nsees {' '.join(f'{value:8.4g}' for value in seen[:16])}{' …' if len(seen) > 16 else ''}"
+        numbers = " ".join(f"{value:8.4g}" for value in seen[:16])
+        return f"{caption}\nobserves {numbers}{' …' if len(seen) > 16 else ''}"
 
     def picture(self, caption: str, *, final: bool) -> Image.Image:
-        """There is none: `showing` refuses where any will be asked for."""
+        """Not available: `showing` raises if images are needed."""
         raise NotImplementedError
 
 
-class GymnasiumRenderer(SeenRenderer):
-    """What a Gymnasium environment draws of itself; as text, what the agent sees, if nothing better."""
+class GymnasiumRenderer(ObservationRenderer):
+    """Shows what a Gymnasium environment renders; without render mode "ansi", its observation."""
 
     def __init__(self, env: ExternalVecEnv, inside: gymnasium.Env[Any, Any]) -> None:
         super().__init__(cast(GameEnv, env))
@@ -166,7 +176,7 @@ class GymnasiumRenderer(SeenRenderer):
         return super().text(caption, final=final)
 
     def picture(self, caption: str, *, final: bool) -> Image.Image:
-        """When an episode has ended, the next one has begun: what was drawn last is shown once more."""
+        """Return an image. With `final` it is the last one again: the next episode has begun."""
         del caption
         if not final or self._drawn is None:
             self._drawn = Image.fromarray(cast(Any, self._inside.render())).convert("RGB")
@@ -184,9 +194,8 @@ def _gymnasium(name: str, arguments: dict[str, Any], *, pictures: bool) -> tuple
     made: list[gymnasium.Env[Any, Any]] = []
 
     def make(mode: str | None) -> gymnasium.Env[Any, Any]:
-        drawing: dict[str, Any] = (
-            {"render_mode": mode} if mode else {}
-        )  # not all environments know it
+        # Not all environments accept the argument, so it is omitted if not needed.
+        drawing: dict[str, Any] = {"render_mode": mode} if mode else {}
         made.append(gymnasium.make(spec, disable_env_checker=True, **arguments, **drawing))
         return made[-1]
 
@@ -199,9 +208,7 @@ def _gymnasium(name: str, arguments: dict[str, Any], *, pictures: bool) -> tuple
             )
         mode = "rgb_array" if pictures else "ansi" if "ansi" in modes else None
         if pictures:
-            os.environ.setdefault(
-                "SDL_VIDEODRIVER", "dummy"
-            )  # nobody opens a window, and pygame wants no screen
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame then needs no screen
             make(mode).reset(seed=0)
             made[-1].render()
             made.pop().close()
@@ -209,7 +216,7 @@ def _gymnasium(name: str, arguments: dict[str, Any], *, pictures: bool) -> tuple
         raise InputError(f"{name} needs a package that is missing here: {error}") from error
     except InputError:
         raise
-    except Exception as error:  # whatever an environment raises
+    except Exception as error:  # the environment may raise anything
         raise InputError(f"{name} cannot be shown: {type(error).__name__}: {error}") from error
     env = ExternalVecEnv(lambda: make(mode), 1, 1)
     return cast(GameEnv, env), GymnasiumRenderer(env, made[-1])

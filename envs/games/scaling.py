@@ -1,4 +1,4 @@
-"""The scale of a game's observations, from random play: what members that are trained on it divide by."""
+"""The scale of a game's observations, measured in random play, by which training divides them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ from envs.games.play import random_actions
 from envs.games.registry import GameEnv
 from envs.support.errors import InputError
 
-STEPS = 256  # of random play, in every environment
-SECONDS = 5.0  # of random play, unless a number of steps is given
+STEPS = 256  # steps of random play in every environment, at most
+SECONDS = 5.0  # seconds of random play, at most, unless a number of steps is given
 LEAST = 2  # steps, however long they take
-_ANNOUNCE = 1.0  # seconds after which random play says what it does, and then every so often
-FARTHEST = 5.0  # deviations: the farthest that a number seen in random play may come to lie from its column's mean
-_NOISE = (
-    1e-6  # of a column's mean: a column that varies less is constant to the precision of float32
-)
+_ANNOUNCE = 1.0  # seconds between progress messages
+FARTHEST = 5.0  # largest scaled distance from its column's mean of a number in random play
+# Relative to a column's mean: one that varies less is constant to the precision of float32.
+_NOISE = 1e-6
 
 
 @dataclass(frozen=True)
 class ObservationScale:
-    """What random play showed. avg, std: (state_dim,) float32. steps: of each environment; rows: observations that were
-    used, 0 where none are needed; episodes: that ended.
+    """The scale of observations and what it was measured from.
+
+    Attributes:
+        avg: (state_dim,) float32, subtracted from observations.
+        std: (state_dim,) float32, by which they are divided then.
+        steps: Steps of each environment.
+        rows: Number of observations; 0 if no random play was needed.
+        episodes: Number of episodes that ended.
     """
 
     avg: Tensor
@@ -39,17 +44,17 @@ class ObservationScale:
         if not self.rows:
             return "observations are scaled as their environment says"
         return (
-            f"observations are scaled by {self.rows:,} of random play ({self.steps:,} steps of each environment, in "
-            f"which {self.episodes:,} episodes ended)"
+            f"observations are scaled by {self.rows:,} of random play ({self.steps:,} steps of "
+            f"each environment, in which {self.episodes:,} episodes ended)"
         )
 
 
 def random_play_scale(
     env: GameEnv, seed: int, *, centred: bool = True, steps: int = STEPS
 ) -> tuple[Tensor, Tensor]:
-    """`ObservationScale.avg` and `ObservationScale.std` of `random_play`."""
-    look = random_play(env, seed, centred=centred, steps=steps)
-    return look.avg, look.std
+    """Return `avg` and `std` of `random_play`."""
+    scale = random_play(env, seed, centred=centred, steps=steps)
+    return scale.avg, scale.std
 
 
 def random_play(
@@ -60,19 +65,27 @@ def random_play(
     steps: int | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> ObservationScale:
-    """state_avg and state_std from random play; 0 and 255 for images, 0 and 1 for environments that are `prescaled`.
+    """Measure the scale of observations; fixed for images (0, 255) and `prescaled` ones (0, 1).
 
-    Every column is centred and divided by its standard deviation, or by a fifth of the largest distance from its mean
-    where that is more (a column that is nearly always the same must not become huge when it changes). Columns that
-    never change are centred and not scaled.
+    Every column is centred and divided by the larger of its standard deviation and a fifth of the
+    largest distance from its mean: a column that is nearly constant must not become huge when it
+    changes. Constant columns are centred and not scaled.
 
-    centred: False is the rule of studies made before it was recorded: columns with a deviation of at most 1 are left as
-    they are. steps: of each environment; None: `STEPS`, or as many as `SECONDS` allow, at least `LEAST`. The result
-    depends on this number only, so `ObservationScale.steps` reproduces it. say: called with progress messages.
-    Raises InputError where an observation is not finite.
+    Args:
+        env: The environment; it is reset.
+        seed: Of the environment and of the random actions.
+        centred: False applies the rule of studies made before the rule was recorded in them:
+            columns with a standard deviation of at most 1 are neither centred nor scaled.
+        steps: Steps of each environment; None: `STEPS`, or at least `LEAST` if `SECONDS` do not
+            suffice. The result depends on this number only, so `ObservationScale.steps` reproduces
+            it.
+        say: Called with progress messages.
+
+    Raises:
+        InputError: An observation is not finite.
     """
     env.reset(seed)
-    if env.image_shape is not None:  # bytes, to numbers from 0 to 1
+    if env.image_shape is not None:  # from bytes to numbers from 0 to 1
         return ObservationScale(
             torch.zeros(env.state_dim), torch.full((env.state_dim,), 255.0), steps or STEPS
         )
@@ -92,8 +105,8 @@ def random_play(
             told, rate = now, len(seen) * env.num_envs / (now - began)
             limit = "" if steps else f", for at most about {SECONDS:g} s"
             say(
-                f"random play, by which observations are scaled: {len(seen)} of {steps or STEPS} steps of "
-                f"{env.num_envs} environments, {rate:,.0f} steps/s{limit}"
+                f"random play, by which observations are scaled: {len(seen)} of {steps or STEPS} "
+                f"steps of {env.num_envs} environments, {rate:,.0f} steps/s{limit}"
             )
         made = env.step(random_actions(env, generator))
         episodes += int((made.terminated | made.truncated).sum())
@@ -102,18 +115,18 @@ def random_play(
     if not bool(rows.isfinite().all()):
         column = int(rows.isfinite().all(0).long().argmin())
         raise InputError(
-            f"--env: {env.env_name} shows numbers that are not finite (column {column} of its observations, in random "
-            "play), and nothing can be learned from those; clip or replace them"
+            f"--env: {env.env_name} returns observations that are not finite (column {column}, in "
+            "random play), which cannot be learned from; clip or replace them"
         )
     avg, std = _scale(rows, centred=centred)
-    look = ObservationScale(avg, std, len(seen), len(rows), episodes)
+    scale = ObservationScale(avg, std, len(seen), len(rows), episodes)
     if told > began:
-        say(str(look))
-    return look
+        say(str(scale))
+    return scale
 
 
 def _scale(rows: Tensor, *, centred: bool) -> tuple[Tensor, Tensor]:
-    """rows: (n, state_dim) float64."""
+    """Return mean and scale of the columns of (n, state_dim) float64 observations."""
     mean, deviation = rows.mean(0), rows.std(0)
     if not centred:
         return torch.where(deviation > 1.0, mean, 0.0).float(), deviation.clamp(min=1.0).float()

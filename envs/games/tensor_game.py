@@ -1,7 +1,7 @@
-"""A game of one's own as tensors: its rules for many episodes at once, and nothing else.
+"""The base class of a user's game: a subclass gives the rules, for many episodes at once.
 
-What every vectorized environment needs beside the rules is here: a stream of random numbers per member, episodes that
-follow each other, final observations, faults, and members that come and go. docs/games.md shows a game in thirty lines.
+The rest of a vectorized environment is here: a random stream per member, autoreset, final
+observations, faults, and slots for changing members. docs/games.md has a game in thirty lines.
 """
 
 from __future__ import annotations
@@ -25,19 +25,23 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class NoParams:
-    """Of a game without any."""
+    """Parameters of a game that has none."""
 
 
 class TensorGame(VecEnv):
-    """`envs_per_member` rows per member, each playing one episode after the other. A subclass sets `state_dim`,
-    `action_dim`, `if_discrete` and, if wanted, what is below, and gives `start`, `move` and `see`.
+    """`envs_per_member` rows per member, each playing one episode after the other.
 
-    A state is a dict of tensors, rows first, of any types. These functions must not change what they are given, must
-    give every row's result from that row alone, and must not read a tensor's value (`if`, `float`, `item`): they are
-    called for thousands of rows that are in different moments of different episodes.
+    A subclass sets `state_dim`, `action_dim` and `if_discrete`, overrides the class attributes
+    below if needed, and implements `start`, `move` and `see`. All three compute with a state: a
+    dict of tensors of any types, rows first. They must not change their arguments, must compute
+    every row from that row alone, and must not read a tensor's value (`if`, `float`, `item`): they
+    are called for thousands of rows, each at a different time of a different episode.
 
-    max_step: steps after which an episode is truncated. start_luck, move_luck: uniform numbers per row that a start and
-    a move are given. numbers: the members' parameters that are numbers, by name, (num_envs,) float64.
+    Attributes:
+        max_step: Steps after which an episode is truncated.
+        start_luck: Number of uniform random numbers per row that `start` gets.
+        move_luck: Number of uniform random numbers per row that `move` gets.
+        numbers: The members' numeric parameters by name, each (num_envs,) float64.
     """
 
     max_step = 1000
@@ -46,25 +50,40 @@ class TensorGame(VecEnv):
 
     @abstractmethod
     def start(self, luck: Tensor) -> State:
-        """Episodes that begin, from (num_envs, start_luck) float64 in [0, 1)."""
+        """Return the state in which episodes begin.
+
+        Args:
+            luck: (num_envs, start_luck) float64 uniform in [0, 1).
+        """
 
     @abstractmethod
     def move(self, state: State, action: Tensor, luck: Tensor) -> tuple[State, Tensor, Tensor]:
-        """One step, from (num_envs, move_luck) float64 in [0, 1): the state after it, the rewards (num_envs,), and
-        which episodes it ended, (num_envs,) bool.
+        """Play one step.
 
-        action: (num_envs, action_dim) float64 in [-1, 1]; of a discrete game (num_envs,) int64, 0 … action_dim - 1.
+        Args:
+            state: The state before it.
+            action: (num_envs, action_dim) float64 in [-1, 1]; in a discrete game (num_envs,) int64
+                from 0 to action_dim - 1.
+            luck: (num_envs, move_luck) float64 uniform in [0, 1).
+
+        Returns:
+            The state after it; rewards (num_envs,); and (num_envs,) bool, episodes that it
+            terminated.
         """
 
     @abstractmethod
     def see(self, state: State) -> Tensor:
-        """(num_envs, state_dim): what an agent is shown."""
+        """Return the observations, (num_envs, state_dim)."""
 
     @classmethod
     def game(cls, params: Callable[..., Any] = NoParams, *, solved: float | None = None) -> Game:
-        """As sweepd searches it: `sweepd train --env MODULE:NAME`, with `NAME = ThisClass.game(Params)` in the module.
+        """Return the game for `sweepd train --env MODULE:NAME`.
 
-        params: a frozen dataclass. solved: see `Game`.
+        The module contains `NAME = ThisClass.game(Params)`.
+
+        Args:
+            params: A frozen dataclass of the game's parameters.
+            solved: See `Game`.
         """
 
         def make(
@@ -81,10 +100,17 @@ class TensorGame(VecEnv):
     def __init__(
         self, params: Sequence[Any], envs_per_member: int, *, device: torch.device | str = "cpu"
     ) -> None:
-        """params: the dataclass of every member. Call `reset` before the first step."""
+        """Make the environment. Call `reset` before the first step.
+
+        Args:
+            params: One parameters dataclass per member.
+            envs_per_member: Rows per member.
+            device: Device of the environment.
+        """
         if not params or envs_per_member < 1:
             raise InputError(
-                f"{self._name} needs members and envs, and got {len(params)} of {envs_per_member} envs"
+                f"{self._name} needs members and envs, and got {len(params)} of "
+                f"{envs_per_member} envs"
             )
         self.env_name = self._name
         self.device = torch.device(device)
@@ -103,7 +129,7 @@ class TensorGame(VecEnv):
         self._luck = torch.zeros(
             0, rows, self.start_luck + self.move_luck, dtype=torch.float64, device=self.device
         )
-        self._at = 0  # of the luck drawn ahead, how much is used
+        self._at = 0  # how many steps of the numbers drawn ahead have been used
         self._state = self._checked(
             self.start(torch.zeros(rows, self.start_luck, dtype=torch.float64).to(device))
         )
@@ -123,7 +149,7 @@ class TensorGame(VecEnv):
         return type(self).__name__
 
     def configure_member(self, member: int, params: Any) -> None:
-        """Give a slot to another member; follow it with `reset_member` or `set_member`."""
+        """Give a slot to another member; call `reset_member` or `set_member` next."""
         for name, numbers in self.numbers.items():
             numbers[self._rows(member)] = float(getattr(params, name))
 
@@ -132,7 +158,7 @@ class TensorGame(VecEnv):
         return self._streams.seeded(member)
 
     def reset_member(self, member: int, seed: int | None = None) -> None:
-        """Start that member's rows anew, its stream too where a seed is given; the others go on undisturbed."""
+        """See `VecEnv.reset_member`."""
         if seed is not None:
             self._streams.seed(member, seed)
         rows = self._rows(member)
@@ -170,7 +196,7 @@ class TensorGame(VecEnv):
         return Step(self.observe(out), reward.float(), terminated, truncated)
 
     def observe(self, out: Tensor | None = None) -> Tensor:
-        """(num_envs, state_dim) float32: what every row sees now. Changes nothing."""
+        """See `VecEnv.observe`."""
         seen = self.see(self._state)
         return seen.float() if out is None else out.copy_(seen)
 
@@ -187,7 +213,11 @@ class TensorGame(VecEnv):
         self._faults.check()
 
     def get_member(self, member: int) -> dict[str, Tensor]:
-        """See `VecEnv.get_member`. Raises RuntimeError where luck drawn ahead is left: between rollouts none is."""
+        """See `VecEnv.get_member`.
+
+        Raises:
+            RuntimeError: Random numbers drawn ahead are left; between rollouts there are none.
+        """
         left = len(self._luck) - self._at
         if left:
             raise RuntimeError(f"{left} steps of the last draw are left: take a member after them")
@@ -218,12 +248,12 @@ class TensorGame(VecEnv):
         return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
 
     def _drawn(self, member: int, steps: int) -> Tensor:
-        """(steps, envs_per_member, start_luck + move_luck) from the member's stream."""
+        """Draw (steps, envs_per_member, start_luck + move_luck) from the member's stream."""
         size = (steps, self.envs_per_member, self.start_luck + self.move_luck)
         return self._streams.member_uniform(member, *size).to(self.device)
 
     def _legal(self, action: Tensor) -> Tensor:
-        """What `move` is given; what is illegal is latched, and becomes something legal."""
+        """Return the actions for `move`: illegal ones are latched and replaced by legal ones."""
         if isinstance(self._faults, ChoiceLatch):
             if action.shape != (self.num_envs,):
                 raise ValueError(
@@ -233,28 +263,29 @@ class TensorGame(VecEnv):
             return action.clamp(0, self.action_dim - 1)
         if action.shape != (self.num_envs, self.action_dim):
             raise ValueError(
-                f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, self.action_dim)}"
+                f"actions have the shape {tuple(action.shape)}, not "
+                f"{(self.num_envs, self.action_dim)}"
             )
         self._faults.record(action.t().double(), self._scratch)
         return action.double().nan_to_num(0.0).clamp(-1.0, 1.0)
 
     def _checked(self, state: State) -> State:
-        """Raises InputError where `start` or `see` don't return what they should."""
+        """Return a copy of the state; raise InputError if `start` or `see` return wrong shapes."""
         for name, tensor in state.items():
             if not tensor.shape or tensor.shape[0] != self.num_envs:
                 raise InputError(
-                    f"{self._name}.start: {name!r} has the shape {tuple(tensor.shape)}; its first dimension must be "
-                    f"the rows, {self.num_envs} here"
+                    f"{self._name}.start: {name!r} has the shape {tuple(tensor.shape)}; its first "
+                    f"dimension must be the rows, {self.num_envs} here"
                 )
         seen = self.see(state)
         if seen.shape != (self.num_envs, self.state_dim):
             raise InputError(
-                f"{self._name}.see returns the shape {tuple(seen.shape)}; it must be (rows, state_dim), here "
-                f"{(self.num_envs, self.state_dim)}"
+                f"{self._name}.see returns the shape {tuple(seen.shape)}; it must be (rows, "
+                f"state_dim), here {(self.num_envs, self.state_dim)}"
             )
         return {name: tensor.clone() for name, tensor in state.items()}
 
 
 def _where(mask: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """(rows, …): by rows."""
+    """Select rows by a (rows,) mask."""
     return torch.where(mask.view(-1, *(1 for _ in other.shape[1:])), one, other)

@@ -98,7 +98,7 @@ def play(name: str, player: str, games: int) -> EpisodeResults:
     params = scenario(name)
     env = BucketBrigade(params, games * params.num_agents)
     env.reset(1)
-    return play_episodes(env, ScriptedPolicy(player, env.seen, 2), seats=params.num_agents)
+    return play_episodes(env, ScriptedPolicy(player, env.encoder, 2), seats=params.num_agents)
 
 
 def score(name: str, player: str, games: int, recorded: dict[str, Any] | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Bucket Brigade as a vectorized environment: agents around a ring of houses, one of which is on fire now and then.
+"""Bucket Brigade as a vectorized environment: agents put out fires in a ring of houses.
 
-A row is a seat of a game. Alone, a member plays whole games, itself at every seat. Members that play `together` share
-their games: at every `draw` the seats of all their games are dealt out anew among them.
+A row is a seat of a game. A member that plays alone has all seats of its games. Members that play
+`together` share their games: every `draw` deals the seats of all their games to them at random.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from envs.support.errors import InputError
 
 
 class BucketBrigade(VecEnv):
-    """`envs_per_member` rows per member, each a seat of a game; games follow each other.
+    """`envs_per_member` rows per member, each a seat of a game; one game follows the other.
 
-    Observation: see `envs.games.bucket_brigade.observation`. Action: (num_envs, 3) int64, a house, REST 0 or WORK 1, and a
-    signal 0 or 1. The reward is the agent's own for the night; divided by `BucketParams.reward_scale` where
-    observations are scaled.
+    Observations: see `envs.games.bucket_brigade.observation`. Actions are (num_envs, 3) int64: a
+    house, REST 0 or WORK 1, and a signal 0 or 1. The reward is the agent's own for the night,
+    divided by `BucketParams.reward_scale` if observations are scaled.
 
-    rematches: whether `draw` puts other seats into the rows, `final_obs` included. Faults stay with the row, since they
-        are its member's.
+    Attributes:
+        rematches: Whether `draw` gives the rows other seats, also in `final_obs`. Faults stay with
+            the row, since its member caused them.
     """
 
     env_name = "sweepd/BucketBrigade-v0"
@@ -45,26 +46,37 @@ class BucketBrigade(VecEnv):
         device: torch.device | str = "cpu",
         debug: bool = False,
     ) -> None:
-        """Call `reset` before the first step.
+        """Make the environment. Call `reset` before the first step.
 
-        params: one per member, or one for a single member; all with as many houses and agents. envs_per_member: a
-        multiple of the number of agents. together: so many consecutive members share their games. scaled: observations
-        and rewards made for learning rather than the game's own. debug: check for faults after every step.
+        Args:
+            params: One per member, or one for a single member; all with the same numbers of houses
+                and agents.
+            envs_per_member: Rows per member, a multiple of the number of agents.
+            together: Number of consecutive members that share their games.
+            scaled: Whether observations and rewards are encoded for learning, or the game's own.
+            device: Device of the environment.
+            debug: Whether to check for illegal actions after every step.
+
+        Raises:
+            InputError: The arguments do not fit together.
         """
         every = [params] if isinstance(params, BucketParams) else list(params)
         members = len(every)
         if not every or envs_per_member < 1:
             raise InputError(
-                f"Bucket Brigade needs members and envs, and got {members} of {envs_per_member} envs"
+                f"Bucket Brigade needs members and envs, and got {members} of {envs_per_member} "
+                "envs"
             )
         houses, agents = every[0].num_houses, every[0].num_agents
         if any((own.num_houses, own.num_agents) != (houses, agents) for own in every):
             raise InputError(
-                "members of one batch of Bucket Brigade must have the same num_houses and num_agents"
+                "members of one batch of Bucket Brigade must have the same num_houses and "
+                "num_agents"
             )
         if envs_per_member % agents:
             raise InputError(
-                f"Bucket Brigade's envs per member are {envs_per_member}; they must be a multiple of {agents}"
+                f"Bucket Brigade's envs per member are {envs_per_member}; they must be a multiple "
+                f"of {agents}"
             )
         if together < 1 or members % together:
             raise InputError(
@@ -81,14 +93,14 @@ class BucketBrigade(VecEnv):
         self.action_dim = sum(self.action_dims)
 
         self.games = GameBatch(houses, agents, self.num_games, self.device)
-        self.seen = ObservationEncoder(
+        self.encoder = ObservationEncoder(
             houses, agents, self.num_games, scaled=scaled, device=self.device
         )
-        self.state_dim = self.seen.size
+        self.state_dim = self.encoder.size
         self._final_houses, self._final_acts = self.games.houses.clone(), self.games.acts.clone()
         self._scale = torch.ones(self.num_games, dtype=torch.float64, device=self.device)
 
-        # A seat's number is game * agents + agent. Which seat every row has, and the other way round.
+        # A seat's number is game * agents + agent. `_seat_of` is by row, `_row_of` by seat.
         self._seat_of = torch.arange(rows, device=self.device)
         self._row_of = self._seat_of.clone()
         self._game_of, self._agent_of = self._seat_of // agents, self._seat_of % agents
@@ -102,15 +114,16 @@ class BucketBrigade(VecEnv):
             self.configure_member(member, own)
 
     def configure_member(self, member: int, params: BucketParams) -> None:
-        """Give a slot to another member; follow it with `reset_member` or `set_member`."""
+        """Give a slot to another member; call `reset_member` or `set_member` next."""
         if (params.num_houses, params.num_agents) != (self.num_houses, self.num_agents):
             raise InputError(
-                "members of one batch of Bucket Brigade must have the same num_houses and num_agents"
+                "members of one batch of Bucket Brigade must have the same num_houses and "
+                "num_agents"
             )
-        games = self._share(member)
+        games = self._games_of(member)
         self._params[member] = params
         self.games.configure(games, params)
-        self.seen.configure(games, params)
+        self.encoder.configure(games, params)
         self._luck.configure(member, params)
         self._scale[games] = params.reward_scale if self.scaled else 1.0
         self.reward_unit = self._scale[self._game_of]
@@ -118,7 +131,7 @@ class BucketBrigade(VecEnv):
         self.max_step = max(own.max_nights for own in self._params)
 
     def member_params(self, member: int) -> BucketParams:
-        """The parameters that a slot was configured with."""
+        """Return the parameters that a slot was configured with."""
         return self._params[member]
 
     def seeded(self, member: int) -> bool:
@@ -126,32 +139,29 @@ class BucketBrigade(VecEnv):
         return self._luck.seeded(member)
 
     def reset_member(self, member: int, seed: int | None = None) -> None:
-        """Start that member's games anew, its stream too where a seed is given; the others go on undisturbed.
+        """See `VecEnv.reset_member`.
 
-        Members that play together are to be reset together: each brings its share of the games, and the first one's
-        seed the dealing.
+        Reset members that play together at the same time: each resets its part of the games, and
+        the seed of the first also seeds the dealing of seats.
         """
         group, place = divmod(member, self.together)
         if seed is not None and place == 0 and self.rematches:
             self._dealers.seed(group, derive_seed("deal", seed))
-        self.games.begin(self._share(member), self._luck.restart(member, seed))
+        self.games.begin(self._games_of(member), self._luck.restart(member, seed))
         rows = self._rows(member)
         self._deal(rows, torch.arange(rows.start, rows.stop, device=self.device))
         self._faults.clear(rows)
         self._started = True
 
     def draw(self, horizon: int) -> None:
-        """See `VecEnv.draw`. Members that play together also get new seats."""
+        """See `VecEnv.draw`. Members that play together also get other seats."""
         if self.rematches:
             self._rematch()
         self._luck.draw(horizon)
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.step`."""
-        if action.shape != (
-            self.num_envs,
-            3,
-        ):  # torch would broadcast it, or complain in its own words
+        if action.shape != (self.num_envs, 3):  # torch would broadcast some other shapes
             raise ValueError(
                 f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, 3)}"
             )
@@ -176,15 +186,15 @@ class BucketBrigade(VecEnv):
         return Step(obs, reward, terminated, truncated)
 
     def observe(self, out: Tensor | None = None) -> Tensor:
-        """(num_envs, state_dim) float32: what every row sees now. Changes nothing."""
-        return self._show(self.games.houses, self.games.acts, out)
+        """See `VecEnv.observe`."""
+        return self._encode(self.games.houses, self.games.acts, out)
 
     def final_obs(self) -> Tensor:
-        """See `VecEnv.final_obs`. After a rematch a row has what the seat saw."""
-        return self._show(self._final_houses, self._final_acts, None)
+        """See `VecEnv.final_obs`. After a rematch, a row has that of its present seat."""
+        return self._encode(self._final_houses, self._final_acts, None)
 
     def ended(self) -> tuple[Tensor, Tensor]:
-        """Houses (H, E) and acts (N, 3, E) of the game that ended last in each place."""
+        """Return houses (H, E) and acts (N, 3, E) at the end of each place's last ended game."""
         return self._final_houses, self._final_acts
 
     def faults(self) -> Tensor:
@@ -196,8 +206,8 @@ class BucketBrigade(VecEnv):
         self._faults.check()
 
     def get_member(self, member: int) -> dict[str, Tensor]:
-        """See `VecEnv.get_member`: its games (its share of those it plays with others), with the seats of its rows."""
-        games, rows = self._share(member), self._rows(member)
+        """See `VecEnv.get_member`. Includes its part of shared games, and the seats of its rows."""
+        games, rows = self._games_of(member), self._rows(member)
         group, place = divmod(member, self.together)
         own = {name: tensor[..., games] for name, tensor in self._state().items()}
         own |= {
@@ -209,10 +219,12 @@ class BucketBrigade(VecEnv):
         return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in own.items()}
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
-        """See `VecEnv.set_member`. The slot must be configured with the member's parameters; members that play together
-        go on exactly once all of them are put back, in the same order, in any group.
+        """See `VecEnv.set_member`. The slot must be configured with the member's parameters.
+
+        The state of members that play together is exact once all of them are restored, in the same
+        order, in any group.
         """
-        games, rows = self._share(member), self._rows(member)
+        games, rows = self._games_of(member), self._rows(member)
         group, place = divmod(member, self.together)
         for name, tensor in self._state().items():
             tensor[..., games] = state[name].to(self.device)
@@ -225,11 +237,11 @@ class BucketBrigade(VecEnv):
     def _rows(self, member: int) -> slice:
         return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
 
-    def _share(self, member: int) -> slice:
+    def _games_of(self, member: int) -> slice:
         return slice(member * self.games_per_member, (member + 1) * self.games_per_member)
 
     def _state(self) -> dict[str, Tensor]:
-        """What moves with time, games last."""
+        """Return the tensors that change with time, games last."""
         games = self.games
         return {
             "houses": games.houses,
@@ -240,10 +252,8 @@ class BucketBrigade(VecEnv):
             "final_acts": self._final_acts,
         }
 
-    # ---- rows and seats ------------------------------------------------------------------------------------------
-
     def _acts(self, noted: Tensor) -> Tensor:
-        """(N, 3, E) uint8, legal, of the rows' (num_envs, 3) actions."""
+        """Convert the rows' (num_envs, 3) actions to (N, 3, E) uint8, all legal."""
         if self.rematches:
             noted = noted[self._row_of]
         acts = noted.view(self.num_games, -1).t().clone(memory_format=torch.contiguous_format)
@@ -252,22 +262,24 @@ class BucketBrigade(VecEnv):
             acts[:, choice].clamp_max_(options - 1)
         return acts
 
-    def _show(self, houses: Tensor, acts: Tensor, out: Tensor | None) -> Tensor:
+    def _encode(self, houses: Tensor, acts: Tensor, out: Tensor | None) -> Tensor:
         obs = torch.empty(self.num_envs, self.state_dim, device=self.device) if out is None else out
-        self.seen.show(houses, acts, obs, self._game_of, self._agent_of if self.rematches else None)
+        self.encoder.show(
+            houses, acts, obs, self._game_of, self._agent_of if self.rematches else None
+        )
         return obs
 
     def _rematch(self) -> None:
-        """Deal the seats of every group's games out among its members, as many to each as before."""
+        """Deal the seats of every group's games to its members, as many to each as before."""
         rows = self.together * self.envs_per_member
         seats = self._dealers.permutations(1, rows)[:, 0]
         for group in range(self.num_members // self.together):
-            if self._dealers.seeded(group):  # nobody plays in the others
+            if self._dealers.seeded(group):  # other groups are not in use
                 first = group * rows
                 self._deal(slice(first, first + rows), seats[group].to(self.device) + first)
 
     def _deal(self, rows: slice, seats: Tensor) -> None:
-        """Give these rows these seats."""
+        """Assign seats to these rows."""
         self._seat_of[rows] = seats
         self._game_of[rows], self._agent_of[rows] = (
             seats // self.num_agents,

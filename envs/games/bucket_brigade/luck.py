@@ -1,6 +1,4 @@
-"""Bucket Brigade's chance: what happens by itself in the nights to come, drawn ahead for every member from its own
-stream.
-"""
+"""The random events of future nights, drawn ahead for every member from its own stream."""
 
 from __future__ import annotations
 
@@ -14,16 +12,14 @@ from envs.core.streams import Streams
 from envs.games.bucket_brigade.rules import Luck, luck_of
 from envs.games.bucket_brigade.scenarios import BucketParams
 
-_AHEAD = 64  # nights for which a member's luck is drawn where nobody called `draw`
-_CACHED = (
-    2**16
-)  # numbers that are drawn and looked at before the next ones: so many stay in a processor's cache
+_AHEAD = 64  # nights for which luck is drawn ahead if `draw` was not called
+_CHUNK = 2**16  # numbers drawn and evaluated at a time, which fit into a processor's cache
 
 
 class LuckAhead:
-    """The luck of nights to come in the games of all members, member by member, and the starts of games that begin.
+    """The luck of future nights in all members' games, and the starts of new games.
 
-    Buffers hold nights first and games last; the next night is at `_at`.
+    Buffers have nights first and games last; the next night is at index `_at`.
     """
 
     def __init__(
@@ -35,14 +31,13 @@ class LuckAhead:
         self._streams = Streams(len(params))
         self._needed = self._new(torch.uint8)
         self._ignites, self._starts = self._new(torch.bool), self._new(torch.bool)
-        self._spreads: Tensor | None = None  # where anybody's fires last
-        self._at = self._until = 0  # nights until somebody's luck is used up
-        self._drawn = np.zeros(
-            len(params), dtype=np.int64
-        )  # nights that each member drew, from the first place on
+        self._spreads: Tensor | None = None  # only if a member plays in continuous mode
+        self._at = 0
+        self._until = 0  # nights until a member's luck is used up
+        self._drawn = np.zeros(len(params), dtype=np.int64)  # nights of each member, from index 0
 
     def configure(self, member: int, params: BucketParams) -> None:
-        """Draw by these rules from now on; follow it with `restart` or `set_state`."""
+        """Draw by these rules from now on; call `restart` or `set_state` next."""
         self._compact()
         self._params[member] = params
         self._drawn[member] = 0
@@ -52,13 +47,14 @@ class LuckAhead:
             self._spreads = self._new(torch.bool, 2, nights=len(self._needed))
 
     def seeded(self, member: int) -> bool:
-        """Whether the member has a stream."""
+        """Return whether the member has a stream."""
         return self._streams.seeded(member)
 
     def restart(self, member: int, seed: int | None) -> Tensor:
-        """Forget what was drawn for that member and start its stream anew where a seed is given.
+        """Discard what was drawn for that member, and seed its stream if a seed is given.
 
-        Returns (H, games_per_member) bool, houses that burn when its games begin.
+        Returns:
+            (H, games_per_member) bool, houses that burn when its games begin.
         """
         if seed is not None:
             self._streams.seed(member, seed)
@@ -67,13 +63,13 @@ class LuckAhead:
         return self._new_starts(member, 1)[0]
 
     def draw(self, nights: int) -> None:
-        """Draw every member's next nights anew."""
+        """Draw every member's next nights; what was drawn before is discarded."""
         self._compact()
         for member in range(len(self._params)):
             self._draw(member, nights)
 
     def next(self) -> tuple[Luck, Tensor]:
-        """The next night's luck, and (H, E) bool the houses that burn where games begin after it."""
+        """Return the next night's luck and (H, E) bool, burning houses of games begun after it."""
         if not self._until:
             self._prepare()
         at = self._at
@@ -83,23 +79,23 @@ class LuckAhead:
         return Luck(self._needed[at], self._ignites[at], spreads), self._starts[at]
 
     def state(self, member: int) -> dict[str, Tensor]:
-        """What that member has drawn, and its stream, as a flat dict of tensors."""
+        """Return what that member has drawn, and its stream, as a flat dict of tensors."""
         self._compact()
-        drawn, games = int(self._drawn[member]), self._share(member)
+        drawn, games = int(self._drawn[member]), self._games_of(member)
         own = {name: tensor[:drawn, ..., games] for name, tensor in self._buffers(member).items()}
         return {**own, "drawn": torch.tensor(drawn), "stream": self._streams.state(member)}
 
     def set_state(self, member: int, state: dict[str, Tensor]) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         self._compact()
-        drawn, games = int(state["drawn"]), self._share(member)
+        drawn, games = int(state["drawn"]), self._games_of(member)
         self._make_room(drawn)
         for name, tensor in self._buffers(member).items():
             tensor[:drawn, ..., games] = state[name].to(self._device)
         self._drawn[member] = drawn
         self._streams.set_state(member, state["stream"])
 
-    def _share(self, member: int) -> slice:
+    def _games_of(self, member: int) -> slice:
         return slice(member * self._per_member, (member + 1) * self._per_member)
 
     def _new(self, dtype: torch.dtype, *sides: int, nights: int = 0) -> Tensor:
@@ -126,7 +122,7 @@ class LuckAhead:
                     )
 
     def _compact(self) -> None:
-        """Move what is left to the first places."""
+        """Move the unused nights to the beginning of the buffers."""
         if self._at:
             left = int(self._drawn.max()) - self._at
             for buffer in (self._needed, self._ignites, self._starts, self._spreads):
@@ -143,16 +139,16 @@ class LuckAhead:
 
     def _draw(self, member: int, nights: int) -> None:
         self._make_room(nights)
-        params, games = self._params[member], self._share(member)
-        together = max(1, _CACHED // (self._houses * self._per_member))
-        for first in range(0, nights, together):
-            some = slice(first, min(first + together, nights))
+        params, games = self._params[member], self._games_of(member)
+        at_once = max(1, _CHUNK // (self._houses * self._per_member))
+        for first in range(0, nights, at_once):
+            some = slice(first, min(first + at_once, nights))
             uniform = self._uniform(member, some.stop - first, self._houses, self._per_member)
             luck = self._luck_of(params, uniform)
             self._needed[some, :, games], self._ignites[some, :, games] = luck.needed, luck.ignites
             if self._spreads is not None:
                 self._spreads[some, ..., games] = False if luck.spreads is None else luck.spreads
-        # A row's games end at least `shortest_game` nights apart, so in that many nights it begins one game at most.
+        # Games last at least `shortest_game` nights, so at most one begins in that many nights.
         rounds = -(-nights // params.shortest_game)
         starts = self._new_starts(member, rounds)
         for first in range(0, nights, params.shortest_game):
@@ -169,7 +165,10 @@ class LuckAhead:
         return self._streams.member_uniform(member, *shape, dtype=torch.float32).to(self._device)
 
     def _luck_of(self, params: BucketParams, uniform: Tensor) -> Luck:
-        """By one number per house and night, (nights, H, games): chance is what takes longest."""
+        """Evaluate one uniform number per house and night, (nights, H, games).
+
+        Drawing is the slowest part, so all events of a house in a night come from one number.
+        """
         rest = _rest(uniform, params.prob_house_catches_fire)
         if not params.continuous:
             return luck_of(params, uniform, rest, None)
@@ -182,8 +181,9 @@ class LuckAhead:
 
 
 def _rest(uniform: Tensor, chance: float) -> Tensor:
-    """Uniform numbers in [0, 1) again, that don't say whether `uniform` is below `chance`: how far each is from one end
-    of its part to the other.
+    """Return uniform numbers in [0, 1) that are independent of whether `uniform` is below `chance`.
+
+    Each is the relative position of `uniform` in its part, [0, chance) or [chance, 1).
     """
     below = uniform < chance
     rest = torch.where(
@@ -191,4 +191,4 @@ def _rest(uniform: Tensor, chance: float) -> Tensor:
         uniform * (1.0 / (chance or 1.0)),
         (uniform - chance) * (1.0 / ((1.0 - chance) or 1.0)),
     )
-    return rest.clamp_max_(1.0 - 2.0**-24)  # which rounding may pass
+    return rest.clamp_max_(1.0 - 2.0**-24)  # rounding may exceed it

@@ -1,6 +1,6 @@
-"""What Bucket Brigade's agents see: the game's own numbers (`raw`), or the same made for learning (`scaled`).
+"""Observations of Bucket Brigade: the game's own numbers (raw), or encoded for learning (scaled).
 
-Both begin with what all agents of a game see alike, and end with who one is, one-hot.
+Both begin with what all agents of a game observe in common, and end with the agent, one-hot.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ from envs.games.bucket_brigade.rules import BURNING, HOUSE, MODE, RUINED, SIGNAL
 from envs.games.bucket_brigade.scenarios import BucketParams
 
 SCENARIO_SIZE = 12
-_MOST_TOGETHER = 5  # houses looked up at once: 3 ** 5 patterns
+_MOST_AT_ONCE = 5  # houses encoded by one table look-up: 3 ** 5 patterns
 
 
 class ObservationEncoder:
-    """Observations of E games of N agents around a ring of H houses.
+    """Encodes the observations of E games of N agents around a ring of H houses.
 
-    Raw, H + 4 N + 12 + N numbers: houses (H), signals (N), locations (N), last house and mode of every agent (2 N), the
-    scenario (12), who one is (N).
-    Scaled, 3 H + N (H + 2) + 12 + N numbers: every house as (safe, burning, ruined), every agent's location one-hot,
-    mode and signal, the scenario (rewards divided by `BucketParams.reward_scale`, nights by max_nights, agents by 10),
-    who one is. (An agent's last house is its location, so it is there once.)
+    Raw, H + 4 N + 12 + N numbers: houses (H), signals (N), locations (N), last house and mode of
+    every agent (2 N), the scenario (12), the agent (N).
 
-    shared: numbers that all agents of a game see. size: all.
+    Scaled, 3 H + N (H + 2) + 12 + N numbers: every house as (safe, burning, ruined); every agent's
+    location one-hot, mode and signal; the scenario, with rewards divided by
+    `BucketParams.reward_scale`, nights by max_nights and agents by 10; the agent. An agent's last
+    house is its location, so it is included once.
+
+    Attributes:
+        shared: Number of numbers that all agents of a game observe in common.
+        size: Number of all.
     """
 
     def __init__(
@@ -42,16 +46,16 @@ class ObservationEncoder:
         self.size = self.shared + num_agents
         self._table = torch.zeros(games, self.size, device=device)
         if scaled:
-            self._together = next(k for k in range(_MOST_TOGETHER, 0, -1) if num_houses % k == 0)
-            # Rows of ready numbers: looking one up is faster than to write it out number by number.
-            patterns = torch.tensor(list(itertools.product(range(3), repeat=self._together)))
+            self._at_once = next(k for k in range(_MOST_AT_ONCE, 0, -1) if num_houses % k == 0)
+            # Tables of encoded patterns: a look-up is faster than encoding number by number.
+            patterns = torch.tensor(list(itertools.product(range(3), repeat=self._at_once)))
             self._houses = torch.eye(3)[patterns].flatten(1).to(device)
             act = torch.tensor(list(itertools.product(range(num_houses), (0, 1), (0, 1))))
             self._acts = torch.cat(
                 [torch.eye(num_houses)[act[:, HOUSE]], act[:, MODE:].float()], dim=1
             ).to(device)
             self._houses_shown = torch.zeros(
-                games * num_houses // self._together, 3 * self._together, device=device
+                games * num_houses // self._at_once, 3 * self._at_once, device=device
             )
             self._acts_shown = torch.zeros(games * num_agents, num_houses + 2, device=device)
         else:
@@ -68,7 +72,7 @@ class ObservationEncoder:
             self._order = torch.tensor(at, device=device)
 
     def configure(self, games: slice, params: BucketParams) -> None:
-        """Set what some games show of their scenario."""
+        """Set the scenario that is observed in some games."""
         numbers = torch.tensor(params.observed(), dtype=torch.float64)
         if self.scaled:
             numbers[3:9] /= params.reward_scale
@@ -79,12 +83,16 @@ class ObservationEncoder:
     def show(
         self, houses: Tensor, acts: Tensor, out: Tensor, game_of: Tensor, agent_of: Tensor | None
     ) -> None:
-        """Write the observations of rows into out (rows, size).
+        """Write the observations of rows.
 
-        houses: (H, E), acts: (N, 3, E) uint8. game_of, agent_of: (rows,) int64, whose each row is; agent_of None: they
-        come in order, agent by agent.
+        Args:
+            houses: (H, E) uint8 states.
+            acts: (N, 3, E) uint8, the agents' last actions.
+            out: (rows, size), written.
+            game_of: (rows,) int64, each row's game.
+            agent_of: (rows,) int64, each row's agent; None: rows are ordered by game and agent.
         """
-        self._look(houses, acts)
+        self._encode(houses, acts)
         if agent_of is None:
             seats = out.view(-1, self.num_agents, self.size)
             seats.copy_(self._table.unsqueeze(1))
@@ -93,16 +101,16 @@ class ObservationEncoder:
             torch.index_select(self._table, 0, game_of, out=out)
             out[:, self.shared :].scatter_(1, agent_of.unsqueeze(1), 1.0)
 
-    def _look(self, houses: Tensor, acts: Tensor) -> None:
-        """Write what all agents of a game see into the table."""
+    def _encode(self, houses: Tensor, acts: Tensor) -> None:
+        """Write what all agents of a game observe in common into the table."""
         games, table = houses.shape[-1], self._table
         if not self.scaled:
             parts = torch.cat([houses, acts.flatten(0, 1)]).index_select(0, self._order)
             table[:, : self._seen] = parts.t()
             return
-        groups = houses.view(-1, self._together, games)
+        groups = houses.view(-1, self._at_once, games)
         pattern = groups[:, 0]
-        for house in range(1, self._together):
+        for house in range(1, self._at_once):
             pattern = pattern * 3 + groups[:, house]
         at = pattern.t().to(torch.int64).flatten()
         table[:, : 3 * self.num_houses] = torch.index_select(
@@ -115,12 +123,12 @@ class ObservationEncoder:
         table[:, 3 * self.num_houses : self._seen] = shown
 
     def houses_in(self, obs: Tensor) -> Tensor:
-        """(rows, H) int64: the houses' states that observations (rows, size) show."""
+        """Return the houses' states, (rows, H) int64, from observations (rows, size)."""
         if not self.scaled:
             return obs[:, : self.num_houses].to(torch.int64)
         shown = obs[:, : 3 * self.num_houses].reshape(-1, self.num_houses, 3)
         return (shown[..., BURNING] + RUINED * shown[..., RUINED]).to(torch.int64)
 
     def agent_in(self, obs: Tensor) -> Tensor:
-        """(rows,) int64: whose observations these are."""
+        """Return the agents, (rows,) int64, from observations (rows, size)."""
         return obs[:, self.shared :].argmax(1)

@@ -1,4 +1,4 @@
-"""Bucket Brigade's baseline players: those that published results are measured with, many at a time."""
+"""Baseline players of Bucket Brigade, those of published results, for many rows at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from envs.support.errors import InputError
 
 
 class Sight(NamedTuple):
-    """What a player goes by. burning: (rows, H) bool; agent: (rows,) int64, who each one is; agents: N."""
+    """What a player decides by.
+
+    Attributes:
+        burning: (rows, H) bool.
+        agent: (rows,) int64, each row's own agent.
+        agents: The number of agents N.
+    """
 
     burning: Tensor
     agent: Tensor
@@ -22,15 +28,20 @@ class Sight(NamedTuple):
 
     @property
     def own_house(self) -> Tensor:
-        """(rows,): the lowest house that is an agent's own; where it owns none, one to rest at."""
+        """(rows,): the agent's own house with the lowest number; any house if it owns none."""
         return self.agent % self.burning.shape[1]
 
 
 class Theta(NamedTuple):
-    """How a heuristic player decides. (The original has ten such numbers; the others have no effect.)
+    """Probabilities by which a heuristic player decides.
 
-    work, rest: it works with the probability work * (1 - rest). own_first: how often it looks after its own house
-    where that burns, before any other. honesty: how often its signal is what it does.
+    The original has ten such numbers; the other six have no effect.
+
+    Attributes:
+        honesty: Probability that its signal is what it does.
+        work: It works with probability work * (1 - rest).
+        own_first: Probability that it stays at its own house if that burns.
+        rest: See `work`.
     """
 
     honesty: float
@@ -39,7 +50,7 @@ class Theta(NamedTuple):
     rest: float
 
 
-# uniform: (rows, 4) numbers in [0, 1), all that a player needs of chance. Returns (rows, 3) int64.
+# Maps what a player sees and (rows, 4) uniform numbers in [0, 1) to actions, (rows, 3) int64.
 Player = Callable[[Sight, Tensor], Tensor]
 
 ARCHETYPES = {
@@ -52,20 +63,20 @@ ARCHETYPES = {
 
 
 def random_player(sight: Sight, uniform: Tensor) -> Tensor:
-    """Any house, mode and signal."""
+    """Choose house, mode and signal uniformly."""
     options = torch.tensor([sight.burning.shape[1], 2, 2], device=uniform.device)
     return (uniform[:, :3] * options).to(torch.int64)
 
 
 def resting_player(sight: Sight, uniform: Tensor) -> Tensor:  # noqa: ARG001
-    """Rests, and says so."""
+    """Rest, and signal it."""
     return _action(
         sight.own_house, torch.full_like(sight.agent, REST), torch.full_like(sight.agent, REST)
     )
 
 
 def specialist(sight: Sight, uniform: Tensor) -> Tensor:  # noqa: ARG001
-    """Works at the lowest of its own houses that burns, otherwise rests; says so."""
+    """Work at the lowest of its own burning houses, else rest; signal it."""
     houses = sight.burning.shape[1]
     number = torch.arange(houses, device=sight.burning.device)
     own = sight.burning & (number % sight.agents == sight.agent.unsqueeze(1))
@@ -76,7 +87,7 @@ def specialist(sight: Sight, uniform: Tensor) -> Tensor:  # noqa: ARG001
 
 
 def heuristic(theta: Theta) -> Player:
-    """A player with those probabilities."""
+    """Return a player with those probabilities."""
 
     def play(sight: Sight, uniform: Tensor) -> Tensor:
         own = sight.own_house
@@ -99,30 +110,39 @@ PLAYERS: dict[str, Player] = {
 
 
 class ScriptedPolicy:
-    """A player at every seat, acting on observations; its chance comes from a stream of its own."""
+    """A player at every seat, acting on observations, with a random stream of its own."""
 
-    def __init__(self, player: str | Player, seen: ObservationEncoder, seed: int) -> None:
-        """player: one, or a name in `PLAYERS`. seen: the environment's. Raises InputError for an unknown name."""
+    def __init__(self, player: str | Player, encoder: ObservationEncoder, seed: int) -> None:
+        """Make a policy.
+
+        Args:
+            player: A player, or a name in `PLAYERS`.
+            encoder: The environment's.
+            seed: Of its random stream.
+
+        Raises:
+            InputError: The name is unknown.
+        """
         if isinstance(player, str):
             if player not in PLAYERS:
                 raise InputError(
                     f"the player {player!r} is not known; choose one of {', '.join(PLAYERS)}"
                 )
             player = PLAYERS[player]
-        self._player, self._seen = player, seen
+        self._player, self._encoder = player, encoder
         self._generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, obs: Tensor) -> Tensor:
-        """(rows, 3) int64 actions on (rows, size) observations."""
-        burning = self._seen.houses_in(obs) == BURNING
+        """Return (rows, 3) int64 actions for (rows, size) observations."""
+        burning = self._encoder.houses_in(obs) == BURNING
         uniform = torch.rand(len(obs), 4, generator=self._generator).to(obs.device)
         return self._player(
-            Sight(burning, self._seen.agent_in(obs), self._seen.num_agents), uniform
+            Sight(burning, self._encoder.agent_in(obs), self._encoder.num_agents), uniform
         )
 
 
 def _any_burning(burning: Tensor, uniform: Tensor, otherwise: Tensor) -> Tensor:
-    """(rows,): one of the burning houses, all as likely; `otherwise` where none burns."""
+    """Return a uniformly chosen burning house per row; `otherwise` where none burns."""
     count = burning.sum(1)
     chosen = (uniform * count).to(torch.int64).clamp_max(count - 1)
     house = ((burning.cumsum(1) - 1 == chosen.unsqueeze(1)) & burning).to(torch.uint8).argmax(1)

@@ -1,4 +1,4 @@
-"""Pictures of a night of Bucket Brigade: as text for a terminal, and as an RGB frame."""
+"""Drawings of a night of Bucket Brigade: as text for a terminal, and as an RGB frame."""
 
 from __future__ import annotations
 
@@ -20,8 +20,13 @@ _PAPER, _INK, _WORKER = "#f7f4ee", "#222222", "#2b6cb0"
 
 
 class Scene(NamedTuple):
-    """One game after a night. houses: states; acts: every agent's (house, mode, signal); rewards: of that night, where
-    known; night: nights played.
+    """One game after a night.
+
+    Attributes:
+        houses: Their states.
+        acts: Every agent's (house, mode, signal).
+        night: Nights played.
+        rewards: The agents' rewards of that night, if known.
     """
 
     houses: tuple[int, ...]
@@ -31,7 +36,7 @@ class Scene(NamedTuple):
 
 
 def scene(env: BucketBrigade, game: int = 0, rewards: Sequence[float] | None = None) -> Scene:
-    """A game as it is now. Waits for the device. rewards: the last night's, agent by agent."""
+    """Return the present scene of a game; synchronizes. rewards: the agents', of the last night."""
     acts = tuple(
         (int(house), int(mode), int(signal))
         for house, mode, signal in env.games.acts[..., game].tolist()
@@ -41,9 +46,10 @@ def scene(env: BucketBrigade, game: int = 0, rewards: Sequence[float] | None = N
 
 
 def as_text(shown: Scene) -> str:
-    """The ring of houses as seen from above, clockwise from the top, with the agents at each; then what each agent did.
+    """Draw the ring of houses, clockwise from the top, with the agents at each; list their actions.
 
-    A house is its number and `.` safe, `*` burning or `x` ruined; an agent is a letter, a capital where it works.
+    A house is its number and `.` (safe), `*` (burning) or `x` (ruined). An agent is a letter, upper
+    case if it works.
     """
     count = len(shown.houses)
     cells = [
@@ -59,7 +65,7 @@ def as_text(shown: Scene) -> str:
         row = round((high - 1) * (1 - math.cos(angle)) / 2)
         column = round(wide * (1 + math.sin(angle)) / 2)
         while any(letter != " " for letter in lines[row][column : column + len(cell) + 1]):
-            row = (row + 1) % high  # where rounding puts two into one place
+            row = (row + 1) % high  # rounding has put two into the same place
         lines[row][column : column + len(cell)] = cell
     ring = [" ".join(["", "".join(line).rstrip()]) for line in lines]
     return "\n".join([f"night {shown.night}", *(line.rstrip() for line in ring), *_report(shown)])
@@ -86,14 +92,16 @@ def _report(shown: Scene) -> list[str]:
 
 
 def name(agent: int) -> str:
-    """A letter for each of the first 26 agents, then two."""
+    """Return an agent's name: A to Z, then AA, AB, …"""
     first, last = divmod(agent, 26)
     return ("" if first == 0 else chr(ord("A") + first - 1)) + chr(ord("A") + last)
 
 
 def as_frame(shown: Scene, size: int = 480) -> NDArray[np.uint8]:
-    """(size, size, 3) uint8: the same as a picture. Agents stand inside the ring at their house, full where they work
-    and empty where they rest; the ring around one says that it signals work.
+    """Draw the same as an image, (size, size, 3) uint8.
+
+    Agents stand inside the ring at their house, as a full circle if they work and an empty one if
+    they rest; a second circle around it means that the agent signals work.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Circle

@@ -1,7 +1,7 @@
-"""The rules of Bucket Brigade, for E games of N agents around a ring of H houses at once: one night, given what the
-agents do and what chance decides.
+"""The rules of Bucket Brigade: one night of E games of N agents around a ring of H houses.
 
-Tensors have the games last: houses (H, E), agents (N, E). What counts things is kept in bytes, rewards are float64.
+A night follows from the agents' actions and from its random events (`Luck`). Tensors have the games
+last: houses (H, E), agents (N, E). Counts are uint8, rewards float64.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from envs.games.bucket_brigade.scenarios import BucketParams
 
 SAFE, BURNING, RUINED = 0, 1, 2
 REST, WORK = 0, 1
-HOUSE, MODE, SIGNAL = 0, 1, 2  # what an action consists of
-NEVER = 255  # more workers than there can be
+HOUSE, MODE, SIGNAL = 0, 1, 2  # components of an action
+NEVER = 255  # more workers than possible
 
 
 class Luck(NamedTuple):
-    """What chance decides about one night (or, with leading dimensions, several).
+    """The random events of one night or, with leading dimensions, of several.
 
-    needed: (…, H, E) uint8, so many workers put out a fire there; `NEVER` where that is no matter of chance.
-    ignites: (…, H, E) bool, a safe house begins to burn by itself.
-    spreads: (…, H, 2, E) bool, a burning house sets its left and its right neighbour on fire where that is safe; None
-        where all fires burn out within the night.
+    Attributes:
+        needed: (…, H, E) uint8, number of workers that put out a fire in the house; `NEVER` in
+            continuous mode, where that is not random.
+        ignites: (…, H, E) bool, whether the house, if safe, begins to burn by itself.
+        spreads: (…, H, 2, E) bool, whether a fire in the house spreads to its left and to its right
+            neighbour, if safe; None if no game is in continuous mode.
     """
 
     needed: Tensor
@@ -34,7 +36,13 @@ class Luck(NamedTuple):
 
 
 class Night(NamedTuple):
-    """rewards: (N, E) float64; terminated, truncated: (E,) bool."""
+    """Results of a night.
+
+    Attributes:
+        rewards: (N, E) float64.
+        terminated: (E,) bool.
+        truncated: (E,) bool.
+    """
 
     rewards: Tensor
     terminated: Tensor
@@ -42,8 +50,9 @@ class Night(NamedTuple):
 
 
 def workers_needed(params: BucketParams, uniform: Tensor) -> Tensor:
-    """`Luck.needed` by a uniform number in [0, 1) per house: k workers succeed where it is below
-    1 - (1 - prob_solo_agent_extinguishes_fire)^k.
+    """Return `Luck.needed` from one uniform number in [0, 1) per house.
+
+    k workers succeed if it is below 1 - (1 - prob_solo_agent_extinguishes_fire)^k.
     """
     needed = torch.ones_like(uniform, dtype=torch.uint8)
     for workers in range(1, params.num_agents + 1):
@@ -55,11 +64,15 @@ def workers_needed(params: BucketParams, uniform: Tensor) -> Tensor:
 def luck_of(
     params: BucketParams, ignite: Tensor, extinguish: Tensor | None, spread: Tensor | None
 ) -> Luck:
-    """What uniform numbers in [0, 1) mean under one game's rules: an event happens where its number is below its
-    probability.
+    """Return the events that follow from uniform numbers in [0, 1) under one game's rules.
 
-    ignite: (…, H, E); extinguish: (…, H, E), in bernoulli mode; spread: (…, H, 2, E), to the left and to the right, in
-    continuous mode.
+    An event happens if its number is below its probability.
+
+    Args:
+        params: The rules.
+        ignite: (…, H, E).
+        extinguish: (…, H, E); needed in bernoulli mode.
+        spread: (…, H, 2, E), to the left and to the right; needed in continuous mode.
     """
     ignites = ignite < params.prob_house_catches_fire
     if params.continuous:
@@ -71,11 +84,13 @@ def luck_of(
 
 
 class GameBatch:
-    """The present state of E games, and the numbers of their rules.
+    """The present state of E games, and their rules.
 
-    houses: (H, E) uint8, `SAFE`, `BURNING` or `RUINED`. acts: (N, 3, E) uint8, every agent's last house, mode and
-    signal, 0 before its first. progress: (H, E) float32, how far a fire is put out (continuous mode). night: (E,)
-    int32, nights played.
+    Attributes:
+        houses: (H, E) uint8, `SAFE`, `BURNING` or `RUINED`.
+        acts: (N, 3, E) uint8, every agent's last house, mode and signal; 0 before its first.
+        progress: (H, E) float32, how far a fire has been put out, from 0 to 1 (continuous mode).
+        night: (E,) int32, nights played.
     """
 
     def __init__(self, num_houses: int, num_agents: int, games: int, device: torch.device) -> None:
@@ -96,11 +111,11 @@ class GameBatch:
         self.night = new(dtype=torch.int32)
 
         self._team, self._loss, self._rest, self._work = new(), new(), new(), new()
-        # What an agent gets more for an own house than for another's, and what for any.
+        # Rewards for any house, and the additional ones for the agent's own.
         self._own_saved, self._any_saved = new(num_agents), new(num_agents)
         self._own_ruined, self._any_ruined = new(num_agents), new(num_agents)
         self._home = new(num_agents, dtype=torch.int16)
-        self._reach = new(dtype=torch.int16)  # how far from home an agent gets
+        self._reach = new(dtype=torch.int16)  # houses from home that an agent can go
         self._distance_cost = new()
         self._progress_coef, self._extinguish_bonus, self._presence_bonus = new(), new(), new()
         self._welfare, self._welfare_gamma = new(), new()
@@ -108,17 +123,17 @@ class GameBatch:
         self._min_nights, self._max_nights = new(dtype=torch.int32), new(dtype=torch.int32)
         self._burns_out, self._lasts = new(dtype=torch.bool), new(dtype=torch.bool)
         self._quiet_ends, self._start_counts = new(dtype=torch.bool), new(dtype=torch.bool)
-        self._rules: dict[
-            int, BucketParams
-        ] = {}  # by first game, to know which phases anybody needs
+        # By first game; phases of a night that no game needs are skipped.
+        self._rules: dict[int, BucketParams] = {}
         self._positional = self._continuous = self._shaped = False
 
-        # House h is owned by agent h mod N: rows of N houses, the last one padded with houses that are never touched.
+        # House h belongs to agent h mod N: viewed as rows of N houses, the last one padded, a sum
+        # over rows counts by agent.
         self._tally = new(2, rounds, num_agents, dtype=torch.uint8)
         self._saved, self._ruined = self._tally.view(2, rounds * num_agents, games)[:, :num_houses]
         numbers = torch.arange(num_houses, dtype=torch.uint8, device=device)
         self._numbers = numbers.view(-1, 1).repeat(1, games)
-        # Bytes are compared with bytes in a row ten times as fast as with a number.
+        # Comparing bytes with a tensor of bytes is ten times as fast as with a number.
         self._states = (
             torch.arange(3, dtype=torch.uint8, device=device).view(-1, 1).repeat(1, games)
         )
@@ -184,14 +199,14 @@ class GameBatch:
         return self._continuous
 
     def begin(self, games: slice, burning: Tensor) -> None:
-        """New games in place of some. burning: (H, games) bool."""
+        """Begin new games in place of some. burning: (H, games) bool."""
         self.houses[:, games] = burning.to(torch.uint8)
         self.acts[..., games] = 0
         self.progress[:, games] = 0.0
         self.night[games] = 0
 
     def begin_where(self, ended: Tensor, burning: Tensor) -> None:
-        """New games in place of those that ended. ended: (E,) bool; burning: (H, E) bool."""
+        """Begin new games in place of ended ones. ended: (E,) bool; burning: (H, E) bool."""
         blend_(self.houses, burning.view(torch.uint8), ended)
         going = ended.logical_not()
         self.acts.mul_(going)
@@ -200,19 +215,22 @@ class GameBatch:
             self.progress.mul_(going)
 
     def play(self, acts: Tensor, luck: Luck) -> Night:
-        """One night of every game.
+        """Play one night of every game.
 
-        acts: (N, 3, E) uint8, legal: every agent's house, mode and signal.
+        Args:
+            acts: (N, 3, E) uint8, every agent's house, mode and signal, all legal.
+            luck: The night's random events.
         """
         self.acts.copy_(acts)
         house, mode = self.acts[:, HOUSE], self.acts[:, MODE]
         distance = self._hold_back(house) if self._positional else None
-        # Workers at each house. Who rests is, for counting, at house 255.
+        # Workers at each house. A resting agent counts as at house 255: mode - 1 is 255 there.
         at_work = torch.bitwise_or(house, mode - 1)
         workers = (at_work.unsqueeze(1) == self._numbers).sum(0, dtype=torch.uint8)
 
         safe, burning, ruined = (self.houses == state for state in self._states)
-        # What was burning when the night began. In a game's first night the rules take all houses to have been safe.
+        # Houses that burned before the night. By the original's rules (semantics "default"), none
+        # burned before a game's first night.
         was_burning = burning & ((self.night > 0) | self._start_counts)
         ruined_before = ruined.sum(0, dtype=torch.uint8) if self._shaped else None
 
@@ -256,7 +274,7 @@ class GameBatch:
         return Night(rewards, terminated, truncated)
 
     def _hold_back(self, house: Tensor) -> Tensor:
-        """Send home who went farther than allowed. Returns how far from home each one is, (N, E) int16."""
+        """Send agents home that went too far; return their distances from home, (N, E) int16."""
         distance = house.to(torch.int16).sub_(self._home).abs_()
         distance = torch.minimum(distance, self.num_houses - distance)
         too_far = distance > self._reach
@@ -264,15 +282,15 @@ class GameBatch:
         return distance.masked_fill_(too_far, 0)
 
     def _suppress(self, workers: Tensor, burning: Tensor) -> Tensor:
-        """Put fires out bit by bit. Returns which are out, (H, E) bool."""
-        # In float32, as the original counts: three times a third is then a whole.
+        """Put fires out gradually; return (H, E) bool, those that are out now."""
+        # In float32 as in the original, where three times a third is 1.
         self.progress.add_(workers.double().mul_(self._suppression).float().mul_(burning))
         out = self.progress >= 1.0
         self.progress.masked_fill_(out, 0.0)
         return out
 
     def _spread(self, safe: Tensor, burning: Tensor, spreads: Tensor) -> None:
-        """House after house, in place: one that is lit before its turn spreads in it."""
+        """Spread fires in place, house by house: a house lit before its turn spreads in it."""
         for house in range(self.num_houses):
             for side, neighbour in enumerate((house - 1, (house + 1) % self.num_houses)):
                 lit = spreads[house, side] & burning[house]
@@ -283,7 +301,7 @@ class GameBatch:
     def _rewards(
         self, mode: Tensor, saved: Tensor, ruined: Tensor, safe_now: Tensor, ruined_now: Tensor
     ) -> Tensor:
-        """(N, E): of the team, for work or rest, and for houses saved and ruined."""
+        """Return the rewards (N, E): team, work or rest, and houses saved and ruined."""
         self._saved.copy_(saved)
         self._ruined.copy_(ruined)
         own_saved, own_ruined = self._tally.sum(1, dtype=torch.uint8).double()
@@ -303,7 +321,13 @@ class GameBatch:
         now: tuple[Tensor, Tensor, Tensor],
         terminated: Tensor,
     ) -> Tensor:
-        """(E,), for all agents of a game alike. before, now: safe, burning and ruined houses."""
+        """Return the reward shaping (E,), which is the same for all agents of a game.
+
+        Args:
+            before: Numbers of safe, burning and ruined houses before the night.
+            now: Likewise, after it.
+            terminated: (E,) bool; the potential of a terminal state is 0.
+        """
         gained = now[0].double() - before[0].double()
         potential = self._potential(now).mul_(terminated.logical_not())
         welfare = self._welfare * (self._welfare_gamma * potential - self._potential(before))
@@ -316,12 +340,15 @@ class GameBatch:
     def _bonuses(
         self, house: Tensor, mode: Tensor, workers: Tensor, saved: Tensor, kept: Tensor
     ) -> Tensor:
-        """(N, E): for workers at houses that they saved, shared among them, or that were safe and are."""
+        """Return the bonuses (N, E) of workers.
+
+        For a house that was saved, divided among its workers, and for one that stayed safe.
+        """
         bonus = self._extinguish_bonus * saved / workers.clamp_min(1) + self._presence_bonus * kept
         return bonus.gather(0, house.to(torch.int64)).mul_(mode)
 
 
 def blend_(into: Tensor, other: Tensor, where: Tensor) -> None:
-    """Copy bytes of `other` into `into` where `where` (bool) is true, in place; faster than `torch.where` on bytes."""
+    """Copy bytes of `other` into `into` where `where` (bool) is True; faster than `torch.where`."""
     mask = where.view(torch.uint8).neg()
     into.bitwise_xor_(torch.bitwise_xor(into, other).bitwise_and_(mask))

@@ -1,7 +1,7 @@
-"""Bucket Brigade's parameters, and its scenarios as a table.
+"""Bucket Brigade's parameters, and a table of its scenarios.
 
-The names are those of the original game (R. Walters, github.com/rjwalters/bucket-brigade), so that its scenario files
-read as ours.
+The names are those of the original game (R. Walters, github.com/rjwalters/bucket-brigade), so that
+its scenario files can be read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from envs.support.errors import InputError
 
-MAX_HOUSES, MAX_AGENTS = 100, 100  # counts are kept in bytes
+MAX_HOUSES, MAX_AGENTS = 100, 100  # counts must fit into uint8
 
 PerAgent = float | tuple[float, ...]
 
@@ -41,15 +41,32 @@ _CHOICES = {
     "team_welfare_kind": ("none", "team_welfare_closed_form"),
 }
 _AT_LEAST_ZERO = ("suppression_per_worker",)
-# Of the original's parameters those that can have one value only, here as there or here alone.
+# Parameters of the original of which only one value is supported.
 _FIXED = {"distance_metric": "ring_arc", "commitment_mode": "simultaneous"}
 
 
 @dataclass(frozen=True)
 class BucketParams:
-    """Rules of one member's games. All but `num_houses` and `num_agents` may differ from member to member of one batch.
+    """Rules of one member's games; members of a batch may differ in all but the first two.
 
-    Where a field is per agent, one number stands for all agents. Raises InputError where a value is out of its range.
+    Fields of type `PerAgent` are one number for all agents, or one for each.
+
+    Attributes:
+        agent_home_positions: One house per agent; empty: agent i lives at i mod num_houses.
+        distance_cost_alpha: Additional cost of work per house between home and the place of work.
+        action_validity_mode: "adjacent_only": agents go at most one house from home.
+        extinguish_mode: "bernoulli": a fire is put out or ruins the house within the night;
+            "continuous": it burns until it is put out gradually, and spreads.
+        suppression_per_worker: Continuous mode: fraction of a fire that one worker puts out in a
+            night.
+        semantics: "default": a game ends when nothing burns, and no house counts as burning before
+            the first night. "persistent": it ends only when all houses are safe or all are ruined,
+            and houses that burn at reset count.
+        min_nights: A game lasts at least one night more.
+        max_nights: A game that lasts so long is truncated.
+
+    Raises:
+        InputError: A value is out of its range.
     """
 
     num_houses: int = 10
@@ -65,28 +82,20 @@ class BucketParams:
     penalty_other_house_burns: PerAgent = 0.0
     cost_to_work_one_night: float = 0.5
     reward_rest: float = 0.5
-    agent_home_positions: tuple[
-        int, ...
-    ] = ()  # one house per agent; empty: agent i's is i mod num_houses
-    distance_cost_alpha: float = (
-        0.0  # work costs so much more per house between home and the place of work
-    )
+    agent_home_positions: tuple[int, ...] = ()
+    distance_cost_alpha: float = 0.0
     progress_shaping_coef: float = 0.0
     action_shaping_alpha: float = 0.0
     action_shaping_beta: float = 0.0
     team_welfare_kind: str = "none"
     team_welfare_lambda: float = 0.0
     team_welfare_gamma: float = 1.0
-    action_validity_mode: str = (
-        "always_valid"  # adjacent_only: agents get no farther than one house from home
-    )
+    action_validity_mode: str = "always_valid"
     extinguish_mode: str = "bernoulli"
-    suppression_per_worker: float = (
-        0.0  # continuous mode: share of a fire that one worker puts out in a night
-    )
-    semantics: str = "default"  # persistent: only all safe or all ruined ends a game; what was there at reset counts
-    min_nights: int = 12  # a game lasts at least one night more
-    max_nights: int = 100  # a game that lasts so long is cut there: a truncation
+    suppression_per_worker: float = 0.0
+    semantics: str = "default"
+    min_nights: int = 12
+    max_nights: int = 100
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -129,7 +138,7 @@ class BucketParams:
             raise _refused(name, value, "at least 0")
 
     def per_agent(self, name: str) -> tuple[float, ...]:
-        """One of the fields in `PER_AGENT`, as a number per agent."""
+        """Return a field in `PER_AGENT` as one number per agent."""
         value = getattr(self, name)
         return value if isinstance(value, tuple) else (float(value),) * self.num_agents
 
@@ -142,17 +151,17 @@ class BucketParams:
 
     @property
     def continuous(self) -> bool:
-        """Whether fires are put out bit by bit, and burn until then."""
+        """Whether fires burn until they are put out gradually."""
         return self.extinguish_mode == "continuous"
 
     @property
     def welfare_weight(self) -> float:
-        """team_welfare_lambda, or 0 where `team_welfare_kind` turns that shaping off."""
+        """team_welfare_lambda, or 0 if `team_welfare_kind` disables that shaping."""
         return 0.0 if self.team_welfare_kind == "none" else self.team_welfare_lambda
 
     @property
     def reward_scale(self) -> float:
-        """The largest of what a house can bring or cost, or 1: rewards divided by it are of the order of 1."""
+        """The largest reward or penalty for a house, or 1: rewards divided by it are about 1."""
         largest = max(abs(value) for name in PER_AGENT for value in self.per_agent(name))
         return (
             max(largest, abs(self.team_reward_house_survives), abs(self.team_penalty_house_burns))
@@ -161,11 +170,11 @@ class BucketParams:
 
     @property
     def shortest_game(self) -> int:
-        """Nights that every game lasts at least."""
+        """A lower bound on the nights of every game."""
         return min(self.min_nights + 1, self.max_nights)
 
     def observed(self) -> tuple[float, ...]:
-        """The 12 numbers of the scenario that every agent sees; per-agent fields by their mean."""
+        """Return the 12 numbers of the scenario that agents observe; per-agent fields as means."""
         means = [math.fsum(self.per_agent(name)) / self.num_agents for name in PER_AGENT]
         return (
             self.prob_fire_spreads_to_neighbor,
@@ -181,7 +190,11 @@ class BucketParams:
 
 
 def params_from(scenario: Mapping[str, Any]) -> BucketParams:
-    """Parameters under the original's names, as its files hold them. Raises InputError where one is not offered."""
+    """Return the parameters of an original scenario file.
+
+    Raises:
+        InputError: A parameter or its value is not supported.
+    """
     known = {field.name for field in fields(BucketParams)}
     own: dict[str, Any] = {}
     for name, value in scenario.items():
@@ -198,7 +211,11 @@ def params_from(scenario: Mapping[str, Any]) -> BucketParams:
 
 
 def scenario(name: str, **changes: Any) -> BucketParams:
-    """The parameters of a scenario in `SCENARIOS`, with changes to them. Raises InputError for an unknown name."""
+    """Return the parameters of a scenario in `SCENARIOS`, with changes.
+
+    Raises:
+        InputError: The name or a parameter is unknown, or a value is out of its range.
+    """
     if name not in SCENARIOS:
         raise InputError(
             f"the scenario {name!r} is not known; choose one of {', '.join(SCENARIOS)}"
@@ -232,7 +249,7 @@ def _row(
     }
 
 
-# Spread, extinguish, ignition; reward and penalty of the team; cost of work; least nights; own reward and penalty.
+# Arguments in the order of `_row`.
 SCENARIOS: dict[str, dict[str, Any]] = {
     "default": _row(0.25, 0.5, 0.02, 100, 100, 0.5, 12, 20, 40),
     "easy": _row(0.1, 0.8, 0.01, 100, 100, 0.5, 10),

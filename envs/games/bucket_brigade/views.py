@@ -1,4 +1,4 @@
-"""A game of Bucket Brigade as others know environments: PettingZoo's parallel API, and one seat for Gymnasium."""
+"""A single game of Bucket Brigade with PettingZoo's parallel API, and one seat with Gymnasium's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RENDER_MODES = ("ansi", "rgb_array")
 
 
 class SingleGame:
-    """A single game, agent by agent, that stays at its end until it is reset."""
+    """One game without autoreset: it stays at its end until it is reset."""
 
     def __init__(self, params: BucketParams, *, scaled: bool, render_mode: str | None) -> None:
         """Raises InputError for an unknown render mode."""
@@ -37,18 +37,25 @@ class SingleGame:
         self.over = True
 
     def spaces(self) -> tuple[Space[Any], Space[Any]]:
-        """Of one agent: its observation and its action."""
+        """Return one agent's observation space and action space."""
         box = Box(-np.inf, np.inf, (self.env.state_dim,), np.float32)
         return box, MultiDiscrete(np.array(self.env.action_dims))
 
     def reset(self, seed: int | None) -> Tensor:
-        """(N, state_dim): what every agent sees."""
+        """Begin a game; return the agents' observations (N, state_dim)."""
         obs, self.over = self.env.reset(seed), False
         self._scene = scene(self.env) if self._render_mode else None
         return obs
 
     def step(self, action: Tensor) -> tuple[Tensor, Step]:
-        """One night by (N, 3) actions: what every agent sees after it, and the step. Raises RunError if illegal."""
+        """Play one night with (N, 3) actions.
+
+        Returns:
+            The agents' observations after it, and the step.
+
+        Raises:
+            RunError: An action is illegal.
+        """
         before = self.env.games.night.clone()
         made = self.env.step(action)
         self.env.check()
@@ -58,7 +65,7 @@ class SingleGame:
         return (self.env.final_obs() if self.over else made.obs), made
 
     def render(self) -> str | NDArray[np.uint8] | None:
-        """The last night, as the render mode says."""
+        """Draw the last night as the render mode says."""
         if self._scene is None:
             return None
         return as_text(self._scene) if self._render_mode == "ansi" else as_frame(self._scene)
@@ -74,8 +81,9 @@ class SingleGame:
 
 
 class ParallelView:
-    """PettingZoo's parallel API (`pettingzoo.ParallelEnv`, without depending on it): agents `agent_0`, `agent_1`, …,
-    who all leave together when the game ends.
+    """A game with the API of `pettingzoo.ParallelEnv`, without depending on PettingZoo.
+
+    Its agents `agent_0`, `agent_1`, … all leave when the game ends.
     """
 
     def __init__(
@@ -101,7 +109,7 @@ class ParallelView:
 
     @property
     def unwrapped(self) -> ParallelView:
-        """This environment: nothing is wrapped around it."""
+        """The environment itself, since it is not a wrapper."""
         return self
 
     @property
@@ -115,17 +123,17 @@ class ParallelView:
         return len(self.possible_agents)
 
     def observation_space(self, agent: str) -> Space[Any]:
-        """Of that agent."""
+        """Return the agent's observation space."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> Space[Any]:
-        """Of that agent: a house, REST 0 or WORK 1, a signal."""
+        """Return the agent's action space: a house, REST 0 or WORK 1, a signal."""
         return self.action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[np.float32]], dict[str, dict[str, Any]]]:
-        """Start a game. options: none are known."""
+        """Begin a game. options: ignored."""
         del options
         self.agents = list(self.possible_agents)
         return self._named(self.game.reset(seed).numpy()), {agent: {} for agent in self.agents}
@@ -139,14 +147,16 @@ class ParallelView:
         dict[str, bool],
         dict[str, dict[str, Any]],
     ]:
-        """One night. actions: of every agent; none once the game is over, and then nothing happens. Raises RunError for
-        an illegal action.
+        """Play one night. Does nothing once the game is over.
+
+        Raises:
+            RunError: An action is illegal.
         """
         if not self.agents:
             return {}, {}, {}, {}, {}
         action = np.stack([np.asarray(actions[agent], dtype=np.int64) for agent in self.agents])
         obs, made = self.game.step(torch.from_numpy(action))
-        told = (
+        results = (
             self._named(obs.numpy()),
             self._named(made.reward.tolist()),
             self._named(made.terminated.tolist()),
@@ -155,26 +165,26 @@ class ParallelView:
         )
         if self.game.over:
             self.agents = []
-        return told
+        return results
 
     def state(self) -> NDArray[np.float32]:
-        """What all agents see alike."""
+        """Return what all agents observe in common."""
         env = self.game.env
-        return env.observe()[0, : env.seen.shared].numpy()
+        return env.observe()[0, : env.encoder.shared].numpy()
 
     def render(self) -> str | NDArray[np.uint8] | None:
-        """The last night, as `render_mode` says."""
+        """Draw the last night as `render_mode` says."""
         return self.game.render()
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def _named(self, values: Any) -> dict[str, Any]:
         return dict(zip(self.agents, values, strict=True))
 
 
 class SeatView(gymnasium.Env[Any, Any]):
-    """One seat of a game whose other seats a baseline player has: what a single learner can make of its company."""
+    """One seat of a game as a single-agent environment; a baseline player has the other seats."""
 
     def __init__(
         self,
@@ -185,7 +195,18 @@ class SeatView(gymnasium.Env[Any, Any]):
         scaled: bool = True,
         render_mode: str | None = None,
     ) -> None:
-        """company: a name in `bucket_players.PLAYERS`. Raises InputError for a seat or a name that there isn't."""
+        """Make a game.
+
+        Args:
+            params: Its parameters.
+            seat: The agent to play, from 0.
+            company: The baseline player at the other seats, a name in `players.PLAYERS`.
+            scaled: See `BucketBrigade`.
+            render_mode: None, "ansi" or "rgb_array".
+
+        Raises:
+            InputError: The seat, name or render mode does not exist.
+        """
         self.game = SingleGame(params or BucketParams(), scaled=scaled, render_mode=render_mode)
         agents = self.game.env.num_agents
         if not 0 <= seat < agents:
@@ -193,7 +214,7 @@ class SeatView(gymnasium.Env[Any, Any]):
                 f"the seat is {seat!r}; it must be a whole number from 0 to {agents - 1}"
             )
         self._seat, self._company = seat, company
-        self._brigade = ScriptedPolicy(company, self.game.env.seen, derive_seed("company", seat))
+        self._players = ScriptedPolicy(company, self.game.env.encoder, derive_seed("company", seat))
         self._obs = torch.zeros(agents, self.game.env.state_dim)
         self.metadata = {"render_modes": list(_RENDER_MODES), "render_fps": 2}
         self.render_mode = render_mode
@@ -202,11 +223,11 @@ class SeatView(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start a game. options: none are known."""
+        """Begin a game. options: ignored."""
         super().reset(seed=seed, options=options)
         if seed is not None:
-            self._brigade = ScriptedPolicy(
-                self._company, self.game.env.seen, derive_seed("company", seed)
+            self._players = ScriptedPolicy(
+                self._company, self.game.env.encoder, derive_seed("company", seed)
             )
         self._obs = self.game.reset(seed)
         return self._own(), {}
@@ -214,8 +235,8 @@ class SeatView(gymnasium.Env[Any, Any]):
     def step(
         self, action: Any
     ) -> tuple[NDArray[np.float32], SupportsFloat, bool, bool, dict[str, Any]]:
-        """One night; the reward is the seat's own. Raises RunError for an illegal action."""
-        taken = self._brigade(self._obs)
+        """Play one night; the reward is the seat's own. Raises RunError for an illegal action."""
+        taken = self._players(self._obs)
         taken[self._seat] = torch.as_tensor(np.asarray(action))
         self._obs, made = self.game.step(taken)
         seat = self._seat
@@ -228,7 +249,7 @@ class SeatView(gymnasium.Env[Any, Any]):
         )
 
     def render(self) -> Any:
-        """The last night, as `render_mode` says."""
+        """Draw the last night as `render_mode` says."""
         return self.game.render()
 
     def _own(self) -> NDArray[np.float32]:

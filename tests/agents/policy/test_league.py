@@ -33,7 +33,7 @@ def stationed(obs: Tensor) -> Tensor:
 
 
 def two_players() -> list[Players]:
-    seen = BucketBrigade(PARAMS, 4).seen
+    seen = BucketBrigade(PARAMS, 4).encoder
     specialist = ScriptedPolicy("specialist", seen, 0)  # without any chance
     both = Players(
         ("resting", "stationed"),

@@ -225,7 +225,7 @@ def test_every_game_can_be_shown_or_says_why_not() -> None:
     game = get_game("gym:CartPole-v1")
     env, renderer = showing(game, game.params(), pictures=False)
     env.reset_member(0, 1)
-    assert "sees" in renderer.text("step 0", final=False)
+    assert "observes" in renderer.text("step 0", final=False)
     if not importlib.util.find_spec("pygame"):
         with pytest.raises(
             InputError, match="gym:CartPole-v1 needs a package that is missing here"

@@ -34,7 +34,7 @@ def test_one_without_pictures_is_named() -> None:
         showing(game, game.params(), pictures=True)
     env, renderer = showing(game, game.params(), pictures=False)
     env.reset_member(0, 1)
-    assert renderer.text("step 0", final=False).startswith("step 0\nsees")
+    assert renderer.text("step 0", final=False).startswith("step 0\nobserves")
 
 
 def test_one_whose_drawing_fails_is_named() -> None:

@@ -258,4 +258,4 @@ def test_it_is_searched_promoted_and_shown(
     run("registry", "verify", slot)
     (manifest,) = (folder / "deployments").rglob("bundle.json")
     assert json.loads(manifest.read_text())["game"]["params"] == {"gust": 0.3}
-    assert "sees" in run("play", slot)
+    assert "observes" in run("play", slot)

@@ -215,7 +215,7 @@ def test_parameters_of_a_game_have_types() -> None:
 
 def test_observations_that_are_not_finite_are_named() -> None:
     with pytest.raises(
-        InputError, match=r"Spoilt-v0 shows numbers that are not finite \(column 1 of"
+        InputError, match=r"Spoilt-v0 returns observations that are not finite \(column 1, "
     ):
         make_experiment(f"{MODULE}:tests/Spoilt-v0")
 

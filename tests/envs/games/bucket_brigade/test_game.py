@@ -17,7 +17,7 @@ from envs.games.bucket_brigade.players import PLAYERS, ScriptedPolicy
 from envs.games.bucket_brigade.scenarios import BucketParams, scenario
 from envs.games.play import play_episodes
 from envs.support.errors import InputError, RunError
-from tests.envs.games.bucket_samples import reference_file
+from tests.envs.games.bucket_brigade.samples import reference_file
 from tests.envs.host_sync import NoHostSync
 
 DEFAULT = BucketParams()
@@ -387,7 +387,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(RunError, match="row 2"):
         env.step(torch.tensor([[0, 0, 0], [0, 0, 0], [0, 2, 0], [0, 0, 0]]))
     with pytest.raises(InputError, match="'heroine' is not known"):
-        ScriptedPolicy("heroine", env.seen, 0)
+        ScriptedPolicy("heroine", env.encoder, 0)
 
 
 # ---- the baseline players --------------------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ def brigade_returns(params: BucketParams, player: str, games: int, seed: int = 1
     env = BucketBrigade(params, games * params.num_agents)
     env.reset(seed)
     return play_episodes(
-        env, ScriptedPolicy(player, env.seen, seed + 1), seats=params.num_agents
+        env, ScriptedPolicy(player, env.encoder, seed + 1), seats=params.num_agents
     ).returns[0]
 
 
@@ -421,7 +421,7 @@ def test_players_see_their_own_houses() -> None:
     """Specialists look after the lowest own house that burns, and after nobody else's."""
     params = scenario("default", prob_house_catches_fire=0.5)
     env = BucketBrigade(params, 80)
-    brigade = ScriptedPolicy("specialist", env.seen, 0)
+    brigade = ScriptedPolicy("specialist", env.encoder, 0)
     obs = env.reset(0)
     for _ in range(10):
         taken = brigade(obs).view(20, 4, 3)
@@ -436,7 +436,7 @@ def test_players_see_their_own_houses() -> None:
 def test_players_act_legally_and_agents_without_a_house_rest(player: str) -> None:
     params = scenario("v2_minimal", num_agents=5, prob_house_catches_fire=0.3)
     env = BucketBrigade(params, 20, debug=True)
-    brigade, obs = ScriptedPolicy(player, env.seen, 0), env.reset(0)
+    brigade, obs = ScriptedPolicy(player, env.encoder, 0), env.reset(0)
     for _ in range(20):
         action = brigade(obs)
         if player in ("rest", "specialist"):

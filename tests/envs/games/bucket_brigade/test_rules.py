@@ -24,7 +24,7 @@ from envs.games.bucket_brigade.scenarios import (
     scenario,
 )
 from envs.support.errors import InputError
-from tests.envs.games.bucket_samples import Recorded, ScalarGame, recorded_games
+from tests.envs.games.bucket_brigade.samples import Recorded, ScalarGame, recorded_games
 
 CPU = torch.device("cpu")
 
@@ -151,7 +151,7 @@ def test_the_scalar_reading_is_theirs_too() -> None:
 
 def follow(env: BucketBrigade, steps: int, act: Callable[[int], Tensor], per_draw: int = 0) -> int:
     """Play the scalar game beside every one of the environment's. Returns how many games ended."""
-    agents, houses, seen = env.num_agents, env.num_houses, env.seen
+    agents, houses, seen = env.num_agents, env.num_houses, env.encoder
     rules = [env.member_params(game // env.games_per_member) for game in range(env.num_games)]
     scalars = [ScalarGame(params) for params in rules]
     env.reset(5)
@@ -279,8 +279,8 @@ def test_scaled_observations_say_the_same(houses: int, agents: int) -> None:
         )
         torch.testing.assert_close(made, expected.float(), rtol=1e-6, atol=1e-7)
         for env, obs in ((raw, plain), (scaled, made)):
-            assert torch.equal(env.seen.houses_in(obs), state.long())
-            assert torch.equal(env.seen.agent_in(obs), who.argmax(1))
+            assert torch.equal(env.encoder.houses_in(obs), state.long())
+            assert torch.equal(env.encoder.agent_in(obs), who.argmax(1))
         action = random_actions(generator, raw.num_envs, houses)
         step, learned = raw.step(action), scaled.step(action)
         torch.testing.assert_close(

@@ -38,7 +38,7 @@ def test_one_seat_is_the_game_with_baseline_company() -> None:
     seat = SeatView(SHORT, seat=1, company="hero")
     obs, _ = seat.reset(seed=3)
     whole = BucketBrigade(SHORT, 4)
-    seen, company = whole.reset(3), ScriptedPolicy("hero", whole.seen, derive_seed("company", 3))
+    seen, company = whole.reset(3), ScriptedPolicy("hero", whole.encoder, derive_seed("company", 3))
     over = False
     while not over:
         np.testing.assert_array_equal(obs, seen[1])

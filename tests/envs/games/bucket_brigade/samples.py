@@ -13,7 +13,7 @@ import pytest
 
 from envs.games.bucket_brigade.scenarios import BucketParams, params_from
 
-REFERENCE = Path(__file__).resolve().parents[4] / "shared" / "reference"
+REFERENCE = Path(__file__).resolve().parents[5] / "shared" / "reference"
 
 
 def reference_file(name: str) -> Path:
