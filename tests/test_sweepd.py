@@ -19,7 +19,7 @@ from rich.table import Table
 import sweepd
 from deploy.cli.commands import count_looks
 from deploy.market.candidates import open_study
-from deploy.market.promote import Promoter
+from deploy.market.promote import MarketPromoter
 from deploy.registry.registry import Registry
 from envs.crypto.selection import TrialReturns
 from envs.support.errors import InputError, RunError
@@ -183,7 +183,7 @@ def test_status_and_gate_ask_for_the_same_ratio(tmp_path: Path) -> None:
     handle = SimpleNamespace(
         spec=spec(24_000), run_dir=fake.run_dir, trials=lambda: trials, returns=TrialReturns()
     )
-    promotion = Promoter(
+    promotion = MarketPromoter(
         open_study(fake.name, fake.storage), Registry(tmp_path / "deployments"), looks=0
     ).run()
     asked = promotion.to_dict()["selection"]

@@ -25,9 +25,9 @@ from deploy.market.bundle import Bundle
 from deploy.market.candidates import FinishedStudy, market_study
 from deploy.market.gate import DEFAULT_RULES
 from deploy.market.manifest import Weights
-from deploy.market.promote import Promoter, Promotion
-from deploy.market.report import print_promotion
+from deploy.market.promote import MarketPromoter, MarketPromotion
 from deploy.market.scoring import bars_of
+from deploy.market.view import print_promotion
 from deploy.promotion.findings import short
 from deploy.promotion.rules import parse_limits, with_limits
 from deploy.promotion.studies import attach, find_study, storage_url
@@ -173,7 +173,7 @@ def promote_command(
             f"--games is for games, and study {found.name!r} is of {found.environment}; leave it out"
         )
     study = market_study(found)
-    promoter = Promoter(
+    promoter = MarketPromoter(
         study,
         opened,
         slot=slot,
@@ -245,13 +245,13 @@ def promote_after_study(
     console: Console,
     data_dir: Path | None = None,
     slot: str | None = None,
-) -> Promotion:
+) -> MarketPromotion:
     """What a worker does when its study has ended: promote the best trial if it deserves it, replay the champion over
     the hold-out through the paper trader, and say how it ended and what to do next.
 
     Problems with the champion's replay are printed, and do not undo the promotion.
     """
-    promoter = Promoter(
+    promoter = MarketPromoter(
         study,
         registry,
         slot=slot,
@@ -281,10 +281,10 @@ def promote_after_study(
 
 
 def _report(
-    console: Console, study: FinishedStudy, promotion: Promotion, promoter: Promoter
+    console: Console, study: FinishedStudy, promotion: MarketPromotion, promoter: MarketPromoter
 ) -> None:
     """Write the report with pictures and attach it to the study. Errors are printed and do not change the decision."""
-    from deploy.market.gate_report import write_report
+    from deploy.market.report import write_report
 
     try:
         paths = write_report(study, promotion, promoter.registry, promoter.data_dir)
@@ -304,7 +304,7 @@ def _report(
 
 
 def _replay_champion(
-    console: Console, registry: Registry, promotion: Promotion, data_dir: Path
+    console: Console, registry: Registry, promotion: MarketPromotion, data_dir: Path
 ) -> None:
     """Replay the slot's champion over the bars that its training never saw, and write the result."""
     assert promotion.champion is not None

@@ -1,4 +1,4 @@
-"""Promotion of a game's player from the command line, and `sweepd play`."""
+"""GamePromotion of a game's player from the command line, and `sweepd play`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from deploy.cli.bundles import game_bundle, load_bundle, load_reference
 from deploy.cli.next_commands import next_commands, print_next
 from deploy.cli.options import DEPLOYMENTS, Deployments, RegistryUrl
+from deploy.games.candidates import GameStudy, game_study
 from deploy.games.gate import DEFAULT_RULES
-from deploy.games.promote import GAMES, GamePromoter, Promotion
-from deploy.games.study import GameStudy, game_study
+from deploy.games.promote import GAMES, GamePromoter, GamePromotion
 from deploy.games.view import promotion_view
 from deploy.promotion.rules import parse_limits, with_limits
 from deploy.promotion.studies import FoundStudy, attach
@@ -80,7 +80,7 @@ def promote_game(
 
 def promote_game_after_study(
     found: FoundStudy, registry: Registry, *, console: Console, slot: str | None = None
-) -> Promotion:
+) -> GamePromotion:
     """What a worker does when its study on a game has ended: promote the best player if it deserves it, record a game
     of it, and print the outcome and the next commands.
     """
@@ -93,12 +93,12 @@ def promote_game_after_study(
     return promotion
 
 
-def _publish(console: Console, study: GameStudy, promotion: Promotion) -> None:
+def _publish(console: Console, study: GameStudy, promotion: GamePromotion) -> None:
     """Write report and replay and attach them to the study. Errors are printed and do not change the decision."""
-    from deploy.games.replay import (
+    from deploy.games.report import write_report
+    from deploy.games.show import (
         publish_replay,
     )  # here, so that other commands need not wait for matplotlib
-    from deploy.games.report import write_report
 
     paths: list[Path] = []
     try:
@@ -141,7 +141,7 @@ def play_command(
     registry: RegistryUrl = None,
 ) -> None:
     """Show a player: game after game in the terminal, or as a GIF or MP4. Ctrl-C ends it."""
-    from deploy.games.replay import Show, show_in_terminal, write_animation
+    from deploy.games.show import Show, show_in_terminal, write_animation
 
     console = Terminal()
     if bundle is not None and Path(bundle).is_dir():

@@ -10,7 +10,7 @@ from rich.console import Console
 from sqlalchemy.engine import make_url
 
 from deploy.cli.options import DEPLOYMENTS
-from deploy.promotion.promotion import AnyPromotion, Judged
+from deploy.promotion.promotion import Promotion, ResultT
 from deploy.promotion.studies import FoundStudy, storage_url
 from deploy.registry.registry import Registry
 from envs.support.database_url import remove_password
@@ -25,7 +25,7 @@ class NextCommand(NamedTuple):
 
 
 def next_commands(
-    promotion: AnyPromotion[Judged],
+    promotion: Promotion[ResultT],
     study: FoundStudy,
     registry: Registry,
     champion: Sequence[tuple[str, str]],

@@ -1,1 +1,1 @@
-"""Promotion of players of games: bundle, panel, gate, replay."""
+"""GamePromotion of players of games: bundle, panel, gate, replay."""

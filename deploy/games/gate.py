@@ -19,14 +19,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deploy.games.panel import Interval, Opponent, Panel
-from deploy.promotion.rules import Measured, Rule
+from deploy.promotion.rules import GateRule, Measured
 
 SEARCH, PANEL = "search", "panel"
 MAJORITY = 0.5
 
 
 @dataclass(frozen=True)
-class Evidence:
+class GameEvidence:
     """What is known about a candidate. faults: what went wrong in training, sentences. panel: None before the look.
     solved: the mean return from which on the game counts as solved; None if that is not defined.
     """
@@ -67,7 +67,7 @@ def shown(panel: Panel, solved: float | None) -> str:
     return text
 
 
-def _faults(evidence: Evidence) -> Measured:
+def _faults(evidence: GameEvidence) -> Measured:
     count = len(evidence.faults)
     return Measured(
         count,
@@ -99,10 +99,10 @@ def _share(_: Panel, other: Opponent, name: str) -> Measured:
 Compare = Callable[[Panel, Opponent, str], Measured]
 
 
-def _hardest(compare: Compare) -> Callable[[Evidence], Measured | None]:
+def _hardest(compare: Compare) -> Callable[[GameEvidence], Measured | None]:
     """Measures the baseline player against whom the candidate does worst."""
 
-    def measure(evidence: Evidence) -> Measured | None:
+    def measure(evidence: GameEvidence) -> Measured | None:
         panel = evidence.panel
         if panel is None or not panel.baselines:
             return None
@@ -117,7 +117,7 @@ def _hardest(compare: Compare) -> Callable[[Evidence], Measured | None]:
     return measure
 
 
-def _solved(evidence: Evidence) -> Measured | None:
+def _solved(evidence: GameEvidence) -> Measured | None:
     panel, solved = evidence.panel, evidence.solved
     if panel is None or solved is None:
         return None
@@ -125,8 +125,8 @@ def _solved(evidence: Evidence) -> Measured | None:
     return Measured(panel.own.mean - solved, said)
 
 
-def _champion(compare: Compare) -> Callable[[Evidence], Measured | None]:
-    def measure(evidence: Evidence) -> Measured | None:
+def _champion(compare: Compare) -> Callable[[GameEvidence], Measured | None]:
+    def measure(evidence: GameEvidence) -> Measured | None:
         panel = evidence.panel
         if panel is None or panel.champion is None:
             return None
@@ -135,9 +135,9 @@ def _champion(compare: Compare) -> Callable[[Evidence], Measured | None]:
     return measure
 
 
-DEFAULT_RULES: tuple[Rule[Evidence], ...] = (
-    Rule("training-faults", SEARCH, "<=", 0.0, "nothing went wrong in training", _faults),
-    Rule(
+DEFAULT_RULES: tuple[GateRule[GameEvidence], ...] = (
+    GateRule("training-faults", SEARCH, "<=", 0.0, "nothing went wrong in training", _faults),
+    GateRule(
         "beats-baselines",
         PANEL,
         ">",
@@ -145,7 +145,7 @@ DEFAULT_RULES: tuple[Rule[Evidence], ...] = (
         "a higher mean return than every baseline player",
         _hardest(_mean),
     ),
-    Rule(
+    GateRule(
         "ahead-of-baselines",
         PANEL,
         ">",
@@ -153,8 +153,10 @@ DEFAULT_RULES: tuple[Rule[Evidence], ...] = (
         "a higher return than every baseline player in most games",
         _hardest(_share),
     ),
-    Rule("solved", PANEL, ">=", 0.0, "as good as people ask of this game", _solved, decides=False),
-    Rule(
+    GateRule(
+        "solved", PANEL, ">=", 0.0, "as good as people ask of this game", _solved, decides=False
+    ),
+    GateRule(
         "beats-champion",
         PANEL,
         ">",
@@ -162,7 +164,7 @@ DEFAULT_RULES: tuple[Rule[Evidence], ...] = (
         "a higher mean return than the present champion",
         _champion(_mean),
     ),
-    Rule(
+    GateRule(
         "ahead-of-champion",
         PANEL,
         ">",

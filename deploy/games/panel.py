@@ -76,7 +76,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Rules:
+class PanelGames:
     """A game and how it is played in a panel."""
 
     game: Game
@@ -181,7 +181,7 @@ def compare(
     )
 
 
-def judge_panel(rules: Rules, look: int, player: Player) -> Panel:
+def judge_panel(rules: PanelGames, look: int, player: Player) -> Panel:
     """The candidate against the baseline players; `challenge` adds the champion."""
     own = rules.play_player(player)
     others = rules.play_baselines()

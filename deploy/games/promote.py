@@ -1,6 +1,4 @@
-"""Promotion of a game's player: the best member of the best trial plays the panel, and becomes champion if it meets
-every rule.
-"""
+"""Promotion of a game's player: the best member of the best trial is evaluated on a panel."""
 
 from __future__ import annotations
 
@@ -12,45 +10,58 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from deploy.games.bundle import GameBundle, game_key
-from deploy.games.gate import DEFAULT_RULES, PANEL, SEARCH, Evidence, shown
-from deploy.games.panel import Opponent, Panel, Rules, judge_panel, panel_seed
-from deploy.games.panel import compare as compare_players
-from deploy.games.study import Candidate, GameStudy, build_bundle, read_candidate, same_game
-from deploy.promotion.promotion import (
-    CHAMPION_ALREADY,
-    NO_LOOK_SPENT,
-    AnyPromotion,
-    JudgedCandidate,
-    Place,
-    Settled,
-    ask_in_turn,
+from deploy.games.candidates import (
+    GameCandidate,
+    GameStudy,
+    build_bundle,
+    read_candidate,
+    same_game,
 )
-from deploy.promotion.rules import Finding, Rule, judge, not_asked, passed
-from deploy.registry.bundle_files import finite
+from deploy.games.gate import DEFAULT_RULES, PANEL, SEARCH, GameEvidence, shown
+from deploy.games.panel import Opponent, Panel, PanelGames, judge_panel, panel_seed
+from deploy.games.panel import compare as compare_players
+from deploy.promotion.promoter import Promoter
+from deploy.promotion.promotion import CandidateOutcome, GateResult, Promotion
+from deploy.promotion.rules import Finding, GateRule, judge
+from deploy.registry.records import Evaluation
 from deploy.registry.registry import Registry
 from envs.support.errors import InputError
 
-GAMES = 100  # of a panel
+GAMES = 100  # default size of a panel
+ADVICE = {
+    "training-faults": "run the study again, or choose another trial with --trial",
+    "beats-baselines": "a larger --budget, or more trials",
+    "ahead-of-baselines": "a larger --budget or more trials; in a game that few large payoffs "
+    "decide, a lower --limit",
+    "beats-champion": "a larger --budget or more trials; if no player can do better, the champion "
+    "rightly stays",
+    "ahead-of-champion": "a larger --budget, more trials, or more --games where the difference is "
+    "small",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged(JudgedCandidate):
-    """A candidate and what every rule said about it. look, panel, bundle: None where it did not play the panel.
-    solved: the mean return from which on the game counts as solved.
+class GameResult(GateResult):
+    """A player and the finding of every rule about it.
+
+    Attributes:
+        candidate: the player.
+        panel: its panel, None if it played none.
+        solved: the mean return from which the game counts as solved, None if undefined.
     """
 
-    candidate: Candidate
+    candidate: GameCandidate
     panel: Panel | None = None
     bundle: GameBundle | None = None
     solved: float | None = None
 
     @property
     def shown(self) -> str:
-        """What the panel showed, in plain words; empty where it was not played."""
+        """The panel's result in words; "" without a panel."""
         return "" if self.panel is None else shown(self.panel, self.solved)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: plain numbers and text."""
+        """The result for JSON: plain numbers and text."""
         return super().to_dict() | {
             "member": self.candidate.member,
             "score": self.candidate.score,
@@ -59,12 +70,12 @@ class Judged(JudgedCandidate):
         }
 
 
-class Promotion(AnyPromotion[Judged]):
-    """The outcome of a promotion. looks: counted at this game's panel."""
+GamePromotion = Promotion[GameResult]
 
 
 def described(panel: Panel) -> dict[str, Any]:
-    """A panel for JSON and for the gate's report in a bundle: enough to play it again."""
+    """A panel for JSON and for the gate report of a bundle; it suffices to play the panel again."""
+    champion = panel.champion
     return {
         "seed": panel.seed,
         "look": panel.look,
@@ -73,30 +84,25 @@ def described(panel: Panel) -> dict[str, Any]:
         "lengths": panel.episodes.lengths[0].tolist(),
         "own": dataclasses.asdict(panel.own),
         "baselines": {other.name: _opponent(other) for other in panel.baselines},
-        "champion": None
-        if panel.champion is None
-        else {"name": panel.champion.name} | _opponent(panel.champion),
+        "champion": None if champion is None else {"name": champion.name} | _opponent(champion),
     }
 
 
 def _opponent(other: Opponent) -> dict[str, Any]:
-    return {
-        "own": dataclasses.asdict(other.own),
-        "difference": dataclasses.asdict(other.difference),
-        "ahead": other.ahead,
-        "equal": other.equal,
-        "behind": other.behind,
-        "share": dataclasses.asdict(other.share),
-    }
+    content = dataclasses.asdict(other)
+    del content["name"]
+    return content
 
 
-class GamePromoter:
-    """One promotion of one study.
+class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GameResult, GamePromotion]):
+    """One promotion of one study on a game. See `Promoter` for the other arguments.
 
-    slot: by default named after the game, see `Registry.default_slot`. dry_run: change no champion and write no bundle;
-    a look is counted all the same, since its numbers are seen. looks: how many candidates may play the panel. games: of
-    a panel. progress: told, in a few words, what takes long.
+    Args:
+        slot: the deployment slot, by default named after the game (`Registry.default_slot`).
+        games: number of games in a panel.
     """
+
+    first_stage, second_stage = SEARCH, PANEL
 
     def __init__(
         self,
@@ -107,53 +113,62 @@ class GamePromoter:
         dry_run: bool = False,
         looks: int = 1,
         games: int = GAMES,
-        rules: Sequence[Rule[Evidence]] = DEFAULT_RULES,
+        rules: Sequence[GateRule[GameEvidence]] = DEFAULT_RULES,
         progress: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        self.study, self.registry = study, registry
+        self.study, self.games = study, games
         self.game = game_key(study.spec.environment, study.spec.env)
-        self.slot = slot or registry.default_slot(self.game)
-        self.dry_run, self.looks, self.games = dry_run, looks, games
-        self.rules, self.progress = tuple(rules), progress
-        self.place = Place(registry, self.slot, study.name, dry_run)
-        self.before = self.place.champion
+        super().__init__(
+            study,
+            registry,
+            slot=slot or registry.default_slot(self.game),
+            dry_run=dry_run,
+            looks=looks,
+            rules=rules,
+            progress=progress,
+        )
 
-    def run(self, trial: int | None = None) -> Promotion:
-        """Judge the candidates in the order of their objective, until one may be promoted or the looks are spent.
+    def run(self, trial: int | None = None) -> GamePromotion:
+        """Judge the candidates until one is promoted or the evaluations are spent.
 
-        trial: consider only this one. Raises InputError for what is wrong with the study, the slot's champion or the
-        registry.
+        Args:
+            trial: consider this trial only.
+
+        Raises:
+            InputError: the study, the slot's champion or the registry cannot be used.
         """
         trials = self.study.asked(trial)
         if not trials:
-            return self._outcome(Settled(None, "no candidate", self.study.why_none_complete))
-        judged, settled = ask_in_turn(trials, lambda item, _: self._consider(item), self.looks)
+            outcome = CandidateOutcome[GameResult](
+                None, "no candidate", self.study.why_none_complete
+            )
+            return self._promotion(outcome)
+        results, settled = self._judge_in_turn([[item] for item in trials])
         if settled is None:
-            chosen = next((one for one in judged if one.panel is not None), judged[0])
-            settled = Settled(chosen, "none passes", _why_none(len(judged), chosen))
-        promotion = self._outcome(settled, judged)
-        self.place.record_refusal(promotion)
-        return promotion
+            chosen = next((one for one in results if one.is_scored), results[0])
+            settled = CandidateOutcome(chosen, "none passes", _why_none(len(results), chosen))
+        return self._finish(settled, results)
 
-    def _consider(self, trial: FrozenTrial) -> Settled[Judged]:
-        """What is free to ask, and then the panel."""
-        candidate = read_candidate(trial, self.study)
-        findings = tuple(
-            judge(self.rules, Evidence(candidate.faults, solved=self.study.game.solved), SEARCH)
-        )
-        if passed(findings):
-            return self._challenge(candidate, findings)
-        return Settled(
-            _judged(candidate, (*findings, *not_asked(self.rules, PANEL, NO_LOOK_SPENT)))
-        )
+    def _read(self, trials: Sequence[FrozenTrial]) -> GameCandidate:
+        return read_candidate(trials[0], self.study)
 
-    def _challenge(self, candidate: Candidate, findings: tuple[Finding, ...]) -> Settled[Judged]:
-        """The panel, and the promotion if every rule is met."""
-        draft = build_bundle(candidate, self.study, gate={})
-        known = _judged(candidate, (*findings, *not_asked(self.rules, PANEL, CHAMPION_ALREADY)))
-        champion = self._load(self.place.champion)
-        if champion is not None and champion.members_sha256 == draft.members_sha256:
-            return self.place.champion_already(known)
+    def _judge_first_stage(
+        self,
+        candidate: GameCandidate,
+        *,
+        thorough: bool,  # noqa: ARG002 (no check of this stage is slow)
+    ) -> tuple[Finding, ...]:
+        evidence = GameEvidence(candidate.faults, solved=self.study.game.solved)
+        return tuple(judge(self.rules, evidence, SEARCH))
+
+    def _build(self, candidate: GameCandidate, gate: dict[str, Any]) -> GameBundle:
+        return build_bundle(candidate, self.study, gate=gate)
+
+    def _is_champion(self, draft: GameBundle, champion: str | None) -> bool:
+        present = self._load(champion)
+        return present is not None and present.members_sha256 == draft.members_sha256
+
+    def _evaluate(self, candidate: GameCandidate, draft: GameBundle) -> tuple[Evaluation, Panel]:
         look = self.registry.evaluations.record_panel(
             self.game,
             self.games,
@@ -162,101 +177,89 @@ class GamePromoter:
             study_uid=self.study.uid,
             trial=candidate.trial.number,
         )
-        self.progress(f"{candidate.name}: look {look.number} at the panel, {self.games:,} games")
-        rules = Rules(
-            self.study.game, draft.params, self.games, panel_seed(self.study.spec.seed, look.number)
+        self.progress(
+            f"{candidate.name}: evaluation {look.number} on the panel, {self.games:,} games"
         )
-        panel = judge_panel(rules, look.number, draft.player)
+        return look, judge_panel(self._panel_games(draft, look), look.number, draft.player)
 
-        def compare(hash_: str | None) -> Settled[Judged]:
-            champion, played = self._load(hash_), panel
-            if champion is not None and champion.members_sha256 == draft.members_sha256:
-                return self.place.champion_already(
-                    dataclasses.replace(known, look=look, panel=panel)
-                )
-            if champion is not None:
-                theirs = rules.play_player(champion.player)
-                duel = compare_players(
-                    champion.name, panel.episodes, theirs, look.number, rules.seed
-                )
-                played = dataclasses.replace(panel, champion=duel)
-            evidence = Evidence(candidate.faults, played, self.study.game.solved)
-            asked = (*findings, *judge(self.rules, evidence, PANEL))
-            gate = {
-                "slot": self.slot,
-                "look": look.number,
-                "panel": described(played),
-                "findings": [finding.to_dict() for finding in asked],
-            }
-            bundle = build_bundle(candidate, self.study, gate=finite(gate))
-            judged = dataclasses.replace(
-                _judged(candidate, asked),
-                look=look,
-                panel=played,
-                bundle=bundle,
-                solved=self.study.game.solved,
+    def _panel_games(self, draft: GameBundle, look: Evaluation) -> PanelGames:
+        seed = panel_seed(self.study.spec.seed, look.number)
+        return PanelGames(self.study.game, draft.params, self.games, seed)
+
+    def _compare(
+        self,
+        candidate: GameCandidate,
+        draft: GameBundle,
+        look: Evaluation,
+        score: Panel,
+        champion: str | None,
+    ) -> tuple[GameEvidence, Panel]:
+        present, panel = self._load(champion), score
+        if present is not None:
+            games = self._panel_games(draft, look)
+            theirs = games.play_player(present.player)
+            opponent = compare_players(
+                present.name, panel.episodes, theirs, look.number, games.seed
             )
-            return self.place.settle(judged, hash_)
+            panel = dataclasses.replace(panel, champion=opponent)
+        return GameEvidence(candidate.faults, panel, self.study.game.solved), panel
 
-        return self.place.race(candidate.name, compare)
+    def _report(self, candidate: GameCandidate, score: Panel) -> dict[str, Any]:  # noqa: ARG002
+        return {"panel": described(score)}
+
+    def _result(
+        self,
+        candidate: GameCandidate,
+        findings: tuple[Finding, ...],
+        *,
+        look: Evaluation | None = None,
+        score: Panel | None = None,
+        bundle: GameBundle | None = None,
+    ) -> GameResult:
+        return GameResult(
+            trial=candidate.trial.number,
+            name=candidate.name,
+            objective=candidate.value,
+            findings=findings,
+            look=look,
+            bundle=bundle,
+            candidate=candidate,
+            panel=score,
+            solved=self.study.game.solved,
+        )
+
+    def _promotion(
+        self, outcome: CandidateOutcome[GameResult], results: Sequence[GameResult] = ()
+    ) -> GamePromotion:
+        return Promotion(
+            **self._fields(outcome, results), looks=self.registry.evaluations.count_panel(self.game)
+        )
 
     def _load(self, hash_: str | None) -> GameBundle | None:
-        """A champion of the slot. Raises InputError where it does not play this very game."""
+        """Load a champion of the slot.
+
+        Raises:
+            InputError: it plays another game, or the same with other parameters.
+        """
         if hash_ is None:
             return None
         champion = self.registry.bundle(hash_, GameBundle)
         if not same_game(champion, self.study):
             theirs = game_key(champion.manifest.game.name, champion.manifest.game.params)
             raise InputError(
-                f"--slot {self.slot}: its champion {champion.name} plays {theirs}, and study {self.study.name!r} is of "
-                f"{self.game}; use the slot {self.registry.default_slot(self.game)}"
+                f"--slot {self.slot}: its champion {champion.name} plays {theirs}, and study "
+                f"{self.study.name!r} is of {self.game}; use the slot "
+                f"{self.registry.default_slot(self.game)}"
             )
         return champion
 
-    def _outcome(self, settled: Settled[Judged], judged: Sequence[Judged] = ()) -> Promotion:
-        assert settled.outcome is not None
-        return Promotion(
-            outcome=settled.outcome,
-            slot=self.slot,
-            study=self.study.name,
-            reason=settled.reason,
-            candidates=tuple(judged),
-            chosen=settled.judged,
-            champion_before=self.before,
-            champion=self.place.champion,
-            version=settled.version,
-            dry_run=self.dry_run,
-            complete=len(self.study.trials),
-            looks=self.registry.evaluations.count_panel(self.game),
-        )
 
-
-def _judged(candidate: Candidate, findings: tuple[Finding, ...]) -> Judged:
-    return Judged(
-        trial=candidate.trial.number,
-        name=candidate.name,
-        objective=candidate.value,
-        findings=findings,
-        candidate=candidate,
-    )
-
-
-ADVICE = {
-    "training-faults": "run the study again, or ask with --trial for another one",
-    "beats-baselines": "a larger --budget, or more trials",
-    "ahead-of-baselines": "a larger --budget or more trials; in a game that few large payoffs decide, a lower --limit",
-    "beats-champion": "a larger --budget or more trials; if no player can do better, the champion rightly stays",
-    "ahead-of-champion": "a larger --budget, more trials, or more --games where the difference is small",
-}
-
-
-def _why_none(count: int, chosen: Judged) -> str:
-    """Which rule stood in the way of the one that came closest, and what helps."""
+def _why_none(count: int, chosen: GameResult) -> str:
+    """Which rules the closest candidate failed, and what helps."""
     failed = [finding for finding in chosen.findings if finding.verdict == "fail"]
     said = "; ".join(f"{finding.name}: {finding.explanation}" for finding in failed)
-    advice = next(
-        (ADVICE[finding.name] for finding in failed if finding.name in ADVICE), ""
-    )  # what is to be met first
+    # Advice for the first failed rule: later rules depend on it.
+    advice = next((ADVICE[one.name] for one in failed if one.name in ADVICE), "")
     others = "" if count == 1 else f", the closest of {count},"
     helps = f". What helps: {advice}" if advice else ""
     return f"{chosen.name}{others} does not meet {said}{helps}"

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from deploy.games.candidates import GameStudy, plain
 from deploy.games.gate import MAJORITY
 from deploy.games.panel import Opponent, Panel
-from deploy.games.promote import Judged, Promotion
-from deploy.games.study import GameStudy, plain
+from deploy.games.promote import GamePromotion, GameResult
 from deploy.promotion.findings import findings_page
 from envs.support.files import write_atomic
 
@@ -50,7 +50,7 @@ READING = (
 )
 
 
-def write_report(study: GameStudy, promotion: Promotion) -> list[Path]:
+def write_report(study: GameStudy, promotion: GamePromotion) -> list[Path]:
     """Write `gate.html` into the study's run directory, whole; returns its path. None where no panel was played."""
     chosen = promotion.chosen
     if chosen is None or chosen.panel is None:
@@ -71,7 +71,7 @@ def write_report(study: GameStudy, promotion: Promotion) -> list[Path]:
     return [path]
 
 
-def summary(study: GameStudy, promotion: Promotion, chosen: Judged) -> list[str]:
+def summary(study: GameStudy, promotion: GamePromotion, chosen: GameResult) -> list[str]:
     """The opening sentences."""
     assert chosen.panel is not None
     settings = plain(study.spec.env)

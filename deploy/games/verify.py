@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploy.games.bundle import GameBundle
-from deploy.games.panel import Rules
+from deploy.games.panel import PanelGames
 from envs.support.errors import InputError
 
 
 @dataclass(frozen=True)
-class Replayed:
+class PanelVerification:
     """The result. games: number of games that all players played again. names: the baseline players.
     differing: the numbers that are no longer the same, in words; empty if the bundle is verified.
     """
@@ -39,7 +39,7 @@ class Replayed:
         }
 
 
-def verify_game_bundle(bundle: GameBundle) -> Replayed:
+def verify_game_bundle(bundle: GameBundle) -> PanelVerification:
     """Play the bundle's panel again, and its baseline players'. The bundle's bytes were checked when it was loaded.
 
     Raises InputError where it never played one.
@@ -49,7 +49,7 @@ def verify_game_bundle(bundle: GameBundle) -> Replayed:
         raise InputError(
             f"bundle {bundle.name} never played a panel, so there is nothing to verify"
         )
-    rules = Rules(bundle.game, bundle.params, int(stored["games"]), int(stored["seed"]))
+    rules = PanelGames(bundle.game, bundle.params, int(stored["games"]), int(stored["seed"]))
     own = rules.play_player(bundle.player)
     differing = [
         f"game {game + 1}: {was!r} then, {now!r} now"
@@ -69,6 +69,6 @@ def verify_game_bundle(bundle: GameBundle) -> Replayed:
         for name in sorted({*means, *was})
         if was.get(name) != means.get(name)
     ]
-    return Replayed(
+    return PanelVerification(
         bundle.hash, rules.games, tuple(means), float(own.returns[0].mean()), tuple(differing)
     )

@@ -10,16 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.games.bundle import GameBundle
+from deploy.games.candidates import plain
 from deploy.games.gate import PANEL, SEARCH
-from deploy.games.promote import Judged, Promotion, described
-from deploy.games.study import plain
+from deploy.games.promote import GamePromotion, GameResult, described
 from deploy.promotion.findings import findings_table, stage_text
 from deploy.promotion.views import bundle_panel, columns, identity_table, verdict_panel
 
 SHOWN_CANDIDATES = 8
 
 
-def promotion_view(promotion: Promotion) -> RenderableType:
+def promotion_view(promotion: GamePromotion) -> RenderableType:
     """The whole report of a promotion."""
     parts: list[RenderableType] = []
     chosen = promotion.chosen
@@ -33,12 +33,12 @@ def promotion_view(promotion: Promotion) -> RenderableType:
     return Group(*parts)
 
 
-def _title(judged: Judged) -> str:
+def _title(judged: GameResult) -> str:
     look = f", look {judged.look.number} at this panel" if judged.look else ""
     return f"{judged.candidate.name[:1].upper()}{judged.candidate.name[1:]}{look}"
 
 
-def candidates_table(promotion: Promotion) -> Table:
+def candidates_table(promotion: GamePromotion) -> Table:
     """The best candidates, and how far each came."""
     table = Table(
         title=f"Candidates of study {promotion.study} for slot {promotion.slot}",
@@ -59,7 +59,7 @@ def candidates_table(promotion: Promotion) -> Table:
         )
     left = promotion.complete - len(promotion.candidates)
     if left > 0:
-        table.caption = f"{left} more complete trial{'s' * (left > 1)}, not asked"
+        table.caption = f"{left} more complete trial{'s' * (left > 1)}, not evaluated"
     return table
 
 

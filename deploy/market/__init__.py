@@ -1,1 +1,1 @@
-"""Promotion of trials that trade a market: candidates, gate, report, bundle, verification."""
+"""MarketPromotion of trials that trade a market: candidates, gate, report, bundle, verification."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from deploy.market.backtests import Search
+from deploy.market.backtests import SearchStatistics
 from deploy.promotion.rules import Finding
 from envs.crypto import luck
 from envs.crypto.timeframe import bars_per_year
@@ -28,7 +28,9 @@ ALIKE = (
 )
 
 
-def why_none(*, judged_count: int, name: str, findings: Sequence[Finding], search: Search) -> str:
+def why_none(
+    *, judged_count: int, name: str, findings: Sequence[Finding], search: SearchStatistics
+) -> str:
     """One paragraph: which candidate came closest, which rules it failed and by how much, and what helps."""
     lacking = [finding for finding in findings if finding.verdict in ("fail", "defer")]
     where = (
@@ -59,7 +61,7 @@ def why_none(*, judged_count: int, name: str, findings: Sequence[Finding], searc
     )
 
 
-def _length(search: Search) -> str:
+def _length(search: SearchStatistics) -> str:
     """How the data's length compares with what so many trials need."""
     years = search.bars / bars_per_year(search.timeframe)
     enough = luck.minimum_backtest_years(search.trials)

@@ -59,7 +59,7 @@ class Combination:
 
 
 @dataclass(frozen=True, eq=False)
-class Search:
+class SearchStatistics:
     """A study's trials as the statistics of selection see them.
 
     trials: N, all that finished in any way. backtests: by number, of the COMPLETE trials whose paths could be read.
@@ -164,7 +164,7 @@ def read_paths(path: Path) -> tuple[PathTrades, NDArray[np.int64]]:
 
 def read_search(
     complete: Sequence[FrozenTrial], finished: int, run_dir: Path, timeframe: str
-) -> Search:
+) -> SearchStatistics:
     """Read the paths of all COMPLETE trials. finished: trials that ended in any way. run_dir: the study's."""
     backtests: dict[int, Backtest] = {}
     unreadable: dict[int, str] = {}
@@ -181,7 +181,7 @@ def read_search(
         backtests[trial.number] = Backtest(
             metrics, returns.moments[trial.number], np.mean(excess, axis=0)
         )
-    return Search(finished, backtests, unreadable, returns, timeframe)
+    return SearchStatistics(finished, backtests, unreadable, returns, timeframe)
 
 
 def combine(

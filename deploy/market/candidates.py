@@ -1,6 +1,4 @@
-"""What promotion reads of a study: its frozen spec, its finished trials, and the weights and paths that each of them
-stored.
-"""
+"""Candidates of a study on a market: trials with the weights and paths that they stored."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from deploy.market.backtests import Search, combine, read_search
+from deploy.market.backtests import SearchStatistics, combine, read_search
 from deploy.market.bundle import (
     Bundle,
     default_symbols,
@@ -21,7 +19,7 @@ from deploy.market.bundle import (
     read_policy,
     recipe_part,
 )
-from deploy.market.gate import Evidence, Selection
+from deploy.market.gate import MarketEvidence, Selection
 from deploy.market.manifest import (
     VENUE_PARAMS,
     DataPart,
@@ -46,15 +44,20 @@ from envs.support.study_record import CryptoSpec, TrialRecord
 
 @dataclass(frozen=True)
 class FinishedStudy(FoundStudy):
-    """A study on a market as promotion sees it."""
+    """A study on a market."""
 
     spec: CryptoSpec
 
 
 @dataclass(frozen=True)
-class Entrant:
-    """A trial of a candidate: the share of the capital that it would trade, its environment parameters, and the bytes
-    of its weights; None where the candidate's faults say why they cannot be used.
+class CandidateTrial:
+    """A trial of a candidate.
+
+    Attributes:
+        trial: the trial.
+        share: the share of the capital that it would trade.
+        params: its environment parameters, None if the candidate's faults say why.
+        members: bytes of its weights, None if the candidate's faults say why.
     """
 
     trial: FrozenTrial
@@ -64,14 +67,18 @@ class Entrant:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A trial that asks to be promoted, or several that would share the capital.
+class MarketCandidate:
+    """A trial that may be promoted, or several that would share the capital.
 
-    entrants: best objective first. paths: metrics per back-test path. faults: what keeps it from being deployed.
-    weights: how several trials' shares were chosen.
+    Attributes:
+        parts: its trials, best objective first.
+        paths: metrics per back-test path.
+        faults: what keeps it from being deployed, in sentences.
+        selection: statistics of the search about it.
+        weights: how the shares of several trials were chosen.
     """
 
-    entrants: tuple[Entrant, ...]
+    parts: tuple[CandidateTrial, ...]
     paths: tuple[Metrics, ...]
     faults: tuple[str, ...]
     selection: Selection
@@ -80,52 +87,61 @@ class Candidate:
     @property
     def trials(self) -> tuple[int, ...]:
         """The trials' numbers."""
-        return tuple(entrant.trial.number for entrant in self.entrants)
+        return tuple(part.trial.number for part in self.parts)
 
     @property
     def value(self) -> float:
-        """Its objective, to be maximised; of several trials the mean by share."""
+        """Its objective, to be maximised; for several trials the mean weighted by share."""
         return sum(
-            entrant.share * float("nan" if entrant.trial.value is None else entrant.trial.value)
-            for entrant in self.entrants
+            part.share * float("nan" if part.trial.value is None else part.trial.value)
+            for part in self.parts
         )
 
-    def evidence(self) -> Evidence:
-        """What the first stage of the gate reads."""
-        return Evidence(paths=self.paths, faults=self.faults, selection=self.selection)
+    def evidence(self) -> MarketEvidence:
+        """The evidence for the first stage of the gate."""
+        return MarketEvidence(paths=self.paths, faults=self.faults, selection=self.selection)
 
 
 def open_study(name: str | None, storage: str, runs_dir: Path | None = None) -> FinishedStudy:
-    """Read a study on a market; see `deploy.promotion.studies.find_study`. Raises InputError for one on a game, too."""
+    """Read a study on a market; see `find_study`. A study on a game is an InputError, too."""
     return market_study(find_study(name, storage, runs_dir))
 
 
 def market_study(found: FoundStudy) -> FinishedStudy:
-    """The study, if it is one on a market. Raises InputError for another."""
+    """Return the study, or raise InputError if it is not on a market."""
     if not isinstance(found.spec, CryptoSpec):
         raise InputError(
-            f"study {found.name!r} is of environment {found.environment!r}; only crypto policies can be promoted to "
-            "paper trading"
+            f"study {found.name!r} is of environment {found.environment!r}; only crypto policies "
+            "can be promoted to paper trading"
         )
     return FinishedStudy(**vars(found))
 
 
-def study_search(study: FinishedStudy) -> Search:
-    """The paths of all its COMPLETE trials, in figures."""
+def study_search(study: FinishedStudy) -> SearchStatistics:
+    """Statistics of the paths of all its COMPLETE trials."""
     return read_search(study.trials, study.finished, study.run_dir, study.spec.data.timeframe)
 
 
 def read_candidate(
-    trials: Sequence[FrozenTrial], study: FinishedStudy, search: Search, weights: Weights = "equal"
-) -> Candidate:
-    """What one trial, or several that are to share the capital, stored, with a sentence for everything that keeps them
-    from being deployed.
+    trials: Sequence[FrozenTrial],
+    study: FinishedStudy,
+    search: SearchStatistics,
+    weights: Weights = "equal",
+) -> MarketCandidate:
+    """Read a candidate, and find everything that keeps it from being deployed.
+
+    Args:
+        trials: its trials; several share the capital.
+        study: the study.
+        search: statistics of all trials.
+        weights: how the shares are chosen.
     """
     faults: list[str] = []
     shares, lacking = choose_shares(trials, weights)
     faults += lacking
-    entrants = tuple(
-        _entrant(trial, share, study, faults) for trial, share in zip(trials, shares, strict=True)
+    parts = tuple(
+        _read_trial(trial, share, study, faults)
+        for trial, share in zip(trials, shares, strict=True)
     )
     faults += [
         search.unreadable[trial.number] for trial in trials if trial.number in search.unreadable
@@ -133,7 +149,7 @@ def read_candidate(
     backtest, deflation = search.backtests.get(trials[0].number), search.deflation(trials[0].number)
     if len(trials) > 1:
         backtest = deflation = None
-        faults += _different_accounts(entrants)
+        faults += _different_accounts(parts)
         try:
             together = combine(trials, shares, study.run_dir, study.spec.data.timeframe)
             backtest, deflation = (
@@ -151,12 +167,14 @@ def read_candidate(
         bars=search.bars,
         chosen=len(trials),
     )
-    return Candidate(
-        entrants, backtest.metrics if backtest else (), tuple(faults), selection, weights
+    return MarketCandidate(
+        parts, backtest.metrics if backtest else (), tuple(faults), selection, weights
     )
 
 
-def _entrant(trial: FrozenTrial, share: float, study: FinishedStudy, faults: list[str]) -> Entrant:
+def _read_trial(
+    trial: FrozenTrial, share: float, study: FinishedStudy, faults: list[str]
+) -> CandidateTrial:
     record = TrialRecord.from_attributes(trial.user_attrs)
     faults += [
         f"the trial did not record its {name}"
@@ -169,22 +187,22 @@ def _entrant(trial: FrozenTrial, share: float, study: FinishedStudy, faults: lis
         params = None if record.env_params is None else EnvParams(**record.env_params)
     except (InputError, TypeError) as error:
         faults.append(f"its environment parameters are not valid here: {error}")
-    return Entrant(trial, share, params, members)
+    return CandidateTrial(trial, share, params, members)
 
 
-def _different_accounts(entrants: Sequence[Entrant]) -> list[str]:
-    """What trials that are to share an account disagree about."""
-    params = [entrant.params for entrant in entrants if entrant.params is not None]
+def _different_accounts(parts: Sequence[CandidateTrial]) -> list[str]:
+    """Parameters of the shared account in which the trials differ, in sentences."""
+    params = [part.params for part in parts if part.params is not None]
     return [
-        f"the trials differ in {name} ({', '.join(f'{value:g}' for value in sorted(values))}), but the account that "
-        "they would share has only one"
+        f"the trials differ in {name} ({', '.join(f'{value:g}' for value in sorted(values))}), but "
+        "the account that they would share has only one"
         for name in VENUE_PARAMS
         if len(values := {float(getattr(one, name)) for one in params}) > 1
     ]
 
 
 def build_bundle(
-    candidate: Candidate,
+    candidate: MarketCandidate,
     study: FinishedStudy,
     bars: Bars,
     holdout: tuple[int, int],
@@ -193,21 +211,26 @@ def build_bundle(
 ) -> Bundle:
     """The bundle of a candidate without faults.
 
-    holdout: range of bars [a, b) that the study set aside; gate: the gate's report. Raises ValueError for a candidate
-    with faults.
+    Args:
+        candidate: the candidate.
+        study: its study.
+        bars: the study's bars.
+        holdout: range [a, b) of the hold-out's bars.
+        gate: the gate's report.
+
+    Raises:
+        ValueError: the candidate has faults.
     """
-    spec, several = study.spec, len(candidate.entrants) > 1
-    instruments = Instruments.unrestricted(len(bars.tickers))  # training knows no others
+    spec, several = study.spec, len(candidate.parts) > 1
+    instruments = Instruments.unrestricted(len(bars.tickers))  # as in training
     tickers = tuple(bars.tickers)
-    parts, files = [], {}
-    for number, entrant in enumerate(candidate.entrants):
+    trials, files = [], {}
+    for number, part in enumerate(candidate.parts):
         name = trial_file(number) if several else MEMBERS_FILE
-        if entrant.params is None or entrant.members is None:
-            raise ValueError(
-                f"trial {entrant.trial.number} cannot be deployed: {candidate.faults[0]}"
-            )
-        files[name] = entrant.members
-        parts.append(_trial_part(entrant, study, name))
+        if part.params is None or part.members is None:
+            raise ValueError(f"trial {part.trial.number} cannot be deployed: {candidate.faults[0]}")
+        files[name] = part.members
+        trials.append(_trial_part(part, study, name))
     common: dict[str, Any] = {
         "tickers": tickers,
         "symbols": default_symbols(tickers, synthetic=bars.synthetic),
@@ -235,25 +258,25 @@ def build_bundle(
     }
     if several:
         return make_bundle(
-            EnsembleManifest(weights=candidate.weights, trials=tuple(parts), **common), files
+            EnsembleManifest(weights=candidate.weights, trials=tuple(trials), **common), files
         )
-    (part,) = parts
+    (only,) = trials
     return make_bundle(
-        Manifest(env_params=part.env_params, policy=part.policy, origin=part.origin, **common),
+        Manifest(env_params=only.env_params, policy=only.policy, origin=only.origin, **common),
         files,
     )
 
 
-def _trial_part(entrant: Entrant, study: FinishedStudy, file: str) -> TrialPart:
-    assert entrant.params is not None
-    assert entrant.members is not None
-    policy, hidden = read_policy(entrant.members, file)
-    record = TrialRecord.from_attributes(entrant.trial.user_attrs)
+def _trial_part(part: CandidateTrial, study: FinishedStudy, file: str) -> TrialPart:
+    assert part.params is not None
+    assert part.members is not None
+    policy, hidden = read_policy(part.members, file)
+    record = TrialRecord.from_attributes(part.trial.user_attrs)
     assert record.seed is not None
     return TrialPart(
-        share=entrant.share,
+        share=part.share,
         file=file,
-        env_params=dataclasses.asdict(entrant.params),
+        env_params=dataclasses.asdict(part.params),
         policy=PolicyPart(
             algorithm=study.spec.algorithm,
             members=policy.size,
@@ -265,11 +288,11 @@ def _trial_part(entrant: Entrant, study: FinishedStudy, file: str) -> TrialPart:
         origin=OriginPart(
             study=study.name,
             study_uid=study.uid,
-            trial=entrant.trial.number,
+            trial=part.trial.number,
             seed=record.seed,
             objective=study.spec.objective,
-            objective_value=float("nan" if entrant.trial.value is None else entrant.trial.value),
-            parameters=dict(entrant.trial.params),
+            objective_value=float("nan" if part.trial.value is None else part.trial.value),
+            parameters=dict(part.trial.params),
             ppo_params=dict(record.learner_params or {}),
         ),
     )

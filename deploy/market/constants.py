@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deploy.market.bundle import Bundle
-from deploy.market.gate import Twin
+from deploy.market.gate import NearestConstant
 from deploy.market.scoring import first_decision, in_order, score_bundle, score_trials
 from envs.crypto.bars import Bars
 from envs.crypto.env import CryptoEnv
@@ -77,7 +77,7 @@ def correlation(one: Array, other: Array) -> float:
     return float(np.corrcoef(one, other)[0, 1])
 
 
-def nearest_constant(bundle: Bundle, bars: Bars, before: int) -> Twin:
+def nearest_constant(bundle: Bundle, bars: Bars, before: int) -> NearestConstant:
     """The constant policy that the bundle's ensemble resembles most over the last bars (4,000 at most) before bar
     `before`, where the hold-out begins.
     """
@@ -88,4 +88,4 @@ def nearest_constant(bundle: Bundle, bars: Bars, before: int) -> Twin:
         for name, other in constant_returns(bundle, bars, window).items()
     }
     name = max(found, key=lambda key: found[key])
-    return Twin(name, found[name], len(own.returns))
+    return NearestConstant(name, found[name], len(own.returns))

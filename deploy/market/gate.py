@@ -1,11 +1,12 @@
-"""The gate: the rules that a candidate must pass to become champion, as data.
+"""The gate of markets: the rules that a candidate must pass to become champion.
 
-Rules (`deploy.promotion.rules`) of the first stage read what cross-validation stored with the study's trials and cost nothing;
-those of the second read the hold-out, at which every look is counted, so they are asked only about a candidate that
-passed the first. A rule that cannot be measured yet defers the candidate: it stays a challenger.
+The rules (`deploy.promotion.rules`) of the first stage read what cross-validation stored with the
+study's trials and can be evaluated any number of times. Those of the second stage read the hold-out;
+every evaluation on it is counted, so only candidates that passed the first stage reach it. A rule
+that cannot be measured yet defers the candidate, which stays a challenger.
 
-Cross-validated statistics (deflated Sharpe ratio, PBO) describe the trial's members; what concerns the hold-out and
-the constant policies is computed on the ensemble that would be deployed.
+Statistics of cross-validation (deflated Sharpe ratio, PBO) describe the trial's members. Numbers of
+the hold-out and of constant policies are computed on the ensemble that would be deployed.
 """
 
 from __future__ import annotations
@@ -15,22 +16,30 @@ from dataclasses import dataclass
 
 from deploy.promotion.bootstrap import ALPHA, Bootstrap, gate_level
 from deploy.promotion.overfitting import Overfitting
-from deploy.promotion.rules import Measured, Rule
+from deploy.promotion.rules import GateRule, Measured
 from envs.crypto.metrics import Metrics
 from envs.crypto.selection import Deflation
 from envs.support.formatting import percent
 
-# Below so many batches the hold-out's test was seen to reject too often (scripts/bench/gate_statistics.py): at .05 in
-# up to 8 % of series of at least `ENOUGH_BARS` without an advantage, and in up to 20 % of series of 100.
+CROSS_VALIDATION, HOLDOUT = "cross-validation", "hold-out"  # the stages
+
+# With fewer batches the hold-out's test rejects too often (scripts/bench/gate_statistics.py): at a
+# level of .05 in up to 8 % of series without an advantage that have at least `ENOUGH_BARS` bars, and
+# in up to 20 % of series of 100 bars.
 FEW_BATCHES, ENOUGH_BARS = 30, 300
 
 
 @dataclass(frozen=True)
-class Duel:
-    """Candidate and champion, each flat at the start, over the bars that neither had seen.
+class ChampionComparison:
+    """Candidate and champion over the bars that neither had seen, each without positions at first.
 
-    candidate, champion: metrics over the same bars, or None where there are too few of them. bars: how many there are.
-    difference: whether the candidate's returns are higher. problem: why they cannot be compared at all, or "".
+    Attributes:
+        champion_name: the champion's bundle.
+        bars: number of those bars.
+        candidate: the candidate's metrics, None if there are too few bars.
+        champion: the champion's metrics over the same bars.
+        difference: test whether the candidate's returns are higher.
+        problem: why they cannot be compared at all, "" if they can.
     """
 
     champion_name: str
@@ -43,11 +52,16 @@ class Duel:
 
 @dataclass(frozen=True)
 class Selection:
-    """What the whole search says about the candidate.
+    """Statistics of the whole search about the candidate.
 
-    finished: trials that ended in any way, reached: those whose paths are known at the final rung. deflation: None
-    where the candidate's own are not known; overfitting: None where PBO could not be computed. annual: what makes a
-    Sharpe ratio per bar an annual one. bars: of a path. chosen: how many trials the candidate consists of.
+    Attributes:
+        finished: trials that finished in any state.
+        reached: trials with paths at the final rung.
+        deflation: deflated Sharpe ratio, None without the candidate's paths.
+        overfitting: PBO, None if it cannot be computed.
+        annual: factor that makes a Sharpe ratio per bar an annual one.
+        bars: number of bars of a path.
+        chosen: number of trials in the candidate.
     """
 
     finished: int
@@ -60,9 +74,13 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Twin:
-    """The constant policy that the deployed ensemble resembles most: its name, and the correlation of their returns
-    over `bars` bars before the hold-out.
+class NearestConstant:
+    """The constant policy with the returns most similar to those of the deployed ensemble.
+
+    Attributes:
+        name: of the constant policy.
+        correlation: of the two return series.
+        bars: number of bars compared, all before the hold-out.
     """
 
     name: str
@@ -71,26 +89,31 @@ class Twin:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What is known about a candidate.
+class MarketEvidence:
+    """The evidence about a candidate.
 
-    paths: its members' metrics, one per back-test path of cross-validation. faults: sentences about what went wrong in
-    training. selection: None where no search chose it. twin: None if no constant policy was compared. look: number of
-    the look at the hold-out; holdout: metrics of the deployed ensemble there through the canonical policy path; excess:
-    whether it beats equal weight. duel: None if the slot is empty.
+    Attributes:
+        paths: metrics of its members, one per back-test path of cross-validation.
+        faults: what went wrong in training, in sentences.
+        selection: statistics of the search, None if no search chose the candidate.
+        nearest_constant: None if constant policies were not compared.
+        look: number of the evaluation on the hold-out.
+        holdout: metrics of the deployed ensemble on the hold-out (canonical policy path).
+        excess: test whether the ensemble's returns exceed those of equal weight.
+        comparison: with the champion, None for an empty slot.
     """
 
     paths: tuple[Metrics, ...]
     faults: tuple[str, ...]
     selection: Selection | None = None
-    twin: Twin | None = None
+    nearest_constant: NearestConstant | None = None
     look: int = 1
     holdout: Metrics | None = None
     excess: Bootstrap | None = None
-    duel: Duel | None = None
+    comparison: ChampionComparison | None = None
 
 
-def _training_faults(evidence: Evidence) -> Measured:
+def _training_faults(evidence: MarketEvidence) -> Measured:
     count = len(evidence.faults)
     return Measured(
         count,
@@ -100,17 +123,16 @@ def _training_faults(evidence: Evidence) -> Measured:
     )
 
 
-def _path_trades(evidence: Evidence) -> Measured:
+def _path_trades(evidence: MarketEvidence) -> Measured:
     if not evidence.paths:
         return Measured(None, "the trial stored no back-test path")
     fewest = min(metrics.trades for metrics in evidence.paths)
     return Measured(
-        fewest,
-        f"the quietest of {len(evidence.paths)} back-test paths made {fewest:,} trades; a few trades prove nothing",
+        fewest, f"the back-test path with the fewest trades of {len(evidence.paths)} has {fewest:,}"
     )
 
 
-def _deflated_sharpe(evidence: Evidence) -> Measured | None:
+def _deflated_sharpe(evidence: MarketEvidence) -> Measured | None:
     selection = evidence.selection
     if selection is None:
         return None
@@ -123,33 +145,40 @@ def _deflated_sharpe(evidence: Evidence) -> Measured | None:
     path = (
         "its path" if len(found.by_path) == 1 else f"the median of its {len(found.by_path)} paths"
     )
-    lucky = f"the best of {found.trials} trials ({found.effective:.1f} independent ones) would show {luck:+.2f} by luck"
+    lucky = (
+        f"without skill, the best of {found.trials} trials ({found.effective:.1f} independent ones) "
+        f"is expected to have {luck:+.2f}"
+    )
     if selection.chosen > 1:
         lucky = (
-            f"{selection.chosen} trials, each as lucky as the best of {found.trials} ({found.effective:.1f} "
-            f"independent ones), would show {luck:+.2f} together, {found.diversification:.2f} times what one would"
+            f"without skill, {selection.chosen} trials, each as lucky as the best of {found.trials} "
+            f"({found.effective:.1f} independent ones), are expected to have {luck:+.2f} together, "
+            f"{found.diversification:.2f} times the ratio of one"
         )
-    explanation = f"on {path} its members have an annual information ratio over equal weight of {own:+.2f}; {lucky}, "
+    explanation = (
+        f"on {path} its members have an annual information ratio over equal weight of {own:+.2f}; "
+        f"{lucky}; "
+    )
     explanation += (
-        f"and {needed:+.2f} is needed"
+        f"{needed:+.2f} is needed"
         if math.isfinite(needed)
-        else "and there are too few bars for any"
+        else "there are too few bars for any significance"
     )
     if math.isfinite(found.record) and found.record > selection.bars:
         explanation += f", or {found.record / selection.bars:,.1f} times as much data at this ratio"
     return Measured(found.probability, explanation)
 
 
-def _overfitting(evidence: Evidence) -> Measured | None:
+def _overfitting(evidence: MarketEvidence) -> Measured | None:
     selection = evidence.selection
     if selection is None or selection.finished < 2:
-        return None  # nothing was chosen
+        return None  # there was nothing to choose from
     found = selection.overfitting
     if found is None:
         return Measured(
             None,
-            f"{selection.reached} of {selection.finished} trials reached the final rung: at least 2 (and 32 bars) are "
-            "needed to see whether the best one stays ahead",
+            f"{selection.reached} of {selection.finished} trials reached the final rung: at least 2 "
+            "(and 32 bars) are needed to test whether the best one stays ahead",
         )
     best = (
         "the trial that was best on one half was"
@@ -161,131 +190,124 @@ def _overfitting(evidence: Evidence) -> Measured | None:
     )
     return Measured(
         found.pbo,
-        f"in {found.pbo:.0%} of {len(found.logits):,} ways to halve the bars, {best} no better than the median of "
-        f"{selection.reached} on the other, in {found.loss:.0%} {lost}",
+        f"in {found.pbo:.0%} of {len(found.logits):,} ways to halve the bars, {best} no better than "
+        f"the median of {selection.reached} on the other half; in {found.loss:.0%} {lost}",
     )
 
 
-def _constant_policy(evidence: Evidence) -> Measured | None:
-    twin = evidence.twin
-    if twin is None:
+def _constant_policy(evidence: MarketEvidence) -> Measured | None:
+    nearest = evidence.nearest_constant
+    if nearest is None:
         return None
     return Measured(
-        twin.correlation,
-        f"the returns of the constant policy it resembles most, {twin.name}, have a correlation of "
-        f"{twin.correlation:.3f} with its own over the {twin.bars:,} bars before the hold-out",
+        nearest.correlation,
+        f"its returns have a correlation of {nearest.correlation:.3f} with those of the most "
+        f"similar constant policy, {nearest.name}, over the {nearest.bars:,} bars before the "
+        "hold-out",
     )
 
 
-def _holdout_excess(evidence: Evidence) -> Measured:
+def _holdout_excess(evidence: MarketEvidence) -> Measured:
     metrics, test = _need(evidence.holdout), evidence.excess
     returns = (
-        f"{percent(metrics.total_return)} after fees on the hold-out, where equal weight made "
-        f"{percent(metrics.equal_weight_return)} (annual Sharpe ratio {metrics.sharpe:+.2f} and "
-        f"{metrics.equal_weight_sharpe:+.2f}, information ratio {metrics.information_ratio:+.2f})"
+        f"{percent(metrics.total_return)} after fees on the hold-out, equal weight "
+        f"{percent(metrics.equal_weight_return)} (annual Sharpe ratios {metrics.sharpe:+.2f} and "
+        f"{metrics.equal_weight_sharpe:+.2f}, information ratio "
+        f"{metrics.information_ratio:+.2f})"
     )
     if test is None:
         return Measured(None, returns)
     return Measured(
         test.p,
-        f"{returns}; were there no advantage, one like this would show with chance {test.p:.2g}, and look "
-        f"{evidence.look} at this hold-out asks for {gate_level(evidence.look):.2g} at most{_few_values(test)}",
+        f"{returns}; p = {test.p:.2g} for no advantage, and evaluation {evidence.look} on this "
+        f"hold-out requires at most {gate_level(evidence.look):.2g}{_few_values(test)}",
         scale=gate_level(evidence.look) / ALPHA,
     )
 
 
 def _few_values(test: Bootstrap) -> str:
-    """A warning where a p value comes from few independent values; "" elsewhere."""
+    """A warning if a p value comes from few independent values, else ""."""
     if not 0 < test.batches < FEW_BATCHES:
         return ""
     factor = 1.6 if test.bars >= ENOUGH_BARS else 4.0
     return (
-        f"; the differences are so correlated from bar to bar that {test.bars:,} bars count as about {test.batches} "
-        f"independent values, so p may be too small (measured at p = .05: up to {factor:g} times as many false "
-        "positives as intended)"
+        f"; because of autocorrelation, {test.bars:,} bars count as about {test.batches} "
+        f"independent values, so p may be too small (measured at p = .05: up to {factor:g} times as "
+        "many false positives as intended)"
     )
 
 
-def _holdout_drawdown(evidence: Evidence) -> Measured:
+def _holdout_drawdown(evidence: MarketEvidence) -> Measured:
     metrics = _need(evidence.holdout)
     return Measured(
         metrics.max_drawdown,
-        f"fell at most {metrics.max_drawdown:.1%} from a peak (equal weight {metrics.equal_weight_drawdown:.1%})",
+        f"fell at most {metrics.max_drawdown:.1%} below a peak (equal weight "
+        f"{metrics.equal_weight_drawdown:.1%})",
     )
 
 
-def _beats_champion(evidence: Evidence) -> Measured | None:
-    duel = evidence.duel
-    if duel is None:
+def _beats_champion(evidence: MarketEvidence) -> Measured | None:
+    found = evidence.comparison
+    if found is None:
         return None
-    if duel.problem:
-        return Measured(None, duel.problem)
-    if duel.candidate is None or duel.champion is None or duel.difference is None:
+    if found.problem:
+        return Measured(None, found.problem)
+    if found.candidate is None or found.champion is None or found.difference is None:
         return Measured(
             None,
-            f"only {duel.bars} bars are newer than what both have seen: too few to compare with champion "
-            f"{duel.champion_name}, so it stays a challenger",
+            f"only {found.bars} bars are newer than what both have seen: too few to compare with "
+            f"champion {found.champion_name}, so it stays a challenger",
             defer=True,
         )
     return Measured(
-        duel.difference.p,
-        f"{percent(duel.candidate.total_return)} after fees, where champion {duel.champion_name} made "
-        f"{percent(duel.champion.total_return)}, over the {duel.bars:,} bars that neither had seen; without a "
-        f"difference, one like this would show with chance {duel.difference.p:.2g}{_few_values(duel.difference)}",
+        found.difference.p,
+        f"{percent(found.candidate.total_return)} after fees, champion {found.champion_name} "
+        f"{percent(found.champion.total_return)}, over the {found.bars:,} bars that neither had "
+        f"seen; p = {found.difference.p:.2g} for no difference{_few_values(found.difference)}",
         scale=gate_level(evidence.look) / ALPHA,
     )
 
 
 def _need(metrics: Metrics | None) -> Metrics:
     if metrics is None:
-        raise ValueError("hold-out rules are asked after the hold-out was scored")
+        raise ValueError("hold-out rules need the metrics of the hold-out")
     return metrics
 
 
-DEFAULT_RULES: tuple[Rule[Evidence], ...] = (
-    Rule(
+DEFAULT_RULES: tuple[GateRule[MarketEvidence], ...] = (
+    GateRule(
         "training-faults",
-        "cross-validation",
+        CROSS_VALIDATION,
         "<=",
         0.0,
         "nothing went wrong in training",
         _training_faults,
     ),
-    Rule(
-        "path-trades", "cross-validation", ">=", 30.0, "enough trades to judge it by", _path_trades
+    GateRule(
+        "path-trades", CROSS_VALIDATION, ">=", 30.0, "enough trades for a judgement", _path_trades
     ),
-    Rule(
+    GateRule(
         "deflated-sharpe",
-        "cross-validation",
+        CROSS_VALIDATION,
         ">=",
         0.95,
         "better than luck among so many trials",
         _deflated_sharpe,
     ),
-    Rule(
-        "pbo",
-        "cross-validation",
-        "<=",
-        0.2,
-        "the best trial stays ahead on other bars",
-        _overfitting,
+    GateRule(
+        "pbo", CROSS_VALIDATION, "<=", 0.2, "the best trial stays ahead on other bars", _overfitting
     ),
-    Rule(
+    GateRule(
         "constant-policy",
-        "cross-validation",
+        CROSS_VALIDATION,
         "<",
         0.99,
-        "more than buying and holding in disguise",
+        "not the same as a constant policy",
         _constant_policy,
     ),
-    Rule(
-        "holdout-excess",
-        "hold-out",
-        "<=",
-        ALPHA,
-        "beats equal weight on unseen bars",
-        _holdout_excess,
+    GateRule(
+        "holdout-excess", HOLDOUT, "<=", ALPHA, "beats equal weight on unseen bars", _holdout_excess
     ),
-    Rule("max-drawdown", "hold-out", "<=", 0.35, "bearable losses on the way", _holdout_drawdown),
-    Rule("beats-champion", "hold-out", "<=", ALPHA, "beats the present champion", _beats_champion),
+    GateRule("max-drawdown", HOLDOUT, "<=", 0.35, "a limited largest loss", _holdout_drawdown),
+    GateRule("beats-champion", HOLDOUT, "<=", ALPHA, "beats the present champion", _beats_champion),
 )

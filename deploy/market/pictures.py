@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from deploy.market.backtests import Search
+from deploy.market.backtests import SearchStatistics
 from deploy.promotion.overfitting import Overfitting
 from envs.crypto.metrics import equity
 from envs.crypto.selection import Deflation
@@ -30,7 +30,7 @@ MOST_POINTS, MOST_TRIALS = 1500, 80
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class EquityCurve:
     """A line of an equity picture. returns: (L,) per bar. width, alpha: of the line."""
 
     label: str | None
@@ -41,7 +41,7 @@ class Curve:
 
 
 def draw_equity(
-    top: Axes, bottom: Axes, time: NDArray[np.int64], curves: Sequence[Curve], title: str
+    top: Axes, bottom: Axes, time: NDArray[np.int64], curves: Sequence[EquityCurve], title: str
 ) -> None:
     """Value of one unit over time, on a logarithmic scale, and below it how far each curve is under its peak.
 
@@ -98,7 +98,9 @@ def draw_logits(axes: Axes, found: Overfitting | None) -> None:
     _grid(axes)
 
 
-def draw_sharpes(axes: Axes, search: Search, name: str, deflation: Deflation | None) -> None:
+def draw_sharpes(
+    axes: Axes, search: SearchStatistics, name: str, deflation: Deflation | None
+) -> None:
     """Annual information ratios over equal weight of all trials on the median path, the candidate's, and luck's."""
     axes.set_title("Is the chosen trial above what luck shows?", fontsize=9, loc="left")
     if deflation is None:

@@ -1,6 +1,4 @@
-"""Promotion: choose the best trial, score its ensemble on the hold-out, and move the slot's champion when every rule
-is met.
-"""
+"""Promotion of a market's policy: the best trial, or several, are evaluated on the hold-out."""
 
 from __future__ import annotations
 
@@ -13,31 +11,25 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from deploy.market.advice import why_none
-from deploy.market.backtests import Search
+from deploy.market.backtests import SearchStatistics
 from deploy.market.bundle import Bundle, format_time
 from deploy.market.candidates import (
-    Candidate,
     FinishedStudy,
+    MarketCandidate,
     build_bundle,
     read_candidate,
     study_search,
 )
 from deploy.market.constants import nearest_constant
-from deploy.market.gate import DEFAULT_RULES, Evidence, Selection
+from deploy.market.gate import CROSS_VALIDATION, DEFAULT_RULES, HOLDOUT, MarketEvidence, Selection
 from deploy.market.manifest import Weights
-from deploy.market.scoring import Score, bootstrap_seed, duel, score_bundle
+from deploy.market.scoring import Score, bootstrap_seed, compare_with_champion, score_bundle
 from deploy.promotion.bootstrap import draws_for, gate_level, mean_above_zero
-from deploy.promotion.promotion import (
-    CHAMPION_ALREADY,
-    NO_LOOK_SPENT,
-    AnyPromotion,
-    JudgedCandidate,
-    Place,
-    Settled,
-    ask_in_turn,
-)
-from deploy.promotion.rules import Finding, Rule, judge, not_asked, passed
+from deploy.promotion.promoter import Promoter
+from deploy.promotion.promotion import CandidateOutcome, GateResult, Promotion
+from deploy.promotion.rules import NOT_EVALUATED, Finding, GateRule, judge, not_evaluated, passed
 from deploy.registry.bundle_files import finite
+from deploy.registry.records import Evaluation
 from deploy.registry.registry import Registry
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.study_data import load_study_bars, study_splits
@@ -46,11 +38,14 @@ from envs.support.study_record import DataSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged(JudgedCandidate):
-    """A candidate and what every rule said about it.
+class MarketResult(GateResult):
+    """A candidate and the finding of every rule about it.
 
-    trials: its trial's number, or those of several that would share the capital as `shares` says. selection: what the
-    whole search says about it. look, score, bundle: None where the hold-out was not looked at.
+    Attributes:
+        trials: numbers of its trials.
+        shares: the share of the capital that each trial trades.
+        selection: statistics of the whole search about it.
+        score: its score on the hold-out, None without an evaluation.
     """
 
     trials: tuple[int, ...]
@@ -60,7 +55,7 @@ class Judged(JudgedCandidate):
     bundle: Bundle | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: plain numbers and text."""
+        """The result for JSON: plain numbers and text."""
         return super().to_dict() | {
             "trials": list(self.trials),
             "shares": list(self.shares),
@@ -69,14 +64,19 @@ class Judged(JudgedCandidate):
 
 
 @dataclass(frozen=True)
-class Promotion(AnyPromotion[Judged]):
-    """The outcome of a promotion. search: statistics of all trials of the study. looks: counted at these bars."""
+class MarketPromotion(Promotion[MarketResult]):
+    """The outcome of a promotion.
+
+    Attributes:
+        synthetic: whether the market is synthetic.
+        search: statistics of all trials of the study.
+    """
 
     synthetic: bool = False
-    search: Search | None = None
+    search: SearchStatistics | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: plain numbers and text."""
+        """The promotion for JSON: plain numbers and text."""
         selection = {} if self.search is None else describe(self.search, self.chosen)
         own: dict[str, Any] = finite({"synthetic": self.synthetic, "selection": selection or None})
         return super().to_dict() | own
@@ -86,37 +86,46 @@ def name_trials(trials: Sequence[int]) -> str:
     """`trial 3`, or `the ensemble of trials 3, 5 and 8`."""
     if len(trials) == 1:
         return f"trial {trials[0]}"
-    return f"the ensemble of trials {', '.join(str(number) for number in trials[:-1])} and {trials[-1]}"
+    names = ", ".join(str(number) for number in trials[:-1])
+    return f"the ensemble of trials {names} and {trials[-1]}"
 
 
-def describe(search: Search, judged: Judged | None) -> dict[str, Any]:
-    """The figures of the search for JSON, with those of a candidate."""
-    return (
-        search.describe() if judged is None else _described(search, judged.trials, judged.selection)
-    )
+def describe(search: SearchStatistics, result: MarketResult | None) -> dict[str, Any]:
+    """Statistics of the search for JSON, with those of a candidate."""
+    return search.describe() if result is None else _described(search, result)
 
 
-def _described(search: Search, trials: Sequence[int], selection: Selection) -> dict[str, Any]:
-    return search.describe(trials, selection.deflation, selection.overfitting)
+def _described(
+    search: SearchStatistics, candidate: MarketResult | MarketCandidate
+) -> dict[str, Any]:
+    selection = candidate.selection
+    return search.describe(candidate.trials, selection.deflation, selection.overfitting)
 
 
 def default_slot(environment: str, data: DataSpec) -> str:
-    """The slot that a study's candidates ask for unless told otherwise: `crypto-1h`.
+    """The default slot for a study, such as `crypto-1h`.
 
-    Champions of a made-up market have slots of their own (`demo-1h`), out of the way of those of real ones.
+    Champions of synthetic markets have slots of their own (`demo-1h`).
     """
     return f"{'demo' if data.synthetic else environment}-{data.timeframe}"
 
 
-class Promoter:
-    """One promotion of one study.
+class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketResult, MarketPromotion]):
+    """One promotion of one study on a market. See `Promoter` for the other arguments.
 
-    slot: see `default_slot`. data_dir: where the study's bars lie now (default: where they were).
-    ensemble: how many of the best trials ask together, each with a share of the capital that `weights` says.
-    dry_run: change no champion and write no bundle; a look at the hold-out is counted all the same, since its numbers
-    are seen. looks: how many candidates may be scored on the hold-out; 0 for the first stage alone, of the best one.
-    progress: told, in a few words, what takes long.
+    Args:
+        slot: the deployment slot, by default `default_slot`.
+        data_dir: where the study's bars are now, by default where they were.
+        looks: the most candidates that may be evaluated on the hold-out; 0 judges the best
+            candidate by the first stage alone.
+        ensemble: number of the best trials that are promoted together, each with a share of the
+            capital.
+        weights: how the shares are chosen.
     """
+
+    first_stage, second_stage = CROSS_VALIDATION, HOLDOUT
+    _bars: Bars  # of the study
+    _holdout: tuple[int, int]  # its range [a, b) of bars
 
     def __init__(
         self,
@@ -129,248 +138,215 @@ class Promoter:
         looks: int = 1,
         ensemble: int = 1,
         weights: Weights = "equal",
-        rules: Sequence[Rule[Evidence]] = DEFAULT_RULES,
+        rules: Sequence[GateRule[MarketEvidence]] = DEFAULT_RULES,
         progress: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        self.study = study
-        self.registry = registry
-        self.slot = slot or default_slot(study.spec.environment, study.spec.data)
-        self.data_dir = (data_dir or Path(study.spec.data.dir)).resolve()
-        self.dry_run = dry_run
-        self.looks = looks
-        self.ensemble = ensemble
+        self.study, self.ensemble = study, ensemble
         self.weights: Weights = weights
-        self.rules = tuple(rules)
-        self.progress = progress
-        self.place = Place(
-            registry, self.slot, study.name, dry_run or looks == 0, str(self.data_dir)
+        self.data_dir = (data_dir or Path(study.spec.data.dir)).resolve()
+        self.search: SearchStatistics | None = None
+        super().__init__(
+            study,
+            registry,
+            slot=slot or default_slot(study.spec.environment, study.spec.data),
+            dry_run=dry_run,
+            looks=looks,
+            rules=rules,
+            progress=progress,
+            data_dir=str(self.data_dir),
         )
-        self.before = self.place.champion
-        self.search: Search | None = None
-        self.holdout_bars: tuple[int, int] | None = None
 
-    def run(self, trial: int | None = None) -> Promotion:
-        """Judge the candidates in the order of their objective, until one may be promoted or the looks are spent.
+    def run(self, trial: int | None = None) -> MarketPromotion:
+        """Judge the candidates until one is promoted or the evaluations are spent.
 
-        trial: consider only this one. Raises InputError for what is wrong with the study's data, the slot's champion or
-        the registry.
+        Args:
+            trial: consider this trial only.
+
+        Raises:
+            InputError: the study's data, the slot's champion or the registry cannot be used.
         """
         if trial is not None and self.ensemble > 1:
             raise InputError(
-                f"--trial {trial} and --ensemble {self.ensemble} do not go together: give one of them"
+                f"--trial {trial} and --ensemble {self.ensemble} exclude each other: give one"
             )
         trials = self.study.asked(trial)
         if not trials:
-            return self._outcome(Settled(None, "no candidate", self.study.why_none_complete))
+            reason = self.study.why_none_complete
+            return self._promotion(CandidateOutcome(None, "no candidate", reason))
         if self.ensemble > len(trials):
             raise InputError(
-                f"--ensemble {self.ensemble} is more than the {len(trials)} COMPLETE trials of study "
-                f"{self.study.name!r}"
+                f"--ensemble {self.ensemble} is more than the {len(trials)} COMPLETE trials of "
+                f"study {self.study.name!r}"
             )
-        asking = [trials[: self.ensemble]] if self.ensemble > 1 else [[item] for item in trials]
-        bars = load_study_bars(self.study.spec.data, self.data_dir)
-        holdout = study_splits(self.study.spec).holdout
-        if holdout[1] <= holdout[0]:
-            reason = "the study set no bars aside (--holdout 0), so nothing unseen is left to judge it by"
-            return self._outcome(Settled(None, "no hold-out", reason))
-        self.holdout_bars = int(bars.time[holdout[0]]), int(bars.time[holdout[1] - 1])
+        candidates = [trials[: self.ensemble]] if self.ensemble > 1 else [[item] for item in trials]
+        self._bars = load_study_bars(self.study.spec.data, self.data_dir)
+        self._holdout = study_splits(self.study.spec).holdout
+        if self._holdout[1] <= self._holdout[0]:
+            reason = "the study set no bars aside (--holdout 0), so there is no unseen data"
+            return self._promotion(CandidateOutcome(None, "no hold-out", reason))
         self.progress(f"reading the paths of {len(self.study.trials)} complete trials")
         self.search = study_search(self.study)
         if self.looks == 0:
-            return self._without_a_look(asking[0], bars, holdout)
-        judged, settled = ask_in_turn(
-            asking,
-            lambda items, first: self._consider(items, bars, holdout, first=first),
-            self.looks,
-        )
+            return self._first_stage_only(candidates[0])
+        results, settled = self._judge_in_turn(candidates)
         if settled is None:
-            chosen = next((one for one in judged if one.score is not None), None) or _closest(
-                judged
-            )
+            chosen = next((one for one in results if one.is_scored), None) or _closest(results)
             reason = why_none(
-                judged_count=len(judged),
+                judged_count=len(results),
                 name=chosen.name,
                 findings=chosen.findings,
                 search=self.search,
             )
-            settled = Settled(chosen, "none passes", reason)
-        promotion = self._outcome(settled, judged)
-        self.place.record_refusal(promotion)
-        return promotion
+            settled = CandidateOutcome(chosen, "none passes", reason)
+        return self._finish(settled, results)
 
-    def _without_a_look(
-        self, trials: Sequence[FrozenTrial], bars: Bars, holdout: tuple[int, int]
-    ) -> Promotion:
-        """The first stage alone, of one candidate. Nothing is written to the registry."""
-        assert self.search is not None
-        candidate = read_candidate(trials, self.study, self.search, self.weights)
-        findings = self._first_stage(candidate, bars, holdout, thorough=True)
+    def _first_stage_only(self, trials: Sequence[FrozenTrial]) -> MarketPromotion:
+        """Judge one candidate by the first stage; nothing is written to the registry."""
+        candidate = self._read(trials)
+        findings = self._judge_first_stage(candidate, thorough=True)
         failed = [finding.name for finding in findings if finding.verdict != "pass"]
         said = (
             f"does not meet {', '.join(failed)}"
             if failed
-            else "meets every rule that needs no look at the hold-out"
+            else "meets every rule that needs no hold-out evaluation"
         )
-        why = not_asked(self.rules, "hold-out", "only the first stage was asked for")
-        judged = _judged(candidate, (*findings, *why))
-        return self._outcome(
-            Settled(judged, "first stage", f"{judged.name} {said}{judged.loosened}"), [judged]
-        )
+        skipped = not_evaluated(self.rules, HOLDOUT, "only the first stage was requested")
+        result = self._result(candidate, (*findings, *skipped))
+        reason = f"{result.name} {said}{result.loosened}"
+        return self._promotion(CandidateOutcome(result, "first stage", reason), [result])
 
-    def _consider(
-        self, trials: Sequence[FrozenTrial], bars: Bars, holdout: tuple[int, int], *, first: bool
-    ) -> Settled[Judged]:
-        """Both stages of a candidate: the second one only where it passes the first."""
+    def _read(self, trials: Sequence[FrozenTrial]) -> MarketCandidate:
         assert self.search is not None
-        candidate = read_candidate(trials, self.study, self.search, self.weights)
-        findings = self._first_stage(candidate, bars, holdout, thorough=first)
-        if passed(findings):
-            return self._challenge(candidate, findings, bars, holdout)
-        return Settled(
-            _judged(candidate, (*findings, *not_asked(self.rules, "hold-out", NO_LOOK_SPENT)))
-        )
+        return read_candidate(trials, self.study, self.search, self.weights)
 
-    def _first_stage(
-        self, candidate: Candidate, bars: Bars, holdout: tuple[int, int], *, thorough: bool
+    def _judge_first_stage(
+        self, candidate: MarketCandidate, *, thorough: bool
     ) -> tuple[Finding, ...]:
-        """Every rule that needs no look. The constant policies, which take some seconds, are traded only for a
-        candidate that meets the others, or `thorough`.
-        """
         evidence = candidate.evidence()
-        findings = tuple(judge(self.rules, evidence, "cross-validation"))
+        findings = tuple(judge(self.rules, evidence, CROSS_VALIDATION))
         if candidate.faults or not (thorough or passed(findings)):
             return findings
-        draft = build_bundle(candidate, self.study, bars, holdout, gate={})
-        evidence = dataclasses.replace(evidence, twin=nearest_constant(draft, bars, holdout[0]))
-        return tuple(judge(self.rules, evidence, "cross-validation"))
+        # Trading the constant policies takes some seconds.
+        nearest = nearest_constant(self._build(candidate, {}), self._bars, self._holdout[0])
+        evidence = dataclasses.replace(evidence, nearest_constant=nearest)
+        return tuple(judge(self.rules, evidence, CROSS_VALIDATION))
 
-    def _challenge(
-        self,
-        candidate: Candidate,
-        findings: tuple[Finding, ...],
-        bars: Bars,
-        holdout: tuple[int, int],
-    ) -> Settled[Judged]:
-        """Second stage: a look at the hold-out, and the promotion if every rule is met."""
-        name = name_trials(candidate.trials)
-        draft = build_bundle(candidate, self.study, bars, holdout, gate={})
-        known = _judged(
-            candidate, (*findings, *not_asked(self.rules, "hold-out", CHAMPION_ALREADY))
-        )
-        if self._is_champion(draft, self.place.champion):
-            return self.place.champion_already(known)
+    def _build(self, candidate: MarketCandidate, gate: dict[str, Any]) -> Bundle:
+        return build_bundle(candidate, self.study, self._bars, self._holdout, gate=gate)
+
+    def _is_champion(self, draft: Bundle, champion: str | None) -> bool:
+        return champion is not None and _same_policy(self.registry.bundle(champion, Bundle), draft)
+
+    def _evaluate(self, candidate: MarketCandidate, draft: Bundle) -> tuple[Evaluation, Score]:
+        first, end = self._holdout
         look = self.registry.evaluations.record_holdout(
             draft.manifest.tickers,
             draft.manifest.timeframe,
-            int(bars.time[holdout[0]]),
-            int(bars.time[holdout[1] - 1]),
+            *self._holdout_span,
             members_sha256=draft.members_sha256,
             study=self.study.name,
             study_uid=self.study.uid,
             trial=candidate.trials[0],
         )
         self.progress(
-            f"{name}: look {look.number} at the hold-out, {holdout[1] - holdout[0]:,} bars"
+            f"{name_trials(candidate.trials)}: hold-out evaluation {look.number}, "
+            f"{end - first:,} bars"
         )
-        result = score_bundle(draft, bars, (holdout[0] - 1, holdout[1] - 1))
+        # The first decision is made at the close of the bar before the hold-out.
+        return look, score_bundle(draft, self._bars, (first - 1, end - 1))
+
+    @property
+    def _holdout_span(self) -> tuple[int, int]:
+        """Opens of the first and the last bar of the hold-out, seconds."""
+        first, end = self._holdout
+        return int(self._bars.time[first]), int(self._bars.time[end - 1])
+
+    def _compare(
+        self,
+        candidate: MarketCandidate,
+        draft: Bundle,
+        look: Evaluation,
+        score: Score,
+        champion: str | None,
+    ) -> tuple[MarketEvidence, Score]:
         seed, draws = bootstrap_seed(draft), draws_for(gate_level(look.number))
-        excess = mean_above_zero(result.returns - result.equal_weight, seed=seed, draws=draws)
-
-        def compare(champion: str | None) -> Settled[Judged]:
-            if self._is_champion(draft, champion):
-                return self.place.champion_already(
-                    dataclasses.replace(known, look=look, score=result)
-                )
-            rival = None if champion is None else self.registry.bundle(champion, Bundle)
-            evidence = dataclasses.replace(
-                candidate.evidence(),
-                look=look.number,
-                holdout=result.metrics,
-                excess=excess,
-                duel=None if rival is None else duel(draft, rival, self._load, draws=draws),
-            )
-            asked = (*findings, *judge(self.rules, evidence, "hold-out"))
-            assert self.search is not None
-            gate = {
-                "slot": self.slot,
-                "look": look.number,
-                "selection": _described(self.search, candidate.trials, candidate.selection),
-                "holdout": {
-                    "first": format_time(int(result.time[0])),
-                    "last": format_time(int(result.time[-1])),
-                    **result.metrics.to_dict(),
-                },
-                "findings": [finding.to_dict() for finding in asked],
-            }
-            bundle = build_bundle(candidate, self.study, bars, holdout, gate=finite(gate))
-            judged = dataclasses.replace(
-                _judged(candidate, asked), look=look, score=result, bundle=bundle
-            )
-            return self.place.settle(judged, champion)
-
-        return self.place.race(name, compare)
-
-    def _is_champion(self, draft: Bundle, champion: str | None) -> bool:
-        """Whether that champion would act as the candidate does."""
-        return champion is not None and _same_policy(self.registry.bundle(champion, Bundle), draft)
+        comparison = None
+        if champion is not None:
+            present = self.registry.bundle(champion, Bundle)
+            comparison = compare_with_champion(draft, present, self._load, draws=draws)
+        evidence = dataclasses.replace(
+            candidate.evidence(),
+            look=look.number,
+            holdout=score.metrics,
+            excess=mean_above_zero(score.returns - score.equal_weight, seed=seed, draws=draws),
+            comparison=comparison,
+        )
+        return evidence, score
 
     def _load(self, tickers: tuple[str, ...]) -> Bars:
         return load_bars(self.data_dir, self.study.spec.data.timeframe, tickers)
 
-    def _outcome(self, settled: Settled[Judged], judged: Sequence[Judged] = ()) -> Promotion:
-        assert settled.outcome is not None
-        return Promotion(
-            outcome=settled.outcome,
-            slot=self.slot,
-            study=self.study.name,
-            reason=settled.reason,
-            candidates=tuple(judged),
-            chosen=settled.judged,
-            champion_before=self.before,
-            champion=self.place.champion,
-            version=settled.version,
-            dry_run=self.dry_run,
-            synthetic=self.study.spec.data.synthetic,
-            complete=len(self.study.trials),
+    def _report(self, candidate: MarketCandidate, score: Score) -> dict[str, Any]:
+        assert self.search is not None
+        span = {"first": format_time(int(score.time[0])), "last": format_time(int(score.time[-1]))}
+        return {
+            "selection": _described(self.search, candidate),
+            "holdout": span | score.metrics.to_dict(),
+        }
+
+    def _result(
+        self,
+        candidate: MarketCandidate,
+        findings: tuple[Finding, ...],
+        *,
+        look: Evaluation | None = None,
+        score: Score | None = None,
+        bundle: Bundle | None = None,
+    ) -> MarketResult:
+        return MarketResult(
+            trial=candidate.trials[0],
+            name=name_trials(candidate.trials),
+            trials=candidate.trials,
+            shares=tuple(one.share for one in candidate.parts),
+            objective=candidate.value,
+            findings=findings,
+            selection=candidate.selection,
+            look=look,
+            score=score,
+            bundle=bundle,
+        )
+
+    def _promotion(
+        self, outcome: CandidateOutcome[MarketResult], results: Sequence[MarketResult] = ()
+    ) -> MarketPromotion:
+        data, looks = self.study.spec.data, 0
+        if self.search is not None:  # so the study has a hold-out
+            looks = self.registry.evaluations.count_holdout(data.tickers, *self._holdout_span)
+        return MarketPromotion(
+            **self._fields(outcome, results),
+            synthetic=data.synthetic,
             search=self.search,
-            looks=self.registry.evaluations.count_holdout(
-                self.study.spec.data.tickers, *self.holdout_bars
-            )
-            if self.holdout_bars
-            else 0,
+            looks=looks,
         )
 
 
-def _judged(candidate: Candidate, findings: tuple[Finding, ...]) -> Judged:
-    shares = tuple(entrant.share for entrant in candidate.entrants)
-    return Judged(
-        trial=candidate.trials[0],
-        name=name_trials(candidate.trials),
-        trials=candidate.trials,
-        shares=shares,
-        objective=candidate.value,
-        findings=findings,
-        selection=candidate.selection,
-    )
-
-
 def _same_policy(one: Bundle, other: Bundle) -> bool:
-    """Whether they would act the same: same weights and shares, environment parameters and tickers."""
+    """Whether both act the same: equal weights, shares, environment parameters and tickers."""
 
-    def what_acts(bundle: Bundle) -> tuple[object, ...]:
+    def policy(bundle: Bundle) -> tuple[object, ...]:
         params = [trial.env_params for trial in bundle.manifest.trials]
         return bundle.members_sha256, params, bundle.manifest.tickers
 
-    return what_acts(one) == what_acts(other)
+    return policy(one) == policy(other)
 
 
-def _closest(judged: Sequence[Judged]) -> Judged:
-    """The one that failed the fewest rules of those that all were asked; the first of equals."""
+def _closest(results: Sequence[MarketResult]) -> MarketResult:
+    """The result that failed the fewest of the rules that all were judged by; ties: the first."""
 
-    def asked(one: Judged) -> set[str]:
-        return {finding.name for finding in one.findings if finding.verdict != "not asked"}
+    def evaluated(one: MarketResult) -> set[str]:
+        return {finding.name for finding in one.findings if finding.verdict != NOT_EVALUATED}
 
-    common = set.intersection(*(asked(one) for one in judged))
+    common = set.intersection(*(evaluated(one) for one in results))
     return min(
-        judged, key=lambda one: sum(f.verdict == "fail" for f in one.findings if f.name in common)
+        results, key=lambda one: sum(f.verdict == "fail" for f in one.findings if f.name in common)
     )

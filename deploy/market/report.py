@@ -1,162 +1,310 @@
-"""What people see of promotion and replay: tables in the terminal, and a picture of the equity."""
+"""The gate's report: two pages, as HTML and PDF, for someone who does not know the terms."""
 
 from __future__ import annotations
 
+import io
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import PdfPages
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
 
+from deploy.market.backtests import combine
 from deploy.market.bundle import Bundle
-from deploy.market.promote import Judged, Promotion, name_trials
-from deploy.promotion.findings import SYNTHETIC, findings_table, stage_text
-from deploy.promotion.views import verdict_panel
-from envs.crypto.metrics import Metrics, equity
+from deploy.market.candidates import FinishedStudy
+from deploy.market.pictures import (
+    CHAMPION,
+    EQUAL,
+    OWN,
+    EquityCurve,
+    draw_equity,
+    draw_folds,
+    draw_logits,
+    draw_sharpes,
+)
+from deploy.market.promote import MarketPromotion, MarketResult
+from deploy.market.scoring import score_bundle
+from deploy.promotion.findings import COLOURS, SYNTHETIC, findings_page, limit, number
+from deploy.registry.registry import Registry
+from envs.crypto.study_data import load_study_bars, study_splits
+from envs.support.errors import InputError
 from envs.support.files import write_atomic
-from envs.support.formatting import percent
+from envs.support.study_record import TrialRecord
 
-SHOWN_CANDIDATES = 8
-
-
-def promotion_view(promotion: Promotion) -> RenderableType:
-    """The whole report of a promotion."""
-    parts: list[RenderableType] = []
-    if promotion.candidates:
-        parts.append(candidates_table(promotion))
-    if promotion.chosen is not None:
-        parts.append(findings_table(_title(promotion.chosen), promotion.chosen.findings))
-        if promotion.chosen.score is not None:
-            parts.append(
-                metrics_table(
-                    promotion.chosen.score.metrics,
-                    "Hold-out: the ensemble of the trial's fold members, canonical policy path"
-                    if len(promotion.chosen.trials) == 1
-                    else "Hold-out: the trials as sub-accounts, their orders netted, canonical policy path",
-                )
-            )
-    parts.append(verdict_panel(promotion, SYNTHETIC if promotion.synthetic else ""))
-    return Group(*parts)
-
-
-def candidates_table(promotion: Promotion) -> Table:
-    """The best candidates, and how far each came."""
-    table = Table(
-        title=f"Candidates of study {promotion.study} for slot {promotion.slot}",
-        title_justify="left",
-    )
-    table.add_column("trial", justify="right")
-    table.add_column("objective", justify="right")
-    table.add_column("cross-validation")
-    table.add_column("hold-out")
-    for judged in promotion.candidates[:SHOWN_CANDIDATES]:
-        table.add_row(
-            " ".join(str(number) for number in judged.trials),
-            f"{judged.objective:+.3f}",
-            stage_text(judged.findings, "cross-validation"),
-            stage_text(judged.findings, "hold-out"),
-        )
-    asked = {number for judged in promotion.candidates for number in judged.trials}
-    shown = {
-        number for judged in promotion.candidates[:SHOWN_CANDIDATES] for number in judged.trials
-    }
-    left = promotion.complete - len(shown)
-    if left > 0:
-        unasked = promotion.complete - len(asked)
-        table.caption = f"{left} more complete trial{'s' * (left > 1)}, {unasked} of them not asked"
-    return table
-
-
-def _title(judged: Judged) -> str:
-    look = f", look {judged.look.number} at this hold-out" if judged.look else ""
-    return f"{judged.name[:1].upper()}{judged.name[1:]}{look}"
+HEADLINES = {
+    "promoted": "Promoted: the candidate is the new champion",
+    "would promote": "It would be promoted",
+    "champion already": "It is the champion already",
+    "challenger": "Kept as a challenger",
+    "none passes": "No candidate passes",
+    "first stage": "So far, before any look at the hold-out",
+}
+FOOTER = "Research software, paper trading only. Past numbers promise nothing."
+READING = (
+    (
+        "What is being asked",
+        "A search tries many settings and keeps the best. Even if none of them had any skill, the best would look "
+        "good, and better the more are tried. The rules ask whether this one is better than that: first on bars that "
+        "its training did not see (cross-validation), and only then, once, on the newest bars, which the search did "
+        "not use (the hold-out).",
+    ),
+    (
+        "Looks",
+        "Every look at a hold-out makes it more likely that some candidate passes by luck, so each must be twice as "
+        "sure as the one before. Looks are counted over all studies whose hold-outs overlap in time and have at least "
+        "one base asset in common (quote currencies do not matter), in this registry only. Looks counted in another "
+        "registry (another deployments folder or database) or taken with other programs are not known here; if there "
+        "were any, the limit of holdout-excess is too mild.",
+    ),
+    (
+        "Equity",
+        "What one unit of money became, after fees, against simply holding all assets in equal shares; below it, how "
+        "far it was under its highest value. In cross-validation there is a line for every path: the same bars, traded "
+        "by policies trained on different parts of the rest.",
+    ),
+    (
+        "Above luck?",
+        "The information ratio is the Sharpe ratio (return per risk) of the returns in excess of equal weight. Grey: "
+        "all trials that reached the end. Red: what the best of so many would be expected to show without any skill. "
+        "Dashed: what is needed to be 95 % sure that it is more than that (deflated Sharpe ratio).",
+    ),
+    (
+        "Stays good?",
+        "The bars are cut in halves in thousands of ways. Each time, the trial that is best on one half is ranked on "
+        "the other. If choosing the best meant anything, it would mostly rank above the median there (right of 0). The "
+        "share that does not is the probability of back-test overfitting (PBO); a coin toss is 50 %.",
+    ),
+    (
+        "Every fold?",
+        "Blue is better than holding equal weight, red is worse. A column that is blue throughout is good everywhere; "
+        "one that is blue in a single row was lucky once. The candidate is framed.",
+    ),
+)
 
 
-def metrics_table(metrics: Metrics, title: str) -> Table:
-    """A policy beside equal weight over the same bars."""
-    table = Table(title=title, title_justify="left")
-    table.add_column(f"{metrics.bars:,} bars")
-    table.add_column("policy", justify="right")
-    table.add_column("equal weight", justify="right")
-    table.add_row(
-        "return after fees", percent(metrics.total_return), percent(metrics.equal_weight_return)
-    )
-    table.add_row(
-        "Sharpe ratio (annual)", f"{metrics.sharpe:+.2f}", f"{metrics.equal_weight_sharpe:+.2f}"
-    )
-    table.add_row(
-        "largest drawdown", f"{metrics.max_drawdown:.1%}", f"{metrics.equal_weight_drawdown:.1%}"
-    )
-    table.add_row("Sortino ratio (annual)", f"{metrics.sortino:+.2f}", "")
-    table.add_row("information ratio (annual)", f"{metrics.information_ratio:+.2f}", "")
-    table.add_row("trades", f"{metrics.trades:,}", "")
-    table.add_row("turnover a year", f"{metrics.turnover:.1f}×", "")
-    table.add_row("fees, share of value", f"{metrics.fees:.2%}", "")
-    table.add_row("mean exposure", f"{metrics.exposure:.1%}", "")
-    return table
+@dataclass(frozen=True, eq=False)
+class ReportData:
+    """What the pictures need beside the promotion.
 
-
-def draw_replay(
-    path: Path,
-    time: NDArray[np.int64],
-    returns: NDArray[np.float64],
-    equal_weight: NDArray[np.float64],
-    exposure: NDArray[np.float64],
-    bundle: Bundle,
-) -> None:
-    """Write a PNG: equity of the champion and of equal weight from 1, its drawdown, and its exposure.
-
-    time, returns, equal_weight, exposure: (L,), one per bar.
+    time, returns, equal_weight: of the candidate's back-test paths, (T,) seconds and (φ, T); None where unknown.
+    champion: the present champion's returns over the hold-out, (L,), None where there is none to compare.
+    folds: (trial, score of each fold), best objective first.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 6.5), dpi=110)
-    FigureCanvasAgg(figure)
-    figure.subplots_adjust(left=0.08, right=0.95, bottom=0.06, top=0.94, hspace=0.1)
-    top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=[4, 1.3, 1])
-    dates = pd.to_datetime(time, unit="s", utc=True).to_numpy()
-    own, equal = equity(returns), equity(equal_weight)
-    top.plot(
-        dates,
-        equal[1:],
-        color="tab:gray",
-        linewidth=1.4,
-        label=f"equal weight  {percent(float(equal[-1]) - 1.0)}",
+    time: NDArray[np.int64] | None
+    returns: NDArray[np.float64] | None
+    equal_weight: NDArray[np.float64] | None
+    champion: NDArray[np.float64] | None
+    folds: Sequence[tuple[int, Sequence[float]]]
+
+
+def write_report(
+    study: FinishedStudy, promotion: MarketPromotion, registry: Registry, data_dir: Path
+) -> list[Path]:
+    """Write `gate.html` and `gate.pdf` into the study's run directory, each whole; returns their paths. None are
+    written where no candidate was judged.
+    """
+    if promotion.chosen is None or promotion.search is None:
+        return []
+    chosen, material = promotion.chosen, collect(study, promotion, registry, data_dir)
+    folder = study.run_dir / "gate"
+    paths = [folder / "gate.html", folder / "gate.pdf"]
+    write_atomic(paths[0], to_html(promotion, chosen, material))
+    write_atomic(paths[1], lambda path: write_pdf(path, promotion, chosen, material))
+    return paths
+
+
+def collect(
+    study: FinishedStudy, promotion: MarketPromotion, registry: Registry, data_dir: Path
+) -> ReportData:
+    """Read what the pictures need; whatever cannot be read is left out of them."""
+    chosen = promotion.chosen
+    assert chosen is not None
+    numbers = {one.number: one for one in study.trials}
+    time = returns = equal = champion = None
+    try:
+        trials = [numbers[number] for number in chosen.trials]
+        together = combine(trials, chosen.shares, study.run_dir, study.spec.data.timeframe)
+        time, returns, equal = together.time, together.paths.returns, together.paths.equal_weight
+    except (OSError, ValueError, KeyError):
+        time = None
+    before = promotion.champion_before
+    if (
+        chosen.score is not None
+        and before is not None
+        and (chosen.bundle is None or before != chosen.bundle.hash)
+    ):
+        try:
+            bars = load_study_bars(study.spec.data, data_dir)
+            holdout = study_splits(study.spec).holdout
+            champion = score_bundle(
+                registry.bundle(before, Bundle), bars, (holdout[0] - 1, holdout[1] - 1)
+            ).returns
+        except InputError:  # other assets, or another length of bars
+            champion = None
+    folds = [
+        (one.number, list(TrialRecord.from_attributes(one.user_attrs).scores or ()))
+        for one in study.trials
+    ]
+    return ReportData(time, returns, equal, champion, folds)
+
+
+def summary(promotion: MarketPromotion) -> list[str]:
+    """The opening sentences."""
+    search, chosen = promotion.search, promotion.chosen
+    assert search is not None
+    assert chosen is not None
+    asked = (
+        "in cross-validation alone"
+        if chosen.look is None
+        else f"in cross-validation and on the hold-out (look {chosen.look.number})"
     )
-    top.plot(
-        dates,
-        own[1:],
-        color="tab:blue",
-        linewidth=1.4,
-        label=f"champion {bundle.name}  {percent(float(own[-1]) - 1.0)}",
-    )
-    top.set_ylabel("value, start = 1")
-    top.legend(loc="best")
-    origins = name_trials([trial.origin.trial for trial in bundle.manifest.trials])
-    synthetic = " (synthetic market)" if bundle.manifest.data.synthetic else ""
-    top.set_title(
-        f"Paper replay: {bundle.origin.study}, {origins}, {len(bundle.manifest.tickers)} assets, "
-        f"{bundle.manifest.timeframe}{synthetic}"
-    )
-    for value, colour in ((equal, "tab:gray"), (own, "tab:blue")):
-        middle.plot(
-            dates,
-            -100.0 * (1.0 - value / np.maximum.accumulate(value))[1:],
-            color=colour,
-            linewidth=1.0,
+    lines = [
+        f"Study {promotion.study}: {search.trials} trials, of which {len(search.backtests)} reached the end; "
+        f"{search.bars:,} bars of {search.timeframe}. This page is about {chosen.name}, judged {asked}, asking "
+        f"for slot {promotion.slot}. Looks at this hold-out so far, in this registry: {promotion.looks}."
+    ]
+    if promotion.outcome != "none passes":
+        lines.append(promotion.reason[:1].upper() + promotion.reason[1:] + ".")
+    else:
+        helps = promotion.reason.partition("What helps:")
+        lines.append(
+            "This is a normal result: most searches find nothing that beats holding equal weight after fees."
+            + (f" What helps:{helps[2]}." if helps[2] else "")
         )
-    middle.set_ylabel("drawdown, %")
-    bottom.fill_between(dates, 0.0, 100.0 * exposure, color="tab:blue", alpha=0.35, linewidth=0.0)
-    bottom.set_ylabel("invested, %")
-    bottom.set_ylim(0, 105)
-    for axes in (top, middle, bottom):
-        axes.grid(alpha=0.3)
-    write_atomic(path, lambda temporary: figure.savefig(temporary, format="png"))
+    if promotion.synthetic:
+        lines.append(SYNTHETIC)
+    return lines
 
 
-def print_promotion(console: Console, promotion: Promotion) -> None:
-    """Print the report."""
-    console.print(promotion_view(promotion))
+def pictures(
+    promotion: MarketPromotion,
+    chosen: MarketResult,
+    material: ReportData,
+    size: tuple[float, float],
+) -> Figure:
+    """All pictures on one page."""
+    search = promotion.search
+    assert search is not None
+    figure = Figure(figsize=size)
+    FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(
+        3,
+        2,
+        height_ratios=[3.0, 2.0, 2.0],
+        left=0.09,
+        right=0.97,
+        top=0.96,
+        bottom=0.06,
+        hspace=0.33,
+        wspace=0.28,
+    )
+    score = chosen.score
+    equities: list[tuple[NDArray[np.int64], list[EquityCurve], str]] = []
+    if (
+        material.time is not None
+        and material.returns is not None
+        and material.equal_weight is not None
+    ):
+        curves = [EquityCurve("equal weight", material.equal_weight[0], EQUAL)]
+        curves += [
+            EquityCurve(
+                f"{chosen.name}, one line per path" if row == 0 else None, returns, OWN, 0.9, 0.7
+            )
+            for row, returns in enumerate(material.returns)
+        ]
+        equities.append((material.time, curves, "Cross-validation: bars unseen in training"))
+    if score is not None:
+        curves = [
+            EquityCurve("equal weight", score.equal_weight, EQUAL),
+            EquityCurve(chosen.name, score.returns, OWN),
+        ]
+        if material.champion is not None and len(material.champion) == len(score.returns):
+            curves.append(EquityCurve("present champion", material.champion, CHAMPION))
+        equities.append((score.time, curves, "Hold-out: bars that no trial saw"))
+    for index, (time, curves, title) in enumerate(equities):
+        place = grid[0, :] if len(equities) == 1 else grid[0, index]
+        halves = place.subgridspec(2, 1, height_ratios=[2.6, 1.0], hspace=0.08)
+        top = figure.add_subplot(halves[0])
+        draw_equity(top, figure.add_subplot(halves[1], sharex=top), time, curves, title)
+    draw_sharpes(figure.add_subplot(grid[1, 0]), search, chosen.name, chosen.selection.deflation)
+    draw_logits(figure.add_subplot(grid[1, 1]), chosen.selection.overfitting)
+    draw_folds(figure.add_subplot(grid[2, :]), material.folds, chosen.trials)
+    for axes in figure.axes:
+        axes.tick_params(labelsize=7)
+        axes.xaxis.label.set_fontsize(7)
+        axes.yaxis.label.set_fontsize(7)
+    return figure
+
+
+def to_html(promotion: MarketPromotion, chosen: MarketResult, material: ReportData) -> str:
+    """The report as one self-contained page."""
+    picture = io.BytesIO()
+    pictures(promotion, chosen, material, (11.0, 12.5)).savefig(picture, format="png", dpi=110)
+    return findings_page(
+        title=promotion.study,
+        headline=promotion.headline(HEADLINES),
+        opening=summary(promotion),
+        findings=chosen.findings,
+        picture=picture.getvalue(),
+        described="Equity, Sharpe ratios, ranks out of sample and fold scores",
+        reading=READING,
+        footer=FOOTER,
+    )
+
+
+def write_pdf(
+    path: Path, promotion: MarketPromotion, chosen: MarketResult, material: ReportData
+) -> None:
+    """The report as two A4 pages: words and rules, then pictures."""
+    with PdfPages(
+        path, metadata={"Title": f"sweepd gate: {promotion.study}", "CreationDate": None}
+    ) as pages:
+        pages.savefig(_words(promotion, chosen))
+        pages.savefig(pictures(promotion, chosen, material, (8.27, 11.69)))
+
+
+def _words(promotion: MarketPromotion, chosen: MarketResult) -> Figure:
+    """The page of words: each block is wrapped and put below the one before."""
+    figure = Figure(figsize=(8.27, 11.69))
+    FigureCanvasAgg(figure)
+    at = 0.955
+
+    def put(
+        text: str,
+        size: float,
+        *,
+        x: float = 0.07,
+        columns: int = 112,
+        gap: float = 0.006,
+        **style: str,
+    ) -> None:
+        nonlocal at
+        for line in textwrap.wrap(text, columns):
+            figure.text(x, at, line, fontsize=size, va="top", **style)  # type: ignore[arg-type]
+            at -= size * 0.00166
+        at -= gap
+
+    put(promotion.headline(HEADLINES), 16, columns=60, gap=0.012, weight="bold")
+    for line in summary(promotion):
+        put(line, 8.5)
+    at -= 0.006
+    for finding in chosen.findings:
+        value = number(finding, "–")
+        said = f"{finding.verdict}, loosened" if finding.loosened else finding.verdict
+        colour = COLOURS["defer" if finding.loosened else finding.verdict]
+        figure.text(0.93, at, said, fontsize=9, va="top", ha="right", color=colour)
+        title = f"{finding.name}: {value} ({limit(finding)}), {finding.meaning}"
+        put(title, 9, columns=95, gap=0.001, weight="bold")
+        put(finding.explanation, 8, gap=0.008, color="#444444")
+    at -= 0.006
+    for term, text in READING:
+        put(term, 8.5, gap=0.0005, weight="bold")
+        put(text, 7.5, columns=128, gap=0.005)
+    figure.text(0.07, 0.03, FOOTER, fontsize=7, color=EQUAL)
+    return figure

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from agents.policy.frozen import FrozenPolicy
 from deploy.market.bundle import Bundle
-from deploy.market.gate import Duel
+from deploy.market.gate import ChampionComparison
 from deploy.promotion.bootstrap import DRAWS, mean_above_zero
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.env import CryptoEnv
@@ -220,13 +220,13 @@ def unseen_window(bars: Bars, last_seen: int, first_bar: int) -> Window | None:
     return (first, last) if first < last else None
 
 
-def duel(
+def compare_with_champion(
     candidate: Bundle,
     champion: Bundle,
     load: Callable[[tuple[str, ...]], Bars],
     *,
     draws: int = DRAWS,
-) -> Duel:
+) -> ChampionComparison:
     """Compare candidate and champion, each flat at the start, over the bars that neither had seen.
 
     load: bars by tickers, at the candidate's timeframe; both are scored on their common range. draws: of the bootstrap.
@@ -236,12 +236,12 @@ def duel(
             f"champion {champion.name} trades {champion.manifest.timeframe} bars, so they cannot be compared; "
             "promote to another --slot"
         )
-        return Duel(champion.name, 0, None, None, problem=problem)
+        return ChampionComparison(champion.name, 0, None, None, problem=problem)
     try:
         own, other = load(candidate.manifest.tickers), load(champion.manifest.tickers)
     except InputError as error:
         problem = f"champion {champion.name} cannot be scored on this data: {error}"
-        return Duel(champion.name, 0, None, None, problem=problem)
+        return ChampionComparison(champion.name, 0, None, None, problem=problem)
     until = int(min(own.time[-1], other.time[-1]))
     since = max(candidate.last_seen, champion.last_seen)
     sides = [(candidate, _until(own, until)), (champion, _until(other, until))]
@@ -252,20 +252,20 @@ def duel(
         if window is not None
     ]
     if len(starts) < 2:
-        return Duel(champion.name, 0, None, None)
+        return ChampionComparison(champion.name, 0, None, None)
     spans = [
         (int(np.searchsorted(bars.time, max(starts))), len(bars.time) - 1) for _, bars in sides
     ]
     count = spans[0][1] - spans[0][0]
     if count < DUEL_DAYS * bars_per_day(own.timeframe):
-        return Duel(champion.name, max(0, count), None, None)
+        return ChampionComparison(champion.name, max(0, count), None, None)
     ours, theirs = (
         score_bundle(bundle, bars, span) for (bundle, bars), span in zip(sides, spans, strict=True)
     )
     difference = mean_above_zero(
         ours.returns - theirs.returns, seed=bootstrap_seed(candidate), draws=draws
     )
-    return Duel(champion.name, count, ours.metrics, theirs.metrics, difference)
+    return ChampionComparison(champion.name, count, ours.metrics, theirs.metrics, difference)
 
 
 def bootstrap_seed(bundle: Bundle) -> int:

@@ -20,7 +20,7 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
-class Compared:
+class MetricDifference:
     """One number of the hold-out: as the gate saw it, and as it is now. difference: relative above 1, else absolute."""
 
     name: str
@@ -41,10 +41,10 @@ class Verification:
     first: str
     last: str
     bars: int
-    compared: tuple[Compared, ...]
+    compared: tuple[MetricDifference, ...]
 
     @property
-    def worst(self) -> Compared:
+    def worst(self) -> MetricDifference:
         """The number that differs most."""
         return max(self.compared, key=lambda one: one.difference)
 
@@ -91,7 +91,7 @@ def verify_bundle(bundle: Bundle, bars: Bars) -> Verification:
     assert span == (stored["first"], stored["last"])
     now = score.metrics.to_dict()
     compared = tuple(
-        Compared(name, float(stored[name]), float(value))
+        MetricDifference(name, float(stored[name]), float(value))
         for name, value in now.items()
         if not isinstance(value, str) and isinstance(stored.get(name), int | float)
     )

@@ -1,4 +1,4 @@
-"""What people see of the findings of a gate, whatever it is about: a table in the terminal, a page in a browser."""
+"""Findings of a gate for people: a table in the terminal, a page in a browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from deploy.promotion.rules import Finding
+from deploy.promotion.rules import NOT_EVALUATED, Finding
 from deploy.registry.bundle_files import NAME_DIGITS
 
 SYNTHETIC = (
@@ -19,39 +19,37 @@ VERDICT_STYLE = {
     "pass": "green",
     "fail": "red",
     "defer": "yellow",
-    "not asked": "dim",
+    NOT_EVALUATED: "dim",
     "told": "dim",
 }
-# On white, each with a contrast of 4.5 at least.
+# Each has a contrast of at least 4.5 on white (WCAG AA).
 COLOURS = {
     "pass": "#1e7a45",
     "fail": "#b03024",
     "defer": "#8f5a06",
-    "not asked": "#666666",
+    NOT_EVALUATED: "#666666",
     "told": "#666666",
 }
 
 
 def short(hash_: str | None) -> str:
-    """A bundle's name as people see it."""
+    """The name of a bundle's folder, "none" for None."""
     return hash_[:NAME_DIGITS] if hash_ else "none"
 
 
 def stage_text(findings: Sequence[Finding], stage: str) -> Text:
-    """What the rules of a stage said together, in a word or two."""
+    """The result of a stage in a few words."""
     findings = [finding for finding in findings if finding.stage == stage]
-    for verdict in ("fail", "defer", "not asked"):
+    for verdict in ("fail", "defer", NOT_EVALUATED):
         named = [finding.name for finding in findings if finding.verdict == verdict]
         if named:
-            return Text(
-                verdict if verdict == "not asked" else f"{verdict}: {', '.join(named)}",
-                style=VERDICT_STYLE[verdict],
-            )
+            text = verdict if verdict == NOT_EVALUATED else f"{verdict}: {', '.join(named)}"
+            return Text(text, style=VERDICT_STYLE[verdict])
     return Text("pass", style="green") if findings else Text("-", style="dim")
 
 
 def findings_table(title: str, findings: Sequence[Finding]) -> Table:
-    """Every rule: value, limit, verdict, explanation."""
+    """Every rule with value, limit, verdict and explanation."""
     table = Table(title=title, title_justify="left")
     table.add_column("rule")
     table.add_column("value", justify="right")
@@ -59,8 +57,8 @@ def findings_table(title: str, findings: Sequence[Finding]) -> Table:
     table.add_column("verdict")
     table.add_column("explanation", ratio=1)
     stage = None
-    asked = [finding for finding in findings if finding.verdict != "not asked"]
-    for finding in asked:
+    evaluated = [finding for finding in findings if finding.verdict != NOT_EVALUATED]
+    for finding in evaluated:
         if finding.stage != stage:
             stage = finding.stage
             table.add_section()
@@ -71,18 +69,17 @@ def findings_table(title: str, findings: Sequence[Finding]) -> Table:
             verdict(finding.verdict, finding.loosened),
             finding.explanation,
         )
-    silent = findings[len(asked) :]
-    if silent:
+    skipped = findings[len(evaluated) :]
+    if skipped:
         table.add_section()
-        why = f"{', '.join(finding.name for finding in silent)}: {silent[0].explanation}"
-        table.add_row(
-            f"{len(silent)} of the {silent[0].stage}", "-", "", Text("not asked", style="dim"), why
-        )
+        why = f"{', '.join(finding.name for finding in skipped)}: {skipped[0].explanation}"
+        count = f"{len(skipped)} of the {skipped[0].stage}"
+        table.add_row(count, "-", "", Text(NOT_EVALUATED, style="dim"), why)
     return table
 
 
 def limit(finding: Finding, between: str = " ") -> str:
-    """A finding's limit, with the default one where a user set another."""
+    """A finding's limit, with the default limit if a user set another."""
     text = f"{finding.comparison} {finding.limit:g}"
     return (
         text
@@ -92,14 +89,14 @@ def limit(finding: Finding, between: str = " ") -> str:
 
 
 def verdict(said: str, is_loosened: bool) -> Text:
-    """A rule's verdict in its colour; yellow where a user loosened the limit."""
+    """A rule's verdict in its colour; yellow if a user loosened the limit."""
     if is_loosened:
         return Text(f"{said}, loosened", style="bold yellow")
     return Text(said, style=VERDICT_STYLE.get(said, ""))
 
 
 def number(finding: Finding, absent: str) -> str:
-    """A finding's value; `absent` where it has none."""
+    """A finding's value, or `absent`."""
     if finding.value is None:
         return absent
     return f"{finding.value:,.0f}" if float(finding.value).is_integer() else f"{finding.value:.4g}"
@@ -116,9 +113,17 @@ def findings_page(
     reading: Sequence[tuple[str, str]],
     footer: str,
 ) -> str:
-    """A self-contained page of HTML: sentences, rules, a picture (PNG), and how to read it all.
+    """A self-contained HTML page: summary, rules, a picture, and an explanation of the terms.
 
-    described: the picture, for those who cannot see it. reading: terms and what they mean.
+    Args:
+        title: of the browser's tab.
+        headline: of the page.
+        opening: sentences of the summary, one paragraph each.
+        findings: the rules.
+        picture: PNG.
+        described: alternative text of the picture.
+        reading: terms and their explanations.
+        footer: last line.
     """
     rows = "".join(_row(finding) for finding in findings)
     words = "".join(
@@ -126,13 +131,16 @@ def findings_page(
     )
     sentences = "".join(f"<p>{html.escape(line)}</p>" for line in opening)
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}: {html.escape(headline)}</title>
 <style>
-body {{ font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1080px; margin: 2em auto; padding: 0 1em; }}
+body {{ font: 15px/1.45 system-ui, sans-serif; color: #222;
+ max-width: 1080px; margin: 2em auto; padding: 0 1em; }}
 h1 {{ font-size: 1.6em; margin-bottom: .2em; }}
 table {{ border-collapse: collapse; width: 100%; }}
-th, td {{ text-align: left; vertical-align: top; padding: .35em .6em; border-bottom: 1px solid #ddd; }}
+th, td {{ text-align: left; vertical-align: top;
+ padding: .35em .6em; border-bottom: 1px solid #ddd; }}
 td {{ font-size: .92em; }}
 td.number {{ text-align: right; white-space: nowrap; }}
 .verdict {{ font-weight: 600; white-space: nowrap; }}
@@ -159,7 +167,8 @@ def _row(finding: Finding) -> str:
     colour = COLOURS["defer" if finding.loosened else finding.verdict]
     said = f"{finding.verdict}, loosened" if finding.loosened else finding.verdict
     return (
-        f"<tr><td><b>{html.escape(finding.name)}</b><br><small>{html.escape(finding.meaning)}</small></td>"
+        f"<tr><td><b>{html.escape(finding.name)}</b><br>"
+        f"<small>{html.escape(finding.meaning)}</small></td>"
         f'<td class="number">{value}</td><td class="number">{html.escape(limit(finding))}</td>'
         f'<td class="verdict" style="color:{colour}">{said}</td>'
         f"<td>{html.escape(finding.explanation)}</td></tr>"

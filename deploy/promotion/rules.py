@@ -1,8 +1,7 @@
-"""Rules of a gate, as data, whatever they are about: each measures one number of the evidence and compares it with its
-limit.
+"""Rules of a gate as data: each measures one number of the evidence and compares it with a limit.
 
-Rules come in stages: those of a later one are asked only about a candidate that passed the earlier ones. A rule that
-cannot be measured yet defers the candidate; one that does not decide only tells.
+Rules come in stages; a later stage is evaluated only for candidates that passed the earlier ones. A
+rule that cannot be measured yet defers the candidate. A rule that decides nothing only informs.
 """
 
 from __future__ import annotations
@@ -12,26 +11,31 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from deploy.registry.bundle_files import finite
 from envs.support.errors import InputError
 
-Verdict = Literal["pass", "fail", "defer", "not asked", "told"]
+RuleVerdict = Literal["pass", "fail", "defer", "not evaluated", "told"]
+NOT_EVALUATED: Final = "not evaluated"
 COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
     "<": operator.lt,
     "<=": operator.le,
 }
-Evidence = TypeVar("Evidence")
+EvidenceT = TypeVar("EvidenceT")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A rule's number, or None with the reason in `explanation`; `defer` where it may become measurable later.
+    """A rule's measurement.
 
-    scale: the rule's limit applies times this (a later look at the hold-out must be surer).
+    Attributes:
+        value: the number, None if it could not be measured.
+        explanation: the measurement in words, or why there is none.
+        defer: whether it may become measurable later.
+        scale: factor of the rule's limit; later evaluations of a hold-out have stricter limits.
     """
 
     value: float | None
@@ -41,11 +45,18 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Rule(Generic[Evidence]):
-    """One rule. `measure` returns None where the rule does not apply (no champion to beat).
+class GateRule(Generic[EvidenceT]):
+    """One rule.
 
-    meaning: what it asks, for someone who does not know the terms. decides: whether a candidate that does not meet it
-    is refused. default: the default limit, if a user set another one; else None.
+    Attributes:
+        name: of the rule, as in `--limit NAME=NUMBER`.
+        stage: name of its stage.
+        comparison: key of `COMPARISONS`, between measured value and limit.
+        limit: the limit.
+        meaning: the rule in plain words.
+        measure: measures the evidence; None if the rule does not apply (no champion to beat).
+        decides: whether candidates that do not meet it are refused.
+        default: the default limit if a user set another one, else None.
     """
 
     name: str
@@ -53,13 +64,13 @@ class Rule(Generic[Evidence]):
     comparison: str
     limit: float
     meaning: str
-    measure: Callable[[Evidence], Measured | None]
+    measure: Callable[[EvidenceT], Measured | None]
     decides: bool = True
     default: float | None = None
 
     @property
     def loosened(self) -> bool:
-        """Whether a user's limit lets candidates pass that the default one refuses."""
+        """Whether a user's limit accepts candidates that the default limit refuses."""
         if self.default is None or not self.decides:
             return False
         return (
@@ -70,14 +81,19 @@ class Rule(Generic[Evidence]):
 
     @property
     def flag(self) -> str:
-        """What changes the limit on the command line."""
+        """The command-line flag that sets the limit."""
         return f"--limit {self.name}={self.limit:g}"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule said about a candidate. default: the limit that applies where no user sets another one. loosened:
-    whether the user's limit is less strict than that.
+    """The result of a rule for a candidate.
+
+    Attributes:
+        value: the measured number, None if there is none.
+        limit: the limit that applied, with the measurement's scale.
+        default: the limit that would apply without a user's limit.
+        loosened: whether the user's limit is less strict than the default.
     """
 
     name: str
@@ -85,7 +101,7 @@ class Finding:
     value: float | None
     comparison: str
     limit: float
-    verdict: Verdict
+    verdict: RuleVerdict
     explanation: str
     flag: str
     meaning: str = ""
@@ -93,13 +109,13 @@ class Finding:
     loosened: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The finding for JSON."""
         content: dict[str, Any] = finite(dataclasses.asdict(self))
         return content
 
 
-def judge(rules: Sequence[Rule[Evidence]], evidence: Evidence, stage: str) -> list[Finding]:
-    """Ask every rule of the stage; rules that do not apply give no finding."""
+def judge(rules: Sequence[GateRule[EvidenceT]], evidence: EvidenceT, stage: str) -> list[Finding]:
+    """Evaluate every rule of the stage. Rules that do not apply give no finding."""
     findings = []
     for rule in rules:
         if rule.stage != stage:
@@ -108,7 +124,7 @@ def judge(rules: Sequence[Rule[Evidence]], evidence: Evidence, stage: str) -> li
         if measured is None:
             continue
         limit = rule.limit * measured.scale
-        verdict: Verdict
+        verdict: RuleVerdict
         if measured.value is None or not math.isfinite(measured.value):
             verdict = "defer" if measured.defer else "fail"
         else:
@@ -121,7 +137,7 @@ def judge(rules: Sequence[Rule[Evidence]], evidence: Evidence, stage: str) -> li
 
 
 def _finding(
-    rule: Rule[Any], value: float | None, scale: float, verdict: Verdict, explanation: str
+    rule: GateRule[Any], value: float | None, scale: float, verdict: RuleVerdict, explanation: str
 ) -> Finding:
     return Finding(
         name=rule.name,
@@ -138,41 +154,52 @@ def _finding(
     )
 
 
-def not_asked(rules: Sequence[Rule[Any]], stage: str, why: str) -> list[Finding]:
-    """Findings for rules of a stage that was not reached."""
-    return [_finding(rule, None, 1.0, "not asked", why) for rule in rules if rule.stage == stage]
+def not_evaluated(rules: Sequence[GateRule[Any]], stage: str, why: str) -> list[Finding]:
+    """Findings for the rules of a stage that was not reached."""
+    return [_finding(rule, None, 1.0, NOT_EVALUATED, why) for rule in rules if rule.stage == stage]
 
 
 def loosened(findings: Iterable[Mapping[str, Any]]) -> str:
-    """`, 2 of them loosened (pbo <= 0.5 instead of 0.2, …)`, to follow "met every rule"; "" where no limit was.
+    """Which limits were loosened: `, 2 of them loosened (pbo <= 0.5 instead of 0.2, …)`.
 
-    findings: as `Finding.to_dict` gives them. Bundles made before limits were recorded say nothing, so nothing is
-    claimed about them.
+    The text follows "met every rule"; it is "" if no limit was loosened.
+
+    Args:
+        findings: as `Finding.to_dict` returns them. Findings of bundles made before limits were
+            recorded count as not loosened.
     """
     found = [
         f"{one['name']} {one['comparison']} {one['limit']:g} instead of {one['default']:g}"
         for one in findings
-        if one.get("loosened") and one["verdict"] != "not asked"
+        if one.get("loosened") and one["verdict"] != NOT_EVALUATED
     ]
     return f", {len(found)} of them loosened ({', '.join(found)})" if found else ""
 
 
 def passed(findings: Sequence[Finding]) -> bool:
-    """Whether nothing failed, was deferred or was left unasked."""
+    """Whether every rule was evaluated and none failed or was deferred."""
     return all(finding.verdict in ("pass", "told") for finding in findings)
 
 
 def deferred(findings: Sequence[Finding]) -> bool:
-    """Whether nothing failed but something could not be measured yet."""
+    """Whether no rule failed but some could not be measured yet."""
     return not passed(findings) and all(
         finding.verdict in ("pass", "told", "defer") for finding in findings
     )
 
 
 def with_limits(
-    rules: Sequence[Rule[Evidence]], limits: Mapping[str, float]
-) -> tuple[Rule[Evidence], ...]:
-    """The rules with other limits, by name. Raises InputError for an unknown name or a limit that is no number."""
+    rules: Sequence[GateRule[EvidenceT]], limits: Mapping[str, float]
+) -> tuple[GateRule[EvidenceT], ...]:
+    """Replace limits of the rules.
+
+    Args:
+        rules: the rules.
+        limits: new limits by rule name.
+
+    Raises:
+        InputError: a rule is unknown, or a limit is not finite.
+    """
     known = [rule.name for rule in rules]
     for name, limit in limits.items():
         if name not in known:
@@ -194,7 +221,15 @@ def with_limits(
 
 
 def parse_limits(texts: Sequence[str], example: str) -> dict[str, float]:
-    """`["NAME=0.2"]` as a mapping. Raises InputError, which shows the example, for anything else."""
+    """Parse `["NAME=0.2"]` into a mapping.
+
+    Args:
+        texts: values of `--limit`.
+        example: a correct value, for the error message.
+
+    Raises:
+        InputError: a text is not of the form NAME=NUMBER.
+    """
     limits = {}
     for text in texts:
         name, separator, number = text.partition("=")

@@ -1,4 +1,4 @@
-"""What people see of every promotion and of every bundle, whatever it is about."""
+"""Tables and panels of promotions and bundles in the terminal, for markets and games alike."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.promotion.findings import short
-from deploy.promotion.promotion import AnyPromotion, Outcome
+from deploy.promotion.promotion import Outcome, Promotion
 from deploy.registry.bundle_files import NAME_DIGITS
 
 HEADLINES: Mapping[Outcome, tuple[str, str]] = {
@@ -28,8 +28,8 @@ HEADLINES: Mapping[Outcome, tuple[str, str]] = {
 }
 
 
-def verdict_panel(promotion: AnyPromotion[Any], note: str = "") -> Panel:
-    """The outcome in a headline and a paragraph, the slot's champion, and a note."""
+def verdict_panel(promotion: Promotion[Any], note: str = "") -> Panel:
+    """The outcome, its reason, the slot's champion, and a note."""
     text = Text()
     headline, style = HEADLINES[promotion.outcome]
     text.append(headline, style=style)
@@ -47,7 +47,7 @@ def verdict_panel(promotion: AnyPromotion[Any], note: str = "") -> Panel:
 
 
 def identity_table(facts: Mapping[str, Any]) -> Table:
-    """Who a bundle is: its hashes, and the slots that it came to. facts: bundle, weights_sha256, slots."""
+    """A bundle's hashes and slots. facts: has `bundle`, `weights_sha256` and `slots`."""
     identity = Table.grid(padding=(0, 2))
     identity.add_column(style="dim", no_wrap=True)
     identity.add_column(overflow="fold")
@@ -57,7 +57,7 @@ def identity_table(facts: Mapping[str, Any]) -> Table:
         since = f" since {minute(place['since'])}: {place['why']}" if place["since"] else ""
         identity.add_row(
             f"slot {place['slot']}",
-            f"version {place['version']}, {place['is'] or 'no part'}{since}",
+            f"version {place['version']}, {place['is'] or 'not in use'}{since}",
         )
     return identity
 
@@ -65,7 +65,7 @@ def identity_table(facts: Mapping[str, Any]) -> Table:
 def bundle_panel(
     facts: Mapping[str, Any], parts: Sequence[RenderableType], parameters: RenderableType
 ) -> Panel:
-    """One bundle on one screen: parts below each other, and the parameters last."""
+    """A bundle on one screen: the parts below each other, then the parameters."""
     last = (Text("parameters", style="bold"), Padding(parameters, (0, 0, 0, 1)))
     return Panel(
         Group(*parts, *last), title=f"bundle {facts['bundle'][:NAME_DIGITS]}", title_align="left"
@@ -81,7 +81,7 @@ def columns(values: Mapping[str, Any]) -> Columns:
 
 
 def plain_value(value: Any) -> str:
-    """A value of a manifest in few digits."""
+    """A manifest's value with few digits."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):

@@ -183,7 +183,7 @@ def write_replay(result: Replay, folder: Path) -> list[Path]:
     """Write `ledger.parquet`, `orders.parquet`, `summary.json` and `equity.png` into `folder`, each whole; returns
     their paths.
     """
-    from deploy.market.report import draw_replay
+    from deploy.trading.replay_picture import draw_replay
 
     ledger, orders = ledger_table(result), orders_table(result)
     summary = {

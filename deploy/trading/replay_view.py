@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from deploy.market.bundle import Bundle, format_time, parse_moment
-from deploy.market.report import metrics_table
 from deploy.market.scoring import first_decision, unseen_window
+from deploy.market.view import metrics_table
 from deploy.promotion.findings import SYNTHETIC
 from deploy.registry.slots import slot_name
 from deploy.trading.live.risk import RiskLimits, RiskRules

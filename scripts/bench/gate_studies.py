@@ -25,7 +25,7 @@ from harness import benchmark_parser, load_results, machine, print_machine, save
 
 from deploy.market.candidates import build_bundle, open_study, read_candidate, study_search
 from deploy.market.gate import DEFAULT_RULES
-from deploy.market.promote import Promoter
+from deploy.market.promote import MarketPromoter
 from deploy.market.scoring import score_bundle
 from deploy.promotion.rules import with_limits
 from deploy.registry.registry import Registry
@@ -43,7 +43,9 @@ def judge(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     study = open_study(None, f"sqlite:///{folder / 'sweepd.db'}")
     with tempfile.TemporaryDirectory() as registry:
         rules = with_limits(DEFAULT_RULES, LIMITS.get(kind, {}))
-        promotion = Promoter(study, Registry(Path(registry)), data_dir=folder, rules=rules).run()
+        promotion = MarketPromoter(
+            study, Registry(Path(registry)), data_dir=folder, rules=rules
+        ).run()
     bars, search = load_study_bars(study.spec.data, folder), study_search(study)
     holdout = study_splits(study.spec).holdout
     best = read_candidate([study.trials[0]], study, search)

@@ -145,7 +145,7 @@ def test_a_dry_run_writes_only_the_hold_out_evaluation(
     }
     attributes = recorded(fake)
     printed = cli("promote", "--storage", "studies.db", "--dry-run")
-    assert "--dry-run: look 1 was counted, because its numbers were shown" in printed
+    assert "--dry-run: evaluation 1 was counted, because its results were shown" in printed
     assert "--dry-run: nothing was written" in cli(
         "promote", "--storage", "studies.db", "--dry-run"
     )  # the same look

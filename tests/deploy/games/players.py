@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from torch import Tensor
 
 from agents.policy.frozen import save_members
-from deploy.games.study import GameStudy
+from deploy.games.candidates import GameStudy
 from envs.games.cartpole import CartPoleParams
 from envs.support.study_folder import recorded_folder
 from envs.support.study_record import FOLDER_KEY, SPEC_KEY, UID_KEY, GameSpec

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from deploy.cli.bundles import BUNDLE_KINDS
+from deploy.games.candidates import GameStudy
 from deploy.games.promote import GamePromoter
-from deploy.games.study import GameStudy
 from deploy.registry.registry import Registry
 from tests.deploy.games.players import GOOD, SLOT, WEAK, study_of
 from tests.deploy.registry_chaos import audit, die_at

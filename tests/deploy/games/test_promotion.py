@@ -1,4 +1,4 @@
-"""Promotion of players: bundle, panel, gate, registry."""
+"""GamePromotion of players: bundle, panel, gate, registry."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ import deploy.games.promote
 import deploy.registry.reader
 from deploy.cli.bundles import BUNDLE_KINDS, load_bundle, load_reference
 from deploy.games.bundle import GameBundle, game_key, make_game_bundle
-from deploy.games.gate import DEFAULT_RULES, PANEL, Evidence, shown
+from deploy.games.candidates import GameStudy, build_bundle, read_candidate
+from deploy.games.gate import DEFAULT_RULES, PANEL, GameEvidence, shown
 from deploy.games.panel import (
     Interval,
     Opponent,
     Panel,
-    Rules,
+    PanelGames,
     compare,
     confidence,
     interval,
@@ -32,8 +33,7 @@ from deploy.games.panel import (
     share_interval,
 )
 from deploy.games.player import HeuristicPlayer, read_player, single_file, split_members
-from deploy.games.promote import GamePromoter, Promotion
-from deploy.games.study import GameStudy, build_bundle, read_candidate
+from deploy.games.promote import GamePromoter, GamePromotion
 from deploy.games.verify import verify_game_bundle
 from deploy.market.bundle import Bundle
 from deploy.promotion.rules import judge, with_limits
@@ -63,7 +63,7 @@ def registry(tmp_path: Path) -> Registry:
     return Registry(tmp_path / "deployments")
 
 
-def promote(study: GameStudy, registry: Registry, **changes: Any) -> Promotion:
+def promote(study: GameStudy, registry: Registry, **changes: Any) -> GamePromotion:
     return GamePromoter(study, registry, games=GAMES, **changes).run()
 
 
@@ -221,7 +221,9 @@ def test_a_slot_with_a_name_that_older_versions_allowed_keeps_working(
 
 
 def test_players_play_the_same_games_and_none_of_the_search(tmp_path: Path) -> None:
-    rules = Rules(get_game("cartpole"), get_game("cartpole").params(**ENV), GAMES, panel_seed(3, 1))
+    rules = PanelGames(
+        get_game("cartpole"), get_game("cartpole").params(**ENV), GAMES, panel_seed(3, 1)
+    )
     own = bundle_of(tmp_path).player
     panel = judge_panel(rules, 1, own)
     assert (panel.episodes.returns[0] == rules.play_player(own).returns[0]).all()
@@ -260,7 +262,7 @@ def versus(ours: Any, theirs: Any) -> dict[str, str]:
     panel = Panel(seed=0, look=1, episodes=played[0], own=own, baselines=(other,), champion=other)
     return {
         finding.name: finding.verdict
-        for finding in judge(DEFAULT_RULES, Evidence((), panel), PANEL)
+        for finding in judge(DEFAULT_RULES, GameEvidence((), panel), PANEL)
     }
 
 
@@ -326,7 +328,7 @@ def test_what_a_panel_showed_is_said_plainly() -> None:
 
 def test_every_baseline_player_of_a_game_must_be_beaten() -> None:
     game = get_game("bucket-brigade")
-    rules = Rules(game, game.params(scenario="rest_trap"), 4, 1)
+    rules = PanelGames(game, game.params(scenario="rest_trap"), 4, 1)
     played = rules.play_baselines()
     assert set(played) == set(rules.baselines) >= {"random", "specialist", "firefighter"}
     again = rules.play_baselines()
@@ -344,12 +346,12 @@ def test_heuristic_players_play_bucket_brigade_and_nothing_else() -> None:
     assert always.theta == (0.5, 0.5, 0.5, 0.5)
     game = get_game("bucket-brigade")
     played = [
-        Rules(game, game.params(scenario="rest_trap"), 4, 1).play_player(always).returns
+        PanelGames(game, game.params(scenario="rest_trap"), 4, 1).play_player(always).returns
         for _ in range(2)
     ]
     assert (played[0] == played[1]).all()
     with pytest.raises(InputError, match="plays Bucket Brigade, and not"):
-        Rules(get_game("cartpole"), get_game("cartpole").params(), 4, 1).play_player(always)
+        PanelGames(get_game("cartpole"), get_game("cartpole").params(), 4, 1).play_player(always)
     with pytest.raises(InputError, match="no four probabilities"):
         read_player(save_tensors({"m000.theta": torch.tensor([2.0, 0.0, 0.0, 0.0])}))
     with pytest.raises(InputError, match="where 2 were expected"):
@@ -451,7 +453,7 @@ def test_of_two_promoters_that_race_one_compares_again(
     outcome: str,
 ) -> None:
     judge: Callable[..., Any] = deploy.games.promote.judge_panel
-    raced: list[Promotion] = []
+    raced: list[GamePromotion] = []
 
     def while_another_is_faster(*arguments: Any) -> Any:
         panel = judge(*arguments)

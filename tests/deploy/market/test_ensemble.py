@@ -17,16 +17,16 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from deploy.cli.commands import deploy_commands
-from deploy.market import gate_report
+from deploy.market import report as gate_report
 from deploy.market.backtests import combine
 from deploy.market.bundle import Bundle, load_bundle
 from deploy.market.candidates import open_study, read_candidate, study_search
 from deploy.market.constants import constant_returns
 from deploy.market.manifest import EnsembleManifest, Manifest
-from deploy.market.promote import Promoter, Promotion
-from deploy.market.report import promotion_view
+from deploy.market.promote import MarketPromoter, MarketPromotion
 from deploy.market.scoring import score_bundle, score_trials
 from deploy.market.shares import fold_score_shares
+from deploy.market.view import promotion_view
 from deploy.registry.bundle_files import canonical_json, sha256, write_bundle
 from deploy.registry.registry import Registry
 from deploy.trading.brokers.sim import SimBroker
@@ -322,8 +322,8 @@ def fake(tmp_path: Path) -> FakeStudy:
     return study
 
 
-def run(fake: FakeStudy, registry: Registry, **options: object) -> Promotion:
-    return Promoter(open_study(fake.name, fake.storage), registry, **options).run()  # type: ignore[arg-type]
+def run(fake: FakeStudy, registry: Registry, **options: object) -> MarketPromotion:
+    return MarketPromoter(open_study(fake.name, fake.storage), registry, **options).run()  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -398,7 +398,7 @@ def test_shares_by_fold_score_are_promoted_as_such(fake: FakeStudy, tmp_path: Pa
 
 def test_an_ensemble_of_one_is_the_trial_itself(fake: FakeStudy, tmp_path: Path) -> None:
     found = [run(fake, Registry(tmp_path / str(number)), ensemble=1).champion for number in (1, 2)]
-    promoter = Promoter(open_study(fake.name, fake.storage), Registry(tmp_path / "3"))
+    promoter = MarketPromoter(open_study(fake.name, fake.storage), Registry(tmp_path / "3"))
     assert promoter.run().champion == found[0] == found[1]
 
 
@@ -436,7 +436,7 @@ def test_what_cannot_share_an_account_or_is_not_there_is_said(
     with pytest.raises(InputError, match="--ensemble 9 is more than the 3 COMPLETE trials"):
         run(fake, registry, ensemble=9)
     with pytest.raises(InputError, match="--trial 1 and --ensemble 2"):
-        Promoter(open_study(fake.name, fake.storage), registry, ensemble=2).run(1)
+        MarketPromoter(open_study(fake.name, fake.storage), registry, ensemble=2).run(1)
     fake.add(3.0, fake.contrarian(), params=EnvParams(fee=0.001))
     promotion = run(fake, registry, ensemble=2)
     assert promotion.outcome == "none passes"

@@ -8,16 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy.market.gate import DEFAULT_RULES, Duel, Evidence, Selection, Twin
+from deploy.market.gate import (
+    DEFAULT_RULES,
+    ChampionComparison,
+    MarketEvidence,
+    NearestConstant,
+    Selection,
+)
 from deploy.promotion.bootstrap import Bootstrap
 from deploy.promotion.overfitting import Overfitting
 from deploy.promotion.rules import (
+    GateRule,
     Measured,
-    Rule,
     deferred,
     judge,
     loosened,
-    not_asked,
+    not_evaluated,
     parse_limits,
     passed,
     with_limits,
@@ -69,19 +75,21 @@ def selection(*, dsr: float = 0.96, pbo: float = 0.1, **changes: Any) -> Selecti
     return Selection(**(fields | changes))
 
 
-GOOD = Evidence(
+GOOD = MarketEvidence(
     paths=(metrics(), metrics()),
     faults=(),
     selection=selection(),
-    twin=Twin("always-buy", 0.9, 4000),
+    nearest_constant=NearestConstant("always-buy", 0.9, 4000),
     look=1,
     holdout=metrics(),
     excess=bootstrap(0.05),
-    duel=Duel("abc", 500, metrics(), metrics(total_return=0.01), bootstrap(0.05)),
+    comparison=ChampionComparison(
+        "abc", 500, metrics(), metrics(total_return=0.01), bootstrap(0.05)
+    ),
 )
 
 
-def findings_of(evidence: Evidence) -> dict[str, str]:
+def findings_of(evidence: MarketEvidence) -> dict[str, str]:
     found = [
         finding
         for stage in ("cross-validation", "hold-out")
@@ -103,14 +111,21 @@ def test_good_evidence_meets_every_rule() -> None:
         ("deflated-sharpe", {"selection": selection(deflation=None)}),
         ("pbo", {"selection": selection(pbo=0.21)}),
         ("pbo", {"selection": selection(overfitting=None)}),
-        ("constant-policy", {"twin": Twin("cash", 0.99, 4000)}),
+        ("constant-policy", {"nearest_constant": NearestConstant("cash", 0.99, 4000)}),
         ("holdout-excess", {"excess": bootstrap(0.0501)}),
         ("holdout-excess", {"excess": None}),
         ("max-drawdown", {"holdout": metrics(max_drawdown=0.36)}),
-        ("beats-champion", {"duel": Duel("abc", 500, metrics(), metrics(), bootstrap(0.0501))}),
         (
             "beats-champion",
-            {"duel": Duel("abc", 0, None, None, problem="champion abc trades 5m bars")},
+            {"comparison": ChampionComparison("abc", 500, metrics(), metrics(), bootstrap(0.0501))},
+        ),
+        (
+            "beats-champion",
+            {
+                "comparison": ChampionComparison(
+                    "abc", 0, None, None, problem="champion abc trades 5m bars"
+                )
+            },
         ),
     ],
 )
@@ -121,23 +136,27 @@ def test_each_rule_can_say_no(rule: str, change: dict[str, Any]) -> None:
 
 
 def test_an_empty_slot_asks_for_no_duel_and_too_few_bars_defer() -> None:
-    assert "beats-champion" not in findings_of(dataclasses.replace(GOOD, duel=None))
+    assert "beats-champion" not in findings_of(dataclasses.replace(GOOD, comparison=None))
     few = judge(
-        DEFAULT_RULES, dataclasses.replace(GOOD, duel=Duel("abc", 12, None, None)), "hold-out"
+        DEFAULT_RULES,
+        dataclasses.replace(GOOD, comparison=ChampionComparison("abc", 12, None, None)),
+        "hold-out",
     )
     assert [finding.verdict for finding in few if finding.name == "beats-champion"] == ["defer"]
     assert deferred(few)
     assert not passed(few)
     assert "only 12 bars" in few[-1].explanation
     worse = dataclasses.replace(
-        GOOD, holdout=metrics(max_drawdown=0.5), duel=Duel("abc", 12, None, None)
+        GOOD,
+        holdout=metrics(max_drawdown=0.5),
+        comparison=ChampionComparison("abc", 12, None, None),
     )
     assert not deferred(judge(DEFAULT_RULES, worse, "hold-out"))
 
 
 def test_every_look_must_be_twice_as_sure_as_the_one_before() -> None:
     for look, level in ((1, 0.05), (2, 0.025), (3, 0.0125)):
-        evidence = dataclasses.replace(GOOD, look=look, duel=None)
+        evidence = dataclasses.replace(GOOD, look=look, comparison=None)
         for p, verdict in ((level, "pass"), (1.01 * level, "fail")):
             finding = judge(
                 DEFAULT_RULES, dataclasses.replace(evidence, excess=bootstrap(p)), "hold-out"
@@ -147,17 +166,17 @@ def test_every_look_must_be_twice_as_sure_as_the_one_before() -> None:
                 verdict,
                 level,
             )
-            assert f"look {look}" in finding.explanation
+            assert f"evaluation {look} on" in finding.explanation
     # The limit that a person sets is what all looks may spend together.
     strict = with_limits(DEFAULT_RULES, {"holdout-excess": 0.02})
     assert judge(strict, GOOD, "hold-out")[0].limit == pytest.approx(0.01)
 
 
-def test_a_study_of_one_trial_chose_nothing_and_what_nobody_compared_is_not_asked() -> None:
+def test_a_study_of_one_trial_chose_nothing_and_what_nobody_compared_is_not_evaluated() -> None:
     alone = dataclasses.replace(GOOD, selection=selection(finished=1, reached=1, overfitting=None))
     assert "pbo" not in findings_of(alone)
     assert "deflated-sharpe" not in findings_of(dataclasses.replace(GOOD, selection=None))
-    assert "constant-policy" not in findings_of(dataclasses.replace(GOOD, twin=None))
+    assert "constant-policy" not in findings_of(dataclasses.replace(GOOD, nearest_constant=None))
 
 
 def test_what_it_would_have_needed_is_said() -> None:
@@ -168,7 +187,7 @@ def test_what_it_would_have_needed_is_said() -> None:
     for words in (
         "+3.74",
         "best of 40 trials (32.2 independent",
-        "+1.87 by luck",
+        "is expected to have +1.87",
         "+3.65 is needed",
     ):
         assert words in told["deflated-sharpe"]
@@ -185,7 +204,7 @@ def test_no_stored_path_fails() -> None:
 
 
 def test_rules_can_be_added_and_limits_changed() -> None:
-    extra = Rule(
+    extra = GateRule(
         "luck",
         "cross-validation",
         ">=",
@@ -203,8 +222,10 @@ def test_rules_can_be_added_and_limits_changed() -> None:
     assert [
         finding.name for finding in judge(rules, GOOD, "hold-out") if finding.verdict == "fail"
     ] == ["max-drawdown"]
-    assert {finding.verdict for finding in not_asked(rules, "hold-out", "why")} == {"not asked"}
-    assert not passed(not_asked(rules, "hold-out", "why"))
+    assert {finding.verdict for finding in not_evaluated(rules, "hold-out", "why")} == {
+        "not evaluated"
+    }
+    assert not passed(not_evaluated(rules, "hold-out", "why"))
     with pytest.raises(InputError, match="no such rule; the rules are training-faults"):
         with_limits(rules, {"drawdown": 0.1})
     with pytest.raises(InputError, match="finite"):
@@ -264,7 +285,7 @@ def test_a_p_value_from_few_independent_values_says_so() -> None:
     for batches, said in ((12, True), (29, True), (30, False), (0, False)):
         few = dataclasses.replace(bootstrap(0.01), batches=batches)
         evidence = dataclasses.replace(
-            GOOD, excess=few, duel=Duel("abc", 500, metrics(), metrics(), few)
+            GOOD, excess=few, comparison=ChampionComparison("abc", 500, metrics(), metrics(), few)
         )
         found = {
             finding.name: finding.explanation

@@ -1,4 +1,4 @@
-"""Promotion from a finished study: the right candidate, its very bytes, counted looks, and refusals that explain
+"""MarketPromotion from a finished study: the right candidate, its very bytes, counted looks, and refusals that explain
 themselves.
 """
 
@@ -20,13 +20,13 @@ from typer.testing import CliRunner
 
 from deploy.cli.commands import deploy_commands, promote_after_study
 from deploy.cli.registry_view import gate_table, gate_words
-from deploy.market import gate_report
+from deploy.market import report as gate_report
 from deploy.market.bundle import Bundle, load_bundle
 from deploy.market.candidates import open_study
 from deploy.market.gate import DEFAULT_RULES
-from deploy.market.promote import Promoter, Promotion
-from deploy.market.report import promotion_view
+from deploy.market.promote import MarketPromoter, MarketPromotion
 from deploy.market.scoring import bootstrap_seed, score, unseen_window
+from deploy.market.view import promotion_view
 from deploy.promotion.bootstrap import mean_above_zero
 from deploy.promotion.rules import with_limits
 from deploy.registry.registry import Registry
@@ -52,12 +52,12 @@ def registry(tmp_path: Path) -> Registry:
     return Registry(tmp_path / "deployments")
 
 
-def run(fake: FakeStudy, registry: Registry, **options: object) -> Promotion:
+def run(fake: FakeStudy, registry: Registry, **options: object) -> MarketPromotion:
     trial = options.pop("trial", None)
-    return Promoter(open_study(fake.name, fake.storage), registry, **options).run(trial)  # type: ignore[arg-type]
+    return MarketPromoter(open_study(fake.name, fake.storage), registry, **options).run(trial)  # type: ignore[arg-type]
 
 
-def shown(promotion: Promotion) -> str:
+def shown(promotion: MarketPromotion) -> str:
     console = Console(width=200, record=True, quiet=True)
     console.quiet = False
     with console.capture() as captured:
@@ -425,9 +425,9 @@ def test_what_is_no_study_of_ours_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> list[Promotion]:
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> list[MarketPromotion]:
     """The promotions that a report was asked for. It takes seconds to draw, and a test of its own looks at it."""
-    asked: list[Promotion] = []
+    asked: list[MarketPromotion] = []
     monkeypatch.setattr(
         gate_report, "write_report", lambda _study, promotion, *_: asked.append(promotion) or []
     )
@@ -454,7 +454,7 @@ def cli(fake: FakeStudy, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.slow
 def test_promote_trade_and_roll_back_from_the_command_line(
-    fake: FakeStudy, cli, undrawn: list[Promotion]
+    fake: FakeStudy, cli, undrawn: list[MarketPromotion]
 ) -> None:
     fake.add(2.0, fake.contrarian())
     dry = json.loads(cli("promote", "--storage", "studies.db", "--dry-run", "--json"))
@@ -552,7 +552,7 @@ def test_wrong_input_to_trade_is_one_sentence(fake: FakeStudy, cli) -> None:
 
 
 def test_after_a_study_the_verdict_the_replay_and_the_next_commands_are_printed(
-    fake: FakeStudy, undrawn: list[Promotion]
+    fake: FakeStudy, undrawn: list[MarketPromotion]
 ) -> None:
     fake.add(2.0, fake.contrarian())
     console = Console(width=160, force_terminal=False)
@@ -582,7 +582,7 @@ def test_after_a_study_the_verdict_the_replay_and_the_next_commands_are_printed(
 
 
 def test_after_a_study_without_a_winner_the_reason_is_printed(
-    fake: FakeStudy, undrawn: list[Promotion]
+    fake: FakeStudy, undrawn: list[MarketPromotion]
 ) -> None:
     fake.add(2.0, fake.follower())
     console = Console(width=160, force_terminal=False)

@@ -18,9 +18,9 @@ from agents.algorithms.d3qn import D3QN
 from agents.algorithms.ppo import PPO, PPOParams
 from agents.networks.shape import Shape
 from agents.policy.frozen import FrozenPolicy
-from deploy.games.panel import Rules
+from deploy.games.panel import PanelGames
 from deploy.games.player import Network
-from deploy.games.replay import Show
+from deploy.games.show import Show
 from envs.external import layouts
 from envs.external.layouts import choose_layout
 from envs.external.sharded import Layout
@@ -148,7 +148,7 @@ def test_a_frozen_policy_plays_legally_in_panels_and_when_watched(several: bool)
     params = game.params(several=several)
     env = ExternalVecEnv(game.name, 2, 3, several=several)
     player = Network(FrozenPolicy([program(env).export_member(0)[0]]))
-    rules = Rules(game, params, 5, seed=1)
+    rules = PanelGames(game, params, 5, seed=1)
     assert rules.play_player(player).lengths.tolist() == [[6] * 5]
     assert rules.play_baselines()["random"].lengths.tolist() == [[6] * 5]
     bundle: Any = SimpleNamespace(game=game, params=params, player=player)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from deploy.games.panel import Rules
+from deploy.games.panel import PanelGames
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.registry import GameEnv, get_game
 from envs.support.errors import InputError
@@ -93,7 +93,7 @@ def test_a_study_on_an_external_environment(name: str, tmp_path: Path) -> None:
 )
 def test_any_kind_plays_as_many_games_as_are_asked_for(name: str, rows: int) -> None:
     game = get_game(name)
-    played = Rules(game, game.params(), 5, 1).play_baselines()["random"]
+    played = PanelGames(game, game.params(), 5, 1).play_baselines()["random"]
     assert played.returns.shape == (1, 5)  # whatever is made together
     assert game.make([game.params()], 4, together=1, device="cpu").num_envs == 4 * rows
 
@@ -140,7 +140,7 @@ def test_environments_made_together_stay_together() -> None:
         return game.make([game.params()] * 2, num_envs, together=1, device="cpu")
 
     assert [made(count).envs_per_member for count in (1, 3, 4)] == [3, 3, 6]
-    assert Rules(game, game.params(), 4, 1).play_baselines()["random"].lengths.shape == (1, 4)
+    assert PanelGames(game, game.params(), 4, 1).play_baselines()["random"].lengths.shape == (1, 4)
     assert fit_num_envs(6, 3, "x", fixed=True) == (6, "")
     assert fit_num_envs(4, 3, "x", fixed=False)[0] == 6
     with pytest.raises(InputError, match=r"--n-envs 4 is not a multiple; use 3 or 6"):

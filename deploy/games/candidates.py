@@ -44,7 +44,7 @@ def game_study(found: FoundStudy) -> GameStudy:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class GameCandidate:
     """The best member of a trial, which asks to be promoted. member: its place among the trial's members. weights: the
     content of a file of its own; None where `faults`, sentences, say why it cannot play.
     """
@@ -66,7 +66,7 @@ class Candidate:
         return math.nan if self.trial.value is None else float(self.trial.value)
 
 
-def read_candidate(trial: FrozenTrial, study: GameStudy) -> Candidate:
+def read_candidate(trial: FrozenTrial, study: GameStudy) -> GameCandidate:
     """The member that scored best when the trial was judged (the first of equals)."""
     faults: list[str] = []
     record = TrialRecord.from_attributes(trial.user_attrs)
@@ -86,10 +86,10 @@ def read_candidate(trial: FrozenTrial, study: GameStudy) -> Candidate:
     member = max(range(len(scores)), key=lambda index: scores[index])
     content = scored_weights(record, study.run_dir, faults)
     weights = None if content is None or faults else _single(content, member, len(scores), faults)
-    return Candidate(trial, member, scores[member], weights, tuple(faults))
+    return GameCandidate(trial, member, scores[member], weights, tuple(faults))
 
 
-def build_bundle(candidate: Candidate, study: GameStudy, gate: dict[str, Any]) -> GameBundle:
+def build_bundle(candidate: GameCandidate, study: GameStudy, gate: dict[str, Any]) -> GameBundle:
     """The bundle of a candidate without faults. gate: the gate's report. Raises ValueError for one with faults."""
     if candidate.weights is None:
         raise ValueError(f"{candidate.name} cannot be deployed: {candidate.faults[0]}")
