@@ -1,21 +1,23 @@
-"""Synthetic markets, each a pure function of its seed: to try everything on, with a planted edge, without structure.
+"""Synthetic markets, each a pure function of its seed: with a planted edge, or without structure.
 
-The demo market. The logarithm of an asset's price is a random walk plus a deviation that dies out:
+The demo market. An asset's log price is a random walk plus a mean-reverting deviation:
 
-    log p_{t,i} = w_{t,i} + d_{t,i}        d_{t,i} = φ · d_{t-1,i} + innovation, stationary deviation `edge` · 5 %
+    log p_{t,i} = w_{t,i} + d_{t,i}
+    d_{t,i} = φ · d_{t-1,i} + innovation,  with a stationary standard deviation of `edge` · 5 %
 
-The walk has a part common to all assets and one of its own, and a drift that depends on the regime. Four regimes
-(quiet, rising, falling, turbulent) follow each other as a Markov chain; they set drift and volatility. On top, the
-logarithm of volatility is an AR(1), common and per asset, so that large moves come in clusters; innovations are
-Student-t, so that there are fat tails. Volume follows volatility, the size of the move, and the time of day. A bar
-opens within a hair of the last close.
+The walk has a common and an idiosyncratic part and a drift that depends on the regime. Four regimes
+(quiet, rising, falling, turbulent) follow each other as a Markov chain and set drift and
+volatility. In addition, the log of volatility is an AR(1), common and per asset, which makes large
+moves cluster. Innovations are Student-t, for fat tails. Volume follows volatility, the size of the
+move and the time of day. A bar opens very close to the previous close.
 
-What can be learned is that a deviation dies out: at φ = .95 half of it is gone after 14 bars, and a round trip costs
-.6 % with the default fee and slippage. It is not announced anywhere: a policy sees it only through the ordinary
-features (recent returns, RSI, CCI …). A rule written by hand earns about 8 a year (in logarithms) over equal weight
-after costs. No real market gives that much away; it is what lets a small study find some of it within minutes.
+The learnable structure is the mean reversion: at φ = 0.95 half of a deviation is gone after 14
+bars, while a round trip costs 0.6 % with the default fee and slippage. A policy sees it only
+through the ordinary features (recent returns, RSI, CCI, …). A hand-written rule earns an excess log
+growth of about 8 per year over equal weight after costs. No real market offers that much; it lets a
+small study find some of it within minutes.
 
-The figures are per bar, whatever the timeframe; they resemble hourly bars of small coins.
+Figures are per bar, whatever the timeframe, and resemble hourly bars of small coins.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ START = 1_577_836_800  # 2020-01-01 00:00 UTC
 DEVIATION_SD, PHI = 0.04, 0.97  # of the planted market
 DEMO_BARS, DEMO_DEVIATION_SD, DEMO_PHI = 24_000, 0.05, 0.95
 
-# Per regime: volatility as a multiple, drift per bar; and how many bars one lasts on average.
+# Per regime: factor on volatility and drift per bar; and the mean length of a regime.
 REGIMES = ("quiet", "rising", "falling", "turbulent")
 REGIME_VOLATILITY = np.array([0.7, 0.9, 1.1, 1.7])
 REGIME_DRIFT = np.array([4e-5, 3e-4, -2.2e-4, 4e-5])
@@ -51,19 +53,27 @@ def make_demo_market(
     timeframe: str = "1h",
     edge: float = 1.0,
 ) -> Bars:
-    """The demo market described above: `bars` bars of DEMO1/USDT, DEMO2/USDT, …, marked synthetic.
+    """Make the demo market of the module's docstring: DEMO1/USDT, DEMO2/USDT, …, synthetic.
 
-    edge: strength of the learnable structure, 0 for none; 1 survives the default costs with room to spare.
-    Raises InputError for counts under 1, a negative seed and a negative edge.
+    Args:
+        seed: at least 0.
+        assets: number of assets.
+        bars: number of bars.
+        timeframe: of the bars.
+        edge: strength of the learnable structure; 0 for none. 1 clearly exceeds the default costs.
+
+    Raises:
+        InputError: an argument is out of range.
     """
     _check(seed, assets, bars, timeframe)
     if not edge >= 0.0:
-        raise InputError(f"the edge of the demo market is 0 or more, not {edge}")
+        raise InputError(f"the edge of the demo market must be at least 0, not {edge}")
     rng = np.random.default_rng([seed, 10])
     regime = _regimes(rng, bars)
     clustering = _autoregression(rng.standard_normal((bars, 1)), 0.985, 0.35)
     clustering = clustering + _autoregression(rng.standard_normal((bars, assets)), 0.97, 0.25)
     volatility = REGIME_VOLATILITY[regime, None] * np.exp(clustering)
+    # Normalise, so that `edge` and the walk have the stated size in every realisation.
     volatility /= np.sqrt(np.mean(np.square(volatility), axis=0))
     shared = _student(rng, (bars, 1))
     own = _student(rng, (bars, assets))
@@ -86,11 +96,21 @@ def make_planted_market(
     deviation_sd: float = DEVIATION_SD,
     phi: float = PHI,
 ) -> Bars:
-    """The bare planted edge, for tests of learning and of the gate's power: Gaussian, one regime, constant volatility.
+    """Make a market with only the planted edge: Gaussian, one regime, constant volatility.
 
-    Log prices are a random walk (common 0.4 %, own 0.3 % per bar, no drift) plus an AR(1) deviation of standard
-    deviation `deviation_sd` and coefficient `phi` per asset. Raises InputError for counts under 1, a negative seed
-    and phi outside [0, 1).
+    For tests of learning and of the gate's power. Log prices are a random walk (common 0.4 %,
+    idiosyncratic 0.3 % per bar, no drift) plus an AR(1) deviation per asset.
+
+    Args:
+        seed: at least 0.
+        assets: number of assets.
+        bars: number of bars.
+        timeframe: of the bars.
+        deviation_sd: stationary standard deviation of the deviation.
+        phi: coefficient of the AR(1), in [0, 1).
+
+    Raises:
+        InputError: an argument is out of range.
     """
     _check(seed, assets, bars, timeframe)
     if not 0.0 <= phi < 1.0 or not deviation_sd >= 0.0:
@@ -104,13 +124,14 @@ def make_planted_market(
 
 
 def shuffled(bars: Bars, seed: int) -> Bars:
-    """The same bars in random order, joined into a price again: nothing that could be learned from the past is left.
+    """Put the bars in random order and chain them, so that the past predicts nothing.
 
-    Each bar's open, high, low and close, as multiples of the close before, move together, for all assets at once, so
-    their distribution and the assets' correlation stay. Each asset's mean simple return is removed: without that, the
-    shuffle would spread one asset's luck evenly over the whole range, where it could be learned. The first bar stays.
-    The order is drawn without replacement, so the last price is fixed, which pulls prices towards it: worth some 2 %
-    of the planted edge.
+    Each bar's open, high, low and close, relative to the previous close, stay together, for all
+    assets at once. So their distribution and the assets' correlation stay the same. Each asset's
+    mean simple return is removed; otherwise the shuffle would spread one asset's luck evenly over
+    the whole range, where it could be learned. The first bar stays in place. Drawing without
+    replacement fixes the last price, which pulls prices towards it: worth about 2 % of the planted
+    edge.
     """
     rng = np.random.default_rng([seed, 3])
     order = np.concatenate([[0], 1 + rng.permutation(len(bars.time) - 1)])
@@ -119,7 +140,7 @@ def shuffled(bars: Bars, seed: int) -> Bars:
     mean = np.mean(growth[1:], axis=0) if len(bars.time) > 1 else np.ones(growth.shape[1])
     growth = np.concatenate([growth[:1], growth[1:] / mean])[order]
     close = bars.open[0] * np.cumprod(growth, axis=0)
-    # A factor per bar and asset turns the old bar into the new one, so the relations within a bar are untouched.
+    # One factor per bar and asset rescales the old bar, so ratios within a bar stay the same.
     factor = close / bars.close[order]
     return replace(
         bars,
@@ -144,7 +165,7 @@ def _check(seed: int, assets: int, bars: int, timeframe: str) -> None:
 
 
 def _regimes(rng: np.random.Generator, bars: int) -> NDArray[np.int64]:
-    """(bars,) the regime of each bar: geometric spells, each followed by one of the other regimes."""
+    """Return the regime of each bar, (bars,): geometric spells, each followed by another regime."""
     regime = np.empty(bars, dtype=np.int64)
     at, state = 0, 0
     while at < bars:
@@ -156,13 +177,16 @@ def _regimes(rng: np.random.Generator, bars: int) -> NDArray[np.int64]:
 
 
 def _student(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Student-t innovations of unit variance."""
+    """Draw Student-t innovations of unit variance."""
     draws: Array = rng.standard_t(TAIL, shape)
     return draws * float(np.sqrt((TAIL - 2.0) / TAIL))
 
 
 def _autoregression(innovations: Array, coefficient: float, deviation: float) -> Array:
-    """x_t = coefficient · x_{t-1} + s · innovation_t from 0; unit innovations give that stationary deviation."""
+    """Return the AR(1) x_t = coefficient · x_{t-1} + s · innovation_t, starting from 0.
+
+    s is chosen such that innovations of unit variance give the stationary `deviation`.
+    """
     scaled = innovations * (deviation * np.sqrt(1.0 - coefficient**2))
     values: Array = np.empty_like(scaled)
     last = np.zeros(scaled.shape[1])
@@ -173,7 +197,10 @@ def _autoregression(innovations: Array, coefficient: float, deviation: float) ->
 
 
 def _bars(rng: np.random.Generator, log_price: Array, volatility: Array, timeframe: str) -> Bars:
-    """Bars around closing log prices (bars, assets): tiny gaps, wicks and volume in proportion to volatility."""
+    """Make bars around closing log prices (bars, assets).
+
+    Gaps are tiny; wicks and volume are proportional to volatility.
+    """
     count, assets = log_price.shape
     step = bar_seconds(timeframe)
     time = START // step * step + step * np.arange(count, dtype=np.int64)

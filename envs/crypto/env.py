@@ -1,6 +1,4 @@
-"""The crypto market as a vectorized environment: one code for training, evaluation and single runs, whatever the
-rows' number.
-"""
+"""The crypto market as a vectorized environment, for training, evaluation and single runs."""
 
 from __future__ import annotations
 
@@ -14,23 +12,30 @@ from torch import Tensor
 
 from envs.core.faults import FaultLatch
 from envs.core.vec_env import Step, VecEnv
-from envs.crypto.episodes import Episodes, Window
+from envs.crypto.episodes import Episodes
 from envs.crypto.ledger import Ledger, Rules, filled
 from envs.crypto.market import Market
 from envs.crypto.netting import Netted, Venue
 from envs.crypto.params import EnvParams, resolve_episode_bars
 from envs.crypto.portfolio import Portfolio, to_portfolio
 from envs.crypto.reward import Reward
+from envs.crypto.splits import Window
 from envs.crypto.timeframe import bars_per_week
 from envs.support.errors import InputError
 
 
 class Account(NamedTuple):
-    """The bar just closed, before any autoreset, or many of them: (…, R) float64 each.
+    """Account figures of the last closed bar, before any autoreset, or of many: (…, R) float64.
 
-    value, equal_weight: V and E at its close, in quote units. fees, notional: of the orders filled in it, in quote
-    units. trades: orders filled. exposure: 1 - cash/V. dropped: orders under the minimum. unfilled: orders whose fill
-    bar was a hole.
+    Attributes:
+        value: V at the bar's close, in quote units.
+        equal_weight: E, the value of the equal-weight benchmark at the close, in quote units.
+        fees: of the orders filled in the bar, in quote units.
+        notional: of the orders filled in the bar, in quote units.
+        trades: number of orders filled.
+        exposure: 1 - cash / V.
+        dropped: number of orders below the minimum.
+        unfilled: number of orders whose fill bar was a hole.
     """
 
     value: Tensor
@@ -44,19 +49,22 @@ class Account(NamedTuple):
 
 
 class CryptoEnv(VecEnv):
-    """`envs_per_member` rows per member, each trading the market from flat cash for one episode after the other.
+    """`envs_per_member` rows per member. Each row trades episodes that start without positions.
 
-    Observation (state_dim = 1 + 3N + max_lookback·M, float32): cash share, N weights, N unrealised returns, N clocks
-    min(1, bars held / held_scale), then the features of the last `lookback` bars, newest first, zeros beyond a row's
-    own lookback. With `privileged_age` one more column for critics: age / episode_bars where the reward depends on
-    age, else 0.
+    Observation (state_dim = 1 + 3N + max_lookback · M, float32): cash fraction, N weights,
+    N unrealised returns, N clocks min(1, bars held / held_scale), then the M features of each of
+    the last `lookback` bars, newest first, with zeros beyond a row's own lookback. With
+    `privileged_age`, one more column for critics: age / episode_bars if the reward depends on age,
+    else 0.
 
-    Action (N): parts of `action_scale`, in [-1, 1]; decided at a bar's close, filled at the next bar's open, rewarded
-    at its close.
+    Action (N,): multiples of `action_scale`, in [-1, 1]. It is decided at a bar's close, filled at
+    the next bar's open and rewarded at that bar's close.
 
-    record: (8, R) float64, what `Ledger.record` notes of the last step, kept by evaluation environments (and with
-    `accounts`); `account_of` reads it. venue: where set, all rows are sub-accounts of one account, and their orders are
-    netted; netted: at the last decision.
+    Attributes:
+        record: (8, R) float64, the last step's `Ledger.record`, if accounts are kept (always in
+            evaluation). `account_of` interprets it.
+        venue: if set, all rows are sub-accounts of one account whose orders are netted.
+        netted: result of netting at the last decision.
     """
 
     env_name = "sweepd/Crypto-v0"
@@ -76,13 +84,23 @@ class CryptoEnv(VecEnv):
         device: torch.device | str = "cpu",
         debug: bool = False,
     ) -> None:
-        """For training: episodes start at random bars. Call `reset` before the first step.
+        """Make a training environment, whose episodes start at random bars. Call `reset` first.
 
-        params: one per member, or one for a single member. windows: training windows (first, last), the same for all
-        members or a list of them per member. max_lookback: the lookback that observations are padded to (default: the
-        largest there is). stagger: shorten the first episodes by even steps, so that a member's rows don't all end at
-        once. accounts: keep `account`. debug: check for faults after every step. Raises InputError where a window is
-        too early, too late or empty.
+        Args:
+            market: the market to trade.
+            params: one per member, or one for a single member.
+            windows: training windows (first, last), for all members or a list per member.
+            envs_per_member: rows per member.
+            max_lookback: lookback to which observations are padded; by default the largest one.
+            privileged_age: whether critics see the episode's age.
+            stagger: shorten the first episodes by even steps, so that a member's rows do not all
+                end at once.
+            accounts: whether to keep `account`.
+            device: device of all tensors.
+            debug: check for faults after every step.
+
+        Raises:
+            InputError: a window is empty or outside the usable bars.
         """
         every = [params] if isinstance(params, EnvParams) else list(params)
         if windows and isinstance(windows[0][0], int):
@@ -114,10 +132,13 @@ class CryptoEnv(VecEnv):
         device: torch.device | str = "cpu",
         debug: bool = False,
     ) -> CryptoEnv:
-        """For evaluation: row j of member m trades exactly `windows[m][j]`, from its first bar to its last; nothing is
-        random.
+        """Make an evaluation environment: row j of member m trades exactly `windows[m][j]`.
 
-        All members need equally many windows. Rows whose window has ended trade it again until somebody stops.
+        Nothing is random. A row that reaches the end of its window starts it again. Arguments as
+        in the constructor.
+
+        Raises:
+            InputError: members have different numbers of windows, or none.
         """
         env = cls.__new__(cls)
         every = [params] * len(windows) if isinstance(params, EnvParams) else list(params)
@@ -182,24 +203,24 @@ class CryptoEnv(VecEnv):
         self._total = per_row(2)  # E and V at the last close
         self._value = self._total[1]
         self._growth = per_row(2)
-        # Opens and closes of the last closed bar, and in markets with holes 1.0 for assets that could be traded in it.
+        # Opens and closes of the last closed bar and, in markets with holes, 1.0 for assets that
+        # were tradable in it.
         self._prices = per_row(len(self._tables.prices))
         self._open, self._close = self._prices[:assets], self._prices[assets : 2 * assets]
         has_holes = self._tables.next_fill is not None
         self._tradable = self._prices[2 * assets :] if has_holes else None
         self._place = per_row(dtype=torch.int64)  # of the last closed bar in the tables
         self._place_by_price = self._place.expand(len(self._prices), -1)
-        self._start = per_row(dtype=torch.int64)  # the place of the bar where the episode began
+        self._start = per_row(dtype=torch.int64)  # place of the episode's first bar
         self._initial_cash = per_row()
         self._inverse_held_scale = per_row()
-        self._age_scale = per_row()  # 1 / episode_bars where the reward depends on age, else 0
-        # The place of the bar in which equal weight buys each asset; only markets with holes need it.
+        self._age_scale = per_row()  # 1 / episode_bars if the reward depends on age, else 0
+        # Place of the bar in which the benchmark buys each asset; needed only with holes.
         self._buys_at = per_row(assets) if has_holes else None
         self._bought = per_row(assets)
-        self._waiting = per_row(
-            assets
-        )  # what equal weight has for assets that it hasn't bought yet
-        # Runs of rows with the same lookback: first row, how many, their places, their lagged features.
+        self._waiting = per_row(assets)  # the benchmark's cash for assets not bought yet
+        # Runs of rows with the same lookback: first row, number of rows, their places, their
+        # lagged features.
         self._lookbacks: list[tuple[int, int, Tensor, Tensor]] = []
         self._no_rows = per_row(dtype=torch.bool)
         self._final = torch.zeros(rows, self.state_dim + self.privileged_dim, device=device)
@@ -218,14 +239,16 @@ class CryptoEnv(VecEnv):
             self.configure_member(member, own, ground)
 
     def configure_member(self, member: int, params: EnvParams, windows: Sequence[Window]) -> None:
-        """Give a slot to another member; follow it with `reset_member` or `set_member`.
+        """Assign a slot to another member. Follow it with `reset_member` or `set_member`.
 
-        Raises InputError where the lookback exceeds the padding, or a window starts before features exist, is empty,
-        or ends after the last bar.
+        Raises:
+            InputError: the lookback exceeds the padding, or a window is empty or outside the bars
+                with features.
         """
         if params.lookback > self.max_lookback:
             raise InputError(
-                f"lookback is {params.lookback}, but the observations here hold no more than {self.max_lookback}"
+                f"lookback is {params.lookback}, but the observations here hold no more than "
+                f"{self.max_lookback}"
             )
         if not windows:
             raise InputError("a member has no window to trade in; give at least one (first, last)")
@@ -233,8 +256,8 @@ class CryptoEnv(VecEnv):
         for first, last in windows:
             if not earliest <= first < last <= latest:
                 raise InputError(
-                    f"window ({first}, {last}) doesn't fit: the first decision is possible at bar {earliest}, "
-                    f"and the last valuation at bar {latest}"
+                    f"window ({first}, {last}) doesn't fit: the first decision is possible at bar "
+                    f"{earliest}, and the last valuation at bar {latest}"
                 )
         week = bars_per_week(self.market.bars.timeframe)
         length = resolve_episode_bars(params, windows, week)
@@ -252,7 +275,7 @@ class CryptoEnv(VecEnv):
         self.bootstrap_interval = int(self._episodes.lengths.min())
 
     def _runs_of_lookback(self) -> list[tuple[int, int, Tensor, Tensor]]:
-        """Neighbouring members with the same lookback (the folds of a trial) are observed in one go."""
+        """Group adjacent members with the same lookback, such as a trial's folds."""
         runs, first = [], 0
         for lookback, group in groupby(self._params, key=lambda params: params.lookback):
             rows = len(list(group)) * self.envs_per_member
@@ -263,24 +286,24 @@ class CryptoEnv(VecEnv):
         return runs
 
     def member_params(self, member: int) -> EnvParams:
-        """The parameters that a slot was configured with."""
+        """Return the parameters with which a slot was configured."""
         return self._params[member]
 
     @property
     def row_lengths(self) -> np.ndarray:
-        """(R,) int64: the bars of each row's episodes (`EnvParams.episode_bars` resolved, or the row's window)."""
+        """Return the episode length of each row in bars: (R,) int64."""
         return self._episodes.lengths
 
     def bars(self) -> Tensor:
-        """(R,) int64: the last closed bar of each row."""
+        """Return the last closed bar of each row: (R,) int64."""
         return self.market.length - 1 - self._place
 
     def values(self) -> Tensor:
-        """(2, R) float64: what the portfolio and equal weight are worth at the last close."""
+        """Return V and E at the last close: (2, R) float64."""
         return self._total.flip(0)
 
     def portfolio(self) -> Portfolio:
-        """A copy of the rows' portfolios."""
+        """Return a copy of the rows' portfolios."""
         return to_portfolio(self._ledger)
 
     def seeded(self, member: int) -> bool:
@@ -288,30 +311,29 @@ class CryptoEnv(VecEnv):
         return self._episodes.seeded(member)
 
     def reset_member(self, member: int, seed: int | None = None) -> None:
-        """Start that member's rows anew, its stream too where a seed is given; the others go on undisturbed."""
+        """See `VecEnv.reset_member`."""
         if seed is not None:
             self._episodes.seed(member, seed)
         self._begin(self._episodes.start(member))
         self._faults.clear(self._episodes.rows(member))
 
     def draw(self, horizon: int) -> None:
-        """See `VecEnv.draw`: the bars where the episodes start that begin within `horizon` steps."""
+        """See `VecEnv.draw`. Draws the starting bars of episodes that begin within `horizon`."""
         self._episodes.draw(horizon)
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
-        """See `VecEnv.step`. `terminated` is always false. Read both masks, don't write them."""
+        """See `VecEnv.step`. `terminated` is always false. The returned masks are read-only."""
         if not self._episodes.started:
             raise RuntimeError("step was called before reset")
-        if action.shape != (
-            self.num_envs,
-            self.action_dim,
-        ):  # torch would broadcast it, or complain in its own words
+        # Without this check, torch would broadcast the action or raise a less clear error.
+        if action.shape != (self.num_envs, self.action_dim):
             raise ValueError(
-                f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, self.action_dim)}"
+                f"actions have the shape {tuple(action.shape)}, not "
+                f"{(self.num_envs, self.action_dim)}"
             )
         reward = self._trade(action)
         truncated = self._no_rows
-        if self._episodes.tick():  # known to the host, whatever is on the device
+        if self._episodes.tick():  # counted on the host, without reading the device
             truncated = self._episodes.restart_ended()
             torch.where(truncated.unsqueeze(1), self.observe(), self._final, out=self._final)
             self._begin(truncated)
@@ -320,9 +342,7 @@ class CryptoEnv(VecEnv):
         return Step(self.observe(out), reward, self._no_rows, truncated)
 
     def _begin(self, mask: Tensor) -> None:
-        """Begin an episode in the rows of `mask` (R,): flat, with the initial cash, at the next of their starting
-        bars.
-        """
+        """Start an episode in the rows of `mask` (R,): flat, with the initial cash."""
         tables, ledger, assets = self._tables, self._ledger, self.action_dim
         torch.where(
             mask, self.market.length - 1 - self._episodes.next_bars(), self._place, out=self._place
@@ -335,8 +355,8 @@ class CryptoEnv(VecEnv):
             state.masked_fill_(mask, 0.0)
         self._reward.start(self._initial_cash, mask)
 
-        # Equal weight is bought like any order, each asset at the open of its first bar from the next one on that is no
-        # hole.
+        # The benchmark buys each asset like any order, at the open of the first bar from the next
+        # one on that is not a hole.
         fill = (self._place - 1).clamp_min(0).expand(assets, -1)
         units = (self._initial_cash / assets * self._rules.buy_rate) / tables.next_open.gather(
             1, fill
@@ -346,7 +366,7 @@ class CryptoEnv(VecEnv):
             torch.where(mask, tables.next_fill.gather(1, fill), self._buys_at, out=self._buys_at)
 
     def _trade(self, action: Tensor) -> Tensor:
-        """One bar in every row; returns the reward (R,)."""
+        """Trade one bar in every row and return the reward (R,)."""
         ledger, rules = self._ledger, self._rules
         ledger.wish.copy_(action.t())
         self._faults.record(ledger.wish, ledger.scratch)
@@ -354,6 +374,7 @@ class CryptoEnv(VecEnv):
         if self.venue is not None:
             self.netted = self.venue.net(ledger, self._close)
 
+        # Places count backwards, so the next bar is one place earlier.
         self._place -= 1
         torch.gather(self._tables.prices, 1, self._place_by_price, out=self._prices)
         ledger.fill(plan, self._open, self._tradable, rules, count=self._accounts)
@@ -361,6 +382,7 @@ class CryptoEnv(VecEnv):
         if rules.stops:
             ledger.raise_highs(self._close)
         if self._buys_at is not None:
+            # Assets that the benchmark has not bought yet count with the cash set aside for them.
             bought = torch.ge(self._buys_at, self._place, out=self._bought)
             torch.lerp(self._waiting, ledger.equal_worth, bought, out=ledger.equal_worth)
         total = ledger.settle(rules)
@@ -372,15 +394,16 @@ class CryptoEnv(VecEnv):
         return self._reward.of(growth, self._value, ledger.worth, ledger.cash, self._age_before)
 
     def _age_before(self) -> Tensor:
+        """Return the steps of the episode before the current one: (R,)."""
         return self._start - self._place - 1
 
     @property
     def account(self) -> Account | None:
-        """The last step's; None before the first, and where no accounts are kept."""
+        """Return the account after the last step; None before the first, or if not kept."""
         return self.account_of(self.record.clone()) if self._recorded else None
 
     def account_of(self, record: Tensor) -> Account:
-        """What records (…, 8, R) say."""
+        """Interpret records (…, 8, R)."""
         spent, sold, equal_weight, value, cash, dropped, trades, unfilled = record.unbind(-2)
         orders = filled(spent, sold, trades, unfilled, self._rules)
         return Account(
@@ -395,7 +418,7 @@ class CryptoEnv(VecEnv):
         )
 
     def observe(self, out: Tensor | None = None) -> Tensor:
-        """(num_envs, state_dim + privileged_dim) float32: what every row sees now. Changes nothing."""
+        """Return the observation, (num_envs, state_dim + privileged_dim), or write it to `out`."""
         obs = torch.empty_like(self._final) if out is None else out
         obs.narrow(1, 0, self._portfolio_dim).copy_(
             self._ledger.observe(self._value, self._inverse_held_scale).t()
@@ -423,8 +446,7 @@ class CryptoEnv(VecEnv):
         self._faults.check()
 
     def _state(self) -> dict[str, Tensor]:
-        """All tensors that change from step to step; their last dimension is the rows'."""
-        ledger = self._ledger
+        """Return all tensors that change from step to step. Their last dimension is the rows."""
         ledger, reward = self._ledger, self._reward
         state = {
             "cash": ledger.cash,
@@ -452,7 +474,7 @@ class CryptoEnv(VecEnv):
         return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in own.items()}
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
-        """See `VecEnv.set_member`. The slot must be configured with the member's parameters and windows."""
+        """See `VecEnv.set_member`. Configure the slot with the member's parameters first."""
         rows = self._episodes.rows(member)
         for name, tensor in self._state().items():
             tensor[..., rows] = state[name].to(self.device)

@@ -1,7 +1,7 @@
-"""Where episodes start and when they end.
+"""Starts and ends of episodes.
 
-Episodes have fixed lengths, so the host counts them and never asks the device whether some row has ended. Where they
-start is random, drawn ahead from each member's own stream.
+Episodes have fixed lengths, so the host counts their steps and never has to read from the device
+whether a row has ended. Starting bars are random, drawn ahead from each member's own stream.
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ import torch
 from torch import Tensor
 
 from envs.core.streams import Streams
-
-Window = tuple[int, int]
+from envs.crypto.splits import Window
 
 
 class Episodes:
     """The episodes of `members * per_member` rows.
 
-    fixed: row j of a member always trades that member's window j from end to end, and nothing is random. Otherwise
-    episodes of the member's length start at random bars of its windows and never leave the one they started in.
-    stagger: shorten the first episodes of a member's rows by even steps, so that they don't all end at once.
+    Args:
+        members: number of members.
+        per_member: rows per member.
+        device: device of the masks and starting bars.
+        fixed: row j of a member always trades its window j from start to end, without randomness.
+            Otherwise episodes have the member's length, start at random bars of its windows and
+            stay within one window.
+        stagger: shorten the first episodes of a member's rows by even steps, so that they do not
+            all end at once.
     """
 
     def __init__(
@@ -35,18 +40,17 @@ class Episodes:
         self.lengths = np.ones(rows, dtype=np.int64)
         self._windows: list[np.ndarray] = [np.zeros((0, 2), dtype=np.int64)] * members
         self._streams = Streams(members)
-        # Drawn ahead: entry `turn` of a row's column is where its next episode starts.
+        # Starting bars drawn ahead: row `turn` of a column is the row's next start.
         self._starts = torch.zeros(1, rows, dtype=torch.int64, device=device)
         self._turn = torch.zeros(1, rows, dtype=torch.int64, device=device)
         self._starts_left = np.zeros(rows, dtype=np.int64)
-        self._steps_left = np.zeros(
-            rows, dtype=np.int64
-        )  # to each episode's end, `_uncounted` steps ago
+        # Steps to each episode's end, as of `_uncounted` steps ago.
+        self._steps_left = np.zeros(rows, dtype=np.int64)
         self._uncounted = 0
         self._next_end = 0
 
     def rows(self, member: int) -> slice:
-        """That member's rows."""
+        """Return that member's rows."""
         return slice(member * self.per_member, (member + 1) * self.per_member)
 
     @property
@@ -55,33 +59,37 @@ class Episodes:
         return self._next_end > 0
 
     def configure(self, member: int, windows: Sequence[Window], length: int) -> None:
-        """What holds from the member's next start: its windows, and its episodes' length where they aren't fixed."""
+        """Set the windows and, unless fixed, the episode length from the member's next start on."""
         self._windows[member] = np.array([(int(first), int(last)) for first, last in windows])
         self.lengths[self.rows(member)] = (
             [last - first for first, last in windows] if self.fixed else length
         )
 
     def seed(self, member: int, seed: int) -> None:
-        """Begin the member's stream anew."""
+        """Restart the member's stream."""
         self._streams.seed(member, seed)
 
     def seeded(self, member: int) -> bool:
-        """Whether the member's stream ever had a seed."""
+        """Whether the member's stream has ever had a seed."""
         return self._streams.seeded(member)
 
     def start(self, member: int) -> Tensor:
-        """Start the member's rows anew; returns their mask (rows,), for which `next_bars` holds the first bars."""
+        """Start new episodes of a member and return the mask of its rows.
+
+        `next_bars` then has their first bars.
+        """
         self._count()
         rows = self.rows(member)
         self._draw(member, 1)
         first = self.lengths[rows]
         if self.stagger:
+            # ceil(length · j / rows) for j = 1 … rows.
             first = -(-first * np.arange(1, self.per_member + 1) // self.per_member)
         self._steps_left[rows] = first
         return self._took(self._only(rows))
 
     def draw(self, horizon: int) -> None:
-        """Draw where the episodes start that begin within `horizon` steps."""
+        """Draw the starting bars of all episodes that begin within `horizon` steps."""
         if self.fixed:
             return
         self._count()
@@ -93,20 +101,20 @@ class Episodes:
                 self._draw(member, int(rounds))
 
     def tick(self) -> bool:
-        """Count a step; true if episodes end with it."""
+        """Count a step and return whether any episode ends with it."""
         self._uncounted += 1
         return self._uncounted == self._next_end
 
     def next_bars(self) -> Tensor:
-        """(rows,) int64: where each row's next episode starts. Meaningless where none is drawn."""
+        """Return each row's next starting bar: (rows,) int64. Undefined if none is drawn."""
         return self._starts.gather(0, self._turn.clamp_max(self._starts.shape[0] - 1)).squeeze(0)
 
     def take_turn(self, mask: Tensor) -> None:
-        """The rows of `mask` have begun the episode that `next_bars` named."""
+        """Advance the rows of `mask` past the starting bar that `next_bars` returned."""
         self._turn += mask
 
     def restart_ended(self) -> Tensor:
-        """The mask (rows,) of those whose episode has just ended, set to begin the next."""
+        """Prepare the next episode of the rows that have just ended; return their mask (rows,)."""
         self._count()
         ended = self._steps_left == 0
         for member in np.unique(
@@ -117,7 +125,7 @@ class Episodes:
         return self._took(ended)
 
     def state(self, member: int) -> dict[str, Tensor]:
-        """What that member needs to go on exactly."""
+        """Return the member's exact state."""
         self._count()
         rows = self.rows(member)
         return {
@@ -129,7 +137,7 @@ class Episodes:
         }
 
     def set_state(self, member: int, state: dict[str, Tensor]) -> None:
-        """Put back what `state` returned, in this or another slot."""
+        """Restore what `state` returned, in the same or another slot."""
         self._count()
         rows = self.rows(member)
         self._streams.set_state(member, state["stream"])
@@ -140,29 +148,33 @@ class Episodes:
         self._next_end = int(self._steps_left.min())
 
     def _count(self) -> None:
+        """Apply the steps counted by `tick` to the host's arrays."""
         self._steps_left -= self._uncounted
         self._next_end -= self._uncounted
         self._uncounted = 0
 
     def _only(self, rows: slice) -> np.ndarray:
+        """Return a mask of these rows."""
         mask = np.zeros(len(self.lengths), dtype=bool)
         mask[rows] = True
         return mask
 
     def _took(self, mask: np.ndarray) -> Tensor:
+        """Account for started episodes and return their mask on the device."""
         self._starts_left[mask] -= 1
         self._next_end = int(self._steps_left.min())
         return torch.from_numpy(mask).to(self.device, non_blocking=True)
 
     def _draw(self, member: int, rounds: int) -> None:
-        """The next `rounds` starts of each of a member's rows, instead of those it still had."""
+        """Draw the next `rounds` starts of a member's rows, replacing those not used yet."""
         rows = self.rows(member)
         first, last = self._windows[member].T
         if self.fixed:
             starts = first[None]
         else:
-            # The rows of a round take even parts of the possible starts, all turned by one random amount: each start is
-            # uniform, and as far as there are enough no two rows start at the same bar.
+            # Stratified sampling: each row of a round draws from an equal part of the possible
+            # starts, and one random rotation is applied to all. Each start is uniform, and rows of
+            # a round start at different bars as far as there are enough.
             n = self.per_member
             uniform = self._streams.member_uniform(member, rounds, n + 1).numpy()
             choices = last - first - self.lengths[rows.start] + 1
@@ -170,6 +182,7 @@ class Episodes:
             edges = np.arange(n + 1) * bounds[-1] // n
             place = edges[:-1] + (uniform[:, :n] * np.maximum(np.diff(edges), 1)).astype(np.int64)
             chosen = (place + (uniform[:, n:] * bounds[-1]).astype(np.int64)) % bounds[-1]
+            # From the index among all possible starts to window and bar.
             window = np.searchsorted(bounds, chosen, side="right")
             starts = first[window] + chosen - (bounds - choices)[window]
         self._put(rows, torch.from_numpy(starts))
@@ -177,6 +190,7 @@ class Episodes:
         self._starts_left[rows] = rounds
 
     def _put(self, rows: slice, starts: Tensor) -> None:
+        """Store starting bars, growing the buffer if needed."""
         missing = starts.shape[0] - self._starts.shape[0]
         if missing > 0:
             self._starts = torch.cat(

@@ -1,4 +1,4 @@
-"""Trading windows with a deterministic policy, all of them in one batch, and joining what came out to paths."""
+"""Evaluation of a deterministic policy on windows, all in one batch, and joining into paths."""
 
 from __future__ import annotations
 
@@ -19,12 +19,22 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class WindowTrades:
-    """What each row of an evaluation environment traded. All but `lengths` (R, L) float64, zeros after a row's own end.
+    """Trading of each row of an evaluation environment.
 
-    Column i belongs to the bar after the window's first plus i. returns, equal_weight: simple per-bar returns. trades:
-    orders filled in the bar. fees, notional: shares of the portfolio's value at the close before. exposure: 1 - cash/V
-    at the bar's close. dropped, unfilled: orders under the minimum, and orders that met a hole.
-    lengths: (R,) int64, bars per row. actions: (R, L, N) float32, or None unless they were asked for.
+    All arrays but `lengths` and `actions` are (R, L) float64, with zeros after a row's end. Column
+    i belongs to bar `first + 1 + i` of the row's window.
+
+    Attributes:
+        returns: simple returns per bar.
+        equal_weight: those of the benchmark.
+        trades: orders filled in the bar.
+        fees: as fractions of the portfolio's value at the previous close.
+        notional: likewise.
+        exposure: 1 - cash / V at the bar's close.
+        dropped: orders below the minimum.
+        unfilled: orders that met a hole.
+        lengths: (R,) int64, bars per row.
+        actions: (R, L, N) float32 if requested, else None.
     """
 
     returns: Array
@@ -42,9 +52,15 @@ class WindowTrades:
 def trade_windows(
     env: CryptoEnv, act: Callable[[Tensor], Tensor], *, keep_actions: bool = False
 ) -> WindowTrades:
-    """Trade every row of an environment made by `CryptoEnv.for_windows` to the end of its window, from flat cash.
+    """Trade every row of an evaluation environment to the end of its window.
 
-    act: observations (R, state_dim) float32 to actions (R, N) in [-1, 1]. Raises RunError for an illegal action.
+    Args:
+        env: made by `CryptoEnv.for_windows`.
+        act: maps observations (R, state_dim) float32 to actions (R, N) in [-1, 1].
+        keep_actions: whether to return the actions.
+
+    Raises:
+        RunError: an action is illegal.
     """
     lengths = env.row_lengths
     steps = int(lengths.max())
@@ -63,10 +79,12 @@ def trade_windows(
     env.check()
 
     account = env.account_of(records)
+    # Leading dimension: bars, starting with the close before the first one.
     value = torch.cat([before, torch.stack(account[:2], 1)])
     returns = value[1:] / value[:-1] - 1.0
     counts = torch.stack(account[2:], 1)
-    counts[:, :2] /= value[:-1, :1]
+    counts[:, :2] /= value[:-1, :1]  # fees and notional become fractions
+    # Shorter windows start again after their end: these bars are not part of the result.
     ended = torch.arange(steps).unsqueeze(1) >= torch.from_numpy(lengths)
     returns.masked_fill_(ended.unsqueeze(1).to(env.device), 0.0)
     counts.masked_fill_(ended.unsqueeze(1).to(env.device), 0.0)
@@ -81,9 +99,13 @@ def trade_windows(
 def path_trades(
     splits: Splits, trades: WindowTrades, order: Sequence[tuple[int, int]], first_row: int = 0
 ) -> PathTrades:
-    """Join the rows of one trial to its paths.
+    """Join the rows of one trial into its back-test paths.
 
-    order: the (fold, test group) that each of the trial's rows traded, in the rows' order. first_row: where they begin.
+    Args:
+        splits: the study's splits.
+        trades: the rows of one or several trials.
+        order: the (fold, test group) of each of the trial's rows, in order.
+        first_row: the trial's first row.
     """
 
     def join(values: Array) -> Array:

@@ -1,6 +1,4 @@
-"""A market ready to be traded in: bars, their features, what the exchange allows, and the tables a batch gathers
-from.
-"""
+"""A tradable market: bars, features, the exchange's limits, and tables for batched access."""
 
 from __future__ import annotations
 
@@ -13,26 +11,27 @@ import torch
 from torch import Tensor
 
 from envs.crypto.params import Instruments
+from envs.crypto.splits import Window
 from envs.support.errors import InputError
 
 if TYPE_CHECKING:
     from envs.crypto.bars import Bars
 
-Window = tuple[int, int]
-
 
 @dataclass(frozen=True)
 class Tables:
-    """A market on one device, laid out for gathering. T bars, N assets, M feature columns.
+    """A market's tensors on one device, laid out for gathering. T bars, N assets, M features.
 
-    The newest bar comes first: bar t has the place T-1-t. So the lags of an observation, newest first, lie one after
-    another in memory, and one index serves all tables.
+    The newest bar comes first: bar t has place T - 1 - t. So the lags of an observation, newest
+    first, are contiguous in memory, and one index serves all tables.
 
-    prices: (2N, T) float64, opens of all assets, then closes; (3N, T) where the market has holes, and then 1.0 for bars
-    that can be traded in and 0.0 for holes. Asset-first, since the step works on (N, rows).
-    next_fill: (N, T) float64, the place of the first bar from there on that is no hole (-1 where there is none); None
-    without holes. next_open: (N, T) float64, the open of that bar (1 where there is none).
-    features: (T, M) float32.
+    Attributes:
+        prices: (2N, T) float64, opens of all assets, then closes. In markets with holes (3N, T),
+            with 1.0 for tradable bars and 0.0 for holes. Asset-first, like the ledger.
+        next_fill: (N, T) float64, place of the first bar from there on that is not a hole; -1 if
+            there is none. None in markets without holes.
+        next_open: (N, T) float64, open of that bar; 1 if there is none.
+        features: (T, M) float32.
     """
 
     prices: Tensor
@@ -41,8 +40,9 @@ class Tables:
     features: Tensor
 
     def lagged(self, lookback: int) -> Tensor:
-        """(T - lookback + 1, lookback * M) float32, a view: at a bar's place its features and those of the bars
-        before.
+        """Return each bar's features and those of the bars before it, newest first.
+
+        (T - lookback + 1, lookback · M) float32, indexed by place. A view: rows overlap in memory.
         """
         bars, columns = self.features.shape
         return self.features.as_strided((bars - lookback + 1, lookback * columns), (columns, 1))
@@ -52,9 +52,12 @@ class Tables:
 class Market:
     """Bars with their features.
 
-    recipe: the name of the recipe that made the features.
-    features: (T, M) float32. Rows before `memory` - 1 mean nothing.
-    memory: W, the bars that one row of features looks back on (its own included).
+    Attributes:
+        bars: T bars of N assets.
+        recipe: name of the recipe of the features.
+        features: (T, M) float32. Rows before `memory` - 1 are undefined.
+        instruments: limits of the exchange.
+        memory: W, the number of bars on which a row of features depends, itself included.
     """
 
     bars: Bars
@@ -70,25 +73,25 @@ class Market:
 
     @property
     def assets(self) -> int:
-        """N."""
+        """Return N, the number of assets."""
         return len(self.bars.tickers)
 
     @property
     def length(self) -> int:
-        """T, the number of bars."""
+        """Return T, the number of bars."""
         return int(self.bars.close.shape[0])
 
     @property
     def feature_count(self) -> int:
-        """M, the feature columns of one bar."""
+        """Return M, the number of feature columns of one bar."""
         return int(self.features.shape[1])
 
     def first_bar(self, max_lookback: int) -> int:
-        """The first bar at which an observation with `max_lookback` bars of features exists."""
+        """Return the first bar at which an observation with `max_lookback` bars exists."""
         return self.memory - 1 + max_lookback - 1
 
     def tables(self, device: torch.device | str = "cpu") -> Tables:
-        """The market as tensors on `device`; made once per device."""
+        """Return the market's tensors on `device`, created once per device."""
         device = torch.device(device)
         if device not in self._tables:
             self._tables[device] = _make_tables(self, device)
@@ -98,17 +101,20 @@ class Market:
 def make_market(
     bars: Bars, recipe: str = "default", instruments: Instruments | None = None
 ) -> Market:
-    """Compute the features of `bars` by the named recipe. Raises InputError where instruments don't fit the tickers."""
-    from envs.crypto.features import (
-        compute_features,
-        get_recipe,
-    )  # TA-Lib is loaded only where features are computed
+    """Compute the features of `bars` by the named recipe.
+
+    Raises:
+        InputError: `instruments` do not match the tickers.
+    """
+    # Not at the top: TA-Lib is loaded only where features are computed.
+    from envs.crypto.features import compute_features, get_recipe
 
     assets = len(bars.tickers)
     instruments = instruments or Instruments.unrestricted(assets)
     if len(instruments.increment) != assets:
         raise InputError(
-            f"instruments are given for {len(instruments.increment)} tickers, but the bars have {assets}"
+            f"instruments are given for {len(instruments.increment)} tickers, but the bars have "
+            f"{assets}"
         )
     found = get_recipe(recipe)
     return Market(bars, recipe, compute_features(bars, found), instruments, found.memory)
@@ -121,6 +127,8 @@ def _make_tables(market: Market, device: torch.device) -> Tables:
     next_open, next_fill = bars.open.T, None
     if hole.any():
         columns.append(~hole)
+        # For every bar, the index of the next bar that is not a hole (`length` if there is none):
+        # a running minimum from the end.
         own = np.where(hole, length, np.arange(length))
         following = np.minimum.accumulate(own[:, ::-1], axis=1)[:, ::-1]
         found = np.take_along_axis(bars.open.T, np.minimum(following, length - 1), axis=1)
@@ -140,11 +148,14 @@ def _make_tables(market: Market, device: torch.device) -> Tables:
 def observation_normaliser(
     market: Market, windows: Sequence[Window], lookback: int, max_lookback: int
 ) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of a member's observations over its training bars: two (state_dim,) float32 tensors.
+    """Compute the normaliser of a member's observations over its training bars.
 
-    Portfolio entries have 0 and 1; so have lags beyond the member's own `lookback`, which it sees as zeros. Market
-    features have the mean and the population deviation over all bars at which the windows let it decide (1 where that
-    is 0).
+    Market features get the mean and the population standard deviation over all bars at which the
+    windows allow decisions (1 if the deviation is 0). Portfolio columns get 0 and 1, and so do lags
+    beyond the member's `lookback`, which are always 0.
+
+    Returns:
+        Mean and standard deviation, (state_dim,) float32 each.
     """
     bars = np.unique(np.concatenate([np.arange(first, last) for first, last in windows]))
     values = market.features[bars].astype(np.float64)

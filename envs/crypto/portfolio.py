@@ -1,7 +1,7 @@
-"""The order rules as pure functions on (R, N) tensors: for the paper trader and the simulated broker, whose rows are
-few.
+"""The order rules as pure functions on (R, N) tensors, for the paper trader and simulated broker.
 
-The rules themselves are those of `ledger`, which the environment uses in place. Money, units and prices are float64.
+They have few rows. The rules are those of `ledger`, which the environment uses in place. Money,
+units and prices are float64.
 """
 
 from __future__ import annotations
@@ -33,9 +33,14 @@ __all__ = [
 
 
 class Portfolio(NamedTuple):
-    """Portfolios of R rows, row-first: cash (R,); units, average cost per unit with fees, highest close since
-    opening, and bars held, each (R, N). All float64; `cost` and `held` are 0 where flat, and `high` is only kept
-    where a stop is on.
+    """Portfolios of R rows, row-first and float64.
+
+    Attributes:
+        cash: (R,).
+        units: (R, N).
+        cost: (R, N), average cost per unit with fees; 0 if flat.
+        high: (R, N), highest close since the position was opened; only kept with a trailing stop.
+        held: (R, N), bars held; 0 if flat.
     """
 
     cash: Tensor
@@ -47,10 +52,14 @@ class Portfolio(NamedTuple):
 
 @dataclass(frozen=True)
 class Orders:
-    """Orders decided at one close. All (R, N), but `dropped` (R,).
+    """Orders decided at one close.
 
-    sell_units, buy_notional: float64, 0 where there is no order. whole: the sell closes the position. restart_clock:
-    the holding rule's clock restarts if the fill bar is no hole. dropped: how many orders were under the minimum.
+    Attributes:
+        sell_units: (R, N) float64, 0 without an order.
+        buy_notional: (R, N) float64, 0 without an order.
+        whole: (R, N) bool, whether the sell closes the position.
+        restart_clock: (R, N) bool, the holding clock restarts unless the fill bar is a hole.
+        dropped: (R,), number of orders below the minimum.
     """
 
     sell_units: Tensor
@@ -61,7 +70,7 @@ class Orders:
 
 
 def open_portfolio(initial_cash: float | Sequence[float], assets: int) -> Portfolio:
-    """Flat portfolios with that much cash, one row per number."""
+    """Return portfolios without positions, one row per amount of cash."""
     cash = torch.tensor(
         [initial_cash] if isinstance(initial_cash, int | float) else initial_cash,
         dtype=torch.float64,
@@ -70,20 +79,23 @@ def open_portfolio(initial_cash: float | Sequence[float], assets: int) -> Portfo
 
 
 def value(portfolio: Portfolio, close: Tensor) -> Tensor:
-    """(R,) cash plus units at `close` (R, N)."""
+    """Return cash plus the value of the units at `close` (R, N): (R,)."""
     return _marked(portfolio, close)[1]
 
 
 def plan_orders(portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rules) -> Orders:
-    """The orders that `action` (R, N) means at `close` (R, N)."""
+    """Translate `action` (R, N) at `close` (R, N) into orders."""
     return _orders(*_planned(portfolio, close, action, rules))
 
 
 def plan_netted(
     portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rules, venue: Venue
 ) -> tuple[Portfolio, Orders, Netted]:
-    """The same where all rows are sub-accounts of one account: the portfolio after orders were crossed at `close`, each
-    row's part of the net orders, and those orders.
+    """Plan the orders of rows that are sub-accounts of one account, netted.
+
+    Returns:
+        The portfolio after crossing at `close`, each row's part of the net orders, and the net
+        orders of the account.
     """
     ledger, plan = _planned(portfolio, close, action, rules)
     netted = venue.net(ledger, close.t())
@@ -99,7 +111,7 @@ def _planned(
 
 
 def _orders(ledger: Ledger, plan: Plan) -> Orders:
-    assert plan.dropped is not None  # it was told to count
+    assert plan.dropped is not None  # since `plan` counted
     restart = (
         torch.zeros_like(ledger.units, dtype=torch.bool)
         if plan.restart is None
@@ -117,9 +129,17 @@ def _orders(ledger: Ledger, plan: Plan) -> Orders:
 def fill_orders(
     portfolio: Portfolio, orders: Orders, open_: Tensor, hole: Tensor | None, rules: Rules
 ) -> tuple[Portfolio, Filled]:
-    """The portfolio after its orders met the next bar's `open_` (R, N), and what was filled.
+    """Fill orders at the next bar's open. Call it once per bar, also without orders.
 
-    hole: (R, N) bool or None. Call it once per bar, also where nothing is ordered: clocks run on.
+    Args:
+        portfolio: before the bar.
+        orders: decided at the previous close.
+        open_: (R, N).
+        hole: (R, N) bool, or None without holes.
+        rules: order parameters.
+
+    Returns:
+        The portfolio after the bar's open, and what was filled.
     """
     ledger = _ledger(portfolio)
     ledger.buy.copy_(orders.buy_notional.t())
@@ -135,7 +155,7 @@ def fill_orders(
 
 
 def mark(portfolio: Portfolio, close: Tensor, rules: Rules) -> Portfolio:
-    """The portfolio after the close (R, N) of the bar its orders filled in (only highs change, where a stop is on)."""
+    """Update the highest closes with the bar's close (R, N), if a trailing stop is on."""
     ledger = _ledger(portfolio)
     if rules.stops:
         ledger.raise_highs(close.t())
@@ -143,13 +163,13 @@ def mark(portfolio: Portfolio, close: Tensor, rules: Rules) -> Portfolio:
 
 
 def observe_portfolio(portfolio: Portfolio, close: Tensor, held_scale: float) -> Tensor:
-    """(R, 1 + 3N) float32: cash share, weights, unrealised returns, min(1, bars held / held_scale)."""
+    """Return the observation of a portfolio: (R, 1 + 3N) float32, see `Ledger.observe`."""
     ledger, total = _marked(portfolio, close)
     return _by_row(ledger.observe(total, torch.full_like(total, 1.0 / held_scale)).float())
 
 
 def to_portfolio(ledger: Ledger) -> Portfolio:
-    """The ledger's portfolios row-first, in tensors of their own."""
+    """Copy a ledger's portfolios to row-first tensors."""
     is_open = ledger.units > 0
     cost = torch.where(is_open, ledger.paid / ledger.units, 0.0)
     high = torch.where(is_open, ledger.high, 0.0)
@@ -160,7 +180,7 @@ def to_portfolio(ledger: Ledger) -> Portfolio:
 
 
 def _ledger(portfolio: Portfolio) -> Ledger:
-    """The same portfolios in a ledger of their own."""
+    """Copy portfolios to a new ledger."""
     rows, assets = portfolio.units.shape
     ledger = Ledger(rows, assets, portfolio.units.device)
     ledger.cash.copy_(portfolio.cash)
@@ -172,12 +192,12 @@ def _ledger(portfolio: Portfolio) -> Ledger:
 
 
 def _marked(portfolio: Portfolio, close: Tensor) -> tuple[Ledger, Tensor]:
-    """A ledger marked at `close` (R, N), and the portfolios' values (R,)."""
+    """Return a ledger valued at `close` (R, N), and the portfolios' values (R,)."""
     ledger = _ledger(portfolio)
     ledger.mark(close.t())
     return ledger, AssetSum(ledger.worth)() + ledger.cash
 
 
 def _by_row(tensor: Tensor) -> Tensor:
-    """(N, R) as (R, N), in memory of its own."""
+    """Copy (N, R) to a contiguous (R, N)."""
     return tensor.t().clone(memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""Bar lengths by name."""
+"""Timeframes: names of bar lengths and conversions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ SECONDS_PER_YEAR = 365.25 * DAY
 
 
 def bar_seconds(timeframe: str) -> int:
-    """Length of one bar in seconds. Raises InputError for a name that is not in `SECONDS`."""
+    """Return the length of a bar in seconds.
+
+    Raises:
+        InputError: the name is not in `SECONDS`.
+    """
     if timeframe not in SECONDS:
         raise InputError(
             f"timeframe {timeframe!r} is not known; choose one of {', '.join(SECONDS)}"
@@ -32,15 +36,15 @@ def bar_seconds(timeframe: str) -> int:
 
 
 def bars_per_year(timeframe: str) -> float:
-    """Bars in a year of 365.25 days, the factor that annualises Sharpe ratios."""
+    """Return the bars in a year of 365.25 days, which annualise Sharpe ratios."""
     return SECONDS_PER_YEAR / bar_seconds(timeframe)
 
 
 def bars_per_day(timeframe: str) -> int:
-    """Whole bars in a day, at least one."""
+    """Return the whole bars in a day, at least one."""
     return max(1, DAY // bar_seconds(timeframe))
 
 
 def bars_per_week(timeframe: str) -> int:
-    """Whole bars in a week, at least one."""
+    """Return the whole bars in a week, at least one."""
     return max(1, 604800 // bar_seconds(timeframe))
