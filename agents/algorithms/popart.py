@@ -1,9 +1,13 @@
-"""Return scaling for PPO: the critic learns normalised returns, whatever the unit of the rewards.
+"""Return scaling for PPO, so that learning does not depend on the scale of the rewards.
 
-PopArt (van Hasselt et al., "Learning values across many orders of magnitude", 2016): each member keeps a running mean
-and standard deviation of its returns in `value_avg` and `value_std`, ElegantRL's normaliser of critic outputs. When
-they change, the critic's last layer is rescaled so that its values stay the same. They are part of a member's state
-and of its exported critic.
+PopArt (van Hasselt et al., "Learning values across many orders of magnitude", 2016,
+arXiv:1602.07714): each member keeps a running mean μ and standard deviation σ of its returns in
+`value_avg` and `value_std`, ElegantRL's normaliser of critic outputs: V = σ v + μ. When they change
+to μ' and σ', the critic's last layer (w, b) is rescaled so that V stays the same:
+
+    w' = w σ / σ',    b' = (σ b + μ - μ') / σ'
+
+Both are part of a member's state and of its exported critic.
 """
 
 from __future__ import annotations
@@ -17,11 +21,21 @@ from agents.engine.population import Population
 def scale_values(
     population: Population, mean: Tensor, variance: Tensor, rate: Tensor, enabled: Tensor
 ) -> None:
-    """Move `value_avg` and `value_std` towards the mean and variance of a rollout's returns, (G, 1) each.
+    """Move `value_avg` and `value_std` towards the moments of a rollout's returns.
 
-    rate: (G, 1), the weight of this rollout. enabled: (G, 1) bool; the other members keep every bit, and so do members
-    whose numbers are not finite. A `value_std` of 0 means that no returns are known yet: the first rollout whose
-    returns vary then sets both.
+    With rate β, rollout mean m and variance s²:
+
+        μ' = μ + β (m - μ),    σ'² = (1 - β) (σ² + β (m - μ)²) + β s²
+
+    A `value_std` of 0 means that no returns are known yet; the first rollout whose returns vary
+    then sets both. Members that are not enabled, or whose moments are not finite, keep every bit.
+
+    Args:
+        population: the members.
+        mean: (G, 1), m.
+        variance: (G, 1), s².
+        rate: (G, 1), β.
+        enabled: (G, 1) bool.
     """
     weights = population.weights
     avg, std = population.value_avg[:, 0], population.value_std[:, 0]

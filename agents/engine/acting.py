@@ -1,4 +1,4 @@
-"""Frozen actors of several members that act together, deterministically."""
+"""Actors of several members that act together, deterministically, with fixed weights."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ from agents.networks.weights import leaf_views
 
 
 class Actors:
-    """From (G * k, obs_dim or state_dim) observations (uint8 where they are images), for any k, to actions as the
-    environment takes them: (G * k, action_dim), or int64 where they are discrete: (G * k,), or (G * k, choices). Rows
-    are grouped by member. Actors that remember (`Shape.recurrent`) take a call as the rows' next step.
+    """A function from (G * k, obs_dim or state_dim) observations to actions, for any k.
 
-    shape: its `slots` is the number of members. flat: (2, G, P) weights as `agents.networks.mlp.leaf_views` reads them.
-    state_avg, state_std: (G, 1, state_dim or obs_dim). Nothing is copied: what is given must not change any more.
+    Rows are grouped by member. Actions have the environment's form: (G * k, action_dim), or int64
+    where they are discrete: (G * k,), or (G * k, choices). Recurrent actors take each call as the
+    rows' next step.
+
+    Args:
+        shape: its `slots` is the number of members.
+        flat: (2, G, P) weights as `agents.networks.weights.leaf_views` reads them.
+        state_avg: (G, 1, state_dim or obs_dim).
+        state_std: likewise. Nothing is copied, so these tensors must not change later.
     """
 
     def __init__(self, shape: Shape, flat: Tensor, state_avg: Tensor, state_std: Tensor) -> None:
@@ -35,7 +40,7 @@ class Actors:
 
     @staticmethod
     def together(parts: Sequence[Actors]) -> Actors:
-        """All members of some programs of one shape, in order: one call acts for all of them."""
+        """Join the members of several programs of one shape, in order."""
         shape = replace(parts[0].shape, slots=sum(part.shape.slots for part in parts))
         return Actors(
             shape,
@@ -45,16 +50,16 @@ class Actors:
         )
 
     def reset(self) -> None:
-        """Have every row begin an episode: nothing of before is remembered. (They do at first.) Says nothing to actors
-        without a memory.
-        """
+        """Start an episode in every row: zero the recurrent states. No effect on other networks."""
         for into in self._buffers.values():
             if into.cells is not None:
                 into.cells.state.zero_()
 
     def done(self, ended: Tensor) -> None:
-        """ended: (G * k,) bool, rows whose next observation is an episode's first. To be told after every step, where
-        actors remember; says nothing to others.
+        """Start an episode in some rows. Call it after every step; no effect on other networks.
+
+        Args:
+            ended: (G * k,) bool, rows whose next observation is the first of an episode.
         """
         slots = self.shape.slots
         into = self._buffers.get(ended.shape[0] // slots)
@@ -62,7 +67,7 @@ class Actors:
             into.cells.state[:slots].masked_fill_(ended.view(slots, -1, 1), 0.0)
 
     def __call__(self, obs: Tensor, legal: Legal | None = None) -> Tensor:
-        """legal: the `action_mask` of an environment that is `masked`."""
+        """Return the actions; `legal` is the `action_mask` of an environment with `masked`."""
         shape = self.shape
         rows = obs.shape[0] // shape.slots
         if rows not in self._buffers:

@@ -1,14 +1,14 @@
-"""What an actor's outputs stand for: the distribution that a rollout samples its actions from, and whose
-log-probability and entropy a gradient step differentiates, by hand.
+"""Action distributions: sampling, log-probability, entropy, and their gradients by hand.
 
-Each kind is a class like torch's distributions: made of the outputs (G, rows, action_dim) of all members, and asked for
-samples, log-probabilities and gradients. An action is kept in a rollout as `columns` floats ("kept actions"), which is
-not always how the environment takes it. Adding a kind means one class and its place in `distribution_of`.
+A `Distribution` is made of the actors' outputs (G, rows, action_dim), like torch's distributions. A
+rollout stores an action as `columns` floats ("stored action"), which is not always the form that
+the environment takes. A new kind needs one class and its case in `distribution_of`.
 
-Where some choices may be illegal (`Shape.masked`), `legal` tells which: given the choices made so far, (G * rows, k)
-int64, the options of the next one that are legal, (G * rows, options) bool, as `VecEnv.action_mask` does.
+Where choices may be illegal (`Shape.masked`), `legal` is a function with the meaning of
+`VecEnv.action_mask`: given the choices made so far, (G * rows, k) int64, it returns which options
+of the next choice are legal, (G * rows, options) bool.
 
-Nothing here mixes rows, and so neither members.
+Nothing here mixes rows, nor therefore members.
 """
 
 from __future__ import annotations
@@ -26,18 +26,22 @@ from agents.networks.weights import Leaves
 from envs.core.streams import Streams
 
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
-# An illegal option's logit: beside any other, its probability is exactly 0, and its products with finite numbers, too.
-# (With infinity they would be NaN.) Logits to sample from are kept within the other bound.
+# Logit of an illegal option: its probability is exactly 0, and so are products of it with finite
+# numbers. (With infinity they would be NaN.) Other logits are clamped to ± _BOUND for sampling.
 _ILLEGAL, _BOUND = -1e30, 1e29
 
 Legal = Callable[[Tensor], Tensor]
 
 
 class Distribution(ABC):
-    """One distribution over actions per row, (G, rows) of them, in float32.
+    """One distribution over actions per row, (G, rows) of them.
 
-    outputs: (G, rows, action_dim), of the actors; weights: theirs, for parameters that a kind has beside the outputs;
-    masks: (G, rows, action_dim) bool, what was legal when the actions that `log_prob` is asked for were chosen.
+    Args:
+        shape: the program's shape.
+        outputs: (G, rows, action_dim), of the actors.
+        weights: their weights, for parameters besides the outputs.
+        masks: (G, rows, action_dim) bool, the options that were legal when the actions passed to
+            `log_prob` were chosen; None: all.
     """
 
     def __init__(
@@ -48,49 +52,57 @@ class Distribution(ABC):
     @staticmethod
     @abstractmethod
     def columns(shape: Shape) -> int:
-        """Floats that a kept action takes."""
+        """Return the number of floats of a stored action."""
 
     @staticmethod
     @abstractmethod
     def noise(shape: Shape, streams: Streams, steps: int, rows: int) -> Tensor:
-        """(steps, G, rows, k): what `sample` needs for that many steps, from each member's own stream."""
+        """Draw what `sample` needs, (steps, G, rows, k), from each member's own stream."""
 
     @abstractmethod
     def sample(self, noise: Tensor, out: Tensor, legal: Legal | None = None) -> None:
-        """Write one action per row into out (G, rows, columns), as it is kept. noise: (G, rows, k)."""
+        """Write one action per row into `out` (G, rows, columns), using noise (G, rows, k)."""
 
     @staticmethod
     @abstractmethod
-    def to_env(shape: Shape, kept: Tensor) -> Tensor:
-        """Kept actions (G, rows, columns) as the environment takes them, (G * rows, …), legal even where a member's
-        outputs are not finite.
+    def to_env(shape: Shape, stored: Tensor) -> Tensor:
+        """Convert stored actions (G, rows, columns) to the environment's form, (G * rows, …).
+
+        The result is legal even where a member's outputs are not finite.
         """
 
     @abstractmethod
     def mode(self, legal: Legal | None = None) -> Tensor:
-        """The deterministic actions, as the environment takes them."""
+        """Return the deterministic actions in the environment's form."""
 
     @abstractmethod
-    def log_prob(self, kept: Tensor) -> Tensor:
-        """(G, rows): the log-probabilities of kept actions."""
+    def log_prob(self, stored: Tensor) -> Tensor:
+        """Return (G, rows), the log-probabilities of stored actions."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
-        """(G, rows), or (G, 1) where it is the same for all rows; in nats. Of several choices, the sum over them, each
-        given those before it in the actions that `log_prob` was asked for last.
+        """Return the entropy in nats: (G, rows), or (G, 1) where it is equal in all rows.
+
+        Of several choices, it is the sum over them, each conditional on the earlier choices in the
+        actions last passed to `log_prob`.
         """
 
     @abstractmethod
     def backward(self, d_log_prob: Tensor, d_entropy: Tensor, into: Leaves) -> Tensor:
-        """The gradient for the outputs, (G, rows, action_dim), of a loss whose derivatives are d_log_prob (G, rows) for
-        the log-probabilities that `log_prob` gave last, and d_entropy (G, 1 or rows) for the entropy of each row.
-        Writes those for the kind's own parameters into `into`.
+        """Return dL/d(outputs), (G, rows, action_dim), by the chain rule.
+
+        Args:
+            d_log_prob: (G, rows), dL/d(log-probability) of the actions last passed to `log_prob`.
+            d_entropy: (G, 1 or rows), dL/d(entropy) of each row.
+            into: gradients of weights; those of the distribution's own parameters are written.
         """
 
 
 class Gaussian(Distribution):
-    """Independent Gaussians before tanh, as ElegantRL's `ActorPPO` has them: outputs are the means, log_std is the same
-    for all rows. Kept is the action before tanh, and it is that one whose log-probability counts.
+    """Independent Gaussians before tanh, as in ElegantRL's `ActorPPO`.
+
+    Outputs are the means μ; log σ is a parameter, the same for all rows. The stored action is the
+    sample x = μ + σ ε before tanh. Its log-probability counts, not that of tanh(x).
     """
 
     def __init__(
@@ -111,25 +123,28 @@ class Gaussian(Distribution):
         torch.addcmul(self.outputs, self.log_std.exp(), noise, out=out)
 
     @staticmethod
-    def to_env(shape: Shape, kept: Tensor) -> Tensor:  # noqa: ARG004
-        return kept.tanh().nan_to_num_(nan=0.0).view(-1, kept.shape[-1])
+    def to_env(shape: Shape, stored: Tensor) -> Tensor:  # noqa: ARG004
+        return stored.tanh().nan_to_num_(nan=0.0).view(-1, stored.shape[-1])
 
     def mode(self, legal: Legal | None = None) -> Tensor:  # noqa: ARG002
         return self.to_env(self.shape, self.outputs)
 
-    def log_prob(self, kept: Tensor) -> Tensor:
+    def log_prob(self, stored: Tensor) -> Tensor:
+        # log p(x) = Σ_j [ -u_j²/2 - log σ_j - log(2π)/2 ],  u = (x - μ) / σ
         self._inverse_std = torch.exp(-self.log_std)
-        self._u = torch.sub(kept, self.outputs).mul_(self._inverse_std)
+        self._u = torch.sub(stored, self.outputs).mul_(self._inverse_std)
         self._u2 = self._u.square()
         scale = self.log_std.sum(-1) + self.log_std.shape[-1] * HALF_LOG_2PI
         return self._u2.sum(-1).mul_(-0.5).sub_(scale)
 
     def entropy(self) -> Tensor:
+        # H = Σ_j [ log σ_j + (1 + log 2π) / 2 ]
         return self.log_std.sum(-1) + self.log_std.shape[-1] * (0.5 + HALF_LOG_2PI)
 
     def backward(self, d_log_prob: Tensor, d_entropy: Tensor, into: Leaves) -> Tensor:
-        # With u = (action - mean) / std, the log-probability's derivative is u / std for the mean and u * u - 1 for
-        # log std; the entropy's for log std is 1, in every row.
+        # With u = (x - μ) / σ:
+        #     d(log p)/dμ = u / σ,   d(log p)/d(log σ) = u² - 1,   dH/d(log σ) = 1 in every row.
+        # The sum over rows of d_log_prob · u² is a product; the rest follows below.
         torch.bmm(d_log_prob.unsqueeze(1), self._u2, out=into.log_std)
         entropies = (
             d_entropy * d_log_prob.shape[1]
@@ -141,7 +156,9 @@ class Gaussian(Distribution):
 
 
 class Categorical(Distribution):
-    """One of action_dim actions, as ElegantRL's `ActorDiscretePPO` has it: outputs are logits. Kept is the action's
+    """One of action_dim options, as in ElegantRL's `ActorDiscretePPO`.
+
+    Outputs are logits z; the probabilities are p = softmax(z). The stored action is the option's
     index.
     """
 
@@ -154,20 +171,21 @@ class Categorical(Distribution):
         return streams.uniform(steps, rows).view(steps, streams.members, rows, 1)
 
     def sample(self, noise: Tensor, out: Tensor, legal: Legal | None = None) -> None:  # noqa: ARG002
-        # The first action at which the summed weights exceed the share `noise` < 1 of their total: never one of weight
-        # zero, and never past the last, since the product stays below the total in float32.
+        # Inverse transform sampling: the first option at which the cumulative weight exceeds
+        # `noise` (< 1) times the total. Never an option of weight 0, and never past the last one,
+        # since the product stays below the total in float32.
         below = torch.exp(self.outputs - self.outputs.amax(-1, keepdim=True)).cumsum(-1)
         torch.sum(below <= noise * below[..., -1:], dim=-1, keepdim=True, out=out)
 
     @staticmethod
-    def to_env(shape: Shape, kept: Tensor) -> Tensor:  # noqa: ARG004
-        return kept.reshape(-1).to(torch.int64)
+    def to_env(shape: Shape, stored: Tensor) -> Tensor:  # noqa: ARG004
+        return stored.reshape(-1).to(torch.int64)
 
     def mode(self, legal: Legal | None = None) -> Tensor:  # noqa: ARG002
         return self.outputs.nan_to_num(nan=0.0).argmax(-1).view(-1)
 
-    def log_prob(self, kept: Tensor) -> Tensor:
-        self._action = kept.to(torch.int64)
+    def log_prob(self, stored: Tensor) -> Tensor:
+        self._action = stored.to(torch.int64)
         self._log_probs = log_softmax(self.outputs)
         return self._log_probs.gather(-1, self._action).squeeze(-1)
 
@@ -176,21 +194,23 @@ class Categorical(Distribution):
         return log_probs.exp().mul_(log_probs).sum(-1).neg_()
 
     def backward(self, d_log_prob: Tensor, d_entropy: Tensor, into: Leaves) -> Tensor:  # noqa: ARG002
-        # With probabilities p and entropy H, the log-probability's derivative is 1 - p for the action taken and -p for
-        # the others; the entropy's is -p * (log p + H).
+        # With probabilities p, action a and entropy H:
+        #     d(log p_a)/dz_i = [i = a] - p_i,   dH/dz_i = -p_i (log p_i + H).
+        # Together: -p (d_log_prob + d_entropy (log p + H)), plus d_log_prob at the action.
         probs = self._log_probs.exp()
-        entropy = torch.mul(probs, self._log_probs).sum(-1, keepdim=True).neg_()
-        pull = torch.addcmul(
+        entropy = torch.mul(probs, self._log_probs).sum(-1, keepdim=True).neg_()  # H = -Σ p log p
+        factor = torch.addcmul(
             d_log_prob.unsqueeze(-1), self._log_probs + entropy, d_entropy.unsqueeze(-1)
         )
-        d_outputs = probs.mul_(pull).neg_()
+        d_outputs = probs.mul_(factor).neg_()
         return d_outputs.scatter_add_(-1, self._action, d_log_prob.unsqueeze(-1))
 
 
 class Choices(Distribution):
-    """One choice after the other, each a categorical distribution over its own segment of the outputs, among the
-    options that are legal; where the policy is autoregressive, earlier choices add a row of `Leaves.chain` each to the
-    logits of a later one. Kept are the indices.
+    """Several choices in sequence, each a categorical distribution over its part of the outputs.
+
+    Illegal options have probability 0. In an autoregressive policy, each earlier choice adds a row
+    of `Leaves.chain` to the logits of a later one. The stored action holds the options' indices.
     """
 
     @staticmethod
@@ -213,8 +233,8 @@ class Choices(Distribution):
         self._one_by_one(draw, legal)
 
     @staticmethod
-    def to_env(shape: Shape, kept: Tensor) -> Tensor:
-        actions = kept.reshape(-1, kept.shape[-1]).to(torch.int64)
+    def to_env(shape: Shape, stored: Tensor) -> Tensor:
+        actions = stored.reshape(-1, stored.shape[-1]).to(torch.int64)
         return actions if shape.action_dims else actions[:, 0]
 
     def mode(self, legal: Legal | None = None) -> Tensor:
@@ -223,14 +243,14 @@ class Choices(Distribution):
 
         return self.to_env(self.shape, torch.cat(self._one_by_one(best, legal), -1))
 
-    def log_prob(self, kept: Tensor) -> Tensor:
+    def log_prob(self, stored: Tensor) -> Tensor:
         shape = self.shape
-        indices = kept.unsqueeze(2).unbind(-1)
+        indices = stored.unsqueeze(2).unbind(-1)
         earlier = self._earlier(indices) if shape.autoregressive else None
         masks = (
             [None] * len(shape.choices) if self.masks is None else _cut(self.masks, shape.choices)
         )
-        self._given = earlier
+        self._earlier_choices = earlier
         self._choices = []
         for index, (logits, mask) in enumerate(zip(self._segments(), masks, strict=True)):
             own = logits if earlier is None else self._chained(logits, index, earlier)
@@ -244,15 +264,16 @@ class Choices(Distribution):
 
     def backward(self, d_log_prob: Tensor, d_entropy: Tensor, into: Leaves) -> Tensor:
         d_logits = [choice.backward(d_log_prob, d_entropy, into) for choice in self._choices]
-        if self._given is not None:
+        if self._earlier_choices is not None:
+            # A chain's logits are onehot(earlier) · chain, so d_chain = onehot(earlier)ᵀ · d_logits.
             for d_chain, d_later in zip(into.chain, d_logits[1:], strict=True):
-                torch.bmm(self._given[..., : d_chain.shape[1]].mT, d_later, out=d_chain)
+                torch.bmm(self._earlier_choices[..., : d_chain.shape[1]].mT, d_later, out=d_chain)
         return torch.cat(d_logits, -1)
 
     def _one_by_one(
         self, choose: Callable[[Tensor, int], Tensor], legal: Legal | None
     ) -> list[Tensor]:
-        """(G, rows, 1) of each choice: what `choose` makes of its logits and index."""
+        """Return (G, rows, 1) of each choice, `choose(logits, index)`, in sequence."""
         slots, rows = self.outputs.shape[:2]
         made: list[Tensor] = []
         for index, segment in enumerate(self._segments()):
@@ -262,7 +283,7 @@ class Choices(Distribution):
             if self.shape.masked:
                 if legal is None:
                     raise ValueError(
-                        "where choices may be illegal, acting needs to be told which are"
+                        "an actor of an environment with illegal actions needs `legal`"
                     )
                 none = torch.empty(slots, rows, 0, device=logits.device)
                 chosen = torch.cat((none, *made), -1).to(torch.int64).view(slots * rows, index)
@@ -277,7 +298,14 @@ class Choices(Distribution):
         return _cut(self.outputs, self.shape.choices)
 
     def _earlier(self, made: Sequence[Tensor]) -> Tensor:
-        """(G, rows, sizes of all choices but the last): ones where choices, (G, rows, 1) each, were made."""
+        """Return one-hot encodings of earlier choices, side by side.
+
+        Args:
+            made: (G, rows, 1) for each choice.
+
+        Returns:
+            (G, rows, sum of the sizes of all choices but the last); 0 for choices not yet made.
+        """
         sizes = self.shape.choices[:-1]
         ones = self.outputs.new_zeros(*self.outputs.shape[:2], sum(sizes))
         for choice, places in zip(made, _cut(ones, sizes), strict=False):
@@ -285,6 +313,7 @@ class Choices(Distribution):
         return ones
 
     def _chained(self, logits: Tensor, index: int, earlier: Tensor) -> Tensor:
+        """Return the logits of a choice given the earlier ones: z + onehot(earlier) · chain."""
         if not index:
             return logits
         chain = self.weights.chain[index - 1]
@@ -292,27 +321,31 @@ class Choices(Distribution):
 
 
 def log_softmax(logits: Tensor) -> Tensor:
-    """Logarithms of the softmax over the last dimension. torch's own adds eight and more columns in an order that
-    depends on the processor's vector width (measured, 2.13: AVX2 against AVX-512).
+    """Return the log-softmax over the last dimension: z - max z - log Σ exp(z - max z).
+
+    torch's own adds eight or more columns in an order that depends on the processor's vector width
+    (measured with torch 2.13, AVX2 against AVX-512).
     """
     shifted = logits - logits.amax(-1, keepdim=True)
     return shifted.sub_(shifted.exp().sum(-1, keepdim=True).log_())
 
 
 def _total(parts: Iterable[Tensor]) -> Tensor:
-    """Added in their order. (A sum over a stack of five or more adds in an order that depends on the column, and so on
-    the member's slot: measured, torch 2.13 on CPUs.)
+    """Return the sum, added in order.
+
+    torch's sum over a stack of five or more adds in an order that depends on the column, and so on
+    the member's slot (measured with torch 2.13 on CPUs).
     """
     return reduce(torch.add, parts)
 
 
 def _cut(columns: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
-    """(…, sum of sizes) into views (…, size)."""
+    """Split (…, sum of sizes) into views (…, size)."""
     return torch.split(columns, list(sizes), -1)
 
 
 def distribution_of(shape: Shape) -> type[Distribution]:
-    """The kind that a program of this shape acts with."""
+    """Return the distribution of a program's actions."""
     if shape.action_dims or shape.masked:
         return Choices
     return Categorical if shape.discrete else Gaussian

@@ -1,4 +1,4 @@
-"""Adam for all members: each network has its own clip, each member its step count, learning rate, epsilon and decay."""
+"""Adam for all members: gradient clipping per network; step, rate, epsilon and decay per member."""
 
 from __future__ import annotations
 
@@ -12,14 +12,26 @@ BETA1, BETA2 = 0.9, 0.999
 
 
 class FlatAdam:
-    """AdamW (Loshchilov & Hutter, 2019; Adam where weight_decay is 0) on the flat weights of K G networks, K kinds of G
-    members: torch's fused kernel, once per network.
+    """AdamW (Loshchilov & Hutter, 2019) on the flat weights of K networks of G members.
 
-    One pass of that kernel over a network that then still lies in the cache takes less than half the time of the same
-    arithmetic over all networks at once, one operation after the other. A call is one launch, and reads nothing back.
+    With gradient g after clipping, step count t, rate η, decay w, β1 = 0.9, β2 = 0.999:
 
-    m, v: (K, G, P) moments; grad: likewise, to be filled before `apply`; step: (G,) updates that a member has made; lr,
-    eps, weight_decay: one number per slot.
+        θ ← θ - η w θ
+        m ← β1 m + (1 - β1) g,    v ← β2 v + (1 - β2) g²
+        θ ← θ - η (m / (1 - β1^t)) / (√(v / (1 - β2^t)) + eps)
+
+    (Adam, Kingma & Ba, 2015, where w = 0.) It calls torch's fused kernel once per network, which
+    then is still in the cache: less than half the time of the same operations over all networks at
+    once. A call is one launch, and nothing is read back from the device.
+
+    Attributes:
+        m: (K, G, P), first moments.
+        v: (K, G, P), second moments.
+        grad: (K, G, P), to be filled before `apply`.
+        step: (G,), updates that each member has made.
+        lr: learning rate per slot.
+        eps: epsilon per slot.
+        weight_decay: per slot.
     """
 
     def __init__(self, flat: Tensor) -> None:
@@ -28,7 +40,8 @@ class FlatAdam:
         self.step = torch.zeros(slots, device=flat.device)
         self.lr, self.eps, self.weight_decay = [0.0] * slots, [1e-8] * slots, [0.0] * slots
         self._skip = torch.ones(slots, dtype=torch.float32, device=flat.device)
-        # What the kernel takes of every network, as lists: weights, gradient, moments, step; and whether to skip it.
+        # Arguments of the kernel for each network: lists of weights, gradients, moments and steps,
+        # and the flag that skips it.
         self._networks = [
             (
                 slot,
@@ -44,14 +57,20 @@ class FlatAdam:
         ]
 
     def apply(self, norms: Tensor, max_norm: Tensor, active: Tensor) -> None:
-        """One update of the members in `active` (G,) bool with the gradients in `grad`, scaled so that no network's
-        norm, `norms` (K, G), exceeds `max_norm` (G,). Others keep every bit of their weights, moments and step,
-        whatever their gradients.
+        """Update the active members with the gradients in `grad`, clipped to `max_norm`.
+
+        Clipping scales a network's gradient by min(1, max_norm / (norm + 1e-6)), as
+        `torch.nn.utils.clip_grad_norm_` does. The other members keep every bit of their weights,
+        moments and step, whatever their gradients.
+
+        Args:
+            norms: (K, G), gradient norms.
+            max_norm: (G,), the largest norms allowed.
+            active: (G,) bool, members to update.
         """
         clip = (max_norm / (norms + 1e-6)).clamp_(max=1.0)
-        self.grad.mul_(
-            torch.where(active, clip, 0.0).unsqueeze(-1)
-        )  # not NaN, which would stay in the padding
+        # 0 for inactive members: a NaN would stay in the padding.
+        self.grad.mul_(torch.where(active, clip, 0.0).unsqueeze(-1))
         self.step += active
         self._skip.copy_(~active)
         for slot, weights, grad, m, v, step, skip in self._networks:
@@ -73,21 +92,19 @@ class FlatAdam:
             )
 
     def reset(self, slot: int) -> None:
-        """Forget a slot's moments and step."""
+        """Zero a slot's moments and step."""
         self.m[:, slot], self.v[:, slot], self.step[slot] = 0, 0, 0
 
 
 class Adam(FlatAdam):
-    """That of a program's actors and critics, (2, G, P)."""
+    """The optimizer of a program's actors and critics, whose flat weights are (2, G, P)."""
 
     def __init__(self, flat: Tensor, shape: Shape) -> None:
         super().__init__(flat)
         self._grad_leaves = [leaf for leaf in leaf_views(self.grad, shape).every() if leaf.numel()]
 
     def norms(self, grads: Leaves) -> Tensor:
-        """Take the gradients over for `apply`. Returns (2, G): the norm of every actor's (row 0) and critic's (row
-        1).
-        """
+        """Copy the gradients into `grad` and return their norms, (2, G): actors, then critics."""
         torch._foreach_copy_(self._grad_leaves, [leaf for leaf in grads.every() if leaf.numel()])
         norms: Tensor = torch.linalg.vector_norm(self.grad, dim=2)
         return norms
