@@ -1,12 +1,18 @@
-"""Dueling double deep Q-learning (Wang et al., 2016; van Hasselt et al., 2016) for G members at once.
+"""Dueling double deep Q-learning (D3QN) for G members at once.
 
-It is ElegantRL's `AgentD3QN`, and its update is held to that one's numbers: a `QNetTwinDuel`, whose two dueling values
-share their encoder, a smooth-L1 loss for each of them against the largest over the actions of the smaller of the target
-network's two, AdamW and a clip. It departs from it in three things. Exploration tosses a coin for every row and then
-takes any action alike (there, one coin for all rows, and an action by the softmax of the values), less and less often
-as training goes on, and holds it for n steps or more with probability 1 / n (Dabney et al., 2021): jitter alone hardly
-ever swings Acrobot up. A truncated episode is bootstrapped with the value of its last observation. And what is random
-comes from a stream per member.
+Dueling networks: Wang et al., 2016, arXiv:1511.06581. Double Q-learning: van Hasselt et al., 2016,
+arXiv:1509.06461.
+
+It is ElegantRL's `AgentD3QN`, and tests hold its update to that agent's numbers: a `QNetTwinDuel`,
+whose two dueling values share their encoder; a smooth-L1 loss of each against r + γ max_a min(Q1',
+Q2') of the target network; AdamW and gradient clipping.
+
+It differs in three points. Exploration is decided per row and takes a uniformly random action, with
+a probability that decays during training (ElegantRL decides once for all rows and samples from the
+softmax of the values); the action is repeated for n steps or more with probability 1 / n (Dabney et
+al., 2021, arXiv:2006.01782), without which exploration hardly ever swings Acrobot up. A truncated
+episode is bootstrapped with the value of its last observation. And all random numbers come from a
+stream per member.
 """
 
 from __future__ import annotations
@@ -29,11 +35,18 @@ __all__ = ["D3QN", "D3QNParams", "D3QNStats"]
 
 
 class D3QNStats(NamedTuple):
-    """One rollout of every slot, on the device, (G,) float32; what stands in empty or diverged slots means nothing.
+    """Statistics of one rollout per slot, (G,) float32 on the device.
 
-    reward: mean per step, as the environment gave it; explore_rate: how often a random action begins after the warm-up,
-    where none is held. Means over the rollout's gradient steps, 0 while a member warms up: critic_loss; value, of the
-    actions in the minibatches; critic_norm, before clipping. updates: gradient steps made.
+    Values in empty or diverged slots have no meaning. `critic_loss`, `value` and `critic_norm` are
+    means over the rollout's gradient steps, and 0 during a member's warm-up.
+
+    Attributes:
+        reward: mean per step, as the environment gave it.
+        critic_loss: sum over both values.
+        value: of the actions in the minibatches.
+        critic_norm: gradient norm before clipping.
+        explore_rate: probability of starting a random action after the warm-up.
+        updates: gradient steps made.
     """
 
     reward: Tensor
@@ -45,7 +58,7 @@ class D3QNStats(NamedTuple):
 
 
 class D3QN(OffPolicy):
-    """One program: `shape.slots` members, for environments whose action is one of several choices."""
+    """A program of `shape.slots` members, for discrete actions of one choice."""
 
     algorithm = "d3qn"
     params_type = D3QNParams
@@ -55,13 +68,14 @@ class D3QN(OffPolicy):
         place = torch.device(device)
         self.net = Stack(_module(shape), shape.slots, place)
         self.target = Stack(_module(shape), shape.slots, place, learns=False)
-        # Per row, the random action that is held and for how many more steps.
+        # Per row: the random action being repeated, and for how many more steps.
         self._held = torch.zeros(shape.slots, shape.num_envs, 2, device=place)
         super().__init__(shape, place, {"net": self.net, "target": self.target}, 1, discrete=True)
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
-        """(network, target network), each as ElegantRL's `QNetTwinDuel` loads it; the first is what `agents.policy.frozen`
-        saves and runs.
+        """Return (network, target network) as ElegantRL's `QNetTwinDuel` loads them.
+
+        `agents.policy.frozen` saves and runs the first.
         """
         self._member(slot)
         return self.net.export_member(slot), self.target.export_member(slot)
@@ -73,6 +87,7 @@ class D3QN(OffPolicy):
         running: Tensor,
     ) -> tuple[Tensor, Figures]:
         numbers = self.numbers
+        # y = r + γ max_a min(Q1_target(s', a), Q2_target(s', a))
         expected = torch.minimum(*_values(self.target, batch.next_obs)).amax(-1)
         label = batch.reward + batch.alive * numbers["gamma"] * expected
         action = batch.action.to(torch.int64)
@@ -115,8 +130,8 @@ class D3QN(OffPolicy):
         self._held = torch.stack((held, (left - 1.0).clamp_(min=0.0)), -1)
         return torch.where(left > 0, held, greedy).unsqueeze(-1)
 
-    def _to_env(self, kept: Tensor) -> Tensor:
-        return kept.reshape(-1).to(torch.int64)
+    def _to_env(self, stored: Tensor) -> Tensor:
+        return stored.reshape(-1).to(torch.int64)
 
     def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
         return _values(networks["net"], obs)[0].nan_to_num(nan=0.0).argmax(-1).view(-1)
@@ -161,13 +176,14 @@ def _module(shape: Shape) -> nn.Module:
 
 
 def _values(net: Stack, obs: Tensor) -> tuple[Tensor, Tensor]:
-    """Both dueling values of every action, (G, rows, action_dim) each."""
+    """Return both dueling values of every action, (G, rows, action_dim) each."""
     encoded = net.chain("net_state", net.state(obs))
     first, second = (_duel(net, which, encoded) for which in ("1", "2"))
     return first, second
 
 
 def _duel(net: Stack, which: str, encoded: Tensor) -> Tensor:
+    # Q(s, a) = V(s) + A(s, a) - mean_a A(s, a). (In ElegantRL, "val" and "adv" are swapped.)
     choices, level = (
         net.linear(f"net_val{which}.0", encoded),
         net.linear(f"net_adv{which}.0", encoded),

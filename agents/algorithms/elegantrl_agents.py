@@ -1,9 +1,10 @@
-"""ElegantRL's own single agents as a program: for algorithms that are not stacked.
+"""ElegantRL's own agents as a program, for algorithms that have no stacked implementation.
 
-Every member is an agent of its own, with its own replay buffer and its own stream of random numbers; they share only
-the steps of the environment. An agent learns through its own `update_net`, member after member, which reads the device
-for every gradient step: several times slower than a stacked program. As in ElegantRL itself, a truncated episode counts
-as ended, and where states are normalised, all is by the statistics that a member was given.
+Each member is an agent with its own replay buffer and its own stream of random numbers; members
+share only the steps of the environment. Agents learn one after the other with their own
+`update_net`, which reads from the device in every gradient step: several times slower than a
+stacked program. As in ElegantRL, a truncated episode counts as terminated. States are normalised
+with the statistics that a member was given.
 """
 
 from __future__ import annotations
@@ -52,8 +53,16 @@ OPTIMIZERS = ("act_optimizer", "cri_optimizer", "alpha_optimizer")
 
 @dataclass(frozen=True, kw_only=True)
 class A2CParams(Hyperparameters):
-    """learning_rate, adam_eps, weight_decay: AdamW's; gamma: discount per step; gae_lambda: of the advantage estimate;
-    reward_scale: rewards are multiplied by it; max_grad_norm: of each network.
+    """The hyperparameters of A2C.
+
+    Attributes:
+        learning_rate: AdamW's learning rate.
+        gamma: discount per step.
+        gae_lambda: decay of the advantage estimate.
+        reward_scale: factor on the rewards.
+        max_grad_norm: largest gradient norm of each network.
+        adam_eps: AdamW's epsilon.
+        weight_decay: AdamW's weight decay.
     """
 
     learning_rate: float = 1e-3
@@ -69,7 +78,12 @@ class A2CParams(Hyperparameters):
 
 @dataclass(frozen=True, kw_only=True)
 class ElegantPPOParams(A2CParams):
-    """clip: of the probability ratio; entropy_coef: per nat of entropy."""
+    """The hyperparameters of ElegantRL's PPO, besides those of A2C.
+
+    Attributes:
+        clip: bound on the change of the probability ratio.
+        entropy_coef: weight of the entropy, per nat.
+    """
 
     clip: float = 0.25
     entropy_coef: float = 0.01
@@ -79,7 +93,11 @@ class ElegantPPOParams(A2CParams):
 
 @dataclass(frozen=True, kw_only=True)
 class DQNParams(OffPolicyParams):
-    """explore_rate: how often an action is explored (in all rows at once, as ElegantRL does it)."""
+    """The hyperparameters of the DQN family, besides those of `OffPolicyParams`.
+
+    Attributes:
+        explore_rate: probability of an exploring action (in all rows at once, as in ElegantRL).
+    """
 
     explore_rate: float = 0.25
 
@@ -88,28 +106,42 @@ class DQNParams(OffPolicyParams):
 
 @dataclass(frozen=True, kw_only=True)
 class DDPGParams(OffPolicyParams):
-    """explore_noise_std: of the noise on actions while exploring."""
+    """The hyperparameters of DDPG, besides those of `OffPolicyParams`.
+
+    Attributes:
+        explore_noise_std: standard deviation of the exploration noise.
+    """
 
     explore_noise_std: float = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class TD3Params(DDPGParams):
-    """policy_noise_std: of the noise on the next action, of which a value is expected."""
+    """The hyperparameters of TD3, besides those of DDPG.
+
+    Attributes:
+        policy_noise_std: standard deviation of the noise on the target policy's action.
+    """
 
     policy_noise_std: float = 0.1
 
 
 class DiscreteA2C(AgentA2C):  # type: ignore[misc]  # ElegantRL is untyped
-    """A2C for choices. (ElegantRL's own `AgentDiscreteA2C` is its PPO under that name.)"""
+    """A2C for discrete actions. (ElegantRL's own `AgentDiscreteA2C` is its PPO under that name.)"""
 
     act_class = ActorDiscretePPO
 
 
 @dataclass(frozen=True)
 class Kind:
-    """ElegantRL's classes for numbers and for choices, None where it has none; the params that reach them. own_network:
-    whether the actor is one that sweepd does not know.
+    """One of ElegantRL's algorithms.
+
+    Attributes:
+        continuous: its class for continuous actions; None: there is none.
+        discrete: its class for discrete actions; None: there is none.
+        params: the hyperparameters that it uses.
+        replays: whether it learns from a replay buffer.
+        own_network: whether the actor is of a class that sweepd does not know.
     """
 
     continuous: type[Any] | None
@@ -133,18 +165,21 @@ KINDS = {
 }
 BROKEN = {
     **dict.fromkeys(
-        ("redq", "mappo", "qmix", "vdn"), "its module asks for networks that the package lacks"
+        ("redq", "mappo", "qmix", "vdn"), "its module imports networks that the package lacks"
     ),
-    "vmpo": "its module asks for modules that the package lacks",
-    **dict.fromkeys(
-        ("maddpg", "matd3"), "its agents are several, of which each must know what the others did"
-    ),
+    "vmpo": "its module imports modules that the package lacks",
+    **dict.fromkeys(("maddpg", "matd3"), "each of its agents must know the actions of the others"),
 }
 
 
 class ElegantStats(NamedTuple):
-    """One rollout of every slot, (G,) float32. reward: mean per step, as the environment gave it; critic_loss,
-    actor_objective: means over its gradient steps, as ElegantRL reports them; updates: gradient steps made.
+    """Statistics of one rollout per slot, (G,) float32.
+
+    Attributes:
+        reward: mean per step, as the environment gave it.
+        critic_loss: mean over the gradient steps, as ElegantRL reports it.
+        actor_objective: likewise.
+        updates: gradient steps made.
     """
 
     reward: Tensor
@@ -154,8 +189,11 @@ class ElegantStats(NamedTuple):
 
 
 class ElegantAgents(Program):
-    """One program of `shape.slots` agents. Raises InputError for an algorithm that ElegantRL 0.3.6 has not, or not in
-    working order, or not for such actions.
+    """A program of `shape.slots` agents.
+
+    Raises:
+        InputError: ElegantRL 0.3.6 does not have the algorithm, or not in working order, or not for
+            these actions.
     """
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
@@ -168,9 +206,7 @@ class ElegantAgents(Program):
             )
         if shape.horizon < 2 or shape.privileged_dim:
             wrong = (
-                "columns for the critic alone"
-                if shape.privileged_dim
-                else "a horizon of a single step"
+                "privileged observations" if shape.privileged_dim else "a horizon of a single step"
             )
             raise InputError(f"{shape.algorithm} does not work with {wrong}.")
         self.algorithm = shape.algorithm
@@ -182,7 +218,7 @@ class ElegantAgents(Program):
         self._template = _networks(self._make(self.params_type(), 0))
 
     def act_fn(self, slots: Sequence[int] | None = None) -> Act:
-        """See `Learner.act_fn`. Empty slots do nothing, or choose the first option."""
+        """See `Learner.act_fn`. Empty slots return 0, or the first option."""
         chosen = list(range(self.shape.slots)) if slots is None else list(slots)
         networks = [
             copy.deepcopy(self.agents[slot].act) if self.agents[slot] else None for slot in chosen
@@ -198,8 +234,10 @@ class ElegantAgents(Program):
         return act
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
-        """(actor, critic) as ElegantRL's modules load them. An actor that knows no deviation (DDPG's, TD3's) is given
-        that of its exploration, as `action_std_log`: so it is an `ActorPPO`, which acts alike.
+        """See `Learner.export_member`.
+
+        The actors of DDPG and TD3 have no standard deviation; they get that of their exploration as
+        `action_std_log`. Such an actor is an `ActorPPO` that acts the same.
         """
         agent, params = self.agents[slot], self._member(slot).params
         actor, critic = (
@@ -230,15 +268,15 @@ class ElegantAgents(Program):
     def _collect(self, env: VecEnv) -> None:
         shape = self.shape
         states, rewards, undones = [], [], []
-        kept: list[list[tuple[Tensor, ...]]] = [[] for _ in range(shape.slots)]
-        mad = self.diverged
+        stored: list[list[tuple[Tensor, ...]]] = [[] for _ in range(shape.slots)]
+        diverged = self.diverged
         env.draw(shape.horizon)
         for step in range(shape.horizon):
             states.append(self.obs.clone())
             actions = []
             for slot, agent in enumerate(self.agents):
                 rows = self._rows(states[-1], slot)
-                if agent is None or mad[slot]:
+                if agent is None or diverged[slot]:
                     actions.append(self._greedy(None, rows))
                     continue
                 try:
@@ -249,11 +287,11 @@ class ElegantAgents(Program):
                 except (ValueError, RuntimeError):
                     if _finite(agent) and bool(torch.isfinite(rows).all()):
                         raise  # see `_learn`
-                    self._diverged[slot] = mad[slot] = True
-                    kept[slot].clear()
+                    self._diverged[slot] = diverged[slot] = True
+                    stored[slot].clear()
                     actions.append(self._greedy(None, rows))
                     continue
-                kept[slot].append(action)
+                stored[slot].append(action)
                 actions.append(self._to_env(agent, action[0]))
             result = env.step(torch.cat(actions), out=self.obs)
             rewards.append(result.reward.clone())
@@ -261,7 +299,7 @@ class ElegantAgents(Program):
         everything = [torch.stack(parts) for parts in (states, rewards, undones)]
         self._reward = everything[1].view(shape.horizon, shape.slots, -1).mean((0, 2))
         self._items: list[tuple[Tensor, ...] | None] = [None] * shape.slots
-        for slot, chosen in enumerate(kept):
+        for slot, chosen in enumerate(stored):
             if chosen:
                 own, reward, undone = (
                     self._rows(part.transpose(0, 1), slot).transpose(0, 1) for part in everything
@@ -276,7 +314,7 @@ class ElegantAgents(Program):
                 self.agents[slot].last_state = self._rows(self.obs, slot).clone()
 
     def _explore(self, slot: int, state: Tensor, collected: int) -> tuple[Tensor, ...]:
-        """(action,), or (action, log-probability) on-policy, as ElegantRL's own loops keep them."""
+        """Return (action,), or on-policy (action, log-probability), as ElegantRL's loops do."""
         agent, shape, rows = self.agents[slot], self.shape, self.shape.num_envs
         if self.kind.replays and collected < self._member(slot).params.warmup:
             if shape.discrete:
@@ -313,7 +351,8 @@ class ElegantAgents(Program):
                 try:
                     losses = agent.update_net(items if buffer is None else buffer)
                 except (ValueError, RuntimeError):
-                    # torch's distributions refuse what is not finite; anything else is a fault of ours.
+                    # torch's distributions raise for values that are not finite; anything else is a
+                    # bug of sweepd's.
                     if _finite(agent):
                         raise
             if _finite(agent):
@@ -325,7 +364,7 @@ class ElegantAgents(Program):
 
     @contextmanager
     def _stream(self, slot: int) -> Iterator[None]:
-        """torch's own random numbers are the member's within."""
+        """Within this context, torch's global random numbers are the member's own."""
         cuda = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
             torch.set_rng_state(self.streams.state(slot))
@@ -338,7 +377,7 @@ class ElegantAgents(Program):
         return self._member(slot).rollouts * self.shape.samples
 
     def _make(self, params: Any, seed: int) -> Any:
-        """A new agent, with its weights from this seed."""
+        """Construct an agent whose weights come from this seed."""
         shape = self.shape
         args = {
             "env_name": shape.algorithm,
@@ -361,9 +400,8 @@ class ElegantAgents(Program):
         )
         if self.kind.replays:
             config.soft_update_tau = params.soft_update_tau
-            config.repeat_times = (
-                shape.updates + 0.5
-            ) / shape.horizon  # it counts steps, and rounds down
+            # ElegantRL makes int(steps * repeat_times) updates; 0.5 guards against rounding.
+            config.repeat_times = (shape.updates + 0.5) / shape.horizon
         else:
             config.lambda_gae_adv = params.gae_lambda
             config.repeat_times = float(shape.epochs * shape.num_envs)
@@ -475,11 +513,15 @@ class ElegantAgents(Program):
         self._items = [None] * self.shape.slots
 
 
-@functools.cache  # algorithms are asked for often, and to know a class's network two agents have to be made
+@functools.cache  # called often, and finding a class's network constructs two agents
 def kind_of(algorithm: str) -> Kind:
-    """Of `elegantrl:NAME`, or of `elegantrl:NAME:MODULE:CLASS`, with an agent of one's own that is a subclass of
-    ElegantRL's. Raises InputError for what ElegantRL 0.3.6 has not, or not in working order, and for a class that is
-    none.
+    """Return the kind of `elegantrl:NAME`, or of `elegantrl:NAME:MODULE:CLASS`.
+
+    The latter is a user's agent, whose class must be a subclass of ElegantRL's.
+
+    Raises:
+        InputError: ElegantRL 0.3.6 does not have the algorithm, or not in working order; or the
+            class is not a subclass.
     """
     name, _, own = algorithm.removeprefix(PREFIX).partition(":")
     if name in BROKEN:
@@ -487,7 +529,7 @@ def kind_of(algorithm: str) -> Kind:
             f"{algorithm} does not work in ElegantRL 0.3.6: {BROKEN[name]}; {_choose()}"
         )
     if name not in KINDS or not algorithm.startswith(PREFIX):
-        raise InputError(f"{algorithm!r} is none of ElegantRL's agents; {_choose()}")
+        raise InputError(f"{algorithm!r} is not one of ElegantRL's agents; {_choose()}")
     return _with(KINDS[name], find(f"--algo {algorithm}", own), algorithm) if own else KINDS[name]
 
 
@@ -514,7 +556,7 @@ def _choose() -> str:
 
 
 def _networks(agent: Any) -> dict[str, nn.Module]:
-    """Those that are not the same as one before."""
+    """Return the agent's distinct networks by name."""
     found: dict[str, nn.Module] = {}
     for name in NETWORKS:
         network = getattr(agent, name)

@@ -1,4 +1,4 @@
-"""ElegantRL's own agent on our environments: for comparisons, and the way in for algorithms that are not stacked."""
+"""ElegantRL's own agent and loop on sweepd's environments, for comparisons."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ Buffer = tuple[Tensor, ...]
 
 
 class ElegantEnv:
-    """A vectorized environment as ElegantRL's agents step it: `step` returns (state, reward, done, info).
+    """A vectorized environment with the interface that ElegantRL's agents expect.
 
-    With one env, states and actions are numpy vectors, and the `reset` that ElegantRL asks for after an episode returns
-    the new episode that the environment has begun by itself.
+    `step` returns (state, reward, done, info). With one env, states and actions are numpy vectors,
+    and `reset` after an episode returns the first state of the episode that the environment has
+    already begun.
     """
 
     def __init__(self, env: VecEnv) -> None:
         if env.privileged_dim:
             raise InputError(
-                "ElegantRL's agents have no columns for the critic alone; turn off time_decay_floor."
+                "ElegantRL's agents do not support privileged columns; turn off time_decay_floor."
             )
         self.env = env
         self.env_name, self.num_envs, self.max_step = env.env_name, env.num_envs, env.max_step
@@ -41,7 +42,7 @@ class ElegantEnv:
         self._state: Tensor | None = None
 
     def reset(self) -> Any:
-        """(num_envs, state_dim) tensor, or (state_dim,) array for one env."""
+        """Return a (num_envs, state_dim) tensor, or a (state_dim,) array for one env."""
         if self._state is None:
             self._state = self.env.reset()
         return self._outward(self._state)
@@ -49,7 +50,7 @@ class ElegantEnv:
     def step(
         self, action: Tensor | NDArray[np.float32] | int
     ) -> tuple[Any, Any, Any, dict[str, Any]]:
-        """One step; terminated and truncated are one `done` to ElegantRL."""
+        """Make one step; `done` is terminated or truncated."""
         if self.if_discrete:
             rows = torch.as_tensor(action, dtype=torch.int64, device=self.env.device).view(
                 self.num_envs
@@ -69,14 +70,16 @@ class ElegantEnv:
 
 
 class DiscretePPO(AgentDiscretePPO):  # type: ignore[misc]  # ElegantRL is untyped
-    """ElegantRL's discrete agent on many envs: its own `explore_vec_env` puts (num_envs,) actions where (num_envs, 1)
-    belong, and fails. Otherwise what it does there.
+    """ElegantRL's discrete agent with a working `explore_vec_env`.
+
+    ElegantRL's own puts (num_envs,) actions where (num_envs, 1) are needed, and fails. Otherwise it
+    does the same.
     """
 
     last_state: Tensor
 
     def explore_vec_env(self, env: ElegantEnv, horizon_len: int, if_random: bool = False) -> Buffer:  # noqa: ARG002
-        """(states, actions, log-probabilities, rewards, undones), each (horizon_len, num_envs, …)."""
+        """Return states, actions, log-probs, rewards and undones, (horizon_len, num_envs, …)."""
         shape = (horizon_len, self.num_envs)
         states = torch.zeros((*shape, self.state_dim), device=self.device)
         actions = torch.zeros((*shape, 1), device=self.device)
@@ -97,11 +100,12 @@ class DiscretePPO(AgentDiscretePPO):  # type: ignore[misc]  # ElegantRL is untyp
 def make_agent(
     env: ElegantEnv, shape: Shape, params: PPOParams, state_avg: Tensor, state_std: Tensor
 ) -> AgentPPO:
-    """ElegantRL's `AgentPPO`, or its discrete one, with the network and numbers of a member of ours, ready to explore
-    `env`.
+    """Return ElegantRL's `AgentPPO`, or its discrete one, ready to explore `env`.
 
-    Its buffer counts steps, not transitions, so `repeat_times` is epochs x num_envs: as many minibatches per rollout as
-    ours. Weights come from torch's global generator. It has no target-KL and no schedule; its weight decay is AdamW's.
+    It has the network and hyperparameters of a sweepd member; weights come from torch's global
+    generator. Its buffer counts steps instead of transitions, so `repeat_times` is epochs x
+    num_envs: as many minibatches per rollout. It has no target KL and no schedule; its weight decay
+    is AdamW's.
     """
     args = {
         "env_name": env.env_name,
@@ -144,8 +148,9 @@ def make_agent(
 
 
 def train_rollout(agent: AgentPPO, env: ElegantEnv, horizon: int) -> None:
-    """One rollout and update of ElegantRL's, exploring under `no_grad` (without it, autograd keeps every step's
-    graph).
+    """Make one rollout and update.
+
+    Exploration runs under `no_grad`: otherwise autograd would keep the graph of every step.
     """
     with torch.no_grad():
         buffer: Buffer = agent.explore_env(env, horizon)

@@ -1,5 +1,6 @@
-"""Bucket Brigade's heuristic players as an algorithm: members that act by their parameters and learn nothing, so that a
-search finds the best ones (the evolutionary baseline).
+"""Bucket Brigade's heuristic players as an algorithm that does not learn.
+
+A search over their parameters is the evolutionary baseline.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from envs.support.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class HeuristicParams:
-    """`envs.games.bucket_brigade.players.Theta`, whose defaults are the firefighter's. Raises InputError outside 0 … 1."""
+    """The parameters of `envs.games.bucket_brigade.players.Theta`; defaults are the firefighter's.
+
+    Raises:
+        InputError: a value is not between 0 and 1.
+    """
 
     honesty: float = 1.0
     work: float = 0.9
@@ -36,7 +41,11 @@ class HeuristicParams:
 
 
 class HeuristicStats(NamedTuple):
-    """works: (G,), how probable it is that a member works."""
+    """Statistics of a rollout.
+
+    Attributes:
+        works: (G,), the probability that a member works.
+    """
 
     works: Tensor
 
@@ -48,7 +57,7 @@ class _Member:
 
 
 class Heuristics:
-    """One program: an `agents.engine.learner.Learner` whose rollouts take no steps."""
+    """A program whose rollouts take no steps; it implements `agents.engine.learner.Learner`."""
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         if shape.algorithm != "heuristic":
@@ -68,15 +77,15 @@ class Heuristics:
         state_std: Tensor,
     ) -> None:
         """See `Learner.add_member`."""
-        del total_rollouts, state_avg, state_std  # it neither learns nor scales
+        del total_rollouts, state_avg, state_std  # unused: it neither learns nor normalises
         self._members[slot] = _Member(params, seed)
 
     def remove_member(self, slot: int) -> None:
-        """Make a slot empty."""
+        """See `Learner.remove_member`."""
         self._members[slot] = None
 
     def begin(self, obs: Tensor, slots: Sequence[int] | None = None) -> None:
-        """See `Learner.begin`: nothing to keep."""
+        """See `Learner.begin`. No effect: nothing is learned."""
 
     def import_actor(self, slot: int, actor: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """See `Learner.import_actor`."""
@@ -85,7 +94,7 @@ class Heuristics:
     def train(
         self, env: VecEnv, rollouts: int, on_rollout: Callable[[Any], bool | None] | None = None
     ) -> list[HeuristicStats]:
-        """Return at once: there is nothing to learn."""
+        """See `Learner.train`. Returns at once: nothing is learned."""
         del env
         works = [
             member.params.work * (1.0 - member.params.rest) if member else 0.0
@@ -100,7 +109,7 @@ class Heuristics:
 
     @property
     def diverged(self) -> list[bool]:
-        """Never."""
+        """False for every slot."""
         return [False] * self.shape.slots
 
     def get_member(self, slot: int) -> dict[str, Tensor]:
@@ -118,12 +127,12 @@ class Heuristics:
         self._members[slot] = _Member(params, int(state["seed"]))
 
     def act_fn(self, slots: Sequence[int] | None = None) -> Acting:
-        """The members, each with chance from a stream of its own."""
+        """See `Learner.act_fn`. Each member has its own stream of random numbers."""
         chosen = range(self.shape.slots) if slots is None else slots
         return Acting([self._members[slot] for slot in chosen])
 
     def export_member(self, slot: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """({"theta": (4,) float64}, {}): `HeuristicParams` in the order of its fields."""
+        """Return ({"theta": (4,) float64}, {}): `HeuristicParams` in the order of its fields."""
         return {"theta": _numbers(self._member(slot).params)}, {}
 
     def _member(self, slot: int) -> _Member:
@@ -134,8 +143,9 @@ class Heuristics:
 
 
 class Acting:
-    """Members as they act in the environment that `begin` was given: (G * k, obs_dim) observations, grouped by member,
-    to (G * k, 3) actions.
+    """Members that act in the environment passed to `begin`.
+
+    They map (G * k, obs_dim) observations, grouped by member, to (G * k, 3) actions.
     """
 
     def __init__(self, members: Sequence[_Member | None]) -> None:
@@ -143,7 +153,7 @@ class Acting:
         self._players: list[ScriptedPolicy] = []
 
     def begin(self, env: BucketBrigade) -> None:
-        """To be called before the first action: observations are that environment's. Chance starts anew."""
+        """Set the environment that observations come from, and restart the random streams."""
         self._players = [
             ScriptedPolicy(
                 heuristic(Theta(*astuple(member.params))),

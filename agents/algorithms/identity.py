@@ -1,4 +1,4 @@
-"""Proof, on this machine, that a member's numbers don't depend on its slot, on other members or on the threads.
+"""A check that, on this machine, a member's numbers do not depend on slot or threads.
 
 `sweepd doctor` runs it; it takes about a second.
 """
@@ -18,7 +18,8 @@ from envs.games.cartpole import CartPole, CartPoleParams
 from envs.support.mkl import current_mode
 
 SLOTS = 5
-# Rows and columns of matrices; with those that depend on the slot on AMD processors in MKL's default mode.
+# Rows and columns of matrices, among them some whose products depend on the slot on AMD processors
+# in MKL's default mode.
 SIZES = (
     (17, 33),
     (64, 5),
@@ -38,7 +39,13 @@ _MOVED = torch.tensor([3, 0, 4, 1, 2])  # the slots in another order
 
 @dataclass(frozen=True)
 class Part:
-    """One checked part of the promise: its name, whether it holds, and the result in words."""
+    """One part of the check.
+
+    Attributes:
+        name: of the part.
+        holds: whether it holds.
+        found: the result in words.
+    """
 
     name: str
     holds: bool
@@ -46,9 +53,11 @@ class Part:
 
 
 def processor_kind(device: torch.device | str = "cpu") -> str:
-    """What decides the last bits of results on a device: the name of a graphics card; of a processor, MKL's mode and
-    whether torch has AVX2, such as "x86_64, MKL AUTO,STRICT, AVX2". (With AVX-512 it computes the same bits as with
-    AVX2, in all that sweepd uses of it: measured, 2.13.)
+    """Return what decides the last bits of results on a device.
+
+    For a graphics card its name; for a processor MKL's mode and whether torch has AVX2, such as
+    "x86_64, MKL AUTO,STRICT, AVX2". (AVX-512 gives the same bits as AVX2 in all that sweepd uses;
+    measured with torch 2.13.)
     """
     if torch.device(device).type == "cuda":
         return str(torch.cuda.get_device_name(device))
@@ -59,11 +68,14 @@ def processor_kind(device: torch.device | str = "cpu") -> str:
 
 
 def prove() -> Iterator[Part]:
-    """Each part of the promise, tried on this processor with small tensors. Leaves torch's threads as they were."""
+    """Yield the result of each part, computed with small tensors. Restores torch's thread count."""
     total, wrong = products_by_slot()
     found = f"{total} small batched products are the same in every slot"
     if wrong:
-        found = f"{len(wrong)} of {total} small batched products depend on the slot: {', '.join(wrong[:3])}, …"
+        found = (
+            f"{len(wrong)} of {total} small batched products depend on the slot: "
+            f"{', '.join(wrong[:3])}, …"
+        )
     yield Part("products", not wrong, found)
     holds = convolutions_hold()
     yield Part(
@@ -91,7 +103,7 @@ def prove() -> Iterator[Part]:
 
 
 def products_by_slot() -> tuple[int, list[str]]:
-    """How many kinds of batched products were tried, and those whose results depend on the slot."""
+    """Return how many kinds of batched products were tried, and those that depend on the slot."""
     generator = torch.Generator().manual_seed(0)
     total, wrong = 0, []
     for inner, columns in SIZES:
@@ -113,7 +125,7 @@ def products_by_slot() -> tuple[int, list[str]]:
 
 
 def convolutions_hold() -> bool:
-    """Whether grouped convolutions, a group per member, and their gradients are the same in every slot."""
+    """Return whether grouped convolutions give the same numbers in every slot (group)."""
     generator = torch.Generator().manual_seed(0)
 
     def numbers(images: Tensor, filters: Tensor) -> list[Tensor]:
@@ -133,9 +145,12 @@ def convolutions_hold() -> bool:
 
 
 def _trained(members: dict[int, int]) -> dict[str, Tensor]:
-    """The state of member 7 after two rollouts of PPO on CartPole, in its slot of `members` (slot to member).
+    """Return the state of member 7 after two rollouts of PPO on CartPole.
 
-    Large enough for torch to split its operations between threads.
+    The program is large enough for torch to split its operations between threads.
+
+    Args:
+        members: member in each slot, among them 7.
     """
     env = CartPole([CartPoleParams()] * SLOTS, 32)
     shape = Shape.for_env(env, net_width=64, horizon=8, minibatch=128, epochs=2)

@@ -1,10 +1,12 @@
-"""Learning from replayed transitions, for G members at once: what SAC and D3QN have in common.
+"""Off-policy learning for G members at once: what SAC and D3QN share.
 
-A rollout is `horizon` steps of every row, stored in the members' rings, then `updates` gradient steps on minibatches
-drawn from them. A member whose transitions are fewer than its `warmup` acts at random, and learns nothing yet.
+A rollout is `horizon` steps of every row, stored in the members' replay buffers, then `updates`
+gradient steps on minibatches sampled from them. While a member has fewer than `warmup` transitions,
+it acts at random and does not learn.
 
-Nothing in these loops reads a tensor's value on the host, except the environment's fault latch, once per rollout;
-nothing mixes members. A member whose gradient is no longer finite is latched as diverged and stops learning.
+Nothing in these loops reads a tensor's value on the host, except the environment's fault latch,
+once per rollout. Nothing mixes members. A member whose gradient is not finite is marked as diverged
+and is not updated again.
 """
 
 from __future__ import annotations
@@ -29,7 +31,12 @@ Figures = dict[str, Tensor]
 
 
 class OffPolicy(Program):
-    """networks: by name. numbers: those of the members' params, (G, 1) by name."""
+    """A program that learns from replay buffers.
+
+    Attributes:
+        networks: by name.
+        replay: the members' replay buffers.
+    """
 
     stats_type: type[Any]
 
@@ -42,7 +49,18 @@ class OffPolicy(Program):
         *,
         discrete: bool,
     ) -> None:
-        """columns: floats of a kept action."""
+        """Set up a program.
+
+        Args:
+            shape: its shape.
+            device: where it runs.
+            networks: by name.
+            columns: floats of a stored action.
+            discrete: whether the algorithm takes discrete actions.
+
+        Raises:
+            InputError: the algorithm does not take the shape's actions.
+        """
         super().__init__(shape, device)
         if shape.discrete != discrete:
             takes = "one of several choices" if discrete else "numbers"
@@ -60,34 +78,47 @@ class OffPolicy(Program):
             self.device,
         )
 
-    # What an algorithm says of itself, beside `params_type` and `stats_type`.
+    # What an algorithm implements, besides `params_type` and `stats_type`.
 
     @abstractmethod
     def _noise(self, steps: int) -> Tensor:
-        """(steps, G, num_envs, k): what `_explore` needs for that many steps."""
+        """Return (steps, G, num_envs, k), the random numbers of `_explore` for a rollout."""
 
     @abstractmethod
     def _explore(self, obs: Tensor, noise: Tensor, random: Tensor) -> Tensor:
-        """Actions as they are kept, (G, num_envs, columns), at obs (G, num_envs, obs_dim). random: (G, 1, 1), how
-        often they are entirely random; 1 in a member's warm-up.
+        """Return exploring actions as stored, (G, num_envs, columns).
+
+        Args:
+            obs: (G, num_envs, obs_dim).
+            noise: one step of `_noise`.
+            random: (G, 1, 1), probability of a random action; 1 during a member's warm-up.
         """
 
     @abstractmethod
-    def _to_env(self, kept: Tensor) -> Tensor:
-        """Kept actions as the environment takes them, legal even where a member's outputs are not finite."""
+    def _to_env(self, stored: Tensor) -> Tensor:
+        """Convert stored actions to the environment's form; NaN becomes a legal action."""
 
     @abstractmethod
     def _update_noise(self) -> Tensor | None:
-        """(updates, …): what `_update` needs for a rollout's gradient steps."""
+        """Return (updates, …), the random numbers of `_update` for a rollout's gradient steps."""
 
     @abstractmethod
     def _update(
         self, batch: Batch, noise: Tensor | None, running: Tensor
     ) -> tuple[Tensor, Figures]:
-        """One gradient step of the members in `running` (G,) bool. Returns who still runs, and figures (G,)."""
+        """Make one gradient step of the running members.
+
+        Args:
+            batch: transitions of all members.
+            noise: one step of `_update_noise`.
+            running: (G,) bool.
+
+        Returns:
+            The members still running, (G,) bool, and statistics (G,) by name.
+        """
 
     def _optimizers(self) -> list[tuple[FlatAdam, float]]:
-        """Each with the factor on the members' learning rate."""
+        """Return the optimizers, each with the factor on the members' learning rate."""
         return [
             (network.optimizer, 1.0)
             for network in self.networks.values()
@@ -95,21 +126,19 @@ class OffPolicy(Program):
         ]
 
     def _explore_rates(self) -> Tensor:
-        """(G,): how often actions are entirely random in this rollout, after the warm-up."""
+        """Return (G,), the probability of random actions in this rollout, after the warm-up."""
         return torch.zeros(self.shape.slots, device=self.device)
 
     def _own_figures(self) -> Figures:
-        """Figures of the rollout that are no means over its gradient steps."""
+        """Return statistics of the rollout that are not means over its gradient steps."""
         return {}
 
     @abstractmethod
     def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
-        """Deterministic actions as the environment takes them, at obs (k, rows, obs_dim) of k members."""
+        """Return deterministic actions in the environment's form at obs (k, rows, obs_dim)."""
 
     def act_fn(self, slots: Sequence[int] | None = None) -> Act:
-        """The members as they are now, acting deterministically on (slots * k, obs_dim) observations for any k;
-        training on doesn't change them.
-        """
+        """See `Learner.act_fn`."""
         chosen = list(range(self.shape.slots)) if slots is None else list(slots)
         networks = {name: network.taken(chosen) for name, network in self.networks.items()}
 
@@ -120,7 +149,7 @@ class OffPolicy(Program):
         return act
 
     def _collect(self, env: VecEnv) -> None:
-        """Step the environment `horizon` times, and store what happened."""
+        """Step the environment `horizon` times and store the transitions."""
         shape = self.shape
         noise = self._noise(shape.horizon)
         # A member that has not yet collected its warm-up acts at random.
@@ -133,9 +162,9 @@ class OffPolicy(Program):
         for step in range(shape.horizon):
             obs = self.obs.view(shape.slots, shape.num_envs, -1).clone()
             random = torch.where(collected + step * shape.num_envs < warmup, 1.0, rates)
-            kept = self._explore(obs, noise[step], random.view(-1, 1, 1))
-            result = env.step(self._to_env(kept), out=self.obs)
-            self.replay.note(obs, kept, result, self.numbers["reward_scale"], env)
+            stored = self._explore(obs, noise[step], random.view(-1, 1, 1))
+            result = env.step(self._to_env(stored), out=self.obs)
+            self.replay.note(obs, stored, result, self.numbers["reward_scale"], env)
             self._reward += result.reward.view(shape.slots, -1).mean(1) / shape.horizon
         self.replay.store()
 
@@ -166,7 +195,7 @@ class OffPolicy(Program):
         )
 
     def _diverge(self, running: Tensor, norms: Tensor) -> Tensor:
-        """Who of the running members has finite gradients; the others are latched."""
+        """Return the running members whose gradients are finite; mark the others as diverged."""
         finite = torch.isfinite(norms)
         self._diverged |= running & ~finite
         return running & finite

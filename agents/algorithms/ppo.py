@@ -1,4 +1,6 @@
-"""Proximal policy optimization (PPO; Schulman et al., 2017, arXiv:1707.06347) for G members at once.
+"""Proximal policy optimization (PPO) for G members at once.
+
+Source: Schulman et al., 2017, arXiv:1707.06347.
 
 The members' rows, G * num_envs of them, are stepped in one vectorized environment. Formulas with
 their derivations are in `docs/ppo.md`. Reading order:
@@ -279,7 +281,7 @@ class PPO(Program):
         return torch.where(valid, numbers, 0.0).mean(-1) * self._valid_scale(valid)[:, 0]
 
     def _valid_scale(self, valid: Tensor) -> Tensor:
-        """Return (G, 1), B / (number of valid rows): turns a mean over B rows into one over those."""
+        """Return (G, 1), B / (number of valid rows), which rescales means over B rows."""
         return self.shape.minibatch / valid.sum(-1, keepdim=True).clamp_min(1)
 
     def _scale_values(self) -> None:

@@ -1,12 +1,16 @@
-"""Soft actor-critic (Haarnoja et al., 2018) for G members at once.
+"""Soft actor-critic (SAC; Haarnoja et al., 2018, arXiv:1812.05905) for G members at once.
 
-It is ElegantRL's `AgentSAC`, and its update is held to that one's numbers: `ActorSAC` and `CriticTwin`, a smooth-L1
-loss for each of two values that share their hidden layers, a temperature alpha tuned at four times the learning rate,
-the actor's gradient through the mean of the *target* critic's values, AdamW and a clip for each. Two of its oddities
-are kept: the log-probability is that of the Gaussian's mean in place of the action's (its gradient is the same, its
-value half a nat per number of the action too high), and alpha's logarithm decays as weights do. It departs from it in
-two things: a truncated episode is bootstrapped with the value of its last observation, and what is random comes from a
-stream per member.
+It is ElegantRL's `AgentSAC`, and tests hold its update to that agent's numbers: `ActorSAC` and
+`CriticTwin`; a smooth-L1 loss for each of two values that share their hidden layers; a temperature
+alpha tuned at four times the learning rate; the actor's gradient through the mean of the *target*
+critic's values; AdamW and gradient clipping for each network.
+
+Two peculiarities of ElegantRL are kept. The log-probability is that of the Gaussian's mean instead
+of the action (its gradient is the same; its value is half a nat per dimension too high). And weight
+decay also applies to log alpha.
+
+It differs in two points: a truncated episode is bootstrapped with the value of its last
+observation, and all random numbers come from a stream per member.
 """
 
 from __future__ import annotations
@@ -32,15 +36,24 @@ __all__ = ["SAC", "SACParams", "SACStats"]
 
 LOG_STD = (-16.0, 2.0)
 LOG_ALPHA = (-16.0, 2.0)
-ALPHA_RATE = 4.0  # alpha's learning rate is so many times the networks'
+ALPHA_RATE = 4.0  # factor of alpha's learning rate on the networks'
 
 
 class SACStats(NamedTuple):
-    """One rollout of every slot, on the device, (G,) float32; what stands in empty or diverged slots means nothing.
+    """Statistics of one rollout per slot, (G,) float32 on the device.
 
-    reward: mean per step, as the environment gave it; the others are means over the rollout's gradient steps, 0 while a
-    member warms up: critic_loss; value, of the actor's own actions; entropy, in nats, as ElegantRL reads it; alpha;
-    critic_norm, actor_norm, before clipping. updates: gradient steps made.
+    Values in empty or diverged slots have no meaning. All but `reward` and `updates` are means over
+    the rollout's gradient steps, and 0 during a member's warm-up.
+
+    Attributes:
+        reward: mean per step, as the environment gave it.
+        critic_loss: sum over both values.
+        value: of the actor's own actions.
+        entropy: in nats, by ElegantRL's estimate.
+        alpha: temperature.
+        critic_norm: gradient norm before clipping.
+        actor_norm: likewise.
+        updates: gradient steps made.
     """
 
     reward: Tensor
@@ -54,7 +67,7 @@ class SACStats(NamedTuple):
 
 
 class SAC(OffPolicy):
-    """One program: `shape.slots` members, for environments whose actions are numbers."""
+    """A program of `shape.slots` members, for continuous actions."""
 
     algorithm = "sac"
     params_type = SACParams
@@ -71,14 +84,12 @@ class SAC(OffPolicy):
         super().__init__(shape, place, networks, shape.action_dim, discrete=False)
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
-        """(actor, critic) as ElegantRL's `ActorSAC` and `CriticTwin` load them; the actor is what `agents.policy.frozen` saves
-        and runs.
-        """
+        """See `Learner.export_member`; the actor is an `ActorSAC`, the critic a `CriticTwin`."""
         self._member(slot)
         return self.actor.export_member(slot), self.critic.export_member(slot)
 
     def _sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions (G, rows, action_dim) and their log-probabilities (G, rows), ElegantRL's way."""
+        """Return sampled actions (G, rows, action_dim), and their log-probabilities (G, rows)."""
         mean, log_std = _outputs(self.actor, obs)
         action = torch.addcmul(mean, log_std.exp(), noise).tanh()
         return action, -(log_std + HALF_LOG_2PI + (1.000001 - action.square()).log()).sum(-1)
@@ -89,6 +100,7 @@ class SAC(OffPolicy):
         assert noise is not None
         numbers, max_norm = self.numbers, self.numbers["max_grad_norm"][:, 0]
 
+        # Critics: y = r + γ (min Q_target(s', a') - α log π(a'|s')), a' from the current policy.
         next_action, next_log_prob = self._sample(batch.next_obs, noise[0])
         expected = (
             _values(self.target, batch.next_obs, next_action).amin(-1)
@@ -107,6 +119,7 @@ class SAC(OffPolicy):
         self.critic.optimizer.apply(critic_norm.unsqueeze(0), max_norm, running)
         self.target.follow(self.critic, numbers["soft_update_tau"], running)
 
+        # Temperature: d/d(log α) of -log α (target entropy + log π(a|s)).
         with torch.enable_grad():
             action, log_prob = self._sample(batch.obs, noise[1])
         wanted = numbers["target_entropy"] * self.shape.action_dim
@@ -117,6 +130,7 @@ class SAC(OffPolicy):
         alpha = self.alpha_log[0].exp()
         self.alpha_log.clamp_(*LOG_ALPHA)
 
+        # Actor: minimise α log π(a|s) - Q_target(s, a).
         with torch.enable_grad():
             value = _values(self.target, batch.obs, action).mean((1, 2))
             actor_loss = (log_prob * alpha).mean(1) - value
@@ -144,13 +158,12 @@ class SAC(OffPolicy):
 
     def _explore(self, obs: Tensor, noise: Tensor, random: Tensor) -> Tensor:
         mean, log_std = _outputs(self.actor, obs)
-        uniform = torch.erf(
-            noise * math.sqrt(0.5)
-        )  # a normal number's rank is uniform: here from -1 to 1
+        # Φ of a normal number is uniform on (0, 1); 2Φ(x) - 1 = erf(x / √2) on (-1, 1).
+        uniform = torch.erf(noise * math.sqrt(0.5))
         return torch.where(random >= 1.0, uniform, torch.addcmul(mean, log_std.exp(), noise).tanh())
 
-    def _to_env(self, kept: Tensor) -> Tensor:
-        return kept.nan_to_num(nan=0.0).view(-1, self.shape.action_dim)
+    def _to_env(self, stored: Tensor) -> Tensor:
+        return stored.nan_to_num(nan=0.0).view(-1, self.shape.action_dim)
 
     def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
         return self._to_env(_outputs(networks["actor"], obs)[0].tanh())
@@ -195,12 +208,12 @@ def _modules(shape: Shape) -> tuple[nn.Module, nn.Module]:
 
 
 def _outputs(actor: Stack, obs: Tensor) -> tuple[Tensor, Tensor]:
-    """Means before tanh and log standard deviations, (G, rows, action_dim) each."""
+    """Return means before tanh and log standard deviations, (G, rows, action_dim) each."""
     encoded = actor.chain("net_s", actor.state(obs), raw=False)
     mean, log_std = actor.linear("net_a.0", encoded).chunk(2, -1)
     return mean, log_std.clamp(*LOG_STD)
 
 
 def _values(critic: Stack, obs: Tensor, action: Tensor) -> Tensor:
-    """Both values, (G, rows, 2)."""
+    """Return both values, (G, rows, 2)."""
     return critic.value(critic.chain("net", torch.cat((critic.state(obs), action), -1)))

@@ -1,4 +1,4 @@
-"""The base class of an algorithm's hyperparameters: checked ranges, and a form that checkpoints can hold."""
+"""The base class of an algorithm's hyperparameters: checks of ranges, and conversion to numbers."""
 
 from __future__ import annotations
 

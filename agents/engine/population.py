@@ -1,4 +1,4 @@
-"""The members of one program: their weights and normalisers in G slots, in and out as ElegantRL's modules."""
+"""The weights and normalisers of PPO's members, with import and export as ElegantRL's modules."""
 
 from __future__ import annotations
 
@@ -19,10 +19,16 @@ StateDict = dict[str, Tensor]
 
 
 class Population:
-    """Stacked weights (`flat`, and `weights` as views of it) and frozen normalisers of G slots. Empty slots hold zeros.
+    """Stacked weights and fixed normalisers of G slots; empty slots hold zeros.
 
-    state_avg, state_std: (G, 1, obs_dim), applied as (obs - avg) / std; value_avg, value_std: (G, 1, 1), the critic's
-    output is value * std + avg; popart: (G, 1, 1) bool, whose value_avg and value_std follow the returns.
+    Attributes:
+        flat: (2, G, P) weights.
+        weights: views of `flat`.
+        state_avg: (G, 1, obs_dim); observations are normalised as (obs - avg) / std.
+        state_std: (G, 1, obs_dim).
+        value_avg: (G, 1, 1); values are the critic's output * std + avg.
+        value_std: (G, 1, 1).
+        popart: (G, 1, 1) bool, members whose value normaliser follows the returns.
     """
 
     def __init__(self, shape: Shape, device: torch.device) -> None:
@@ -39,10 +45,17 @@ class Population:
     def new_member(
         self, slot: int, seed: int, initial_log_std: float, state_avg: Tensor, state_std: Tensor
     ) -> None:
-        """Put a freshly initialised member into a slot: what ElegantRL's own constructors make of this seed.
+        """Initialise a member exactly as ElegantRL's own constructors do with this seed.
 
-        state_avg, state_std: (state_dim,) or (obs_dim,); privileged columns that are not given pass through as they
-        are. Raises InputError where they have another size, or hold what no normaliser can use.
+        Args:
+            slot: where.
+            seed: of the weights.
+            initial_log_std: of the Gaussian; capped at 0.
+            state_avg: (state_dim,) or (obs_dim,); missing privileged columns are not normalised.
+            state_std: likewise.
+
+        Raises:
+            InputError: the normaliser is not valid.
         """
         shape = self.shape
         actor_in, critic_in = shape.inputs
@@ -71,19 +84,20 @@ class Population:
         self.import_member(slot, networks[0] | _facts(shape), networks[1])
 
     def value_unit(self) -> Tensor:
-        """(G, 1, 1): the unit of value errors: value_std of members with return scaling, 1 of the others."""
+        """Return (G, 1, 1), the unit of value errors: value_std with return scaling, else 1."""
         return torch.where(self.popart & (self.value_std > 0), self.value_std, 1.0)
 
     def inputs(self, obs: Tensor) -> Tensor:
-        """What networks take of (G, rows, obs_dim) observations as a rollout keeps them: normalised already, but for
-        images.
+        """Return the networks' inputs for stored observations (G, rows, obs_dim).
+
+        Those are normalised already, except for images.
         """
         if self.shape.image_shape is None:
             return obs
         return pixels(obs, self.state_avg, self.state_std)
 
     def clear(self, slot: int) -> None:
-        """Make a slot empty."""
+        """Reset a slot."""
         self.flat[:, slot] = 0
         self.state_avg[slot], self.state_std[slot], self.value_avg[slot], self.value_std[slot] = (
             0,
@@ -93,13 +107,18 @@ class Population:
         )
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
-        """(actor, critic): CPU copies that ElegantRL's `ActorPPO` (or `ActorDiscretePPO`) and `CriticPPO` of this shape
-        load as their `state_dict`. What these have not is beside it. Of the actor, where an action is made up of
-        several choices: their sizes, `action_dims` (choices,) int64; and `chain.k.weight` (size of choice k, sizes of
-        those before it), which times the choices made, as ones, adds to choice k's logits. Where observations are
-        images: `conv.0.weight`, `conv.0.bias` …, as torch's Conv2d has them, with ReLU after each, before `net.0`; and
-        of the actor `image_shape` (3,) and `conv_strides`, int64. Where networks remember: `rnn.weight_ih` … as torch's
-        GRUCell (3 gates) or LSTMCell (4 gates) has them, between the last ReLU and the last layer.
+        """Return (actor, critic), CPU copies in the form of ElegantRL's `state_dict`s.
+
+        They load into `ActorPPO` (or `ActorDiscretePPO`) and `CriticPPO`. Tensors that those do not
+        have:
+
+        - several choices per action: `action_dims` (choices,) int64, their sizes, in the actor; and
+        of autoregressive policies `chain.k.weight` (size of choice k, sizes of those before it),
+        which times the one-hot earlier choices is added to choice k's logits;
+        - images: `conv.0.weight`, `conv.0.bias`, … as in torch's Conv2d, with ReLU after each,
+        before `net.0`; in the actor also `image_shape` (3,) and `conv_strides`, int64;
+        - recurrent networks: `rnn.weight_ih`, … as in torch's GRUCell (3 gates) or LSTMCell (4
+        gates), between the last ReLU and the last layer.
         """
         actor, critic = (
             {name: _turned(name, part) for name, part in parts.items()}
@@ -122,8 +141,10 @@ class Population:
     def import_member(
         self, slot: int, actor: Mapping[str, Tensor], critic: Mapping[str, Tensor]
     ) -> None:
-        """Put networks given as ElegantRL's `state_dict`s into a slot. Raises InputError where names, sizes or
-        normalisers don't fit.
+        """Load networks, given as `export_member` returns them, into a slot.
+
+        Raises:
+            InputError: names, sizes or normalisers do not fit.
         """
         shape = self.shape
         stacked = _named(self.weights, slot, shape)
@@ -139,7 +160,8 @@ class Population:
             for name, part in parts.items():
                 if given[name].shape != _turned(name, part).shape:
                     raise InputError(
-                        f"The {role}'s {name} is {tuple(given[name].shape)}, which doesn't fit {shape}."
+                        f"The {role}'s {name} is {tuple(given[name].shape)}, which does not fit "
+                        f"{shape}."
                     )
         for name, fact in _facts(shape).items():
             if not torch.equal(actor[name], fact):
@@ -154,7 +176,8 @@ class Population:
             and torch.equal(own[1][:columns], std[:columns])
         ):
             raise InputError(
-                "The actor's state_avg and state_std are not the critic's; a member has one normaliser."
+                "The actor's state_avg and state_std differ from the critic's; a member has one "
+                "normaliser."
             )
         self.clear(slot)
         for given, parts in zip((actor, critic), stacked, strict=True):
@@ -165,7 +188,7 @@ class Population:
 
 
 def _named(weights: Leaves, slot: int, shape: Shape) -> tuple[StateDict, StateDict]:
-    """One slot's leaves under ElegantRL's names; matrices still (in, out), vectors as its modules hold them."""
+    """Return one slot's leaves by ElegantRL's names; matrices are (in, out)."""
     actor: StateDict = {} if shape.discrete else {"action_std_log": weights.log_std[slot]}
     critic: StateDict = {}
     for role, row in ((actor, slot), (critic, slot + shape.slots)):
@@ -202,7 +225,7 @@ def _named(weights: Leaves, slot: int, shape: Shape) -> tuple[StateDict, StateDi
 
 
 def _facts(shape: Shape) -> StateDict:
-    """What an actor's weights don't tell of the shape, as tensors to stand beside them."""
+    """Return the fields of the shape that an actor's weights do not determine, as tensors."""
     facts: StateDict = {}
     if shape.action_dims:
         facts["action_dims"] = torch.tensor(shape.action_dims)
@@ -213,7 +236,7 @@ def _facts(shape: Shape) -> StateDict:
 
 
 def _own_modules(shape: Shape) -> nn.Module:
-    """What a network has that ElegantRL's doesn't, freshly initialised by torch."""
+    """Return newly initialised modules of the layers that ElegantRL's networks do not have."""
     filters = [
         nn.Conv2d(layer.channels_in, layer.channels, layer.kernel)
         for layer in layers(shape.image_shape)
@@ -227,7 +250,7 @@ def _own_modules(shape: Shape) -> nn.Module:
 
 
 def _turned(name: str, part: Tensor) -> Tensor:
-    """A leaf as ElegantRL's and torch's modules have it: matrices as (out, in)."""
+    """Return a leaf in the layout of ElegantRL's and torch's modules: matrices as (out, in)."""
     return part.mT if part.dim() == 2 and "weight" in name else part
 
 

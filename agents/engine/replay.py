@@ -1,4 +1,4 @@
-"""What members remember for learning off-policy: one ring of transitions per member, on the device."""
+"""Replay buffers for off-policy learning: one ring of transitions per member, on the device."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ from envs.support.errors import InputError
 class Batch(NamedTuple):
     """Transitions of every member, (G, minibatch, …).
 
-    obs, next_obs: (…, obs_dim) as the environment gave them; action: (…, columns) as it was kept; reward: (…), scaled;
-    alive: (…), 0 where the episode terminated with this step, and nothing is to be expected of next_obs.
+    Attributes:
+        obs: (…, obs_dim), as the environment gave them.
+        action: (…, columns), as stored.
+        reward: (…), scaled.
+        alive: (…), 0 where the episode terminated with this step, else 1.
+        next_obs: (…, obs_dim).
     """
 
     obs: Tensor
@@ -28,10 +32,11 @@ class Batch(NamedTuple):
 
 
 class Replay:
-    """Rings of `capacity` steps of num_envs rows for each of G members, the oldest step overwritten first.
+    """Rings of `capacity` steps of num_envs rows for each of G members.
 
-    A rollout is noted step by step, then stored at once. What follows a step is its next observation; of an episode
-    that was truncated, its last one (`VecEnv.final_obs`), from which values can be bootstrapped.
+    The oldest step is overwritten first. A rollout is staged step by step with `note`, then written
+    to the rings with `store`. The next observation of a truncated episode is its last one
+    (`VecEnv.final_obs`), from which values can be bootstrapped.
     """
 
     def __init__(
@@ -45,7 +50,18 @@ class Replay:
         device: torch.device,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """columns: floats of a kept action. dtype: of the observations, float or uint8."""
+        """Allocate the rings.
+
+        Args:
+            slots: G.
+            num_envs: rows per member.
+            capacity: steps that a ring holds.
+            horizon: steps per rollout.
+            obs_dim: columns of an observation.
+            columns: floats of a stored action.
+            device: where.
+            dtype: of the observations, float or uint8.
+        """
         self.slots, self.num_envs, self.capacity, self.horizon = slots, num_envs, capacity, horizon
         self.device = device
         kinds = {"obs": (obs_dim, dtype), "next_obs": (obs_dim, dtype), "side": (columns + 2, None)}
@@ -56,10 +72,8 @@ class Replay:
                 for name, (size, kind) in kinds.items()
             }
 
-        self._rings, self._stage = (
-            rings(capacity),
-            rings(horizon),
-        )  # side: kept action, reward, alive
+        # side: stored action, reward, alive
+        self._rings, self._stage = rings(capacity), rings(horizon)
         self._truncated = torch.zeros(slots, horizon, num_envs, dtype=torch.bool, device=device)
         self._written = [0] * slots  # steps that a member has stored so far
         self._noted = self._settled = 0
@@ -67,8 +81,14 @@ class Replay:
     def note(
         self, obs: Tensor, action: Tensor, step: Step, reward_scale: Tensor, env: VecEnv
     ) -> None:
-        """The next step of the rollout: obs (G, num_envs, obs_dim) before it, the kept action, and what came of it;
-        reward_scale: (G, 1).
+        """Stage the next step of the rollout.
+
+        Args:
+            obs: (G, num_envs, obs_dim), before the step.
+            action: (G, num_envs, columns), as stored.
+            step: what the environment returned.
+            reward_scale: (G, 1), factor on rewards.
+            env: asked for last observations of truncated episodes.
         """
         at, size = self._noted, (self.slots, self.num_envs)
         self._stage["obs"][:, at] = obs
@@ -79,7 +99,8 @@ class Replay:
         side[..., -1] = ~step.terminated.view(size)
         self._truncated[:, at] = step.truncated.view(size) & ~step.terminated.view(size)
         self._noted += 1
-        # Within an interval a row is truncated at most once, so its last observation is still there.
+        # Within an interval a row is truncated at most once, so its last observation is still
+        # there.
         if self._noted - self._settled == env.bootstrap_interval or self._noted == self.horizon:
             ends = self._truncated[:, self._settled : self._noted].unsqueeze(-1)
             following = self._stage["next_obs"][:, self._settled : self._noted]
@@ -88,7 +109,7 @@ class Replay:
             self._settled = self._noted
 
     def store(self) -> None:
-        """Put the rollout that was noted into the rings."""
+        """Write the staged rollout into the rings."""
         positions = [
             slot * self.capacity + (written + step) % self.capacity
             for slot, written in enumerate(self._written)
@@ -101,11 +122,11 @@ class Replay:
         self._noted = self._settled = 0
 
     def held(self, slot: int) -> int:
-        """Transitions that a member can draw from."""
+        """Return the number of transitions that a member can sample from."""
         return min(self._written[slot], self.capacity) * self.num_envs
 
     def draw(self, streams: Streams, batches: int, minibatch: int) -> Tensor:
-        """Rows for `gather`, (batches, G * minibatch): for each member uniformly from what it holds, by its stream."""
+        """Sample rows for `gather`, (batches, G * minibatch), uniformly per member."""
         size = self.capacity * self.num_envs
         parts = [
             (streams.member_uniform(slot, batches, minibatch) * self.held(slot)).to(torch.int64)
@@ -115,7 +136,7 @@ class Replay:
         return torch.cat(parts, 1)
 
     def gather(self, rows: Tensor) -> Batch:
-        """The transitions in `rows` (G * minibatch,), member after member."""
+        """Return the transitions in `rows` (G * minibatch,), member after member."""
         parts = {
             name: ring.flatten(0, 2).index_select(0, rows).view(self.slots, -1, ring.shape[-1])
             for name, ring in self._rings.items()
@@ -124,29 +145,30 @@ class Replay:
         return Batch(parts["obs"], side[..., :-2], side[..., -2], side[..., -1], parts["next_obs"])
 
     def clear(self, slot: int) -> None:
-        """Forget what a member remembers."""
+        """Empty a member's ring."""
         self._written[slot] = 0
         for ring in self._rings.values():
             ring[slot] = 0
 
     def get_member(self, slot: int) -> dict[str, Tensor]:
-        """What a member remembers, exactly: the filled part of its ring, and how many steps it has stored."""
+        """Return the filled part of a member's ring, and how many steps it has stored."""
         filled = min(self._written[slot], self.capacity)
         own = {name: ring[slot, :filled] for name, ring in self._rings.items()}
         return own | {"written": torch.tensor(self._written[slot])}
 
     def check_member(self, state: Mapping[str, Tensor]) -> None:
-        """Raise InputError where `state` is nothing that `get_member` of such a ring returns."""
+        """Raise InputError where `state` is not what `get_member` returns for such a ring."""
         filled = min(int(state["written"]), self.capacity)
         for name, ring in self._rings.items():
             wanted, given = (filled, *ring.shape[2:]), tuple(state[name].shape)
             if given != wanted or state[name].dtype != ring.dtype:
                 raise InputError(
-                    f"The member's replayed {name} are {given} {state[name].dtype}, not {wanted} {ring.dtype}."
+                    f"The member's replayed {name} are {given} {state[name].dtype}, not {wanted} "
+                    f"{ring.dtype}."
                 )
 
     def set_member(self, slot: int, state: Mapping[str, Tensor]) -> None:
-        """Put back what `get_member` returned, in this or another slot."""
+        """Restore what `get_member` returned, into this or another slot."""
         self.clear(slot)
         for name, ring in self._rings.items():
             ring[slot, : state[name].shape[0]] = state[name].to(self.device)

@@ -253,7 +253,7 @@ class Rollout:
         return Transitions(self.shape, obs, side, flags, every.memory)
 
     def value(self, output: Tensor) -> Tensor:
-        """Return (G, rows), V = v * value_std + value_avg, of the critics' outputs v (G, rows, 1)."""
+        """Return (G, rows), V = v * value_std + value_avg, of critic outputs v (G, rows, 1)."""
         avg, std = self.population.value_avg, self.population.value_std
         return torch.addcmul(avg, output, std).squeeze(-1)
 

@@ -1,4 +1,4 @@
-"""The transitions of a rollout or minibatch, in few tensors, so that a minibatch is quick to gather."""
+"""The transitions of a rollout or minibatch, in few tensors, so that gathering them is fast."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Two layers of convolutions before the networks of all members, for observations that are images.
+"""Two convolutional layers before the networks of all members, for image observations.
 
-A smaller relative of the network of Mnih et al. (2015): filters and strides by the image's size. A layer is a batched
-matrix product, one matrix per member, so no member's numbers depend on another's.
+A smaller relative of the network of Mnih et al. (2015), with filters and strides that depend on the
+image's size. A layer is a batched product of patches and filters, one matrix per member, so no
+member's numbers depend on another's.
 """
 
 from __future__ import annotations
@@ -16,13 +17,22 @@ from envs.support.errors import InputError
 
 ImageShape = tuple[int, int, int]
 
-# (channels, kernel, stride) of both layers, for images whose smaller side is at least this long.
+# (channels, kernel, stride) of both layers, by the least length of an image's smaller side.
 _SIZES = {48: ((16, 8, 4), (32, 4, 2)), 24: ((16, 4, 2), (32, 3, 2)), 5: ((16, 3, 1), (32, 3, 2))}
-_PATCHES = 2**19  # numbers in the patches that are made together, per member
+_PATCHES = 2**19  # most numbers in the patches extracted together, per member
 
 
 class Layer(NamedTuple):
-    """One layer: channels it reads and makes, side of its filters and their stride, and the image that it makes."""
+    """One convolutional layer.
+
+    Attributes:
+        channels_in: channels that it reads.
+        channels: channels that it computes.
+        kernel: side of a filter.
+        stride: step between patches.
+        height: height of its output.
+        width: width of its output.
+    """
 
     channels_in: int
     channels: int
@@ -38,7 +48,11 @@ class Layer(NamedTuple):
 
 
 def layers(image_shape: ImageShape | None) -> list[Layer]:
-    """The layers for images of (channels, height, width); none where observations are numbers. Raises InputError."""
+    """Return the layers for images (channels, height, width); none for None.
+
+    Raises:
+        InputError: the images are too small or have no channel.
+    """
     if image_shape is None:
         return []
     channels, height, width = image_shape
@@ -56,13 +70,22 @@ def layers(image_shape: ImageShape | None) -> list[Layer]:
 
 
 def features(image_shape: ImageShape) -> int:
-    """Numbers that the last layer makes of an image."""
+    """Return the number of outputs of the last layer."""
     last = layers(image_shape)[-1]
     return last.channels * last.height * last.width
 
 
 def pixels(obs: Tensor, avg: Tensor, std: Tensor) -> Tensor:
-    """(G, rows, channels * height * width) uint8 images, as (rows, G, …) float32, normalised; avg, std: (G, 1, …)."""
+    """Normalise uint8 images: (image - avg) / std.
+
+    Args:
+        obs: (G, rows, channels * height * width) uint8.
+        avg: (G, 1, …).
+        std: (G, 1, …).
+
+    Returns:
+        (rows, G, …) float32, contiguous in that order, as the convolutions read it.
+    """
     out = avg.new_empty(
         obs.shape[1], obs.shape[0], obs.shape[2]
     )  # laid out like that, too, for the convolutions
@@ -70,23 +93,24 @@ def pixels(obs: Tensor, avg: Tensor, std: Tensor) -> Tensor:
 
 
 class Convolutions:
-    """The layers of K networks of each of G members: actors, critics, or both. Remembers what `backward` needs.
+    """The layers of K networks of each of G members (actors, critics, or both).
 
-    Each layer is a batched matrix product of patches and filters. (oneDNN's convolutions give other bits with other
-    numbers of threads on processors without AVX-512: measured, torch 2.13.) Patches are made for a few rows at a time,
-    to bound memory. The number of rows depends on the image's size alone, so a member's numbers don't depend on slots
-    or other members.
+    It keeps what `backward` needs. Patches are extracted for a few rows at a time to bound memory;
+    how many depends on the image's size alone, so a member's numbers do not depend on slots or
+    other members. (oneDNN's convolutions are not used: on processors without AVX-512 their bits
+    depend on the number of threads; measured with torch 2.13.)
 
-    filters[l] (K * G, channels, filter size), biases[l] (K * G, 1, channels), kind by kind.
+    Filters are (K * G, channels, filter size) and biases (K * G, 1, channels), network kind by
+    kind.
     """
 
     def __init__(self, image_shape: ImageShape, slots: int) -> None:
         self._image, self._slots, self._layers = image_shape, slots, layers(image_shape)
 
     def forward(self, filters: list[Tensor], biases: list[Tensor], images: Tensor) -> Tensor:
-        """images as `pixels` gives them. Returns (K * G, rows, features)."""
+        """Return the features (K * G, rows, features) of images as `pixels` returns them."""
         slots, networks, rows = self._slots, filters[0].shape[0], images.shape[0]
-        # (G or K * G, rows, height, width, channels): whole runs of numbers are copied into a patch.
+        # (G or K * G, rows, height, width, channels): a patch is copied in contiguous runs.
         self._planes = [images.view(rows, slots, *self._image).permute(1, 0, 3, 4, 2).contiguous()]
         self._filters = []
         for layer, weight, bias in zip(self._layers, filters, biases, strict=True):
@@ -94,9 +118,8 @@ class Convolutions:
             plane = images.new_empty(networks, rows, layer.height, layer.width, layer.channels)
             for part in self._parts(layer, rows):
                 patches = _patches(below[:, part], layer)
-                for kind in range(
-                    0, networks, len(below)
-                ):  # both kinds read the member's image in the first layer
+                # In the first layer, actors and critics read the same images.
+                for kind in range(0, networks, len(below)):
                     own = slice(kind, kind + len(below))
                     out = torch.baddbmm(bias[own], patches, last[own].mT)
                     plane[own, part] = out.view(len(below), -1, *plane.shape[2:])
@@ -105,7 +128,17 @@ class Convolutions:
         return self._planes[-1].movedim(-1, 2).reshape(networks, rows, -1)
 
     def backward(self, d_features: Tensor, d_filters: list[Tensor], d_biases: list[Tensor]) -> None:
-        """d_features (K * G, rows, features) of what `forward` returned last; writes those of filters and biases."""
+        """Write the gradients of filters and biases after `forward`.
+
+        With output gradient Δ (rows * places, channels) through ReLU and patches X (rows * places,
+        filter size): dL/dF = Δᵀ X, dL/db = 1ᵀ Δ, and dL/dX = Δ F, added to the places that the
+        patches were read from.
+
+        Args:
+            d_features: (K * G, rows, features).
+            d_filters: written.
+            d_biases: written.
+        """
         networks, rows = d_features.shape[:2]
         last = self._layers[-1]
         delta = d_features.view(networks, rows, last.channels, last.height, last.width).movedim(
@@ -141,19 +174,19 @@ class Convolutions:
             delta = d_below
 
     def _parts(self, layer: Layer, rows: int) -> Iterator[slice]:
-        """The rows whose patches are made together."""
+        """Yield the rows whose patches are extracted together."""
         size = max(1, _PATCHES // (layer.height * layer.width * layer.filter_size))
         return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
 
 
 def _channels_last(weight: Tensor, layer: Layer) -> Tensor:
-    """Filters (N, channels, filter size) with their numbers in the order of patches."""
+    """Reorder filters (N, channels, filter size) to the order of patches."""
     size = len(weight), layer.channels, layer.channels_in, layer.kernel, layer.kernel
     return weight.view(size).movedim(2, -1).reshape(weight.shape)
 
 
 def _patches(planes: Tensor, layer: Layer) -> Tensor:
-    """What each place of a layer's output reads: (N, rows * places, filter size) of (N, rows, height, width, …)."""
+    """Return patches (N, rows * places, filter size) of planes (N, rows, height, width, …)."""
     network, row, line, place, _ = planes.stride()
     windows = planes.as_strided(
         (

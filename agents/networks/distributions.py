@@ -265,7 +265,7 @@ class Choices(Distribution):
     def backward(self, d_log_prob: Tensor, d_entropy: Tensor, into: Leaves) -> Tensor:
         d_logits = [choice.backward(d_log_prob, d_entropy, into) for choice in self._choices]
         if self._earlier_choices is not None:
-            # A chain's logits are onehot(earlier) · chain, so d_chain = onehot(earlier)ᵀ · d_logits.
+            # logits = z + onehot(earlier) · chain, so d_chain = onehot(earlier)ᵀ · d_logits.
             for d_chain, d_later in zip(into.chain, d_logits[1:], strict=True):
                 torch.bmm(self._earlier_choices[..., : d_chain.shape[1]].mT, d_later, out=d_chain)
         return torch.cat(d_logits, -1)

@@ -1,6 +1,6 @@
-"""How exactly single-precision products are computed: a choice of the study, since its numbers follow from it.
+"""The precision of float32 matrix products; part of a study's definition, since it affects results.
 
-Weights, Adam and everything between the products stay in float32 whatever the choice.
+Weights, Adam and everything between the products are float32 in any case.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ import torch
 
 from envs.support.errors import InputError
 
-# By torch's own name for it (`torch.set_float32_matmul_precision`).
+# Names of `torch.set_float32_matmul_precision`.
 PRECISIONS = {"fp32": "highest", "tf32": "high", "bf16": "medium"}
 
 
 def set_precision(name: str, device: torch.device) -> None:
-    """Have this process's float32 products computed in full (fp32), with factors rounded to 10 bits of mantissa (tf32,
-    on graphics cards that have it), or to 7 (bf16, on processors with AMX).
+    """Set the precision of this process's float32 products.
 
-    The choice holds for matrix products and for cuDNN's convolutions and recurrent layers, which torch computes in TF32
-    by default; oneDNN's on the processor stay in float32. cuDNN is kept to deterministic algorithms, chosen without
-    timing them.
+    "fp32" computes them in full; "tf32" rounds factors to 10 bits of mantissa (NVIDIA cards since
+    2020); "bf16" to 7 bits (processors with AMX). The setting covers matrix products and cuDNN's
+    convolutions and recurrent layers, which torch computes in TF32 by default. oneDNN's stay in
+    float32. cuDNN uses deterministic algorithms, chosen without timing them.
 
-    Raises InputError where the device can't: another precision in its place would be another study's numbers.
+    Raises:
+        InputError: the name is not known, or the device does not support it. (There is no fallback:
+            another precision gives other results.)
     """
     if name not in PRECISIONS:
         raise InputError(
@@ -37,13 +39,14 @@ def set_precision(name: str, device: torch.device) -> None:
         device.type == "cpu" and torch.cpu.get_capabilities().get("amx_bf16", False)
     ):
         raise InputError(
-            f"--precision bf16: {device} is not a processor with AMX; use fp32, or tf32 on an NVIDIA card"
+            f"--precision bf16: {device} is not a processor with AMX; use fp32, or tf32 on an "
+            "NVIDIA card"
         )
     torch.set_float32_matmul_precision(PRECISIONS[name])
     cudnn: Any = torch.backends.cudnn
     onednn: Any = torch.backends.mkldnn
     own = "tf32" if name == "tf32" else "ieee"
-    # The older flag says the same as the newer settings: torch refuses to read it where they disagree.
+    # The older flag must agree with the newer settings, or torch refuses to read it.
     cudnn.allow_tf32 = own == "tf32"
     for part, precision in (
         (cudnn.conv, own),

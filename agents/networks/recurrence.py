@@ -1,8 +1,16 @@
-"""A layer with memory on top of the networks of all members: GRU (Cho et al., 2014) or LSTM (Hochreiter & Schmidhuber,
-1997) cells as torch's `GRUCell` and `LSTMCell` have them, and their gradients through time, written by hand.
+"""A recurrent layer on top of all members' networks, with backpropagation through time by hand.
 
-Rows are sequences side by side, step by step: row t * B + b is step t of sequence b. What a sequence remembers is its
-state: (B, width) of a GRU, and (B, 2 * width) of an LSTM, its output and then its cell.
+GRU (Cho et al., 2014) or LSTM (Hochreiter & Schmidhuber, 1997) cells with the equations of torch's
+`GRUCell` and `LSTMCell`. With input x, state h and σ the sigmoid:
+
+    GRU     r = σ(W_r x + U_r h),  z = σ(W_z x + U_z h),  n = tanh(W_n x + r ⊙ U_n h)
+            h' = (1 - z) ⊙ n + z ⊙ h
+    LSTM    i, f, o = σ(W x + U h),  g = tanh(W_g x + U_g h)
+            c' = f ⊙ c + i ⊙ g,  h' = o ⊙ tanh(c')
+
+(Biases are left out here.) Rows are sequences side by side, step by step: row t * S + s is step t
+of sequence s. The recurrent state of a sequence is (width,) for a GRU and (2 * width,) for an LSTM:
+h, then c.
 """
 
 from __future__ import annotations
@@ -12,24 +20,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Gates per unit of width, and numbers remembered, by the name of the kind of cell.
+# By kind of cell: gates, and size of the recurrent state, in units of the width.
 GATES = {"gru": 3, "lstm": 4}
 STATE_SIZE = {"gru": 1, "lstm": 2}
 
 
 class _Moment(NamedTuple):
-    """What a step's gradient needs: the state before it, and what the gates became."""
+    """What the gradient of one step needs: the state before it, and the values of the gates."""
 
     before: Tensor
     gates: tuple[Tensor, ...]
 
 
 class Cells:
-    """The cells of 2 G networks (first G actors, then G critics) over `steps` steps of rows / steps sequences.
+    """The cells of 2G networks (G actors, then G critics) over S = rows / steps sequences.
 
-    state (2G, B, remembered): what they remember, before `forward` and then after it. starts (G, steps, B) bool: where
-    an episode starts, and with it an empty memory; None: nowhere. live (G, steps, B) bool: where there is anything to
-    be remembered; None: everywhere.
+    Attributes:
+        state: (2G, S, state size), before `forward`, and then after it.
+        starts: (G, steps, S) bool, where an episode starts and the state is zeroed; None: nowhere.
+        live: (G, steps, S) bool, where the state advances; None: everywhere.
+        output: (2G, rows, width), h' of each step.
     """
 
     def __init__(
@@ -49,7 +59,13 @@ class Cells:
         self._ones = torch.ones(2 * slots, 1, rows, device=device)
 
     def forward(self, leaves: list[Tensor], inputs: Tensor, networks: slice) -> None:
-        """From inputs (2G, rows, width) to `output`, of some networks; leaves: weights and biases as `Leaves.cell`."""
+        """Compute `output` for the networks in `networks`.
+
+        Args:
+            leaves: weights and biases as in `Leaves.cell`.
+            inputs: (2G, rows, width).
+            networks: which of the 2G.
+        """
         (steps, sequences), width = self._size, self._width
         w_in, w_state, b_in, b_state = (leaf[networks] for leaf in leaves)
         from_input = torch.baddbmm(b_in, inputs[networks], w_in).view(
@@ -70,17 +86,23 @@ class Cells:
     def backward(
         self, leaves: list[Tensor], inputs: Tensor, d_output: Tensor, into: list[Tensor]
     ) -> Tensor:
-        """The gradient for inputs, from d_output (2G, rows, width) of what `forward` returned last for all networks;
-        writes those of the leaves.
+        """Run backpropagation through time after `forward` over all networks.
+
+        Args:
+            leaves: as in `forward`.
+            inputs: as in `forward`.
+            d_output: (2G, rows, width), dL/d(output).
+            into: written, gradients of the leaves.
+
+        Returns:
+            (2G, rows, width), dL/d(inputs).
         """
         (steps, sequences), width = self._size, self._width
         w_in, w_state = leaves[:2]
         d_outputs = d_output.view(-1, steps, sequences, width)
         size = (len(d_output), steps, sequences, w_in.shape[-1])
-        d_inputs, d_states = (
-            d_output.new_empty(size),
-            d_output.new_empty(size),
-        )  # of the sums that go into the gates
+        # Gradients of the gates' sums: the input's part and the state's part.
+        d_inputs, d_states = d_output.new_empty(size), d_output.new_empty(size)
         d_state = torch.zeros_like(self.state)
         for step in range(steps - 1, -1, -1):
             d_state[..., :width] += d_outputs[:, step]
@@ -102,7 +124,7 @@ class Cells:
     def _after(
         self, state: Tensor, from_input: Tensor, from_state: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The state after a step, and what its gradient needs."""
+        """Return the state after a step, and the gates that its gradient needs."""
         if self._kind == "gru":
             in_reset, in_update, in_new = from_input.chunk(3, -1)
             own_reset, own_update, own_new = from_state.chunk(3, -1)
@@ -117,12 +139,15 @@ class Cells:
         return torch.cat((out_gate * shown, cell), -1), (in_gate, forget, new, out_gate, shown)
 
     def _before(self, moment: _Moment, d_after: Tensor, d_input: Tensor, d_state: Tensor) -> Tensor:
-        """The gradient for the state before a step, but for what goes through d_state; writes those for what came from
-        input and state.
+        """Return dL/d(state before a step), without the part through the state's weights.
+
+        Also writes the gradients of the gates' sums: d_input of the input's part, d_state of the
+        state's.
         """
         width = self._width
         if self._kind == "gru":
             reset, update, new, own_new = moment.gates
+            # h' = (1 - z) n + z h; tanh' = 1 - tanh², sigmoid' = s (1 - s).
             d_new = d_after * (1.0 - update) * (1.0 - new * new)
             d_reset = d_new * own_new * reset * (1.0 - reset)
             d_update = d_after * (moment.before - new) * update * (1.0 - update)
@@ -130,6 +155,7 @@ class Cells:
             torch.cat((d_reset, d_update, d_new * reset), -1, out=d_state)
             return d_after * update
         in_gate, forget, new, out_gate, shown = moment.gates
+        # h' = o tanh(c'), c' = f c + i g.
         d_shown, d_cell = d_after[..., :width], d_after[..., width:]
         d_cell = d_cell + d_shown * out_gate * (1.0 - shown * shown)
         d_in_gate = d_cell * new * in_gate * (1.0 - in_gate)
@@ -151,12 +177,14 @@ class Cells:
         return yes if self.live is None else torch.where(self._of(self.live, step, yes), yes, no)
 
     def _of(self, flags: Tensor, step: int, state: Tensor) -> Tensor:
-        """(G, steps, B) flags of one step, for every network in a state (k * G, B, …)."""
+        """Return one step's flags (G, steps, S) for every network of a state (k * G, S, …)."""
         return flags[:, step].repeat(len(state) // self._slots, 1).unsqueeze(-1)
 
 
 def _sigmoid(x: Tensor) -> Tensor:
-    """In place. By tanh, since torch's own differs in the last bit between numbers in the middle of a tensor and those
-    at its end (measured, 2.13 on CPUs), and a member's numbers must be the same in every slot.
+    """Compute the sigmoid in place, as (1 + tanh(x / 2)) / 2.
+
+    torch's own sigmoid differs in the last bit between the middle and the end of a tensor (measured
+    with torch 2.13 on CPUs), so a member's numbers would depend on its slot.
     """
     return x.mul_(0.5).tanh_().mul_(0.5).add_(0.5)

@@ -1,4 +1,4 @@
-"""What decides the tensor shapes of a program."""
+"""The fields that decide the tensor shapes of a program."""
 
 from __future__ import annotations
 
@@ -13,28 +13,41 @@ from agents.networks.recurrence import GATES
 from envs.core.vec_env import VecEnv
 from envs.support.errors import InputError
 
-# In searches. torch and MKL split the sums and products of a single slot between threads, so that its last bits depend
-# on their number; those of two slots or more they don't split (torch 2.13; tests/agents/engine/test_digests.py).
+# Fewest slots in a study. With a single slot, torch and MKL split sums and products between
+# threads, so the last bits depend on their number; with two or more they do not (torch 2.13;
+# tests/agents/engine/test_digests.py).
 FEWEST_SLOTS = 2
-ON_POLICY = (
-    "ppo",
-    "elegantrl:ppo",
-    "elegantrl:a2c",
-)  # the algorithms that learn from the last rollout alone
+# The algorithms that learn from the latest rollout only.
+ON_POLICY = ("ppo", "elegantrl:ppo", "elegantrl:a2c")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What decides the tensor shapes of a program. Two trials share a batch when their shapes are equal.
+    """What decides the tensor shapes of a program. Trials with equal shapes can share a batch.
 
-    state_dim, action_dim, privileged_dim, action_dims, masked, has_absent_agents, image_shape: of the environment; discrete:
-    whether an action is one of action_dim choices rather than action_dim numbers; autoregressive: whether a choice
-    depends on those before it, of the several that make up an action; slots: G, the members that a program holds (the
-    last bits of a program with one slot depend on the number of threads); net_width, net_depth: hidden layers;
-    num_envs: environments per member; horizon: steps per rollout; minibatch: transitions per member and gradient step;
-    epochs: passes over a rollout (algorithms in `ON_POLICY`); updates: gradient steps per rollout, buffer: transitions
-    that a member keeps for replay (all others); recurrent: "gru" or "lstm" where the networks remember, then bptt:
-    steps that gradients run back through time.
+    Attributes:
+        state_dim: columns of an observation that the actor reads.
+        action_dim: numbers of an action, or options of all choices together.
+        privileged_dim: further columns that only the critic reads.
+        slots: G, the members that a program holds. (With one slot, the last bits depend on the
+            number of threads.)
+        net_width: width of the hidden layers.
+        net_depth: number of hidden layers.
+        num_envs: environments per member.
+        horizon: steps per rollout.
+        minibatch: transitions per member and gradient step.
+        epochs: passes over a rollout (algorithms in `ON_POLICY`).
+        discrete: whether actions are choices rather than numbers.
+        algorithm: its name.
+        updates: gradient steps per rollout (all other algorithms).
+        buffer: transitions that a member's replay buffer holds (all other algorithms).
+        action_dims: sizes of the choices that make up an action; () for a single one.
+        masked: whether choices may be illegal.
+        autoregressive: whether a choice depends on the earlier choices of the same action.
+        has_absent_agents: whether rows may be without an agent.
+        image_shape: (channels, height, width) of images; None: observations are numbers.
+        recurrent: "gru" or "lstm" for recurrent networks, else "".
+        bptt: steps of truncated backpropagation through time, of recurrent networks.
     """
 
     state_dim: int
@@ -61,7 +74,7 @@ class Shape:
 
     @classmethod
     def for_env(cls, env: VecEnv, **others: Any) -> Shape:
-        """The shape that fits an environment, with these other fields."""
+        """Return the shape that fits an environment, with these other fields."""
         return cls(**env_fields(env), **others)
 
     def __post_init__(self) -> None:
@@ -76,8 +89,8 @@ class Shape:
                 raise InputError(f"{field.name} must be true or false, not {value!r}.")
         if self.action_dims and not (self.discrete and sum(self.action_dims) == self.action_dim):
             raise InputError(
-                f"action_dims must be sizes of choices, discrete, that sum to action_dim {self.action_dim}, and are "
-                f"{self.action_dims}."
+                "action_dims must be the sizes of discrete choices that sum to action_dim "
+                f"{self.action_dim}, not {self.action_dims}."
             )
         if self.masked and not self.discrete:
             raise InputError(
@@ -88,12 +101,13 @@ class Shape:
             self.privileged_dim,
         ):
             raise InputError(
-                f"image_shape {self.image_shape} needs as large a state_dim and no privileged_dim; they are "
-                f"{self.state_dim} and {self.privileged_dim}."
+                f"image_shape {self.image_shape} needs a state_dim of the same size and a "
+                f"privileged_dim of 0; they are {self.state_dim} and {self.privileged_dim}."
             )
         if self.autoregressive and len(self.action_dims) < 2:
             raise InputError(
-                f"autoregressive needs actions of several choices; action_dims is {self.action_dims}."
+                "autoregressive needs actions of several choices; action_dims is "
+                f"{self.action_dims}."
             )
         if self.recurrent not in {"", *GATES}:
             raise InputError(
@@ -101,19 +115,19 @@ class Shape:
             )
         if self.recurrent and (self.horizon % self.bptt or self.minibatch % self.bptt):
             raise InputError(
-                f"bptt {self.bptt} must divide horizon {self.horizon} and minibatch {self.minibatch}: a rollout is "
-                "learned from in whole sequences of that many steps."
+                f"bptt {self.bptt} must divide horizon {self.horizon} and minibatch "
+                f"{self.minibatch}: minibatches are made of whole sequences of that many steps."
             )
         if not self.algorithm.startswith(ON_POLICY):
             if self.buffer < max(self.samples, self.minibatch):
                 raise InputError(
-                    f"buffer {self.buffer} must hold at least a rollout of {self.samples} transitions and a minibatch "
-                    f"of {self.minibatch}."
+                    f"buffer {self.buffer} must hold at least a rollout of {self.samples} "
+                    f"transitions and a minibatch of {self.minibatch}."
                 )
         elif self.minibatch > self.samples:
             raise InputError(
-                f"minibatch {self.minibatch} is larger than the {self.samples} transitions of a rollout "
-                f"(num_envs {self.num_envs} x horizon {self.horizon}); it can be at most that."
+                f"minibatch {self.minibatch} is larger than the {self.samples} transitions of a "
+                f"rollout (num_envs {self.num_envs} x horizon {self.horizon}); at most that."
             )
 
     @property
@@ -123,7 +137,7 @@ class Shape:
 
     @property
     def obs_dim(self) -> int:
-        """Columns of an observation: what the actor sees, then what only the critic may see."""
+        """Columns of an observation: those of the actor, then the privileged ones."""
         return self.state_dim + self.privileged_dim
 
     @property
@@ -133,7 +147,7 @@ class Shape:
 
     @property
     def inputs(self) -> tuple[int, int]:
-        """Columns that the first layers of the actor and of the critic read: of observations, or features of images."""
+        """Inputs of the first layers of actor and critic: columns, or features of images."""
         if self.image_shape is None:
             return self.state_dim, self.obs_dim
         return features(self.image_shape), features(self.image_shape)
@@ -145,12 +159,12 @@ class Shape:
 
     @property
     def net_dims(self) -> list[int]:
-        """Hidden sizes, as ElegantRL's networks take them."""
+        """Hidden sizes, in ElegantRL's form."""
         return [self.net_width] * self.net_depth
 
 
 def env_fields(env: VecEnv) -> dict[str, Any]:
-    """The fields of a shape that are the environment's."""
+    """Return the fields of a shape that the environment determines."""
     return {
         "slots": env.num_members,
         "num_envs": env.envs_per_member,

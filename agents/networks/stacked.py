@@ -1,8 +1,7 @@
-"""ElegantRL's networks for all members at once, whichever they are: G copies of one module's linear layers, run as
-batched matrix products under autograd.
+"""G copies of one of ElegantRL's networks, run as batched matrix products under autograd.
 
-(PPO's two networks have an engine of their own, `agents.networks.mlp`, whose backward pass is written by hand.) No
-operation here mixes slots, and no tensor shape depends on how many of them are taken.
+Used by SAC and D3QN. (PPO's networks are in `agents.networks.mlp`, with a backward pass by hand.)
+No operation mixes slots, and no tensor shape depends on how many of them are occupied.
 """
 
 from __future__ import annotations
@@ -22,11 +21,15 @@ _ONES = ("state_std", "value_std")  # the normalisers that scale; the others shi
 
 
 class Stack:
-    """G networks with the layers of a module of ElegantRL's, in one flat tensor; empty slots hold zeros.
+    """G networks with the linear layers of an ElegantRL module; empty slots hold zeros.
 
-    flat: (1, G, P); layers: (G, in, out) weight and (G, 1, out) bias by the module's names, views of it that autograd
-    takes as leaves; normalisers: (G, 1, k) by name, `state_avg` and `state_std` and, where the module has them,
-    `value_avg` and `value_std`, frozen. optimizer: of a network that learns.
+    Attributes:
+        flat: (1, G, P).
+        layers: (G, in, out) weight and (G, 1, out) bias by the module's names, views of `flat` that
+            are leaves of autograd.
+        normalisers: (G, 1, k) by name, fixed: `state_avg` and `state_std`, and `value_avg` and
+            `value_std` where the module has them.
+        optimizer: of a network that learns.
     """
 
     def __init__(
@@ -55,7 +58,7 @@ class Stack:
             ]
 
     def taken(self, slots: Sequence[int]) -> Stack:
-        """The networks of some slots as they are now, copied; they don't learn."""
+        """Copy the networks of some slots as they are now; the copies do not learn."""
         other = Stack.__new__(Stack)
         other.slots, other.device, other._sizes = len(slots), self.device, self._sizes
         other.flat = self.flat[:, list(slots)].clone()
@@ -66,12 +69,12 @@ class Stack:
         return other
 
     def linear(self, name: str, x: Tensor) -> Tensor:
-        """One layer: (G, rows, in) to (G, rows, out)."""
+        """Apply one layer: (G, rows, in) to (G, rows, out)."""
         result: Tensor = _Affine.apply(x, *self.layers[name])  # type: ignore[no-untyped-call]
         return result
 
     def chain(self, prefix: str, x: Tensor, *, raw: bool = True) -> Tensor:
-        """The layers of a `Sequential` one after the other with ReLU between them, and after the last unless raw."""
+        """Apply a `Sequential`'s layers with ReLU between them, and after the last unless `raw`."""
         names = [name for name in self.layers if name.startswith(f"{prefix}.")]
         for name in names[:-1]:
             x = torch.relu(self.linear(name, x))
@@ -79,16 +82,16 @@ class Stack:
         return x if raw else torch.relu(x)
 
     def state(self, obs: Tensor) -> Tensor:
-        """(G, rows, k) observations normalised; columns that the network does not read are left out."""
+        """Normalise observations (G, rows, k), dropping columns that the network does not read."""
         avg, std = self.normalisers["state_avg"], self.normalisers["state_std"]
         return (obs[..., : avg.shape[-1]] - avg) / std
 
     def value(self, output: Tensor) -> Tensor:
-        """Outputs in units of returns."""
+        """Convert outputs to units of returns."""
         return output * self.normalisers["value_std"] + self.normalisers["value_avg"]
 
     def gradients(self, losses: Tensor) -> Tensor:
-        """Take over the gradients of the members' losses, (G,), for `optimizer.apply`. Returns their norms, (G,)."""
+        """Compute the gradients of losses (G,) for `optimizer.apply`; return their norms (G,)."""
         with torch.enable_grad():
             total = losses.sum()
         torch._foreach_copy_(self._grads, torch.autograd.grad(total, self._leaves))
@@ -97,12 +100,18 @@ class Stack:
 
     @torch.no_grad()
     def follow(self, other: Stack, tau: Tensor, active: Tensor) -> None:
-        """Move the weights of the members in `active` (G,) towards another stack's by the share tau, (G, 1)."""
+        """Update a target network: θ ← τ θ_other + (1 - τ) θ.
+
+        Args:
+            other: the trained network.
+            tau: (G, 1), τ.
+            active: (G,) bool, members to update.
+        """
         moved = other.flat[0] * tau + self.flat[0] * (1.0 - tau)
         self.flat[0].copy_(torch.where(active.unsqueeze(-1), moved, self.flat[0]))
 
     def clear(self, slot: int) -> None:
-        """Make a slot empty, its optimizer's too."""
+        """Reset a slot and its optimizer."""
         self.flat[:, slot] = 0
         for name, part in self.normalisers.items():
             part[slot] = float(name in _ONES)
@@ -111,8 +120,10 @@ class Stack:
 
     @torch.no_grad()
     def import_member(self, slot: int, given: Mapping[str, Tensor]) -> None:
-        """Put a network given as the module's `state_dict` into a slot. Raises InputError where names or sizes don't
-        fit.
+        """Load a module's `state_dict` into a slot.
+
+        Raises:
+            InputError: names or sizes do not fit.
         """
         parts = self._named(slot)
         if set(given) != set(parts):
@@ -129,13 +140,13 @@ class Stack:
             part.copy_(given[name])
 
     def export_member(self, slot: int) -> StateDict:
-        """CPU copies that the module loads as its `state_dict`."""
+        """Return CPU copies as the module's `state_dict`."""
         return {
             name: part.to("cpu", copy=True).contiguous() for name, part in self._named(slot).items()
         }
 
     def tensors(self, slot: int) -> StateDict:
-        """What is a member's, as views: weights, normalisers, and the optimizer's moments and step where it learns."""
+        """Return views of a member's weights, normalisers, and optimizer state if it learns."""
         own = {"weights": self.flat[0, slot]} | {
             name: part[slot] for name, part in self.normalisers.items()
         }
@@ -159,8 +170,10 @@ class Stack:
 
 
 class _Affine(torch.autograd.Function):
-    """x @ weight + bias for every member. The bias gradient is a product with ones: faster than a reduction, and the
-    same bits in every slot.
+    """x @ weight + bias for every member.
+
+    The bias gradient is a product with ones: faster than a reduction, and the same bits in every
+    slot.
     """
 
     @staticmethod
@@ -179,7 +192,7 @@ class _Affine(torch.autograd.Function):
 
 
 def _cut(flat: Tensor, sizes: Sequence[tuple[str, torch.Size]]) -> dict[str, tuple[Tensor, Tensor]]:
-    """Weights (G, in, out) and biases (G, 1, out) as views of a flat (1, G, P) tensor."""
+    """Return weights (G, in, out) and biases (G, 1, out) as views of a flat (1, G, P) tensor."""
     rows, start, found = flat[0], 0, {}
     for name, (before, after) in sizes:
         weight = rows[:, start : start + before * after].view(-1, before, after).detach()

@@ -104,7 +104,7 @@ def flat_size(shape: Shape) -> int:
 
 
 def leaf_views(flat: Tensor, shape: Shape) -> Leaves:
-    """Return views of a flat (2, G, P) tensor: row (0, g) is member g's actor, (1, g) its critic."""
+    """Return views of a flat (2, G, P) tensor: (0, g) is slot g's actor, (1, g) its critic."""
     both, slots = flat.view(-1, flat.shape[-1]), shape.slots
     shared_sizes, actor_sizes, critic_sizes = _sizes(shape)
 

@@ -1,1 +1,1 @@
-"""Frozen policies: loading, acting, leagues of them and their equilibria."""
+"""Frozen policies, leagues of them and equilibria."""

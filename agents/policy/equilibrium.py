@@ -1,4 +1,4 @@
-"""Symmetric equilibria of games given as a matrix of payoffs, by linear programming."""
+"""Symmetric equilibria of matrix games, by linear and mixed-integer programming."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from numpy.typing import NDArray
 from envs.support.errors import InputError, RunError
 
 Floats = NDArray[np.float64]
-TIME_LIMIT = 20.0  # seconds: the time that a mixed-integer program takes grows exponentially with the players
+# Seconds. The time of a mixed-integer program grows exponentially with the number of players.
+TIME_LIMIT = 20.0
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """weights: (players,), how often each is played; payoff: of the mixture against itself. bound: no equilibrium pays
-    more; equal to `payoff` where that was proven, higher where the time limit ended the search before.
+    """A mixed strategy.
+
+    Attributes:
+        weights: (players,), the probability of each.
+        payoff: of the mixture against itself.
+        bound: upper bound on the payoff of all equilibria; equal to `payoff` if that was proven,
+            higher if the time limit ended the search.
     """
 
     weights: Floats
@@ -26,23 +32,28 @@ class Mixture:
 
     @property
     def proven(self) -> bool:
-        """Whether no equilibrium pays more."""
+        """Whether no equilibrium has a higher payoff."""
         return self.bound <= self.payoff
 
 
 def equilibrium(payoffs: Floats, time_limit: float | None = None) -> Mixture:
-    """A symmetric Nash equilibrium of the game in which player i gets payoffs[i, j] beside player j: the one that pays
-    best, where there are several.
+    """Return the symmetric Nash equilibrium with the highest payoff.
 
-    A mixture of which no player gets more than the mixture itself gets. A symmetric game always has one (Nash, 1951).
-    Where payoffs are zero-sum, it is the maximin mixture, which a linear program finds. Otherwise it is found by a
-    mixed-integer linear program (Sandholm, Gilpin and Conitzer, "Mixed-integer programming methods for finding Nash
-    equilibria", AAAI 2005, formulation 1, for the symmetric case): a player is either left out, or doesn't regret to be
-    played.
+    In the game, player i gets payoffs[i, j] against player j. In an equilibrium, no player gets
+    more against the mixture than the mixture itself does. Every symmetric game has one (Nash,
+    1951). If payoffs are zero-sum, it is the maximin mixture, found by a linear program; else by a
+    mixed-integer linear program (Sandholm, Gilpin and Conitzer, "Mixed-integer programming methods
+    for finding Nash equilibria", AAAI 2005, formulation 1, in its symmetric case): each player has
+    weight 0 or regret 0.
 
-    payoffs: (players, players). time_limit: seconds for the mixed-integer program (None: TIME_LIMIT); what was found by
-    then is returned, whether or not another one pays more (`Mixture.proven`). Raises InputError where payoffs are not
-    square and finite, RunError where no equilibrium was found in time.
+    Args:
+        payoffs: (players, players).
+        time_limit: seconds for the mixed-integer program; None: TIME_LIMIT. When it is over, the
+            best equilibrium found is returned (`Mixture.proven`).
+
+    Raises:
+        InputError: payoffs are not square and finite.
+        RunError: no equilibrium was found in time.
     """
     payoffs = np.asarray(payoffs, dtype=np.float64)
     count = len(payoffs)
@@ -51,7 +62,7 @@ def equilibrium(payoffs: Floats, time_limit: float | None = None) -> Mixture:
             f"payoffs must be a square matrix of finite numbers, and have the shape {payoffs.shape}"
         )
     unit = float(np.ptp(payoffs)) or 1.0
-    scaled = (payoffs - payoffs.min()) / unit  # from 0 to 1, and so are regrets
+    scaled = (payoffs - payoffs.min()) / unit  # from 0 to 1, like the regrets
     if np.ptp(scaled + scaled.T) < 1e-9:
         weights = _maximin(scaled)
         payoff = float(weights @ payoffs @ weights)
@@ -69,7 +80,7 @@ def equilibrium(payoffs: Floats, time_limit: float | None = None) -> Mixture:
 
 
 def _maximin(payoffs: Floats) -> Floats:
-    """(players,): the mixture whose least payoff over all players is the largest."""
+    """Return (players,), the mixture with the largest minimum payoff over all opponents."""
     from scipy.optimize import linprog  # takes long to import
 
     count = len(payoffs)
@@ -88,7 +99,7 @@ def _maximin(payoffs: Floats) -> Floats:
 
 
 def _best_paid(payoffs: Floats, time_limit: float) -> Any:
-    """SciPy's result; its x: a weight and a mark "is played" per player, then the mixture's payoff."""
+    """Return SciPy's result; its x is a weight and an indicator per player, then the payoff."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     count = len(payoffs)

@@ -1,14 +1,16 @@
-"""The frozen policy: the one canonical way to act, and the file its members live in.
+"""The frozen policy: the canonical way to act, and the file that holds its members.
 
-Hold-out scoring, back-test, verification and paper trading all call `FrozenPolicy.act`: on the CPU, in float64, one
-observation at a time. Where actions are numbers, the action is the mean over the members of tanh(actor), each through
-its own normaliser, rounded to 1e-6, so that it doesn't hang on the last bits of a product. Where it is a choice, or
-several one after the other, each member gives every option a share, and it is the first option whose mean share,
-rounded likewise, is the highest among those that are legal. A policy's shares are its probabilities; those of a network
-of values, which members may count in other units, the softmax of the values less their mean, divided by their
-deviation.
+Hold-out scoring, back-test, verification and paper trading all call `FrozenPolicy.act`: on the CPU,
+in float64, one observation at a time.
 
-What a member is: `agents.policy.members`.
+Continuous actions are the mean over members of tanh(actor), each member with its own normaliser,
+rounded to 1e-6 so that they do not depend on the last bits of a product. For each discrete choice,
+each member gives every option a weight (they sum to 1); the action is the first legal option with
+the highest mean weight, rounded likewise. The weights are the policy's probabilities. For value
+networks, whose units may differ between members, they are the softmax of the values after
+subtracting their mean and dividing by their standard deviation.
+
+The tensors of a member: `agents.policy.members`.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from agents.policy.members import (
     convolutions_of,
     kind_of,
     layers_of,
-    remembered_by,
+    recurrent_size,
     sizes_of,
 )
 from envs.support.errors import InputError, RunError
@@ -42,24 +44,31 @@ from envs.support.files import write_atomic
 __all__ = ["DECIMALS", "FrozenPolicy", "Member", "check_members", "load_members", "save_members"]
 
 DECIMALS = 6
-LOG_STD = (-16.0, 2.0)  # between which ElegantRL's `ActorSAC` clamps
+LOG_STD = (-16.0, 2.0)  # bounds to which ElegantRL's `ActorSAC` clamps log σ
 Legal = Callable[[Tensor], Tensor]
 Rows = TypeVar("Rows", Tensor, NDArray[np.float32])
 _KEY = re.compile(r"m(\d{3})\.(.+)")
 
 
 class FrozenPolicy:
-    """An ensemble of actors that no longer learn. Equal members give the same actions wherever it runs, to 1e-6.
+    """An ensemble of actors with fixed weights. Equal members act alike on any machine, to 1e-6.
 
-    discrete: whether actions are choices; sizes: the options of each, () where actions are numbers; action_dim: the
-    numbers of an action, or the options of all choices together; remembers: whether members have a memory. Then `act`
-    and `act_batch` take a call as the rows' next step (a memory for each number of rows), and `done` must be told of
-    episodes that ended.
+    Attributes:
+        state_dim: columns of an observation.
+        action_dim: numbers of an action, or options of all choices together.
+        discrete: whether actions are choices.
+        sizes: the number of options of each choice; () for continuous actions.
+        size: number of members.
+        recurrent: whether a member has a recurrent state. Then `act` and `act_batch` take each call
+            as the rows' next step (with one state per number of rows), and `done` must be called
+            when episodes end.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
-        """Raises InputError where the members are no actors, or don't fit together. They may differ in width, depth
-        and kind.
+        """Set up the policy; members may differ in width, depth and kind.
+
+        Raises:
+            InputError: a member is not an actor, or they do not fit together.
         """
         self.state_dim, self.action_dim = check_members(members)
         self.discrete, self.sizes = kind_of(members[0]).discrete, sizes_of(members[0])
@@ -75,31 +84,39 @@ class FrozenPolicy:
             for member in members
         ]
         self._batched = [_Batched(member) for member in members]
-        self.remembers = any(remembered_by(member) for member in members)
+        self.recurrent = any(recurrent_size(member) for member in members)
 
     @classmethod
     def load(cls, path: Path) -> FrozenPolicy:
-        """A policy from a file of `save_members`. Raises InputError as `load_members` does."""
+        """Load a policy from a file of `save_members`; raises InputError as `load_members` does."""
         return cls(load_members(path))
 
     def act(self, obs: NDArray[np.float32], legal: Legal | None = None) -> NDArray[np.float64]:
-        """The deterministic action, (action_dim,) float64 in [-1, 1] in steps of 1e-6, for one (state_dim,)
-        observation; the index of each choice, (choices,), where actions are discrete.
+        """Return the deterministic action for one observation.
 
-        legal: as `act_batch`, of one row. Raises RunError where the observation has another shape or a value that is
-        not finite.
+        Args:
+            obs: (state_dim,).
+            legal: as in `act_batch`, for one row.
+
+        Returns:
+            (action_dim,) float64 in [-1, 1] in steps of 1e-6; of discrete actions the index of each
+                choice, (choices,).
+
+        Raises:
+            RunError: the observation has another shape, or a value that is not finite.
         """
         row = np.asarray(obs, dtype=np.float32)
         if row.shape != (self.state_dim,):
             raise RunError(
-                f"The policy reads observations of shape ({self.state_dim},), and was given {row.shape}."
+                f"The policy reads observations of shape ({self.state_dim},), and was given "
+                f"{row.shape}."
             )
         if not np.isfinite(row).all():
             column = int(np.flatnonzero(~np.isfinite(row))[0])
             raise RunError(
                 f"The observation's column {column} is {row[column]}, which is not finite."
             )
-        if self.discrete or self.remembers or self._batched[0].image:
+        if self.discrete or self.recurrent or self._batched[0].image:
             return self.act_batch(row[None], legal=legal).reshape(-1).astype(np.float64)
         state = row.astype(np.float64)
         total = np.zeros(self.action_dim)
@@ -123,20 +140,29 @@ class FrozenPolicy:
         generator: torch.Generator | None = None,
         legal: Legal | None = None,
     ) -> Rows:
-        """Actions for (rows, state_dim) observations: (rows, action_dim) float64; (rows,) int64 of one choice, (rows,
-        choices) int64 of several. An array for an array, a tensor for a tensor, on its device.
+        """Return actions for a batch of observations.
 
-        It computes in float64 as `act` does, and its last bits depend on the number of rows; so an action that is not
-        rounded alike differs by 1e-6, a choice only where two are equally good to 1e-6. deterministic: False samples:
-        numbers, the members with the same noise, from their Gaussians; choices from the mean shares. generator: on the
-        device of the states; None: torch's own. legal: for choices of which some are illegal, from those made so far,
-        (rows, k) int64, to (rows, options of choice k) bool, such as `VecEnv.action_mask`. What is not finite gives
-        actions without meaning.
+        It computes in float64 as `act` does, but the last bits depend on the number of rows: an
+        action may differ by 1e-6, and a choice where two options are equally good to 1e-6. Values
+        that are not finite give meaningless actions.
+
+        Args:
+            states: (rows, state_dim), an array or a tensor on any device.
+            deterministic: False samples: continuous actions from the members' Gaussians, with the
+                same noise for all members; choices from the mean weights.
+            generator: on the device of the states; None: torch's own.
+            legal: for choices that may be illegal, from the choices made so far, (rows, k) int64,
+                to (rows, options of choice k) bool, such as `VecEnv.action_mask`.
+
+        Returns:
+            (rows, action_dim) float64; (rows,) int64 for one choice; (rows, choices) int64 for
+                several. An array for an array, a tensor for a tensor.
         """
         given = torch.as_tensor(states)
         if given.dim() != 2 or given.shape[1] != self.state_dim:
             raise RunError(
-                f"The policy reads states of shape (rows, {self.state_dim}), and got {tuple(given.shape)}."
+                f"The policy reads states of shape (rows, {self.state_dim}), and got "
+                f"{tuple(given.shape)}."
             )
         outputs = [member.outputs(given) for member in self._batched]
         if self.discrete:
@@ -155,12 +181,16 @@ class FrozenPolicy:
         return actions.cpu().numpy() if isinstance(states, np.ndarray) else actions
 
     def reset(self) -> None:
-        """Have every row begin an episode: nothing of before is remembered. (They do at first.)"""
+        """Start an episode in every row: clear the recurrent states."""
         for member in self._batched:
             member.memories.clear()
 
     def done(self, ended: Tensor | NDArray[np.bool_]) -> None:
-        """ended: (rows,) bool, those whose next state is an episode's first. Says nothing to members without memory."""
+        """Start an episode in some rows; no effect on members that are not recurrent.
+
+        Args:
+            ended: (rows,) bool, rows whose next state is the first of an episode.
+        """
         over = torch.as_tensor(ended)
         for member in self._batched:
             if len(over) in member.memories:
@@ -174,15 +204,15 @@ class FrozenPolicy:
         generator: torch.Generator | None,
         legal: Legal | None,
     ) -> Tensor:
-        """One choice after the other: (rows,) int64, or (rows, choices) where there are several."""
+        """Make the choices in sequence: (rows,) int64, or (rows, choices) for several."""
         chosen = torch.zeros(outputs[0].shape[0], 0, dtype=torch.int64, device=outputs[0].device)
         for choice in range(len(self.sizes)):
             mask = None if legal is None else legal(chosen)
-            shares = [
-                member.shares(output, choice, chosen, mask)
+            weights = [
+                member.weights(output, choice, chosen, mask)
                 for member, output in zip(self._batched, outputs, strict=True)
             ]
-            mean = torch.round(torch.stack(shares).mean(0), decimals=DECIMALS)
+            mean = torch.round(torch.stack(weights).mean(0), decimals=DECIMALS)
             if deterministic:
                 mean = mean if mask is None else torch.where(mask, mean, -1.0)
                 option = mean.argmax(-1, keepdim=True)
@@ -193,7 +223,7 @@ class FrozenPolicy:
 
 
 class _Batched:
-    """One member on rows of states, float64, on whichever device they are."""
+    """One member on batches of states, in float64, on the states' device."""
 
     def __init__(self, member: Member) -> None:
         self.gives, self.sizes, self.several = (
@@ -203,20 +233,20 @@ class _Batched:
         )
         self.image = tuple(member["image_shape"].tolist()) if "image_shape" in member else ()
         self._convolutions, self._plan = convolutions_of(member), layers_of(member)
-        self._remembered = remembered_by(member)
+        self._recurrent_size = recurrent_size(member)
         self.memories: dict[int, Tensor] = {}
         own = {name: tensor.detach().cpu().double() for name, tensor in member.items()}
         self._tensors = {torch.device("cpu"): own}
 
     def on(self, device: torch.device) -> dict[str, Tensor]:
-        """The member's tensors there."""
+        """Return the member's tensors on a device."""
         if device not in self._tensors:
             own = self._tensors[torch.device("cpu")]
             self._tensors[device] = {name: tensor.to(device) for name, tensor in own.items()}
         return self._tensors[device]
 
     def outputs(self, states: Tensor) -> Tensor:
-        """What the last layer gives, (rows, outputs)."""
+        """Return the last layer's outputs, (rows, outputs)."""
         own = self.on(states.device)
         hidden = (states.double() - own["state_avg"]) / own["state_std"]
         if self.image:
@@ -227,19 +257,19 @@ class _Batched:
                 ).relu_()
             hidden = hidden.flatten(1)
         for name, relu in self._plan:
-            if self._remembered and name == self._plan[-1][0]:
-                hidden = self._remember(hidden, [own[part] for part in CELL])
+            if self._recurrent_size and name == self._plan[-1][0]:
+                hidden = self._step_cell(hidden, [own[part] for part in CELL])
             hidden = torch.addmm(own[f"{name}.bias"], hidden, own[f"{name}.weight"].mT)
             hidden = hidden.relu_() if relu else hidden
         return hidden
 
-    def _remember(self, hidden: Tensor, cell: list[Tensor]) -> Tensor:
-        """One step of the cell, of (rows, width); the memory of as many rows goes on."""
+    def _step_cell(self, hidden: Tensor, cell: list[Tensor]) -> Tensor:
+        """Advance the recurrent state of these rows by one step; hidden is (rows, width)."""
         rows, width = hidden.shape
         memory = self.memories.get(rows)
         if memory is None:
-            memory = hidden.new_zeros(rows, self._remembered)
-        if self._remembered == width:
+            memory = hidden.new_zeros(rows, self._recurrent_size)
+        if self._recurrent_size == width:
             after = torch.gru_cell(hidden, memory, *cell)
         else:
             after = torch.cat(torch.lstm_cell(hidden, memory.chunk(2, 1), *cell), 1)
@@ -247,7 +277,7 @@ class _Batched:
         return after[:, :width]
 
     def numbers(self, output: Tensor, noise: Tensor) -> Tensor:
-        """Actions (rows, action_dim) in [-1, 1]; without noise, the most likely before tanh."""
+        """Return actions (rows, action_dim) in [-1, 1]; without noise, the mode before tanh."""
         if self.gives == "means":
             mean, log_std = output, self.on(output.device)["action_std_log"]
         else:
@@ -255,8 +285,8 @@ class _Batched:
             log_std = log_std.clamp(*LOG_STD)
         return torch.addcmul(mean, log_std.exp(), noise).tanh().nan_to_num(nan=0.0)
 
-    def shares(self, output: Tensor, choice: int, chosen: Tensor, mask: Tensor | None) -> Tensor:
-        """(rows, options) of one choice, after those before it, (rows, choice) int64. They sum to 1."""
+    def weights(self, output: Tensor, choice: int, chosen: Tensor, mask: Tensor | None) -> Tensor:
+        """Return (rows, options), weights of a choice given the earlier ones (rows, choice)."""
         logits = torch.split(output, list(self.sizes), -1)[choice]
         chain = self.on(output.device).get(f"chain.{choice}.weight")
         if chain is not None:
@@ -279,8 +309,10 @@ def _float64(tensor: Tensor) -> NDArray[np.float64]:
 
 
 def save_members(path: Path, members: Sequence[Member]) -> None:
-    """Write members to a safetensors file, whole or not at all. Equal members give equal bytes. Raises InputError for
-    what is no actor.
+    """Write members to a safetensors file, atomically. Equal members give equal bytes.
+
+    Raises:
+        InputError: a member is not an actor, or there are too many.
     """
     check_members(members, str(path))
     if len(members) > 999:
@@ -294,9 +326,10 @@ def save_members(path: Path, members: Sequence[Member]) -> None:
 
 
 def load_members(path: Path) -> list[dict[str, Tensor]]:
-    """The members of a file, in order, every tensor's name, type, shape and values checked.
+    """Read and check the members of a file, in order.
 
-    Raises InputError naming the file, and the member and tensor where there is one at fault.
+    Raises:
+        InputError: naming the file, and the member and tensor that are wrong.
     """
     try:
         named = load_tensors(path.read_bytes())
@@ -314,7 +347,8 @@ def load_members(path: Path) -> list[dict[str, Tensor]]:
         members.setdefault(int(match[1]), {})[match[2]] = tensor
     if sorted(members) != list(range(len(members))):
         raise InputError(
-            f"{path}: members are numbered {sorted(members)}, where they should count from 0 without a gap."
+            f"{path}: members are numbered {sorted(members)}; they must be numbered from 0 "
+            "without gaps."
         )
     ordered = [members[index] for index in range(len(members))]
     check_members(ordered, str(path))

@@ -1,10 +1,11 @@
-"""Leagues: players of a game of several seats meet each other, all pairs in one batch of games.
+"""Leagues: the players of a multi-player game meet in all pairs, in one batch of games.
 
-In every game one seat is the row player's, its seat moving from game to game, and all others are the column player's;
-on the diagonal a player plays with itself alone. All pairs have the same games, as far as the game's own chance goes.
+In each game, one seat belongs to the row player and all others to the column player; the row
+player's seat changes from game to game. On the diagonal, a player plays against itself. All pairs
+use the same random numbers of the game.
 
-The restricted game is the one in which a player's payoff beside a table that plays j is its own mean return there. A
-mixture stands for a table as a whole: all other seats draw one player together.
+In the restricted game, a player's payoff against a table of player j is its own mean return there.
+A mixture stands for a whole table: all other seats draw the same player.
 """
 
 from __future__ import annotations
@@ -33,8 +34,12 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Players:
-    """Players that act in one call. act: from observations to actions; rows are grouped by player, in this order, the
-    same number of each.
+    """Players that act in one call.
+
+    Attributes:
+        names: of the players.
+        act: from observations to actions; rows are grouped by player in this order, equally many
+            each.
     """
 
     names: tuple[str, ...]
@@ -42,7 +47,11 @@ class Players:
 
 
 def frozen_players(names: Sequence[str], members: Sequence[Member]) -> Players:
-    """Trained members, each a player by itself that acts deterministically. Raises InputError for what is no actor."""
+    """Return trained members as separate players that act deterministically.
+
+    Raises:
+        InputError: a member is not an actor.
+    """
     policies = [FrozenPolicy([member]) for member in members]
 
     def act(obs: Tensor) -> Tensor:
@@ -56,8 +65,13 @@ def frozen_players(names: Sequence[str], members: Sequence[Member]) -> Players:
 
 @dataclass(frozen=True)
 class Matches:
-    """What players scored. names: of P players; seats: of the game; own, others: (P, P, games) float64, returns in each
-    game of the row's player at its seat, and of the column's player, mean over its seats.
+    """The scores of all pairs.
+
+    Attributes:
+        names: of P players.
+        seats: of the game.
+        own: (P, P, games) float64, returns of the row player at its seat.
+        others: (P, P, games) float64, returns of the column player, mean over its seats.
     """
 
     names: tuple[str, ...]
@@ -67,23 +81,31 @@ class Matches:
 
     @property
     def team(self) -> Floats:
-        """(P, P, games): the sum over all seats."""
+        """(P, P, games), the sum over all seats."""
         return self.own + (self.seats - 1) * self.others
 
     @property
     def payoffs(self) -> Floats:
-        """(P, P): the restricted game."""
+        """(P, P), the restricted game."""
         return np.asarray(self.own.mean(-1))
 
 
 def play_matches(
     game: Game, params: Any, players: Sequence[Players], games: int, seed: int
 ) -> Matches:
-    """Every player at one seat of `games` games beside every player at all others; baseline players of the game come
-    last.
+    """Play `games` games of every row player against every column player.
 
-    params: of the game. games: per pair, a multiple of its seats. seed: of all chance. Raises InputError where the game
-    has no others to play with.
+    The game's baseline players are appended to `players`.
+
+    Args:
+        game: the game.
+        params: its parameters.
+        players: groups of players.
+        games: per pair, a multiple of the number of seats.
+        seed: of all random numbers.
+
+    Raises:
+        InputError: the game has one seat, or `games` is not such a multiple.
     """
     seats = game.seats(params)
     if seats < 2 or games < 1 or games % seats:
@@ -91,7 +113,7 @@ def play_matches(
             f"{game.name} has {seats} seats: a league needs several, and games in multiples of them"
         )
     groups = [*players]
-    # Baseline players go by what an environment shows; any of these parameters shows it alike.
+    # Baseline players depend only on the layout of observations, which is the same for all params.
     baselines = game.players(params, derive_seed(seed, "players"))
     groups += [Players((name,), act) for name, act in baselines.items()]
     names = tuple(name for group in groups for name in group.names)
@@ -116,13 +138,13 @@ def play_matches(
 
 
 def _seating(players: int, games: int, seats: int) -> NDArray[np.int64]:
-    """(players * players * games * seats,): who sits at every row's seat."""
+    """Return (players * players * games * seats,), the player at each row's seat."""
     row, column, game, seat = np.ogrid[:players, :players, :games, :seats]
     return np.where(seat == game % seats, row, column).reshape(-1)
 
 
 def interval(scores: Floats) -> tuple[Floats, Floats]:
-    """Mean over the last axis, and how far its confidence interval reaches to either side (normal approximation)."""
+    """Return the mean over the last axis and the half-width of its confidence interval (normal)."""
     reach = (
         NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
         * scores.std(-1, ddof=1)
@@ -133,8 +155,13 @@ def interval(scores: Floats) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class Exploitation:
-    """What the best response to a mixture gains over it. by: which of the players; gain: in its own return; low, high:
-    its confidence interval.
+    """The best response to a mixture.
+
+    Attributes:
+        by: index of the player.
+        gain: of its own return over the mixture's.
+        low: lower bound of the confidence interval of the gain.
+        high: its upper bound.
     """
 
     by: int
@@ -144,10 +171,15 @@ class Exploitation:
 
 
 def exploitation(own: Floats, mixture: Floats) -> Exploitation:
-    """The best response of a pool to a mixture of its players: at most 0 where the mixture is an equilibrium.
+    """Return the best response, among its players, to a mixture.
 
-    own: (P, P, games) as in `Matches`; mixture: (P,). Since all pairs have the same games, the interval is that of the
-    differences game by game; it doesn't account for the choice of the best one among P.
+    The gain is at most 0 if the mixture is an equilibrium. Since all pairs share random numbers,
+    the interval is that of the differences per game. It does not account for the choice of the best
+    of P.
+
+    Args:
+        own: (P, P, games), as in `Matches`.
+        mixture: (P,).
     """
     beside = np.einsum("ijg,j->ig", own, mixture)
     gains = beside - mixture @ beside
@@ -157,16 +189,20 @@ def exploitation(own: Floats, mixture: Floats) -> Exploitation:
 
 
 def restricted(matches: Matches, among: int) -> Mixture:
-    """The equilibrium of the game among the first players alone, with weight 0 for the others."""
+    """Return the equilibrium among the first `among` players, with weight 0 for the others."""
     found = equilibrium(matches.payoffs[:among, :among])
     weights = np.concatenate([found.weights, np.zeros(len(matches.names) - among)])
     return dataclasses.replace(found, weights=weights)
 
 
 def report(matches: Matches, members: int) -> dict[str, Any]:
-    """All results as JSON. members: how many of the players, counted from the first, are the population's own.
+    """Return all results as JSON.
 
     An equilibrium that was not found in time is {"unsolved": reason}.
+
+    Args:
+        matches: the scores.
+        members: how many of the first players belong to the population.
     """
     described: dict[str, Any] = {
         "players": list(matches.names),

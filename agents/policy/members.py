@@ -1,23 +1,28 @@
-"""What a frozen member is made of: one of ElegantRL's actors or value networks, told apart by its tensors' names.
+"""The tensors of a frozen member: one of ElegantRL's actors or value networks, told apart by names.
 
-    ActorPPO                    net.*, action_std_log                                        numbers
-    ActorSAC                    net_s.*, net_a.0                                             numbers
-    ActorDiscretePPO            net.*                                                        one choice
-    the same for several        net.*, action_dims and, autoregressive, chain.1.weight …     several choices
-    QNet                        net.*, value_avg, value_std                                  one choice
-    QNetDuel, QNetTwin,         net_state.*, net_val.0 or net_val1.0 and net_val2.0, and     one choice
-    QNetTwinDuel                net_adv.0 or …1.0 and …2.0, value_avg, value_std
+    ActorPPO                  net.*, action_std_log                           numbers
+    ActorSAC                  net_s.*, net_a.0                                numbers
+    ActorDiscretePPO          net.*                                           one choice
+    the same for several      net.*, action_dims and, if autoregressive,      several choices
+        chain.1.weight …
+    QNet                      net.*, value_avg, value_std                     one choice
+    QNetDuel, QNetTwin,       net_state.*, net_val.0 or net_val1.0 and        one choice
+    QNetTwinDuel              net_val2.0, and net_adv.0 or …1.0 and …2.0, value_avg, value_std
 
-Every one has state_avg and state_std (state_dim,). All are float32 but action_dims, (choices,) int64: the sizes of the
-choices that make up an action, whose logits lie side by side. chain.k.weight (size of choice k, sizes of those before):
-what each option of the earlier choices, once taken, adds to the logits of choice k. Those that see images have also
-conv.0.*, conv.1.* …, which come before all else, with ReLU after each; and image_shape (channels, height, width) and
-conv_strides, int64. Those that remember have rnn.weight_ih, rnn.weight_hh, rnn.bias_ih and rnn.bias_hh, as torch's
-GRUCell or LSTMCell, before the last layer.
+All have state_avg and state_std (state_dim,). All tensors are float32 except the int64 ones named
+here.
 
-To act, every one of them is a chain of linear layers: between them ReLU, but for the value networks' encoder, whose
-last layer is followed by the values at once. (How high a dueling network deems the state, and its second values, are
-no matter for which action is best.)
+- Several choices: action_dims (choices,) int64, the sizes of the choices, whose logits are side by
+side. chain.k.weight (size of choice k, sizes of those before): what each chosen option of the
+earlier choices adds to the logits of choice k.
+- Images: conv.0.*, conv.1.*, … before all other layers, with ReLU after each; image_shape
+(channels, height, width) and conv_strides, int64.
+- Recurrent: rnn.weight_ih, rnn.weight_hh, rnn.bias_ih, rnn.bias_hh as in torch's GRUCell or
+LSTMCell, before the last layer.
+
+To act, each is a chain of linear layers with ReLU between them, except that no ReLU follows the
+last layer of the value networks' encoder. (A dueling network's state value and the second of two
+values do not affect which action is best, and are not computed.)
 """
 
 from __future__ import annotations
@@ -39,21 +44,26 @@ _STATE, _VALUE = frozenset({"state_avg", "state_std"}), frozenset({"value_avg", 
 
 @dataclass(frozen=True)
 class Kind:
-    """acts: the layers' prefixes in the order of acting, the first of them any number of layers. others: further layers
-    on what the first prefix gives. extras: names of other tensors. gives: what comes out.
+    """How a kind of network acts.
+
+    Attributes:
+        acts: prefixes of the layers in order; the first may have any number of layers.
+        others: further layers on the output of the first prefix.
+        extras: names of other tensors.
+        gives: its output: "logits", "means", "means and deviations" or "values".
     """
 
     acts: tuple[str, ...]
     others: tuple[str, ...] = ()
     extras: frozenset[str] = _STATE
-    gives: str = "logits"  # or "means", "means and deviations", "values"
+    gives: str = "logits"
 
     @property
     def discrete(self) -> bool:
         return self.gives in {"logits", "values"}
 
 
-_KINDS = {  # by a name, or the beginning of one, that no kind below it has
+_KINDS = {  # by a tensor name, or its beginning, that no kind further down has
     "net_s.": Kind(("net_s", "net_a"), gives="means and deviations"),
     "net_adv1.": Kind(
         ("net_state", "net_val1"), ("net_adv1", "net_val2", "net_adv2"), _STATE | _VALUE, "values"
@@ -67,7 +77,7 @@ _KINDS = {  # by a name, or the beginning of one, that no kind below it has
 
 
 def kind_of(member: Member) -> Kind:
-    """What a member is by its tensors' names; they may still not be all there."""
+    """Return a member's kind by its tensors' names, even if some are missing."""
     for beginning, kind in _KINDS.items():
         if any(name.startswith(beginning) for name in member):
             return kind
@@ -75,7 +85,7 @@ def kind_of(member: Member) -> Kind:
 
 
 def layers_of(member: Member) -> list[tuple[str, bool]]:
-    """The layers from input to output ("net.0", "net.2", …), each with whether ReLU follows."""
+    """Return the layers from input to output ("net.0", "net.2", …), and whether ReLU follows."""
     kind = kind_of(member)
     names = [name for prefix in kind.acts for name in _layers(member, prefix)]
     straight = _layers(member, "net_state")[-1:]
@@ -83,15 +93,13 @@ def layers_of(member: Member) -> list[tuple[str, bool]]:
 
 
 def convolutions_of(member: Member) -> list[tuple[str, int]]:
-    """The names of the convolutions before the layers ("conv.0", …), each with its stride; none without images."""
+    """Return the names of the convolutions ("conv.0", …) and their strides."""
     strides = member[STRIDES].tolist() if STRIDES in member else []
     return [(f"conv.{index}", stride) for index, stride in enumerate(strides)]
 
 
-def remembered_by(member: Member) -> int:
-    """Numbers that a member remembers from step to step: as many as its cell is wide, twice that of an LSTM; 0 where it
-    has none.
-    """
+def recurrent_size(member: Member) -> int:
+    """Return the size of a member's recurrent state: its width, or twice that (LSTM), or 0."""
     if CELL[0] not in member:
         return 0
     gates, width = member[CELL[0]].shape
@@ -99,15 +107,24 @@ def remembered_by(member: Member) -> int:
 
 
 def sizes_of(member: Member) -> tuple[int, ...]:
-    """The sizes of the choices that an action is made of; of a single one too. () where actions are numbers."""
+    """Return the sizes of the choices of an action, also of a single one; () for numbers."""
     if not kind_of(member).discrete:
         return ()
     return tuple(member[ACTION_DIMS].tolist()) if ACTION_DIMS in member else (_outputs(member),)
 
 
 def check_members(members: Sequence[Member], source: str = "the policy") -> tuple[int, int]:
-    """(state_dim, action_dim) of members that fit together. Raises InputError naming `source`, the member and what is
-    wrong.
+    """Check that members are valid and fit together.
+
+    Args:
+        members: the members.
+        source: where they come from, for the message.
+
+    Returns:
+        (state_dim, action_dim).
+
+    Raises:
+        InputError: naming the source, the member and what is wrong.
     """
     if not members:
         raise InputError(f"{source} has no members.")
@@ -138,14 +155,14 @@ def _layers(member: Member, prefix: str) -> list[str]:
 
 
 def _outputs(member: Member) -> int:
-    """Numbers of an action, or options of all its choices."""
+    """Return the numbers of an action, or the options of all its choices."""
     kind = kind_of(member)
     count = member[f"{_layers(member, kind.acts[-1])[-1]}.bias"].numel()
     return count // 2 if kind.gives == "means and deviations" else count
 
 
 def _fault(member: Member) -> str | None:
-    """What keeps a dict of tensors from being a member, as the end of a sentence; None where nothing does."""
+    """Return why a dict of tensors is not a member, as the end of a sentence; None if it is one."""
     kind = kind_of(member)
     layers = [name for prefix in kind.acts for name in _layers(member, prefix)]
     heads = [f"{prefix}.0" for prefix in (*kind.acts[1:], *kind.others)]
@@ -190,18 +207,24 @@ def _fault(member: Member) -> str | None:
     if ACTION_DIMS in member:
         sizes, options = member[ACTION_DIMS].tolist(), _outputs(member)
         if min(sizes) < 1 or sum(sizes) != options:
-            return f"has action_dims {sizes}, which are no sizes of choices that sum to the {options} outputs"
+            return (
+                f"has action_dims {sizes}, which are not sizes of choices that sum to the "
+                f"{options} outputs"
+            )
         for choice in range(1, len(sizes) if chains else 0):
             weight, fits = member[f"chain.{choice}.weight"], (sizes[choice], sum(sizes[:choice]))
             if tuple(weight.shape) != fits:
-                return f"has chain.{choice}.weight of shape {tuple(weight.shape)}, where {fits} fits the rest"
+                return (
+                    f"has chain.{choice}.weight of shape {tuple(weight.shape)}, where {fits} fits "
+                    "the rest"
+                )
     if kind.gives == "means and deviations" and member[f"{layers[-1]}.bias"].numel() % 2:
         return "has an odd number of outputs, where means and deviations belong"
     return None
 
 
 def _shapes(member: Member, kind: Kind, layers: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """What fits together, given the observations' columns and each layer's own."""
+    """Return the shapes that fit the observations' columns and the layers' sizes."""
     columns = member["state_avg"].numel()
     shapes: dict[str, tuple[int, ...]] = {"state_avg": (columns,), "state_std": (columns,)}
     rows = encoded = math.prod(_planes(member)[-1]) if IMAGE_SHAPE in member else columns
@@ -238,7 +261,10 @@ def _images_fault(member: Member) -> str | None:
         or not len(weights)
         or int(min(sizes.min(), strides.min())) < 1
     ):
-        return f"has image_shape {sizes.tolist()} and conv_strides {strides.tolist()}, of which no convolutions are made"
+        return (
+            f"has image_shape {sizes.tolist()} and conv_strides {strides.tolist()}, which make no "
+            "convolutions"
+        )
     if f"conv.{strides.numel()}.weight" in member or len(weights) < strides.numel():
         return f"has conv_strides {strides.tolist()}, which are not one for each convolution"
     if any(weight.dim() != 4 or weight.shape[2] != weight.shape[3] for weight in weights):
@@ -247,17 +273,23 @@ def _images_fault(member: Member) -> str | None:
     for index, weight in enumerate(weights):
         bias = member[f"conv.{index}.bias"]
         if weight.shape[1] != channels or bias.shape != weight.shape[:1]:
-            return f"has conv.{index}.weight of shape {tuple(weight.shape)}, which doesn't fit the rest"
+            return (
+                f"has conv.{index}.weight of shape {tuple(weight.shape)}, which does not fit the "
+                "rest"
+            )
         channels = weight.shape[0]
     if min(min(plane) for plane in _planes(member)) < 1:
         return f"has convolutions that are larger than its images of {sizes.tolist()}"
     if member["state_avg"].numel() != math.prod(sizes.tolist()):
-        return f"has state_avg of {member['state_avg'].numel()} pixels, not those of images of {sizes.tolist()}"
+        return (
+            f"has state_avg of {member['state_avg'].numel()} pixels, not those of images of "
+            f"{sizes.tolist()}"
+        )
     return None
 
 
 def _planes(member: Member) -> list[tuple[int, int, int]]:
-    """The image, and what each convolution makes of it."""
+    """Return the image's shape and the output shape of each convolution."""
     channels, height, width = member[IMAGE_SHAPE].tolist()
     planes = [(channels, height, width)]
     for name, stride in convolutions_of(member):

@@ -253,7 +253,7 @@ def test_what_does_not_work_is_refused_with_a_sentence() -> None:
             InputError, match=rf"elegantrl:{name} does not work in ElegantRL 0.3.6: .*choose one of"
         ):
             kind_of(f"elegantrl:{name}")
-    with pytest.raises(InputError, match="'elegantrl:x' is none of ElegantRL's agents"):
+    with pytest.raises(InputError, match="'elegantrl:x' is not one of ElegantRL's agents"):
         kind_of("elegantrl:x")
     with pytest.raises(InputError, match="elegantrl:td3 takes actions that are numbers"):
         program_for("td3", ChoiceEnv(1, 4))
@@ -261,7 +261,7 @@ def test_what_does_not_work_is_refused_with_a_sentence() -> None:
         InputError, match="elegantrl:dqn takes actions that are one of several choices"
     ):
         program_for("dqn", ToyEnv(1, 4))
-    with pytest.raises(InputError, match="columns for the critic alone"):
+    with pytest.raises(InputError, match="privileged observations"):
         program_for("td3", ToyEnv(1, 4, privileged=True))
     program = started("td3", ToyEnv(SLOTS, 4), {0: 0})
     state = program.get_member(0)
@@ -316,7 +316,7 @@ def test_an_agent_that_only_learns_another_way_is_deployed_like_its_parent() -> 
         (f"ppo:{OWN}:SmoothActor", "a subclass of ElegantRL's AgentDiscretePPO or AgentPPO"),
         (f"ppo:{OWN}:Nobody", "has nothing called 'Nobody'"),
         ("ppo:nowhere_at_all:Agent", "No module named 'nowhere_at_all'"),
-        (f"sarsa:{OWN}:SmoothAgent", "none of ElegantRL's agents"),
+        (f"sarsa:{OWN}:SmoothAgent", "not one of ElegantRL's agents"),
     ],
 )
 def test_agents_that_cannot_be_taken(name: str, sentence: str) -> None:

@@ -124,7 +124,7 @@ def test_what_is_no_image_is_refused() -> None:
     assert [layer[2:4] for layer in layers((4, 84, 84))] == [(8, 4), (4, 2)]
     with pytest.raises(InputError, match="at least 5 x 5, and image_shape is \\(1, 4, 9\\)"):
         layers((1, 4, 9))
-    with pytest.raises(InputError, match="needs as large a state_dim"):
+    with pytest.raises(InputError, match="needs a state_dim of the same size"):
         Shape(state_dim=99, action_dim=2, discrete=True, image_shape=(1, 10, 10))
     env = ImageEnv(1, 4)
     ppo = start(env, {0: 0})

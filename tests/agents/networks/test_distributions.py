@@ -170,7 +170,7 @@ def test_what_is_illegal_is_never_chosen_whatever_the_outputs(bad: float) -> Non
 
 
 def test_acting_where_choices_may_be_illegal_needs_the_rules() -> None:
-    with pytest.raises(ValueError, match="told which"):
+    with pytest.raises(ValueError, match="needs `legal`"):
         make(MASKED, torch.zeros(SLOTS, ROWS, 9)).mode()
 
 

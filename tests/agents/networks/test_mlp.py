@@ -183,7 +183,7 @@ def test_what_is_no_member_is_refused_and_leaves_the_slot_alone() -> None:
     actor, critic = population.export_member(0)
     for change, words in (
         (lambda a, _: a.pop("net.0.bias"), "actor's tensors"),
-        (lambda a, _: a.update({"net.0.weight": torch.zeros(8, 6)}), "doesn't fit"),
+        (lambda a, _: a.update({"net.0.weight": torch.zeros(8, 6)}), "does not fit"),
         (lambda a, _: a.update(state_avg=torch.ones(5)), "one normaliser"),
         (lambda a, c: [d.update(state_std=torch.zeros(5)) for d in (a, c)], "above zero"),
         (lambda _, c: c.update(state_std=torch.ones(4)), "must have shape"),

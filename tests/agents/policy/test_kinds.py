@@ -190,7 +190,7 @@ def test_images_go_through_convolutions_first() -> None:
     assert np.abs(policy.act(obs[0].numpy()).reshape(-1) - many[0].numpy()).max() <= 1.0000001e-6
     for change, words in (
         ({"conv_strides": torch.tensor([1])}, "not one for each convolution"),
-        ({"image_shape": actor["image_shape"] + 1}, "doesn't fit|not those of images"),
+        ({"image_shape": actor["image_shape"] + 1}, "does not fit|not those of images"),
         ({"conv.1.bias": torch.zeros(3)}, "conv.1.weight of shape"),
         ({"conv_strides": torch.tensor([1, 50])}, "fits the rest|larger than"),
     ):
@@ -205,7 +205,7 @@ def test_members_with_a_memory_take_a_call_as_the_next_step(kind: Any, cell: Any
     own = cell(6, 6)
     member |= {f"rnn.{name}": part.detach().clone() for name, part in own.state_dict().items()}
     policy, own = FrozenPolicy([member]), own.double()
-    assert policy.remembers
+    assert policy.recurrent
     steps = torch.randn(7, 3, STATE)
     first = torch.tensor([False, False, True, False, False, False, False])
 
@@ -308,7 +308,7 @@ def without(member: dict[str, Tensor], name: str) -> dict[str, Tensor]:
             several() | {"action_dims": torch.tensor([1.0, 3.0])},
             "action_dims as torch.float32, not int64",
         ),
-        (several(dims=(2, 1)), "which are no sizes of choices that sum to the 4 outputs"),
+        (several(dims=(2, 1)), "which are not sizes of choices that sum to the 4 outputs"),
         (
             several() | {"chain.1.weight": torch.zeros(3, 2)},
             r"chain.1.weight of shape \(3, 2\), where \(3, 1\) fits",
