@@ -26,7 +26,7 @@ from rich.text import Text
 
 from deploy.cli.commands import count_looks, deploy_commands
 from deploy.dashboard.command import dashboard_command
-from deploy.dashboard.source import Search
+from deploy.dashboard.source import StudySource
 from envs.crypto.commands import data_app
 from envs.crypto.timeframe import bar_seconds
 from envs.external.guard import untagged
@@ -145,7 +145,7 @@ def watch_studies(
     storage: str | None,
     runs_dir: Path | None,
     registry: tuple[Path, str | None],
-) -> Search:
+) -> StudySource:
     """What the dashboard shows of the search. registry: where looks are counted."""
     from optimize.cli.progress import (
         StudyWatch,
@@ -184,7 +184,7 @@ def build_app() -> typer.Typer:
             ),
         ] = False,
     ) -> None:
-        """Search hyperparameters of trading policies, test the best against luck, and trade the champion on paper.
+        """StudySource hyperparameters of trading policies, test the best against luck, and trade the champion on paper.
 
         Research software, paper trading only: no order is ever sent to a real market.
         """

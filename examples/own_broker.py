@@ -10,7 +10,8 @@ from load_bundle import BUNDLE
 from deploy.market.bundle import load_bundle
 from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
 from deploy.trading.brokers.sim import SimBroker, sim_broker
-from deploy.trading.paper_trader import ClosedBar, PaperTrader
+from deploy.trading.closed_bar import ClosedBar
+from deploy.trading.paper_trader import PaperTrader
 from envs.crypto.demo_market import make_demo_market
 
 HOUR = 3600

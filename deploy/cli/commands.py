@@ -21,6 +21,7 @@ from deploy.cli.next_commands import next_commands, print_next
 from deploy.cli.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl, chosen_registry
 from deploy.cli.registry_commands import registry_app, rollback_command
 from deploy.cli.trade_commands import trade_command
+from deploy.cli.trader_commands import trader_app
 from deploy.market.bundle import Bundle
 from deploy.market.candidates import FinishedStudy, market_study
 from deploy.market.gate import DEFAULT_RULES
@@ -48,6 +49,7 @@ def deploy_commands(app: typer.Typer) -> None:
     app.command("rollback")(rollback_command)
     app.command("trade")(trade_command)
     app.command("play")(play_command)
+    app.add_typer(trader_app, name="trader")
     app.add_typer(registry_app, name="registry")
 
 

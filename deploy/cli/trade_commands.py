@@ -1,8 +1,9 @@
-"""The command that trades a slot on paper: live, or over recorded bars; and that halts it."""
+"""`sweepd trade`: trade a slot on paper, live or in a replay over recorded bars."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,161 +14,127 @@ from deploy.cli.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
 from deploy.market.bundle import Bundle
 from deploy.market.scoring import bars_of
 from deploy.registry.registry import Registry
-from deploy.trading.live.risk import RiskLimits, parse_limits
+from deploy.trading.live.monitor import OnAlert
 from deploy.trading.live.start import LiveFlags, trade_live
-from deploy.trading.live.store import TraderStore
-from deploy.trading.live.watchman import OnAlert
 from deploy.trading.replay import write_replay
 from deploy.trading.replay_view import print_replay, replay_folder, replay_window, run_replay
+from deploy.trading.risk import RiskLimits, parse_limits
 from envs.support.errors import InputError
 from envs.support.terminal import Terminal
 
-DISCLAIMER = "Research software, paper trading only: no order reaches a real market; past numbers promise nothing."
-SWITCHES = ("halt", "resume")
+DISCLAIMER = (
+    "Research software, paper trading only: no order reaches a real market; past results do not "
+    "predict future ones."
+)
 
 
 def trade_command(
     slot: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[SLOT | halt SLOT | resume SLOT]",
-            help="The slot whose champion trades; default: the only one with a champion. halt sells all that a running "
-            "trader holds and lets it order nothing until resume.",
-        ),
+        str | None, typer.Argument(help="Slot to trade. Default: the only slot with a champion.")
     ] = None,
-    switched: Annotated[str | None, typer.Argument(hidden=True)] = None,
+    extra: Annotated[str | None, typer.Argument(hidden=True)] = None,
     feed: Annotated[
         str,
         typer.Option(
             "--feed",
-            help="Where live bars come from: alpaca, an exchange that ccxt knows (binance, kraken, …), folder (files "
-            "in --data-dir that something appends to) or recorded (those files, as fast as --speed).",
+            help="Source of bars: alpaca, a ccxt exchange (binance, kraken, ...), folder (files in "
+            "--data-dir that another program appends to) or recorded (the same files, at --speed).",
         ),
     ] = "alpaca",
     broker: Annotated[
         str,
         typer.Option(
             "--broker",
-            help="Where orders go: sim (virtual money, filled at the next open) or alpaca (its paper account; keys in "
-            "APCA_API_KEY_ID and APCA_API_SECRET_KEY).",
+            help="sim (virtual money, orders filled at the next open) or alpaca (the paper account "
+            "of the keys in APCA_API_KEY_ID and APCA_API_SECRET_KEY).",
         ),
     ] = "sim",
     url: Annotated[
         str | None,
-        typer.Option(
-            "--url", help="Another address of Alpaca's paper API: this machine only, for trying."
-        ),
+        typer.Option("--url", help="Address of Alpaca's paper API; for tests on this machine."),
     ] = None,
     speed: Annotated[
         float,
         typer.Option(
-            "--speed", min=0.0, help="With --feed recorded: how fast; 0 is as fast as possible."
+            "--speed", min=0.0, help="With --feed recorded: times real time; 0: without waiting."
         ),
     ] = 0.0,
     arena: Annotated[
-        int,
-        typer.Option(
-            "--arena", min=0, help="So many challengers trade beside it with virtual money."
-        ),
+        int, typer.Option("--arena", min=0, help="Number of challengers to trade on virtual money.")
     ] = 0,
     on_alert: Annotated[
         OnAlert,
         typer.Option(
-            "--on-alert", help="What the live monitor does when it trades worse than scored."
+            "--on-alert", help="Reaction of the live monitor to results worse than scored."
         ),
     ] = "alert",
     risk: Annotated[
         list[str] | None,
         typer.Option(
             "--risk",
-            help="A risk rule: drawdown=0.2, cooldown=24h, daily-loss=0.05, …; may be repeated.",
+            help="Risk rule: drawdown=0.2, cooldown=24h, daily-loss=0.05, ... May be repeated.",
         ),
     ] = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="With halt: keep the positions; order nothing.")
-    ] = False,
     replay_bars: Annotated[
         bool,
-        typer.Option(
-            "--replay", help="Trade recorded bars at once, with virtual money, and write a report."
-        ),
+        typer.Option("--replay", help="Replay recorded bars on virtual money, and write a report."),
     ] = False,
     bundle: Annotated[
         Path | None,
-        typer.Option(
-            "--bundle", help="With --replay: this bundle's folder instead of a slot's champion."
-        ),
+        typer.Option("--bundle", help="With --replay: folder of a bundle instead of a slot."),
     ] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option("--data-dir", help="Folder of bars; default: where the champion was scored."),
+        typer.Option("--data-dir", help="Folder of bars. Default: that of the gate's evaluation."),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
-            "--from",
-            help="UTC time of the first decision; default: the last bar that its training saw.",
+            "--from", help="UTC time of the first decision. Default: after the training data."
         ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--to", help="UTC time of the last bar; default: the newest.")
+        str | None, typer.Option("--to", help="UTC time of the last bar. Default: the newest.")
     ] = None,
     cash: Annotated[
         float | None,
         typer.Option(
             "--cash",
             min=0.01,
-            help="Virtual money, in quote units; default: the bundle's initial cash.",
+            help="Virtual money in quote units. Default: the bundle's initial cash.",
         ),
     ] = None,
     any_account: Annotated[
         bool,
-        typer.Option("--any-account", help="Trade an account outside half to three times of that."),
+        typer.Option(
+            "--any-account",
+            help="Accept an account outside half to three times the bundle's initial cash.",
+        ),
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", help="With --replay: folder for ledger, orders, summary and picture."
-        ),
+        typer.Option("--out", help="With --replay: folder for ledger, orders, summary and plot."),
     ] = None,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
-    """Trade a slot's champion on paper, for as long as it runs, on bars as they close.
+    """Trade a slot's champion on paper, on bars as they close, until stopped.
 
-    With --replay: over recorded bars at once, by default those that its training never saw.
+    `sweepd trader` halts, resumes and shows a running trader. With --replay: trade recorded bars
+    at once, by default those after the training data.
     """
-    if slot in SWITCHES and switched is not None:
-        switch(slot, switched, deployments, registry, keep=keep)
-        return
-    if slot in SWITCHES:
-        raise InputError(f"sweepd trade {slot}: name the slot, like sweepd trade {slot} crypto-1h")
-    if switched is not None:
-        raise InputError(
-            f"sweepd trade {slot} {switched}: name one slot, or halt SLOT or resume SLOT"
-        )
+    if slot in ("halt", "resume"):
+        raise InputError(f"`sweepd trade {slot}` is now: sweepd trader {slot} {extra or 'SLOT'}")
+    if extra is not None:
+        raise InputError(f"sweepd trade {slot} {extra}: name one slot")
     limits = parse_limits(risk or [])
     if replay_bars:
-        _replay(
-            slot,
-            bundle,
-            data_dir,
-            since,
-            until,
-            cash,
-            out,
-            limits,
-            deployments,
-            registry,
-            any_account,
-            as_json,
-        )
+        opened = _opened(slot, bundle, data_dir, deployments, registry)
+        _replay(opened, since, until, cash, any_account, limits, out, deployments, as_json)
         return
     if bundle is not None:
-        raise InputError(
-            "--bundle is for --replay: a live trader trades a slot, whose champion may change"
-        )
+        raise InputError("--bundle is for --replay: a live trader trades a slot")
     flags = LiveFlags(
         feed=feed,
         broker=broker,
@@ -186,73 +153,72 @@ def trade_command(
     trade_live(slot, Registry(deployments, registry, create=False), flags, console)
 
 
-def switch(word: str, slot: str, deployments: Path, registry: str | None, *, keep: bool) -> None:
-    """Halt or resume the slot's trader, which obeys within seconds."""
-    store = TraderStore(Registry(deployments, registry, create=False).database)
-    if word == "resume":
-        store.resume(slot)
-        typer.echo(f"{slot} may trade again")
-        return
-    store.halt(slot, "by the operator", sells=not keep)
-    what = "keeps its positions" if keep else "sells all it holds"
-    typer.echo(f"{slot} {what} and orders nothing until: sweepd trade resume {slot}")
+@dataclass(frozen=True)
+class _Replayed:
+    """What to replay. name: of the slot, or "replay"."""
+
+    name: str
+    bundle: Bundle
+    data_dir: Path
 
 
-def _replay(
+def _opened(
     slot: str | None,
-    folder_of_bundle: Path | None,
+    bundle: Path | None,
     data_dir: Path | None,
-    since: str | None,
-    until: str | None,
-    cash: float | None,
-    out: Path | None,
-    limits: RiskLimits,
     deployments: Path,
     registry: str | None,
-    any_account: bool,
-    as_json: bool,
-) -> None:
-    """Trade recorded bars at once."""
-    if folder_of_bundle is not None and slot is not None:
-        raise InputError(f"name a slot or --bundle, not both ({slot!r} and {folder_of_bundle})")
-    name, folder = "replay", data_dir
-    if folder_of_bundle is not None:
-        loaded = market_bundle(load_bundle(folder_of_bundle))
+) -> _Replayed:
+    """Return the bundle to replay and its bars' folder, for a slot or for `--bundle`."""
+    if bundle is not None and slot is not None:
+        raise InputError(f"name a slot or --bundle, not both ({slot!r} and {bundle})")
+    if bundle is not None:
+        name, loaded = "replay", market_bundle(load_bundle(bundle))
     else:
         opened = Registry(deployments, registry, create=False)
         found = opened.require(slot)
-        name = found.name
         assert found.champion is not None
-        loaded = opened.bundle(found.champion, Bundle)
-        folder = folder or opened.data_dir(found.champion)
-    if folder is None:
-        raise InputError("--data-dir is needed with --bundle: name the folder of bars to trade")
+        name, loaded = found.name, opened.bundle(found.champion, Bundle)
+        data_dir = data_dir or opened.data_dir(found.champion)
+    if data_dir is None:
+        raise InputError("--data-dir is required with --bundle: name the folder of bars to trade")
+    return _Replayed(name, loaded, data_dir)
+
+
+def _replay(
+    replayed: _Replayed,
+    since: str | None,
+    until: str | None,
+    cash: float | None,
+    any_account: bool,
+    limits: RiskLimits,
+    out: Path | None,
+    deployments: Path,
+    as_json: bool,
+) -> None:
+    """Replay recorded bars, write the report and print it."""
     console = Terminal(stderr=as_json)
-    bars = bars_of(loaded, folder)
-    window = replay_window(loaded, bars, since, until)
+    bundle, bars = replayed.bundle, bars_of(replayed.bundle, replayed.data_dir)
+    window = replay_window(bundle, bars, since, until)
     if not as_json:
         console.print(DISCLAIMER, style="dim", highlight=False)
     result = run_replay(
-        loaded,
+        bundle,
         bars,
         window,
         console=console,
-        slot=name,
+        slot=replayed.name,
         cash=cash,
         any_account=any_account,
         limits=limits,
     )
-    target = out or replay_folder(deployments, name, result)
+    folder = out or replay_folder(deployments, replayed.name, result)
     try:
-        paths = write_replay(result, target)
+        paths = write_replay(result, folder)
     except OSError as error:
-        raise InputError(f"--out {target} cannot be written: {error.strerror or error}") from error
+        raise InputError(f"--out {folder} cannot be written: {error.strerror or error}") from error
     if as_json:
-        typer.echo(
-            json.dumps(
-                {"bundle": loaded.hash, "folder": str(target), "metrics": result.metrics.to_dict()},
-                indent=1,
-            )
-        )
+        facts = {"bundle": bundle.hash, "folder": str(folder), "metrics": result.metrics.to_dict()}
+        typer.echo(json.dumps(facts, indent=1))
         return
     print_replay(console, result, paths)

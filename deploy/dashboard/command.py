@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 
 from deploy.cli.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
-from deploy.dashboard.source import OpenSearch, PaperSource, Search
+from deploy.dashboard.source import OpenStudies, PaperSource, StudySource
 from deploy.dashboard.terminal import age_line, slot_screen, slots_table
 from deploy.registry.bundle_files import finite
 from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
@@ -27,8 +27,8 @@ EVERY = 2.0  # seconds between two looks of a terminal
 WIDTH = 160  # columns if the output is no terminal
 
 
-def dashboard_command(app: typer.Typer, open_search: OpenSearch) -> None:
-    """Add the command. open_search: gives what is to be shown of the studies."""
+def dashboard_command(app: typer.Typer, open_studies: OpenStudies) -> None:
+    """Add the command. open_studies: gives what is to be shown of the studies."""
 
     @app.command()
     def dashboard(
@@ -71,7 +71,7 @@ def dashboard_command(app: typer.Typer, open_search: OpenSearch) -> None:
         """
         training = training or study_name is not None
         paper = PaperSource(deployments, registry)
-        search = open_search(study_name, storage, runs_dir, (deployments, registry))
+        search = open_studies(study_name, storage, runs_dir, (deployments, registry))
         shown: _Training | _Paper = _Training(search) if training else _Paper(paper, slot)
         if training and slot is not None:
             raise InputError(f"{slot!r} with --training: a study is named with --study-name")
@@ -124,7 +124,7 @@ class _Paper:
 class _Training:
     """A study."""
 
-    search: Search
+    search: StudySource
     path = "/training"
 
     def facts(self) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deploy.dashboard.series import Curve
-from deploy.dashboard.view import EQUAL_WEIGHT, SlotView
+from deploy.dashboard.series import EquityCurve
+from deploy.dashboard.view import SlotView
 from deploy.promotion.findings import short
+from deploy.trading.live.benchmarks import EQUAL_WEIGHT
 
 Figure = dict[str, Any]
 RIVALS, HELD = (
@@ -17,10 +18,10 @@ RIVALS, HELD = (
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 
-def lane_tones(lanes: Sequence[tuple[str, str]]) -> dict[str, tuple[str, str]]:
-    """Tone and dash of every lane. lanes: name and kind."""
+def account_tones(accounts: Sequence[tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """Tone and dash of every account. accounts: name and kind."""
     found, rivals, held = {}, 0, 0
-    for name, kind in lanes:
+    for name, kind in accounts:
         if kind in ("account", "shadow"):
             found[name] = ("account", "solid" if kind == "account" else "dot")
         elif kind == "challenger":
@@ -38,18 +39,18 @@ def lane_tones(lanes: Sequence[tuple[str, str]]) -> dict[str, tuple[str, str]]:
 
 
 def equity_figure(view: SlotView) -> Figure:
-    """Return of every lane since the picture's left edge, and below it how far each is under its peak. Held tickers are
+    """Return of every account since the picture's left edge, and below it how far each is under its peak. Held tickers are
     hidden until they are asked for.
     """
-    tones = lane_tones([(curve.lane, curve.kind) for curve in view.curves])
+    tones = account_tones([(curve.account, curve.kind) for curve in view.curves])
     data: list[Figure] = []
     for curve in view.curves:
-        hidden = curve.kind == "benchmark" and curve.lane not in (EQUAL_WEIGHT, "cash")
-        look = _look(curve, tones[curve.lane], "legendonly" if hidden else True)
+        hidden = curve.kind == "benchmark" and curve.account not in (EQUAL_WEIGHT, "cash")
+        look = _look(curve, tones[curve.account], "legendonly" if hidden else True)
         times = [1000 * moment for moment in curve.time]
         returns = [round(value - 1.0, 6) for value in curve.value]
         data.append(look | {"x": times, "y": returns, "hovertemplate": "%{y:+.2%}"})
-        if curve.lane != "cash":
+        if curve.account != "cash":
             below = [-value for value in curve.drawdown]
             data.append(
                 look
@@ -147,13 +148,13 @@ def best_figure(history: Mapping[str, Any], objective: str) -> Figure:
     }
 
 
-def _look(curve: Curve, tone: tuple[str, str], visible: bool | str) -> Figure:
+def _look(curve: EquityCurve, tone: tuple[str, str], visible: bool | str) -> Figure:
     colour, dash = tone
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": curve.lane,
-        "legendgroup": curve.lane,
+        "name": curve.account,
+        "legendgroup": curve.account,
         "tone": colour,
         "visible": visible,
         "line": {"dash": dash, "width": 2.6 if curve.kind == "account" else 1.5},

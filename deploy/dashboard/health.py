@@ -92,7 +92,7 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
             (
                 "halted",
                 "warning",
-                f"Halted: {trader.halt}.{sold} sweepd trade resume {slot} ends that.",
+                f"Halted: {trader.halt}.{sold} sweepd trader resume {slot} ends that.",
             )
         )
     if behind is not None and behind >= LATE_BARS and not found:

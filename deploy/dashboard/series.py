@@ -1,4 +1,4 @@
-"""The equity of a slot's lanes: read once and kept (lines are only ever added), compared, thinned for a picture."""
+"""The equity of a slot's accounts: read once and kept (lines are only ever added), compared, thinned for a picture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.trading.flows import growth
-from deploy.trading.live.store import Lane, LaneColumns, TraderStore
+from deploy.trading.live.store import AccountHistory, AccountRecord, TraderStore
 from envs.crypto import metrics
 from envs.crypto.timeframe import bars_per_year
 
@@ -24,12 +24,12 @@ FEWEST_RETURNS = 30  # from which on a Sharpe ratio is shown
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """A lane with its lines, (n,) each. growth: time-weighted, 1 at the first line: no transfer counts as a gain or a
+    """An account with its lines, (n,) each. growth: time-weighted, 1 at the first line: no transfer counts as a gain or a
     loss. drawdown: share of the growth below its peak, 0 … 1.
     """
 
-    lane: Lane
-    lines: LaneColumns
+    account: AccountRecord
+    lines: AccountHistory
 
     @property
     def growth(self) -> Array:
@@ -74,7 +74,8 @@ class Series:
         ):
             return None
         return Series(
-            self.lane, LaneColumns(*(column[start : end + 1] for column in _columns(self.lines)))
+            self.account,
+            AccountHistory(*(column[start : end + 1] for column in _columns(self.lines))),
         )
 
     def changes(self) -> list[tuple[int, str]]:
@@ -92,45 +93,45 @@ class Series:
 
 
 class SeriesCache:
-    """Lanes' lines, of which only the new ones are read again. May be used by several threads."""
+    """Accounts' lines, of which only the new ones are read again. May be used by several threads."""
 
     def __init__(self, store: TraderStore) -> None:
         self.store = store
-        self._kept: dict[tuple[str, str, int], LaneColumns] = {}
+        self._kept: dict[tuple[str, str, int], AccountHistory] = {}
         self._lock = threading.Lock()
 
-    def read(self, slot: str, lane: Lane) -> Series:
-        """The lane since it began."""
-        key = (slot, lane.name, lane.since)
+    def read(self, slot: str, account: AccountRecord) -> Series:
+        """The account since it began."""
+        key = (slot, account.name, account.since)
         with self._lock:
             kept = self._kept.get(key)
-            since = lane.since if kept is None or not kept.time.size else int(kept.time[-1]) + 1
-            new = self.store.lane_columns(slot, lane.name, since=since)
+            since = account.since if kept is None or not kept.time.size else int(kept.time[-1]) + 1
+            new = self.store.account_history(slot, account.name, since=since)
             if kept is None or not kept.time.size:
                 kept = new
             elif new.time.size:
                 pairs = zip(_columns(kept), _columns(new), strict=True)
-                kept = LaneColumns(*(np.concatenate(pair) for pair in pairs))
+                kept = AccountHistory(*(np.concatenate(pair) for pair in pairs))
             self._kept[key] = kept
-        return Series(lane, kept)
+        return Series(account, kept)
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A lane's line in a picture. time: opens of bars, seconds. value: 1 where the picture begins (a lane that began
+class EquityCurve:
+    """An account's line in a picture. time: opens of bars, seconds. value: 1 where the picture begins (an account that began
     later begins on the first curve's line). drawdown: share below its own peak so far.
     """
 
-    lane: str
+    account: str
     kind: str
     time: list[int]
     value: list[float]
     drawdown: list[float]
 
 
-def curves(every: Sequence[Series], *, since: int | None, most: int) -> list[Curve]:
-    """All lanes from bar `since` on, of at most about `most` points each. The first of them is what later ones join."""
-    found: list[Curve] = []
+def curves(every: Sequence[Series], *, since: int | None, most: int) -> list[EquityCurve]:
+    """All accounts from bar `since` on, of at most about `most` points each. The first of them is what later ones join."""
+    found: list[EquityCurve] = []
     reference: tuple[Index, Array] | None = None
     for series in every:
         start = 0 if since is None else int(np.searchsorted(series.lines.time, since))
@@ -149,9 +150,9 @@ def curves(every: Sequence[Series], *, since: int | None, most: int) -> list[Cur
             value = value * (reference[1][place] if place >= 0 else 1.0)
         kept = np.union1d(thin(value, most // 2), thin(drawdown, most // 2))
         found.append(
-            Curve(
-                series.lane.name,
-                series.lane.kind,
+            EquityCurve(
+                series.account.name,
+                series.account.kind,
                 time[kept].tolist(),
                 np.round(value[kept], 6).tolist(),
                 np.round(drawdown[kept], 6).tolist(),
@@ -175,5 +176,5 @@ def thin(values: Array, most: int) -> Index:
     return np.unique(np.array(kept, dtype=np.int64))
 
 
-def _columns(lines: LaneColumns) -> list[NDArray[Any]]:
+def _columns(lines: AccountHistory) -> list[NDArray[Any]]:
     return [getattr(lines, field.name) for field in dataclasses.fields(lines)]

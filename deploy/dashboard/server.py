@@ -8,12 +8,12 @@ from typing import Any
 
 import typer
 
-from deploy.dashboard.source import PaperSource, Search
+from deploy.dashboard.source import PaperSource, StudySource
 from envs.support.errors import InputError, RunError
 from envs.support.invocation import install_extra
 
 
-def serve(paper: PaperSource, search: Search, port: int, path: str) -> None:
+def serve(paper: PaperSource, search: StudySource, port: int, path: str) -> None:
     """path: the page whose address is printed. Raises InputError where the extra is missing, RunError where the port is
     taken.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 
-class Search(Protocol):
+class StudySource(Protocol):
     """What the dashboard asks of the search, which this package knows nothing about. All raise InputError or RunError,
     one sentence, where there is no study, or no database of studies.
     """
@@ -41,7 +41,7 @@ class Search(Protocol):
 
 
 # Study name (None: the newest), --storage, --runs-dir, and the registry that counts looks: --deployments, --registry.
-OpenSearch = Callable[[str | None, str | None, Path | None, tuple[Path, str | None]], Search]
+OpenStudies = Callable[[str | None, str | None, Path | None, tuple[Path, str | None]], StudySource]
 
 
 class PaperSource:

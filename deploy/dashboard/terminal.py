@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.dashboard.health import Health
-from deploy.dashboard.view import Holdings, LaneView, OrderView, SlotView, Verdict
+from deploy.dashboard.view import AccountView, Holdings, MonitorView, OrderView, SlotView
 from deploy.dashboard.words import (
     counted,
     figure,
@@ -47,13 +47,13 @@ def slots_table(slots: Mapping[str, Health]) -> RenderableType:
 def slot_screen(view: SlotView) -> RenderableType:
     """Everything about one slot."""
     parts: list[RenderableType] = [_head(view)]
-    if view.lanes:
-        parts.append(_Lanes(view.lanes))
+    if view.accounts:
+        parts.append(_Accounts(view.accounts))
     if view.holdings is not None:
         parts.append(_holdings(view.holdings))
     if view.orders:
         parts.append(_orders(view.orders[:SHOWN_ORDERS]))
-    if view.rivals:
+    if view.challengers:
         parts.append(_arena(view))
     if view.monitor is not None:
         parts.append(_monitor(view.monitor))
@@ -115,11 +115,11 @@ def _table(
     return table
 
 
-class _Lanes:
-    """The lanes' table: with a curve and more columns where there is room for them."""
+class _Accounts:
+    """The accounts' table: with a curve and more columns where there is room for them."""
 
-    def __init__(self, lanes: Sequence[LaneView]) -> None:
-        self._lanes = lanes
+    def __init__(self, accounts: Sequence[AccountView]) -> None:
+        self._accounts = accounts
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
         wide, wider = options.max_width >= 132, options.max_width >= 151
@@ -127,23 +127,27 @@ class _Lanes:
         traded = ("invested", "trades") if wide else ()
         table = _table(
             "Equity, after fees",
-            ("lane", *(("curve",) if wider else ())),
+            ("account", *(("curve",) if wider else ())),
             ("value", "return", *longer, "Sharpe", "below peak", "worst", *traded),
         )
-        for lane in self._lanes:
-            own = lane.kind != "benchmark"
-            style = "bold" if lane.kind == "account" else "dim" if lane.retired else ""
+        for account in self._accounts:
+            own = account.kind != "benchmark"
+            style = "bold" if account.kind == "account" else "dim" if account.retired else ""
             table.add_row(
-                Text(lane.name, style=style),
-                *((sparkline(lane.growth),) if wider else ()),
-                money(lane.value),
-                percent(lane.total_return),
-                *((percent(lane.month), percent(lane.week), percent(lane.day)) if wide else ()),
-                ratio(lane.sharpe),
-                share(lane.drawdown),
-                share(lane.max_drawdown),
+                Text(account.name, style=style),
+                *((sparkline(account.growth),) if wider else ()),
+                money(account.value),
+                percent(account.total_return),
                 *(
-                    (share(lane.exposure) if own else "", str(lane.trades) if own else "")
+                    (percent(account.month), percent(account.week), percent(account.day))
+                    if wide
+                    else ()
+                ),
+                ratio(account.sharpe),
+                share(account.drawdown),
+                share(account.max_drawdown),
+                *(
+                    (share(account.exposure) if own else "", str(account.trades) if own else "")
                     if wide
                     else ()
                 ),
@@ -202,7 +206,7 @@ def _arena(view: SlotView) -> Table:
         ("return", "champion", "ahead", "Sharpe", "champion", "worst", "trades", "days"),
         ("state",),
     )
-    for one in view.rivals:
+    for one in view.challengers:
         table.add_row(
             Text(short(one.bundle)),
             percent(one.total_return),
@@ -218,7 +222,7 @@ def _arena(view: SlotView) -> Table:
     return table
 
 
-def _monitor(found: Verdict) -> RenderableType:
+def _monitor(found: MonitorView) -> RenderableType:
     title = Text.assemble(
         ("Live monitor: ", "italic"), (found.verdict, STYLES[found.level]), "  ", found.text
     )

@@ -9,24 +9,31 @@ from typing import Any
 
 from deploy.cli.registry_view import last_move, state_of
 from deploy.dashboard.health import Health, health
-from deploy.dashboard.series import Curve, Series, SeriesCache, curves
+from deploy.dashboard.series import EquityCurve, Series, SeriesCache, curves
 from deploy.dashboard.words import figure, share
 from deploy.registry.bundle_files import GAME
 from deploy.registry.records import Event, Version
 from deploy.registry.registry import Registry
-from deploy.trading.live.store import ACCOUNT, LaneBar, OrderLine, Trader, TraderEvent, TraderStore
+from deploy.trading.live.benchmarks import EQUAL_WEIGHT
+from deploy.trading.live.store import (
+    SLOT_ACCOUNT,
+    AccountBar,
+    OrderLine,
+    Trader,
+    TraderEvent,
+    TraderStore,
+)
 from envs.crypto.timeframe import DAY
 from envs.support.formatting import percent
 
-MOST_POINTS = 600  # of a lane in a picture
+MOST_POINTS = 600  # of an account in a picture
 NEWEST = 25  # orders and events shown
-EQUAL_WEIGHT, SHADOW = "equal weight", "shadow"
 ORDER_OF_KINDS = ("account", "shadow", "challenger", "benchmark")
 
 
 @dataclass(frozen=True)
-class LaneView:
-    """What a lane came to. value, cash, fees, flow (net transfers, which are no part of the returns): quote units.
+class AccountView:
+    """What an account came to. value, cash, fees, flow (net transfers, which are no part of the returns): quote units.
     returns: over all its bars, and the last day, 7 and 30 days where it is as old. drawdown: share below its peak now;
     max_drawdown: at worst. sharpe: annual; None for few bars. exposure: share of the value not in cash now. days: from
     its first bar to its last.
@@ -56,7 +63,7 @@ class LaneView:
 
 
 @dataclass(frozen=True)
-class Rival:
+class ChallengerView:
     """A challenger beside the champion on the same bars. bundle: its hash. state: how it stands, in words; the numbers
     are None for one that does not trade beside the champion.
     """
@@ -108,7 +115,7 @@ class OrderView:
     """An order and what became of it. asked: notional of a buy, units of a sell. status: filled, unfilled, intended."""
 
     decided: int
-    lane: str
+    account: str
     ticker: str
     side: str
     asked: float
@@ -157,7 +164,7 @@ class Statistic:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MonitorView:
     """The live monitor's newest. level: good, bad or none. facts: the single numbers of it, by name."""
 
     verdict: str
@@ -182,29 +189,29 @@ class SlotView:
     champion_origin: str
     champion_why: str
     trader: dict[str, Any] | None
-    lanes: list[LaneView]
+    accounts: list[AccountView]
     holdings: Holdings | None
     orders: list[OrderView]
-    rivals: list[Rival]
-    monitor: Verdict | None
+    challengers: list[ChallengerView]
+    monitor: MonitorView | None
     risk: list[str]
     versions: list[VersionView]
     moves: list[Move]
     events: list[TraderEvent]
-    curves: list[Curve]
+    curves: list[EquityCurve]
     marks: list[tuple[int, str]]
     summary: str
 
-    def lane(self, name: str) -> LaneView | None:
-        """The lane of that name."""
-        return next((lane for lane in self.lanes if lane.name == name), None)
+    def account(self, name: str) -> AccountView | None:
+        """The account of that name."""
+        return next((account for account in self.accounts if account.name == name), None)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: all but the pictures' points."""
         content = dataclasses.asdict(self)
         del content["curves"]
-        for lane in content["lanes"]:
-            del lane["growth"]
+        for account in content["accounts"]:
+            del account["growth"]
         return content
 
 
@@ -221,14 +228,16 @@ def slot_view(
     store, place = cache.store, registry.slot(slot)
     trader = store.trader(slot)
     every = [
-        series for lane in store.lanes(slot) if (series := cache.read(slot, lane)).lines.time.size
+        series
+        for account in store.accounts(slot)
+        if (series := cache.read(slot, account)).lines.time.size
     ]
-    every.sort(key=lambda series: (ORDER_OF_KINDS.index(series.lane.kind), series.lane.since))
+    every.sort(key=lambda series: (ORDER_OF_KINDS.index(series.account.kind), series.account.since))
     timeframe = trader.timeframe if trader else "1h"
     last = max((int(series.lines.time[-1]) for series in every), default=None)
     since = None if days is None or last is None else last - round(days * DAY)
     move = last_move(registry, place, place.champion)
-    lanes = [lane_view(series, timeframe) for series in every]
+    accounts = [account_view(series, timeframe) for series in every]
     moves = registry.events(slot, newest=NEWEST)
     return SlotView(
         slot=slot,
@@ -239,12 +248,14 @@ def slot_view(
         champion_origin=_origin(registry, place.champion),
         champion_why=move.reason if move else "",
         trader=None if trader is None else _facts(trader),
-        lanes=lanes,
+        accounts=accounts,
         holdings=None if trader is None else _holdings(store, trader),
-        orders=[_order(line) for line in store.orders(slot, lane=ACCOUNT, newest=NEWEST)][::-1],
-        rivals=_rivals(every, place.challengers, timeframe),
-        monitor=verdict(trader.session.get("monitor")) if trader else None,
-        risk=_texts(trader.session.get("risk")) if trader else [],
+        orders=[_order(line) for line in store.orders(slot, account=SLOT_ACCOUNT, newest=NEWEST)][
+            ::-1
+        ],
+        challengers=_challengers(every, place.challengers, timeframe),
+        monitor=monitor_view(trader.state.get("monitor")) if trader else None,
+        risk=_texts(trader.state.get("risk")) if trader else [],
         versions=[
             _version(registry, version, state_of(place, version.bundle))
             for version in registry.versions(slot)
@@ -255,16 +266,16 @@ def slot_view(
         marks=[
             change
             for series in every
-            if series.lane.kind == "account"
+            if series.account.kind == "account"
             for change in series.changes()
         ],
-        summary=_summary(lanes),
+        summary=_summary(accounts),
     )
 
 
-def lane_view(series: Series, timeframe: str) -> LaneView:
-    """The numbers of a lane that has lines."""
-    lines, lane = series.lines, series.lane
+def account_view(series: Series, timeframe: str) -> AccountView:
+    """The numbers of an account that has lines."""
+    lines, account = series.lines, series.account
     drawdown, value, last = (
         series.drawdown,
         float(series.lines.value[-1]),
@@ -274,12 +285,12 @@ def lane_view(series: Series, timeframe: str) -> LaneView:
     def over(days: int) -> float | None:
         return series.since(last - days * DAY)
 
-    return LaneView(
-        name=lane.name,
-        kind=lane.kind,
-        bundle=lane.bundle,
-        since=lane.since,
-        retired=lane.retired,
+    return AccountView(
+        name=account.name,
+        kind=account.kind,
+        bundle=account.bundle,
+        since=account.since,
+        retired=account.retired,
         bars=len(lines.time),
         days=(last - int(lines.time[0])) / DAY,
         value=value,
@@ -299,8 +310,12 @@ def lane_view(series: Series, timeframe: str) -> LaneView:
     )
 
 
-def verdict(found: object) -> Verdict | None:
-    """What the monitor left in the trader's row (`deploy.trading.live.monitor.Finding`, or anything); None for nothing."""
+def monitor_view(found: object) -> MonitorView | None:
+    """Return the newest result of the live monitor, None if there is none.
+
+    Args:
+        found: what the trader's row contains: normally a `MonitorReport` for JSON.
+    """
     if not isinstance(found, Mapping) or not found:
         return None
     said = str(found.get("verdict", "unknown"))
@@ -316,7 +331,9 @@ def verdict(found: object) -> Verdict | None:
     }
     if isinstance(tracking := found.get("tracking"), Mapping):
         facts |= {label: figure(_number(tracking.get(key))) for key, label in TRACKING.items()}
-    return Verdict(said, LEVELS.get(said, "none"), str(found.get("text", "")), statistics, facts)
+    return MonitorView(
+        said, LEVELS.get(said, "none"), str(found.get("text", "")), statistics, facts
+    )
 
 
 LEVELS = {"as scored": "good", "worse than scored": "bad", "tracking off": "bad"}
@@ -372,7 +389,7 @@ def _order(line: OrderLine) -> OrderView:
     order, fill = line.order, line.fill
     return OrderView(
         decided=order.decided,
-        lane=line.lane,
+        account=line.account,
         ticker=order.ticker,
         side=order.side,
         asked=order.notional if order.side == "buy" else order.units,
@@ -389,11 +406,11 @@ def _holdings(store: TraderStore, trader: Trader) -> Holdings | None:
     """The account at its last bar. Prices are those that the trader noted; of a single position they follow from its
     value.
     """
-    lines = store.lane_bars(trader.slot, ACCOUNT, newest=1)
+    lines = store.account_bars(trader.slot, SLOT_ACCOUNT, newest=1)
     if not lines:
         return None
     (line,) = lines
-    noted = trader.session.get("prices")
+    noted = trader.state.get("prices")
     prices: dict[str, float] = (
         {k: float(v) for k, v in noted.items()} if isinstance(noted, Mapping) else {}
     )
@@ -406,7 +423,7 @@ def _holdings(store: TraderStore, trader: Trader) -> Holdings | None:
     )
 
 
-def _position(line: LaneBar, ticker: str, prices: Mapping[str, float]) -> Position:
+def _position(line: AccountBar, ticker: str, prices: Mapping[str, float]) -> Position:
     units, price = line.units[ticker], prices.get(ticker)
     value = 0.0 if units == 0.0 else None if price is None else units * price
     weight = None if value is None or line.value <= 0.0 else value / line.value
@@ -420,15 +437,19 @@ def _position(line: LaneBar, ticker: str, prices: Mapping[str, float]) -> Positi
     )
 
 
-def _rivals(every: Sequence[Series], waiting: Sequence[str], timeframe: str) -> list[Rival]:
+def _challengers(
+    every: Sequence[Series], waiting: Sequence[str], timeframe: str
+) -> list[ChallengerView]:
     """Challengers, those that trade first, best return over the champion's first; then retired and waiting ones."""
     champion = next(
-        (one for kind in ("shadow", "account") for one in every if one.lane.kind == kind), None
+        (one for kind in ("shadow", "account") for one in every if one.account.kind == kind), None
     )
-    rivals = [_rival(one, champion, timeframe) for one in every if one.lane.kind == "challenger"]
-    trading = {one.lane.bundle for one in every if one.lane.kind == "challenger"}
+    rivals = [
+        _challenger(one, champion, timeframe) for one in every if one.account.kind == "challenger"
+    ]
+    trading = {one.account.bundle for one in every if one.account.kind == "challenger"}
     rivals += [
-        Rival(bundle, "waits for a place in the arena")
+        ChallengerView(bundle, "waits for a place in the arena")
         for bundle in waiting
         if bundle not in trading
     ]
@@ -437,13 +458,13 @@ def _rivals(every: Sequence[Series], waiting: Sequence[str], timeframe: str) -> 
     )
 
 
-def _rival(series: Series, champion: Series | None, timeframe: str) -> Rival:
-    lines, lane = series.lines, series.lane
+def _challenger(series: Series, champion: Series | None, timeframe: str) -> ChallengerView:
+    lines, account = series.lines, series.account
     first, last = int(lines.time[0]), int(lines.time[-1])
     beside = None if champion is None else champion.cut(first, last)
-    return Rival(
-        bundle=lane.bundle or lane.name,
-        state="trading" if lane.retired is None else f"retired: {lane.retired}",
+    return ChallengerView(
+        bundle=account.bundle or account.name,
+        state="trading" if account.retired is None else f"retired: {account.retired}",
         days=(last - first) / DAY,
         total_return=float(series.growth[-1] - 1.0),
         champion_return=None if beside is None else float(beside.growth[-1] - 1.0),
@@ -454,12 +475,12 @@ def _rival(series: Series, champion: Series | None, timeframe: str) -> Rival:
     )
 
 
-def _summary(lanes: Sequence[LaneView]) -> str:
-    own = next((lane for lane in lanes if lane.name == ACCOUNT), None)
+def _summary(accounts: Sequence[AccountView]) -> str:
+    own = next((account for account in accounts if account.name == SLOT_ACCOUNT), None)
     if own is None:
         return ""
     text = f"The account made {percent(own.total_return)} in {own.days:.1f} days"
-    equal = next((lane for lane in lanes if lane.name == EQUAL_WEIGHT), None)
+    equal = next((account for account in accounts if account.name == EQUAL_WEIGHT), None)
     if equal is not None:
         text += f", equal weight {percent(equal.total_return)}"
     if own.flow:

@@ -20,8 +20,8 @@ from werkzeug.sansio.utils import host_is_trusted
 from werkzeug.wrappers import Request, Response
 
 from deploy.dashboard import words
-from deploy.dashboard.figures import best_figure, equity_figure, lane_tones, rate_figure
-from deploy.dashboard.source import PaperSource, Search
+from deploy.dashboard.figures import account_tones, best_figure, equity_figure, rate_figure
+from deploy.dashboard.source import PaperSource, StudySource
 from deploy.promotion.findings import short
 from envs.support.errors import InputError, RunError
 from envs.support.formatting import percent
@@ -74,7 +74,7 @@ FOR_A_YEAR = "public, max-age=31536000, immutable"
 class Dashboard:
     """The application. every: seconds between two looks of a page."""
 
-    def __init__(self, paper: PaperSource, search: Search, *, every: float = 5.0) -> None:
+    def __init__(self, paper: PaperSource, search: StudySource, *, every: float = 5.0) -> None:
         self._paper, self._search, self._every = paper, search, every
         self._optuna: WSGIApplication | None = None
         self._lock = threading.Lock()
@@ -139,7 +139,7 @@ class Dashboard:
             view=view,
             days=days,
             ranges=RANGES,
-            tones=lane_tones([(lane.name, lane.kind) for lane in view.lanes]),
+            tones=account_tones([(account.name, account.kind) for account in view.accounts]),
             figures={"equity": equity_figure(view)} if view.curves else {},
         )
 

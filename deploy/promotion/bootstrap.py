@@ -50,7 +50,7 @@ class Bootstrap:
 
 def gate_level(look: int) -> float:
     """0.1/2^j: the p at which the gate tests look number j (1 …) at one hold-out or panel. The levels of all looks add
-    up to 0.1. `deploy.trading.live.arena.arena_level` is that of a live challenger, and shrinks more slowly.
+    up to 0.1. `deploy.trading.live.comparison.arena_level` is that of a live challenger, and shrinks more slowly.
     """
     return ALPHA / 2.0**look
 

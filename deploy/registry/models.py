@@ -16,7 +16,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 # of an Optuna study, which Optuna migrates.
 VERSION_TABLE = "sweepd_registry_version"
 APPEND_ONLY = ("bundles", "versions", "events", "evaluations", "lane_bars", "trader_events")
-ACCOUNT: Final = "account"  # the name of the lane that trades with the broker
+SLOT_ACCOUNT: Final = "account"  # name and kind of a slot's own account, which uses the broker
 STOPPED: Final = "stopped"  # the status of a trader whose process ended by itself
 
 
@@ -125,10 +125,10 @@ class EvaluationRow(Base):
 class TraderRow(Base):
     """The live trader of a slot and its present state.
 
-    token: identifies the process that may write; each new process replaces it. account: the
-    venue's name of the account, NULL for virtual money. last_bar: open of the last bar acted on.
+    token: identifies the process that may write; each new process replaces it. venue_account: the
+    venue's name of the account, NULL for virtual money. last_bar: open of the last processed bar.
     halt: why trading is halted, NULL if it is not. halt_sells: whether a halt sells everything
-    first. session: further state of the trader (a JSON object).
+    first. state: further state of the trader (a JSON object).
     """
 
     __tablename__ = "traders"
@@ -137,7 +137,7 @@ class TraderRow(Base):
     pid: Mapped[int]
     host: Mapped[str] = mapped_column(Text)
     broker: Mapped[str] = mapped_column(Text)
-    account: Mapped[str | None] = mapped_column(Text)
+    venue_account: Mapped[str | None] = mapped_column("account", Text)
     feed: Mapped[str] = mapped_column(Text)
     timeframe: Mapped[str] = mapped_column(Text)
     started: Mapped[str] = mapped_column(Text)
@@ -146,11 +146,15 @@ class TraderRow(Base):
     last_bar: Mapped[int | None] = mapped_column(BigInteger)
     halt: Mapped[str | None] = mapped_column(Text)
     halt_sells: Mapped[bool]
-    session: Mapped[dict[str, Any]] = mapped_column(JSON)
+    state: Mapped[dict[str, Any]] = mapped_column("session", JSON)
 
 
-class LaneRow(Base):
-    """A separately accounted equity of a slot: see `deploy.trading.live.store.Lane`."""
+class AccountRow(Base):
+    """An account of a slot: see `deploy.trading.live.store.AccountRecord`.
+
+    Its table, and the columns that name an account, keep the earlier name "lane": renaming them
+    would need a migration that rewrites append-only tables.
+    """
 
     __tablename__ = "lanes"
     slot: Mapped[str] = mapped_column(ForeignKey("traders.slot"), primary_key=True)
@@ -162,12 +166,12 @@ class LaneRow(Base):
     state: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
-class LaneBarRow(Base):
-    """A lane's ledger line for one closed bar: see `deploy.trading.live.store.LaneBar`."""
+class AccountBarRow(Base):
+    """An account's ledger line for one bar: see `deploy.trading.live.store.AccountBar`."""
 
     __tablename__ = "lane_bars"
     slot: Mapped[str] = mapped_column(Text, primary_key=True)
-    lane: Mapped[str] = mapped_column(Text, primary_key=True)
+    account: Mapped[str] = mapped_column("lane", Text, primary_key=True)
     time: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     bundle: Mapped[str | None] = mapped_column(Text)
     value: Mapped[float] = mapped_column(Double)
@@ -189,7 +193,7 @@ class OrderRow(Base):
     __tablename__ = "orders"
     client_id: Mapped[str] = mapped_column(Text, primary_key=True)
     slot: Mapped[str] = mapped_column(Text, index=True)
-    lane: Mapped[str] = mapped_column(Text)
+    account: Mapped[str] = mapped_column("lane", Text)
     decided: Mapped[int] = mapped_column(BigInteger)
     ticker: Mapped[str] = mapped_column(Text)
     side: Mapped[str] = mapped_column(Text)

@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.trading.paper_trader import ClosedBar
+from deploy.trading.closed_bar import ClosedBar
 from envs.crypto.bar_files import TickerBars, files_of, read_bars, stamp
 from envs.crypto.bars import MAX_HOLE_SHARE, Bars, align, hole_problems
 from envs.crypto.sources import Source

@@ -1,10 +1,13 @@
-"""The paper trader: one closed bar at a time, with its own history, its own features and its own ledger.
+"""The paper trader: processes one closed bar at a time with its own history and ledger.
 
-For every bar that has closed: what a broker reported is settled, the portfolio is valued and written down, the features
-are computed from the last W bars alone, and the policy's orders are handed back, for whoever talks to the broker to
-send. It shares the order rules, the feature recipe and the policy's canonical path with the environment, and nothing
-else: that they agree is tested, not assumed. Of several trials, each keeps a book of its own, and their net orders are
-sent. What it must remember is a JSON object (`state`), from which another process goes on to the same numbers.
+For every closed bar, `mark` books the fills of the previous orders, marks the books to market and
+asks the risk rules what may be ordered. `decide` then computes the features from the trader's own
+history, evaluates the policy and returns the orders, which the caller sends to the broker.
+
+The trader shares the order rules, the feature recipe and the policy's canonical path with the
+environment and nothing else; tests check that the two agree. Each trial of an ensemble keeps books
+of its own, and their net orders are sent. `state` returns a JSON object from which another process
+resumes with identical numbers.
 """
 
 from __future__ import annotations
@@ -18,93 +21,61 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from deploy.market.bundle import Bundle, format_time
 from deploy.market.scoring import in_order
 from deploy.trading.book import Book, EqualWeight
-from deploy.trading.brokers.base import AccountState, Fill, Order, Side
+from deploy.trading.brokers.base import AccountState, Fill, Order
+from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.flows import Flow
-from deploy.trading.live.risk import RiskLimits, RiskRules, Situation, Verdict, apply, tightened
+from deploy.trading.risk import (
+    Conditions,
+    RiskLimits,
+    RiskRules,
+    RiskVerdict,
+    Situation,
+    apply,
+    tightened,
+)
 from deploy.trading.sub_accounts import SubAccounts
 from envs.crypto.bars import Bars
 from envs.crypto.features import compute_features, get_recipe
-from envs.crypto.netting import Venue, sub_account
+from envs.crypto.netting import Netted, Venue, sub_account
 from envs.crypto.params import Instruments
-from envs.crypto.portfolio import Orders, Rules, observe_portfolio, plan_netted, plan_orders
+from envs.crypto.portfolio import (
+    Orders,
+    Portfolio,
+    Rules,
+    observe_portfolio,
+    plan_netted,
+    plan_orders,
+)
 from envs.crypto.timeframe import bar_seconds, bars_per_week
 from envs.support.errors import InputError, RunError
 
 Array = NDArray[np.float64]
 ACCOUNT_RANGE = (0.5, 3.0)
-BAR_COLUMNS = ("open", "high", "low", "close", "volume", "hole")
 PLAN_COLUMNS = ("sell_units", "buy_notional", "whole", "restart_clock", "dropped")
-
-
-@dataclass(frozen=True)
-class ClosedBar:
-    """One closed bar of all assets: time is its open (seconds since the epoch); the rest (N,), as in `Bars`."""
-
-    time: int
-    open: Array
-    high: Array
-    low: Array
-    close: Array
-    volume: Array
-    hole: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, bars: Bars, bar: int) -> ClosedBar:
-        """Bar number `bar` of `bars`."""
-        return cls(int(bars.time[bar]), *(getattr(bars, name)[bar] for name in BAR_COLUMNS))
-
-    def after(self, bars: Bars) -> Bars:
-        """`bars` with this one at the end."""
-        rows = {
-            name: np.concatenate([getattr(bars, name), getattr(self, name)[None]])
-            for name in BAR_COLUMNS
-        }
-        return Bars(
-            tickers=bars.tickers,
-            timeframe=bars.timeframe,
-            time=np.append(bars.time, self.time),
-            synthetic=bars.synthetic,
-            **rows,
-        )
-
-    def in_order(self, tickers: Sequence[str], wanted: Sequence[str]) -> ClosedBar:
-        """The bar of `tickers` with the assets `wanted`, in that order. Raises RunError where one is missing."""
-        if tuple(tickers) == tuple(wanted):
-            return self
-        places = {ticker: place for place, ticker in enumerate(tickers)}
-        missing = [ticker for ticker in wanted if ticker not in places]
-        if missing:
-            raise RunError(f"the bars lack {', '.join(missing)}")
-        order = [places[ticker] for ticker in wanted]
-        return ClosedBar(self.time, *(getattr(self, name)[order] for name in BAR_COLUMNS))
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """What risk rules look at besides the value. now: seconds since the epoch. data_age: seconds since the bar closed.
-    halt: why the operator stopped trading, or None; halt_sells: everything is to be sold first.
-    """
-
-    now: float
-    data_age: float = 0.0
-    halt: str | None = None
-    halt_sells: bool = False
 
 
 @dataclass(frozen=True)
 class Entry:
     """The ledger's line for one closed bar.
 
-    value, equal_weight, cash: quote units at its close. fees, notional: quote units, of the orders filled in it;
-    trades, unfilled: how many were and were not. exposure: 1 - cash / value. units: (N,) held. action: (N,) decided at
-    its close, None where none was; of several trials their mean, weighted by share. orders: sent at its close. dropped:
-    orders that were too small to send, or held back by a risk rule. crossed: quote units that changed hands between
-    trials at its close. fills: what became of the orders sent a bar before. flow: what was transferred into the account
-    or out of it since the bar before. risk: what risk rules had against trading.
+    value, equal_weight, cash: quote units, at the bar's close.
+    fees, notional: quote units, of the orders filled in the bar.
+    trades, unfilled: number of orders that were filled in the bar, and that were not.
+    exposure: 1 - cash / value.
+    units: (N,) held.
+    fills: results of the orders sent after the previous bar.
+    flow: net transfers into the account since the previous bar.
+    verdict: what the risk rules allow at the bar's close.
+    action: (N,) decided at the close, None if nothing was decided; for an ensemble, the mean of the
+        trials' actions weighted by their shares.
+    orders: to be sent at the close.
+    dropped: number of orders that were too small to send or withheld by a risk rule.
+    crossed: quote units that changed hands between trials at the close.
     """
 
     time: int
@@ -117,21 +88,10 @@ class Entry:
     unfilled: int
     exposure: float
     units: Array
-    action: Array | None
-    orders: tuple[Order, ...]
-    dropped: int
-    crossed: float
     fills: tuple[Fill, ...]
     flow: Flow
-    risk: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Decision:
-    """What was decided at a close. plan: the trials' parts of the orders, a row each; orders: as sent."""
-
-    action: Array | None
-    plan: Orders | None
+    verdict: RiskVerdict
+    action: Array | None = None
     orders: tuple[Order, ...] = ()
     dropped: int = 0
     crossed: float = 0.0
@@ -140,10 +100,13 @@ class _Decision:
 class PaperTrader:
     """Trades a bundle on paper.
 
-    slot: the name under which orders are sent. act: the policy, by default the bundle's own (of several trials, each
-    its own): (state_dim,) float32 to (N,) float64. any_account: trade an account outside half to three times of the
-    bundle's initial cash, whose minimum orders would weigh otherwise. limits: risk rules; none by default, since the
-    bundle was scored without.
+    Args:
+        bundle: the bundle to trade.
+        slot: prefix of the orders' client ids.
+        act: policy, (state_dim,) float32 to (N,) float64; by default each trial's own.
+        any_account: accept an account outside half to three times of the bundle's initial cash,
+            where minimum orders have another weight than in training.
+        limits: risk rules; none by default, because the bundle was scored without.
     """
 
     def __init__(
@@ -158,13 +121,13 @@ class PaperTrader:
         manifest = bundle.manifest
         self.bundle = bundle
         self.slot = slot
-        self._acts = [act or trial.policy.act for trial in bundle.trials]
+        self._policies = [act or trial.policy.act for trial in bundle.trials]
         self._any_account = any_account
         self._tickers = manifest.tickers
         self._shares = [trial.share for trial in bundle.trials]
         limits = limits or RiskLimits()
         self._rules, self._venue = _rules(bundle, limits)
-        self._risk, self._verdict = RiskRules(limits), Verdict()
+        self._risk = RiskRules(limits)
         self._recipe = get_recipe(manifest.recipe.name)
         self._seconds = bar_seconds(manifest.timeframe)
         week = float(bars_per_week(manifest.timeframe))
@@ -172,88 +135,103 @@ class PaperTrader:
         self._lookback = max(trial.params.lookback for trial in bundle.trials)
         self._lags: deque[NDArray[np.float32]] = deque(maxlen=self._lookback)
         self._history: Bars | None = None
-        self._accounts: SubAccounts | None = None
+        self._sub_accounts: SubAccounts | None = None
         self._benchmark: EqualWeight | None = None
-        self._decided = _Decision(None, None)
+        self._plan: Orders | None = None  # orders of the newest bar, one row per trial
 
     @property
     def bars_needed(self) -> int:
-        """How many bars `start` wants: with the next one they fill the recipe's memory and all lags."""
+        """Bars of history that `start` needs: with the next bar, they fill recipe and all lags."""
         return self._recipe.memory + self._lookback - 2
 
     @property
     def books(self) -> tuple[Book, ...]:
-        """The trials' books, which together are the account; none before the start."""
-        return self._accounts.books if self._accounts is not None else ()
+        """The trials' books, which together are the account; empty before the start."""
+        return self._sub_accounts.books if self._sub_accounts is not None else ()
 
     @property
     def correction(self) -> float:
-        """The largest relative difference so far between the broker's account and the sum of the books."""
-        return self._accounts.correction if self._accounts is not None else 0.0
+        """Largest relative difference so far between the broker's account and the books' sum."""
+        return self._sub_accounts.correction if self._sub_accounts is not None else 0.0
+
+    # ---- start and state ----
 
     def start(self, history: Bars, account: AccountState) -> None:
-        """Take the bars before the first one to be traded, and look at the account.
+        """Load the bars before the first traded one, and take over the account's positions.
 
-        history: at least `bars_needed` closed bars; its tickers are put in the bundle's order by name. Raises
-        InputError where a ticker is missing, the bars are too few or of another timeframe, or the account is out of
-        range.
+        Args:
+            history: at least `bars_needed` closed bars; tickers are matched by name.
+            account: the broker's account.
+
+        Raises:
+            InputError: a ticker is missing, there are too few bars or of another timeframe, or the
+                account's value is out of range.
         """
-        close = self._look_back(history, self._lookback - 1)
-        self._accounts = SubAccounts(self._tickers, self._shares, account)
-        self._accounts.adopt(close)
-        value, initial = self._accounts.value(close), self.bundle.account.initial_cash
+        close = self._load_history(history, self._lookback - 1)
+        self._sub_accounts = SubAccounts(self._tickers, self._shares, account)
+        self._sub_accounts.adopt(close)
+        value, initial = self._sub_accounts.value(close), self.bundle.account.initial_cash
         low, high = (share * initial for share in ACCOUNT_RANGE)
         if not self._any_account and not low <= value <= high:
             raise InputError(
-                f"the account is worth {value:,.2f}, outside half to three times of the {initial:,.2f} that bundle "
-                f"{self.bundle.name} was "
-                f"trained with ({low:,.2f} to {high:,.2f}), where minimum orders weigh otherwise; --any-account "
-                "trades it all the same"
+                f"the account is worth {value:,.2f}, outside half to three times of the "
+                f"{initial:,.2f} that bundle {self.bundle.name} was trained with ({low:,.2f} to "
+                f"{high:,.2f}): minimum orders would have another weight; --any-account trades it "
+                "anyway"
             )
         self._benchmark = None
 
-    def go_on(self, history: Bars, state: Mapping[str, Any]) -> None:
-        """Go on after the bar at which `state` was taken, by any process. history: bars up to that one, as `start`
-        wants them. Raises RunError where it ends elsewhere.
+    def resume(self, history: Bars, state: Mapping[str, Any]) -> None:
+        """Continue after the bar at which `state` was taken, in any process.
+
+        Args:
+            history: bars up to that one, as for `start`.
+            state: what `state` returned.
+
+        Raises:
+            RunError: the history ends at another bar.
         """
-        self._look_back(history, self._lookback - 1)
+        self._load_history(history, self._lookback - 1)
         assert self._history is not None
         if int(self._history.time[-1]) != state["time"]:
             raise RunError(
-                f"the history ends at {format_time(int(self._history.time[-1]))}; {format_time(state['time'])} is "
-                "where the trader stopped"
+                f"the history ends at {format_time(int(self._history.time[-1]))}, but the trader "
+                f"stopped at {format_time(state['time'])}"
             )
-        self._accounts = SubAccounts.restored(self._tickers, self._shares, state["accounts"])
+        self._sub_accounts = SubAccounts.restored(self._tickers, self._shares, state["accounts"])
         self._benchmark = EqualWeight.restored(state["benchmark"])
-        self._decided = _Decision(None, None if state["plan"] is None else _plan_of(state["plan"]))
+        self._plan = None if state["plan"] is None else _plan_of(state["plan"])
         self._risk.restore(state["risk"])
 
     def take_over(self, history: Bars, other: PaperTrader) -> None:
-        """Go on with another bundle's positions after the bar that `other` has closed and decided nothing at.
+        """Continue with the positions of another bundle's trader, after that one's `mark`.
 
-        history: as `go_on` wants it. The tickers must be the same ones, in whatever order.
+        Args:
+            history: bars up to the marked one, as for `start`.
+            other: a trader of the same tickers, in any order.
         """
-        self._look_back(history, self._lookback)
-        assert other._accounts is not None
+        self._load_history(history, self._lookback)
+        assert other._sub_accounts is not None
         assert other._benchmark is not None
         order = [other._tickers.index(ticker) for ticker in self._tickers]
-        self._accounts = SubAccounts.split(self._tickers, self._shares, other._accounts)
+        self._sub_accounts = SubAccounts.split(self._tickers, self._shares, other._sub_accounts)
         self._benchmark = other._benchmark.reordered(order)
         self._risk.restore(other._risk.state())
-        self._verdict = other._verdict
 
     def state(self) -> dict[str, Any]:
-        """What `go_on` needs, as JSON has it. Only after a bar."""
-        assert self._accounts is not None
+        """Return what `resume` needs, for JSON; only after a bar."""
+        assert self._sub_accounts is not None
         assert self._history is not None
         assert self._benchmark is not None
         return {
             "time": int(self._history.time[-1]),
-            "accounts": self._accounts.state(),
+            "accounts": self._sub_accounts.state(),
             "benchmark": self._benchmark.state(),
-            "plan": None if self._decided.plan is None else _plan_state(self._decided.plan),
+            "plan": None if self._plan is None else _plan_state(self._plan),
             "risk": self._risk.state(),
         }
+
+    # ---- a bar ----
 
     def on_bar(
         self,
@@ -261,80 +239,184 @@ class PaperTrader:
         fills: Sequence[Fill],
         account: AccountState,
         *,
-        counted: Sequence[Fill] = (),
         decide: bool = True,
         conditions: Conditions | None = None,
     ) -> Entry:
-        """Act on a bar that has closed, in the bundle's order of tickers. Returns its line of the ledger, with the
-        orders to be sent now.
+        """Process a closed bar: `mark` it, and `decide` unless `decide` is False."""
+        entry = self.mark(bar, fills, account, conditions=conditions)
+        return self.decide(bar, entry, conditions) if decide else entry
 
-        fills: what became of the orders of the bar before. counted: of those that `sold_out` has booked. account: the
-        broker's, after them. decide: False only keeps the ledger. conditions: by default as the bar ends. Raises
-        RunError for a bar that is not the next one, and for a policy that does not give numbers.
+    def mark(
+        self,
+        bar: ClosedBar,
+        fills: Sequence[Fill],
+        account: AccountState,
+        *,
+        counted: Sequence[Fill] = (),
+        conditions: Conditions | None = None,
+    ) -> Entry:
+        """Book the fills of the previous orders, mark the books to market, judge the risk.
+
+        Args:
+            bar: the closed bar, in the bundle's order of tickers.
+            fills: results of the orders of the previous bar.
+            account: the broker's account after these fills.
+            counted: fills of the previous bar that `reset_positions` has booked already.
+            conditions: input of the risk rules; by default those at the bar's end.
+
+        Returns:
+            The bar's line of the ledger, without a decision.
+
+        Raises:
+            RunError: the bar is not the next one.
         """
-        accounts = self._accounts
-        if self._history is None or accounts is None:
+        if self._history is None or self._sub_accounts is None:
             raise RunError("the trader was not started with a history")
         expected = int(self._history.time[-1]) + self._seconds
         if bar.time != expected:
             raise RunError(
-                f"the next bar should open at {format_time(expected)}, but this one opens at {format_time(bar.time)}"
+                f"the next bar should open at {format_time(expected)}, but this one opens at "
+                f"{format_time(bar.time)}"
             )
-        if self._benchmark is not None:
-            plan = self._decided.plan or _no_orders(len(self._acts), len(self._tickers))
-            accounts.settle(bar.time, fills, account, plan, bar.hole, bar.close)
-            self._benchmark.next_bar(bar.open, bar.hole)
-            accounts.mark(bar.close)
+        if self._benchmark is None:  # the first bar: nothing was ordered before
+            self._benchmark = self._new_benchmark(bar)
         else:
-            fee, slippage = self.bundle.account.fee, self.bundle.account.slippage
-            self._benchmark = EqualWeight(
-                accounts.value(bar.close), len(self._tickers), fee=fee, slippage=slippage
-            )
+            plan = self._plan or _no_orders(len(self._policies), len(self._tickers))
+            self._sub_accounts.settle(bar.time, fills, account, plan, bar.hole, bar.close)
+            self._benchmark.next_bar(bar.open, bar.hole)
+            self._sub_accounts.mark(bar.close)
         self._append(bar)
-        self._decided = _Decision(None, None)
-        entry = self._entry(bar, (*counted, *fills))
-        flow, seen = (
-            entry.flow.value(self._tickers, bar.close),
-            conditions or Conditions(expected + self._seconds),
+        self._plan = None
+        value, flow = self._sub_accounts.value(bar.close), self._sub_accounts.take_flow()
+        seen = conditions or Conditions(expected + self._seconds)
+        situation = Situation(
+            bar.time, value=value, flow=flow.value(self._tickers, bar.close), **vars(seen)
         )
-        self._verdict = self._risk.judge(
-            Situation(bar.time, value=entry.value, flow=flow, **vars(seen))
-        )
-        return self.decide(bar, entry, conditions) if decide else entry
+        verdict = self._risk.judge(situation)
+        return self._entry(bar, value, (*counted, *fills), flow, verdict)
 
     def decide(self, bar: ClosedBar, entry: Entry, conditions: Conditions | None = None) -> Entry:
-        """The bar's entry with what the policy does at its close, where `on_bar` left that open."""
-        self._decided = decided = self._decision(bar)
-        self._risk.sent(
-            bar.time + self._seconds if conditions is None else conditions.now, len(decided.orders)
+        """Evaluate the policy at the bar's close, and plan the orders that the risk rules allow.
+
+        Args:
+            bar: the bar that was marked last.
+            entry: what `mark` returned for it.
+            conditions: as for `mark`.
+
+        Returns:
+            `entry` with the action and the orders, which the caller sends.
+
+        Raises:
+            RunError: the policy returns actions that are not finite.
+        """
+        accounts = self._sub_accounts
+        assert accounts is not None
+        if accounts.value(bar.close) <= 0.0:  # everything was withdrawn: no capital to allocate
+            return dataclasses.replace(entry, units=accounts.units)
+        actions = np.stack(
+            [act(self.observation(bar.close, place)) for place, act in enumerate(self._policies)]
         )
-        assert self._accounts is not None
+        if not np.isfinite(actions).all():
+            raise RunError(
+                f"the policy of bundle {self.bundle.name} returns actions that are not finite"
+            )
+        planned = self._plan_orders(actions, bar.close)
+        closes = _rows(bar.close, len(actions))
+        self._plan, withheld = apply(entry.verdict, planned.orders, planned.portfolio, closes)
+        orders = self._net_orders(
+            bar.time, None if entry.verdict.sell_all else planned.netted, self._plan
+        )
+        now = bar.time + self._seconds if conditions is None else conditions.now
+        self._risk.sent(now, len(orders))
+        mean = np.average(actions, axis=0, weights=self._shares)
         return dataclasses.replace(
             entry,
-            units=self._accounts.units,
-            action=decided.action,
-            orders=decided.orders,
-            dropped=decided.dropped,
-            crossed=decided.crossed,
-            risk=self._verdict.reasons,
+            units=accounts.units,
+            action=actions[0] if len(actions) == 1 else mean,
+            orders=orders,
+            dropped=planned.dropped + withheld,
+            crossed=planned.crossed,
         )
 
-    def sold_out(self, account: AccountState, fills: Sequence[Fill]) -> None:
-        """Positions were sold between two bars, by an operator's halt: the books are what the account is now, and wait
-        for no more fills of the bar before. fills: all since that bar.
+    def reset_positions(self, account: AccountState, fills: Sequence[Fill]) -> None:
+        """Set the books to the account after an operator's halt sold positions between two bars.
+
+        Args:
+            account: the broker's account now.
+            fills: all fills since the previous bar; no further ones of it are expected.
         """
-        assert self._accounts is not None
+        assert self._sub_accounts is not None
         assert self._history is not None
         now = int(self._history.time[-1]) + self._seconds  # the bar in which the fills happened
-        self._accounts.reset(now, account, self._history.close[-1], fills)
-        self._decided = _Decision(None, None)
+        self._sub_accounts.reset(now, account, self._history.close[-1], fills)
+        self._plan = None
 
-    def _entry(self, bar: ClosedBar, fills: tuple[Fill, ...]) -> Entry:
-        """The line of a bar that was settled, without a decision."""
-        accounts, benchmark = self._accounts, self._benchmark
+    def observation(self, close: Array, place: int = 0) -> NDArray[np.float32]:
+        """Return the policy input of trial number `place` at `close`: (state_dim,) float32.
+
+        The layout is the environment's: portfolio, then features with the newest bar first.
+        """
+        if self._sub_accounts is None:
+            raise RunError("the trader was not started with a history")
+        book, trial = self._sub_accounts.books[place], self.bundle.trials[place]
+        portfolio = observe_portfolio(book.portfolio(), _rows(close, 1), self._held_scales[place])[
+            0
+        ].numpy()
+        obs = np.zeros(trial.policy.state_dim, dtype=np.float32)
+        obs[: len(portfolio)] = portfolio
+        newest_first = np.concatenate(list(reversed(self._lags))[: trial.params.lookback])
+        obs[len(portfolio) : len(portfolio) + len(newest_first)] = newest_first
+        return obs
+
+    # ---- parts of `mark` ----
+
+    def _new_benchmark(self, bar: ClosedBar) -> EqualWeight:
+        """Return the equal-weight benchmark that starts at the first bar's close."""
+        assert self._sub_accounts is not None
+        fee, slippage = self.bundle.account.fee, self.bundle.account.slippage
+        value = self._sub_accounts.value(bar.close)
+        return EqualWeight(value, len(self._tickers), fee=fee, slippage=slippage)
+
+    def _load_history(self, history: Bars, lags: int) -> Array:
+        """Load the bars before the next one and the features of the last `lags` bars.
+
+        Returns:
+            The last closes, (N,).
+        """
+        bars = in_order(history, self.bundle)
+        count = len(bars.time)
+        if count < self.bars_needed:
+            raise InputError(
+                f"bundle {self.bundle.name} needs {self.bars_needed} bars of history before its "
+                f"first decision; there are {count}"
+            )
+        self._lags.clear()
+        if lags:
+            window = bars.slice(count - (self._recipe.memory + lags - 1), count)
+            self._lags.extend(compute_features(window, self._recipe)[-lags:])
+        self._history = bars.slice(count - (self._recipe.memory - 1), count)
+        closes: Array = bars.close[-1]
+        return closes
+
+    def _append(self, bar: ClosedBar) -> None:
+        """Append a bar to the history, and compute its features from the recipe's memory."""
+        assert self._history is not None
+        full = bar.appended_to(self._history)
+        self._lags.append(compute_features(full, self._recipe)[-1])
+        self._history = full.slice(1, len(full.time))
+
+    def _entry(
+        self,
+        bar: ClosedBar,
+        value: float,
+        fills: tuple[Fill, ...],
+        flow: Flow,
+        verdict: RiskVerdict,
+    ) -> Entry:
+        """Return the line of a bar that was settled, without a decision."""
+        accounts, benchmark = self._sub_accounts, self._benchmark
         assert accounts is not None
         assert benchmark is not None
-        value = accounts.value(bar.close)
         done = [fill for fill in fills if fill.status == "filled"]
         return Entry(
             time=bar.time,
@@ -347,118 +429,93 @@ class PaperTrader:
             unfilled=len(fills) - len(done),
             exposure=1.0 - accounts.cash / value if value > 0.0 else 0.0,
             units=accounts.units,
-            action=None,
-            orders=(),
-            dropped=0,
-            crossed=0.0,
             fills=fills,
-            flow=accounts.take_flow(),
+            flow=flow,
+            verdict=verdict,
         )
 
-    def _look_back(self, history: Bars, lags: int) -> Array:
-        """Take the bars before the next one, and the features of the last `lags`. Returns the last closes (N,)."""
-        bars = in_order(history, self.bundle)
-        count = len(bars.time)
-        if count < self.bars_needed:
-            raise InputError(
-                f"bundle {self.bundle.name} needs {self.bars_needed} bars of history before its first decision; "
-                f"there are {count}"
-            )
-        self._lags.clear()
-        if lags:
-            window = bars.slice(count - (self._recipe.memory + lags - 1), count)
-            self._lags.extend(compute_features(window, self._recipe)[-lags:])
-        self._history = bars.slice(count - (self._recipe.memory - 1), count)
-        closes: Array = bars.close[-1]
-        return closes
+    # ---- parts of `decide` ----
 
-    def observation(self, close: Array, place: int = 0) -> NDArray[np.float32]:
-        """(state_dim,) float32: what the policy of a trial (by its place) sees at `close`, laid out as ever."""
-        if self._accounts is None:
-            raise RunError("the trader was not started with a history")
-        book, trial = self._accounts.books[place], self.bundle.trials[place]
-        portfolio = observe_portfolio(book.portfolio(), _rows(close, 1), self._held_scales[place])[
-            0
-        ].numpy()
-        obs = np.zeros(trial.policy.state_dim, dtype=np.float32)
-        obs[: len(portfolio)] = portfolio
-        newest_first = np.concatenate(list(reversed(self._lags))[: trial.params.lookback])
-        obs[len(portfolio) : len(portfolio) + len(newest_first)] = newest_first
-        return obs
+    def _plan_orders(self, actions: Array, close: Array) -> _Plan:
+        """Return the orders that the trials' actions ask for, before risk rules.
 
-    def _append(self, bar: ClosedBar) -> None:
-        """Move the history on by one bar, and compute the newest features from it."""
-        old = self._history
-        assert old is not None
-        full = bar.after(old)
-        self._lags.append(compute_features(full, self._recipe)[-1])
-        self._history = full.slice(1, len(full.time))
-
-    def _decision(self, bar: ClosedBar) -> _Decision:
-        """What the trials do at the close of `bar`, and what they order together."""
-        accounts = self._accounts
+        Args:
+            actions: (R, N), one row per trial.
+            close: (N,).
+        """
+        accounts = self._sub_accounts
         assert accounts is not None
-        if (
-            accounts.value(bar.close) <= 0.0
-        ):  # all was withdrawn: there is no share of it to decide about
-            return _Decision(None, None)
-        actions = np.stack(
-            [act(self.observation(bar.close, place)) for place, act in enumerate(self._acts)]
-        )
-        if not np.isfinite(actions).all():
-            raise RunError(
-                f"the policy of bundle {self.bundle.name} gives actions that are no numbers"
-            )
-        before, close = accounts.portfolio(), _rows(bar.close, len(actions))
-        wish = torch.from_numpy(actions.astype(np.float64))
+        before, wish = accounts.portfolio(), torch.from_numpy(actions.astype(np.float64))
+        closes = _rows(close, len(actions))
         if self._venue is None:
-            after, plan = before, plan_orders(before, close, wish, self._rules)
-            dropped, crossed = int(plan.dropped[0]), 0.0
-        else:
-            after, plan, netted = plan_netted(before, close, wish, self._rules, self._venue)
-            dropped, crossed = (
-                int(plan.dropped.sum() + netted.dropped.sum()),
-                float(netted.crossed.sum()),
-            )
-            if crossed > 0.0:
-                accounts.cross(after)
-        plan, held_back = apply(self._verdict, plan, after, close)
-        if self._venue is None or self._verdict.sell_all:
+            return _Plan(plan_orders(before, closes, wish, self._rules), before)
+        after, orders, netted = plan_netted(before, closes, wish, self._rules, self._venue)
+        planned = _Plan(orders, after, netted)
+        if planned.crossed > 0.0:
+            accounts.cross(planned.portfolio)
+        return planned
+
+    def _net_orders(self, time: int, netted: Netted | None, plan: Orders) -> tuple[Order, ...]:
+        """Return the account's orders: per asset, the sum over the trials.
+
+        Args:
+            time: open of the bar, seconds since the epoch.
+            netted: the venue's net orders; None if `plan` alone decides.
+            plan: the trials' orders that the risk rules allow, one row per trial.
+        """
+        if netted is None:
             units, notional = plan.sell_units.sum(0), plan.buy_notional.sum(0)
             whole = plan.whole.any(0)
-        else:  # the net orders' own amounts, as far as risk rules leave them
+        else:  # the net orders' own amounts, where the risk rules allow them
             units = torch.where(plan.sell_units.sum(0) > 0, netted.sell_units, 0.0)
             notional = torch.where(plan.buy_notional.sum(0) > 0, netted.buy, 0.0)
             whole = netted.whole
-        if (
-            len(actions) > 1
-        ):  # the sum of the books may be a last bit more than what the account holds
-            held = torch.from_numpy(accounts.held)
+        if len(self._policies) > 1:  # rounding: the books' sum may exceed what the account holds
+            assert self._sub_accounts is not None
+            held = torch.from_numpy(self._sub_accounts.held)
             units = torch.where(whole & (units > 0), held, torch.minimum(units, held))
-        orders = []
-        for asset, ticker in enumerate(self._tickers):
-            if units[asset] > 0.0 or notional[asset] > 0.0:
-                side: Side = "sell" if units[asset] > 0.0 else "buy"
-                orders.append(
-                    Order(
-                        client_id=f"{self.slot}-{bar.time}-{ticker}",
-                        ticker=ticker,
-                        side=side,
-                        decided=bar.time,
-                        units=float(units[asset]),
-                        notional=float(notional[asset]),
-                        whole=bool(whole[asset]),
-                        restart_clock=bool(plan.restart_clock[:, asset].any()),
-                    )
-                )
-        action = (
-            actions[0] if len(actions) == 1 else np.average(actions, axis=0, weights=self._shares)
+        return tuple(
+            Order(
+                client_id=f"{self.slot}-{time}-{ticker}",
+                ticker=ticker,
+                side="sell" if units[asset] > 0.0 else "buy",
+                decided=time,
+                units=float(units[asset]),
+                notional=float(notional[asset]),
+                whole=bool(whole[asset]),
+                restart_clock=bool(plan.restart_clock[:, asset].any()),
+            )
+            for asset, ticker in enumerate(self._tickers)
+            if units[asset] > 0.0 or notional[asset] > 0.0
         )
-        return _Decision(action, plan, tuple(orders), dropped + held_back, crossed)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Planned orders before risk rules.
+
+    orders, portfolio: one row per trial, after orders were crossed between them.
+    netted: the venue's net orders of an ensemble, None for a single trial.
+    """
+
+    orders: Orders
+    portfolio: Portfolio
+    netted: Netted | None = None
+
+    @property
+    def dropped(self) -> int:
+        """Number of orders that were too small."""
+        too_small = int(self.orders.dropped.sum())
+        return too_small if self.netted is None else too_small + int(self.netted.dropped.sum())
+
+    @property
+    def crossed(self) -> float:
+        """Quote units that changed hands between trials."""
+        return 0.0 if self.netted is None else float(self.netted.crossed.sum())
 
 
 def _rules(bundle: Bundle, limits: RiskLimits) -> tuple[Rules, Venue | None]:
-    """The order rules of a bundle's trials, a row each; of several, the limits that their net orders must keep, too."""
+    """Return the order rules, one row per trial, and for an ensemble those of its net orders."""
     trials = bundle.trials
     if len(trials) == 1:
         return Rules.of(tightened(bundle.account, limits), bundle.instruments), None
@@ -469,12 +526,12 @@ def _rules(bundle: Bundle, limits: RiskLimits) -> tuple[Rules, Venue | None]:
 
 
 def _plan_state(plan: Orders) -> dict[str, Any]:
-    """A plan as JSON has it."""
+    """Return a plan for JSON."""
     return {name: getattr(plan, name).tolist() for name in PLAN_COLUMNS}
 
 
 def _plan_of(state: Mapping[str, Any]) -> Orders:
-    """The inverse of `_plan_state`."""
+    """Invert `_plan_state`."""
     number, flag = (
         {name: torch.tensor(state[name], dtype=dtype) for name in PLAN_COLUMNS}
         for dtype in (torch.float64, torch.bool)
@@ -493,5 +550,5 @@ def _no_orders(trials: int, assets: int) -> Orders:
     return Orders(none, none, none > 0, none > 0, none[:, 0])
 
 
-def _rows(values: Array, count: int) -> torch.Tensor:
+def _rows(values: Array, count: int) -> Tensor:
     return torch.from_numpy(np.tile(np.asarray(values, dtype=np.float64), (count, 1)))

@@ -1,9 +1,9 @@
-"""Replay: the paper trader over recorded bars with the simulated broker, one closed bar at a time."""
+"""Replays: the paper trader over recorded bars with the simulated broker, bar by bar."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from deploy.market.bundle import Bundle, format_time
 from deploy.market.scoring import in_order
 from deploy.registry.bundle_files import finite
-from deploy.trading.brokers.sim import sim_broker
-from deploy.trading.live.risk import RiskLimits
-from deploy.trading.paper_trader import ClosedBar, Entry, PaperTrader
+from deploy.trading.brokers.sim import SimBroker, sim_broker
+from deploy.trading.closed_bar import ClosedBar
+from deploy.trading.paper_trader import Entry, PaperTrader
+from deploy.trading.risk import RiskLimits
 from envs.crypto.bars import Bars
 from envs.crypto.metrics import Metrics, summarise
 from envs.crypto.splits import Window
@@ -28,12 +29,15 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Replay:
-    """The result of a replay. entries: one per bar, the first being that of the first decision; arrays: (L,), one per
-    bar after it.
+class ReplayResult:
+    """The result of a replay.
 
-    returns, equal_weight: simple per-bar returns. limits: risk rules that were on. fees, notional: shares of the value
-    at the bar before. crossed: what changed hands between trials then, a share of it, too.
+    entries: one per bar; the first is that of the first decision.
+    time and the arrays: (L,), one per bar after the first.
+    returns, equal_weight: simple returns per bar.
+    limits: risk rules that were on.
+    fees, notional, crossed: fractions of the value at the previous bar; crossed is what changed
+        hands between trials at that bar.
     """
 
     bundle: Bundle
@@ -61,39 +65,70 @@ def replay(
     act: Callable[[NDArray[np.float32]], Array] | None = None,
     limits: RiskLimits | None = None,
     progress: Callable[[int], None] = lambda _bar: None,
-) -> Replay:
-    """Trade `window` of `bars` on paper, flat at the start.
+) -> ReplayResult:
+    """Trade `window` of `bars` on paper, starting with cash only.
 
-    cash: of the account, default the bundle's initial cash. act: instead of the bundle's policy. limits: risk rules,
-    none by default. progress: called with the number of bars done. Raises InputError where the bars don't fit the
-    bundle or too few lie before the window.
+    Args:
+        bundle: the bundle to trade.
+        bars: recorded bars.
+        window: places of the first and the last bar.
+        slot: prefix of the orders' client ids.
+        cash: of the account; default: the bundle's initial cash.
+        any_account: accept any amount of cash.
+        act: replaces the bundle's policy.
+        limits: risk rules; none by default.
+        progress: called with the number of bars done.
+
+    Raises:
+        InputError: the bars don't fit the bundle, or too few lie before the window.
     """
     first, last = window
     bars = in_order(bars, bundle)
-    broker = sim_broker(bundle, cash)
     trader = PaperTrader(bundle, slot=slot, act=act, any_account=any_account, limits=limits)
     if first < trader.bars_needed:
+        earliest = int(bars.time[min(trader.bars_needed, len(bars.time) - 1)])
         raise InputError(
-            f"bundle {bundle.name} can decide at "
-            f"{format_time(int(bars.time[min(trader.bars_needed, len(bars.time) - 1)]))} at the earliest, after "
+            f"bundle {bundle.name} can decide at {format_time(earliest)} at the earliest, after "
             f"{trader.bars_needed} bars; --from names bar {first}"
         )
-    trader.start(bars.slice(first - trader.bars_needed, first), broker.account())
     entries = []
+    for entry in replay_entries(trader, sim_broker(bundle, cash), bars, first, last):
+        entries.append(entry)
+        progress(len(entries) - 1)
+    return _result(bundle, limits or RiskLimits(), entries)
+
+
+def replay_entries(
+    trader: PaperTrader,
+    broker: SimBroker,
+    bars: Bars,
+    first: int,
+    last: int,
+    *,
+    decide_last: bool = False,
+) -> Iterator[Entry]:
+    """Start `trader` before bar `first`, and yield the entry of every bar up to `last`.
+
+    Args:
+        trader: a trader that was not started yet.
+        broker: its broker.
+        bars: in the order of the trader's tickers; at least `trader.bars_needed` before `first`.
+        first, last: places of bars.
+        decide_last: whether the policy decides at the last bar, too.
+    """
+    trader.start(bars.slice(max(0, first - trader.bars_needed), first), broker.account())
     for number in range(first, last + 1):
         bar = ClosedBar.of(bars, number)
         broker.next_bar(bar.time, bar.open, bar.hole)
-        entries.append(trader.on_bar(bar, broker.fills(), broker.account(), decide=number < last))
-        broker.submit(entries[-1].orders)
-        progress(number - first)
-    return _summed_up(bundle, limits or RiskLimits(), entries)
+        decide = decide_last or number < last
+        entry = trader.on_bar(bar, broker.fills(), broker.account(), decide=decide)
+        broker.submit(entry.orders)
+        yield entry
 
 
-def _summed_up(bundle: Bundle, limits: RiskLimits, entries: list[Entry]) -> Replay:
-    value, equal = (
-        np.array([entry.value for entry in entries]),
-        np.array([entry.equal_weight for entry in entries]),
-    )
+def _result(bundle: Bundle, limits: RiskLimits, entries: list[Entry]) -> ReplayResult:
+    value = np.array([entry.value for entry in entries])
+    equal = np.array([entry.equal_weight for entry in entries])
     after = entries[1:]
     columns = {
         "returns": value[1:] / value[:-1] - 1.0,
@@ -103,30 +138,27 @@ def _summed_up(bundle: Bundle, limits: RiskLimits, entries: list[Entry]) -> Repl
         "notional": np.array([entry.notional for entry in after]) / value[:-1],
         "exposure": np.array([entry.exposure for entry in after]),
     }
-    metrics = summarise(
-        columns["returns"],
-        columns["equal_weight"],
-        bundle.manifest.timeframe,
-        trades=columns["trades"],
-        fees=columns["fees"],
-        notional=columns["notional"],
-        exposure=columns["exposure"],
-    )
-    time = np.array([entry.time for entry in after], dtype=np.int64)
-    crossed = np.array([entry.crossed for entry in entries[:-1]]) / value[:-1]
-    return Replay(
+    return ReplayResult(
         bundle=bundle,
         limits=limits,
         entries=tuple(entries),
-        time=time,
-        metrics=metrics,
-        crossed=crossed,
+        time=np.array([entry.time for entry in after], dtype=np.int64),
+        metrics=summarise(
+            columns["returns"],
+            columns["equal_weight"],
+            bundle.manifest.timeframe,
+            trades=columns["trades"],
+            fees=columns["fees"],
+            notional=columns["notional"],
+            exposure=columns["exposure"],
+        ),
+        crossed=np.array([entry.crossed for entry in entries[:-1]]) / value[:-1],
         **columns,
     )
 
 
-def ledger_table(result: Replay) -> pd.DataFrame:
-    """One row per bar: date (UTC, bar open), value, equal_weight, cash, …, and `units`, `action` per ticker."""
+def ledger_table(result: ReplayResult) -> pd.DataFrame:
+    """Return one row per bar: date (UTC, bar open), value, cash, ..., units and action by ticker."""
     entries = result.entries
     columns: dict[str, Any] = {
         "date": pd.to_datetime([entry.time for entry in entries], unit="s", utc=True)
@@ -143,8 +175,8 @@ def ledger_table(result: Replay) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def orders_table(result: Replay) -> pd.DataFrame:
-    """One row per order that was settled: when it was decided, what it was, and what became of it."""
+def orders_table(result: ReplayResult) -> pd.DataFrame:
+    """Return one row per order with a result."""
     rows = [
         {
             "client_id": fill.order.client_id,
@@ -179,9 +211,13 @@ def orders_table(result: Replay) -> pd.DataFrame:
     return table
 
 
-def write_replay(result: Replay, folder: Path) -> list[Path]:
-    """Write `ledger.parquet`, `orders.parquet`, `summary.json` and `equity.png` into `folder`, each whole; returns
-    their paths.
+def write_replay(result: ReplayResult, folder: Path) -> list[Path]:
+    """Write `ledger.parquet`, `orders.parquet`, `summary.json` and `equity.png` into `folder`.
+
+    Each file appears whole or not at all.
+
+    Returns:
+        Their paths.
     """
     from deploy.trading.replay_picture import draw_replay
 

@@ -16,8 +16,8 @@ from deploy.market.scoring import first_decision, unseen_window
 from deploy.market.view import metrics_table
 from deploy.promotion.findings import SYNTHETIC
 from deploy.registry.slots import slot_name
-from deploy.trading.live.risk import RiskLimits, RiskRules
-from deploy.trading.replay import Replay, replay
+from deploy.trading.replay import ReplayResult, replay
+from deploy.trading.risk import RiskLimits, RiskRules
 from envs.crypto.bars import Bars
 from envs.crypto.splits import Window
 from envs.support.errors import InputError
@@ -69,7 +69,7 @@ def run_replay(
     cash: float | None = None,
     any_account: bool = False,
     limits: RiskLimits | None = None,
-) -> Replay:
+) -> ReplayResult:
     """Replay with a progress display on a terminal, and two plain lines elsewhere."""
     total = window[1] - window[0]
     first, last = (format_time(int(bars.time[bar])) for bar in (window[0] + 1, window[1]))
@@ -87,7 +87,7 @@ def run_replay(
         )
 
 
-def print_replay(console: Console, result: Replay, paths: list[Path]) -> None:
+def print_replay(console: Console, result: ReplayResult, paths: list[Path]) -> None:
     """The replay's summary against equal weight, and where its files are."""
     bundle, first = result.bundle, int(result.time[0])
     span = f"{format_time(first)} to {format_time(int(result.time[-1]))}"
@@ -125,7 +125,7 @@ def print_replay(console: Console, result: Replay, paths: list[Path]) -> None:
     )
 
 
-def replay_folder(deployments: Path, slot: str, result: Replay) -> Path:
+def replay_folder(deployments: Path, slot: str, result: ReplayResult) -> Path:
     """Where a replay's files go unless told otherwise: named by slot, bundle and range."""
     first, last = (
         format_time(int(moment)).replace(":", "").replace("-", "")[:13]
@@ -134,7 +134,7 @@ def replay_folder(deployments: Path, slot: str, result: Replay) -> Path:
     return deployments / "replays" / f"{slot_name(slot)}-{result.bundle.name}-{first}-{last}"
 
 
-def _agreement(result: Replay) -> float | None:
+def _agreement(result: ReplayResult) -> float | None:
     """How far the replay's total return is from the canonical hold-out score in the bundle; None where other bars were
     traded.
     """

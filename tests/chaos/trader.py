@@ -4,7 +4,7 @@
 
 A server in a process of its own speaks Alpaca's REST API, moves its prices with the bars, and fails now and then: 5xx,
 429, lines cut before or after an order was carried out, answers that are no JSON or come too late, orders that are
-filled in part. The trader is the real one (`Session`, `keep_trading`) with a clock that goes as fast as the day is to
+filled in part. The trader is the real one (`LiveSession`, `keep_trading`) with a clock that goes as fast as the day is to
 last; it is killed with SIGKILL at random instants and started again, while the market goes on. Afterwards it runs
 undisturbed to the day's end, and the books are audited against the server's:
 
@@ -39,8 +39,8 @@ from deploy.trading.brokers.alpaca import AlpacaBroker
 from deploy.trading.feeds import RecordedFeed
 from deploy.trading.live.clock import FastClock
 from deploy.trading.live.runner import keep_trading
-from deploy.trading.live.session import SHADOW, Session, TraderOptions
-from deploy.trading.live.store import ACCOUNT, TraderStore
+from deploy.trading.live.session import LiveSession, TraderOptions
+from deploy.trading.live.store import SHADOW, SLOT_ACCOUNT, TraderStore
 from envs.crypto.bars import Bars
 from envs.crypto.demo_market import make_demo_market
 from envs.crypto.params import EnvParams
@@ -133,8 +133,8 @@ def trade(folder: Path, bars: Bars, url: str, start: float, speed: float, began:
     def make_broker(_bundle: Bundle) -> AlpacaBroker:
         return AlpacaBroker(symbols, key="key", secret="secret", url=url, patience=3.0, timeout=0.5)
 
-    def make_session() -> Session:
-        return Session(
+    def make_session() -> LiveSession:
+        return LiveSession(
             TraderOptions(slot=SLOT, broker="alpaca", feed="recorded", max_delay=float(STEP)),
             Registry(folder),
             make_broker=make_broker,
@@ -151,7 +151,10 @@ def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, 
     """Figures, and everything that is wrong."""
     cash, units, orders, failed, posts = server
     store = TraderStore(Registry(folder).database)
-    lines, written = store.lane_bars(SLOT, ACCOUNT), store.orders(SLOT, lane=ACCOUNT)
+    lines, written = (
+        store.account_bars(SLOT, SLOT_ACCOUNT),
+        store.orders(SLOT, account=SLOT_ACCOUNT),
+    )
     problems = []
     times = [line.time for line in lines]
     if times != list(range(times[0], times[-1] + 1, STEP)) or times[-1] != int(bars.time[-1]):
@@ -206,7 +209,7 @@ def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, 
                 f"{ticker}: {held} in the database, {units.get(ticker.replace('USDT', 'USD'), 0.0)} there"
             )
     problems += [event.text for event in store.events(SLOT) if event.kind in ("transfer", "cost")]
-    shadow = {line.time: line.value for line in store.lane_bars(SLOT, SHADOW)}
+    shadow = {line.time: line.value for line in store.account_bars(SLOT, SHADOW)}
     away = [abs(line.value / shadow[line.time] - 1.0) for line in lines if line.time in shadow]
     return {
         "bars": len(lines),
@@ -217,7 +220,7 @@ def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, 
             order[2] == "canceled" and order[3] > 0 for order in orders.values()
         ),
         "orders_not_sent_in_time": sum(
-            line.fill is not None and "away when it should" in line.fill.reason
+            line.fill is not None and "not running when it was due" in line.fill.reason
             for line in known.values()
         ),
         "posts": posts,

@@ -133,7 +133,7 @@ class AlpacaBroker(Broker):
         self._client._retry = 0
         for scheme in ("https://", "http://"):
             self._client._session.mount(scheme, _Timely(timeout))
-        self.account_name = self._ask(
+        self.venue_account = self._ask(
             "the account", lambda: str(self._client.get_account()["account_number"])
         )
         self._assets = self._read_assets()

@@ -68,13 +68,13 @@ class AccountState:
 class Broker(ABC):
     """A broker that trades on paper. No implementation may place an order with real money.
 
-    immediate: whether it fills orders as soon as they are sent, and not only at the next bar. account_name: the venue's
+    immediate: whether it fills orders as soon as they are sent, and not only at the next bar. venue_account: the venue's
     name of the account, by which two slots on one account are detected; None for virtual money. untradable: why a
     ticker cannot be traded; orders for it are reported as unfilled.
     """
 
     immediate: bool
-    account_name: str | None = None
+    venue_account: str | None = None
     untradable: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod

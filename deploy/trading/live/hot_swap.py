@@ -1,10 +1,12 @@
-"""Whether a new champion may take over: it is tried on the newest bars before it gets the account."""
+"""Whether a new champion may take over: it must first trade the newest bars in a dry run."""
 
 from __future__ import annotations
 
 from deploy.market.bundle import Bundle
+from deploy.market.scoring import in_order
 from deploy.trading.brokers.sim import sim_broker
-from deploy.trading.paper_trader import ClosedBar, PaperTrader
+from deploy.trading.paper_trader import PaperTrader
+from deploy.trading.replay import replay_entries
 from envs.crypto.bars import Bars
 from envs.support.errors import InputError, RunError
 
@@ -12,10 +14,10 @@ DRY_RUN_BARS = 100
 
 
 def problem_with(bundle: Bundle, running: Bundle, history: Bars) -> str | None:
-    """Why `bundle` cannot take over from `running`, one sentence; None where it can.
+    """Return why `bundle` cannot take over from `running`, one sentence; None if it can.
 
-    history: the newest bars. It must trade the same tickers at the same timeframe, and act on the last 100 bars of a
-    dry run with virtual money without a fault.
+    It must trade the same tickers at the same timeframe, and trade the last 100 bars of `history`
+    on virtual money without an error.
     """
     ours, theirs = running.manifest, bundle.manifest
     if theirs.timeframe != ours.timeframe:
@@ -24,16 +26,15 @@ def problem_with(bundle: Bundle, running: Bundle, history: Bars) -> str | None:
         return (
             f"it trades {', '.join(theirs.tickers)}, and the slot holds {', '.join(ours.tickers)}"
         )
-    broker, trader = sim_broker(bundle), PaperTrader(bundle, slot="dry-run")
+    trader, last = PaperTrader(bundle, slot="dry-run"), len(history) - 1
     first = len(history) - DRY_RUN_BARS
     if first < trader.bars_needed:
-        return f"it needs {trader.bars_needed + DRY_RUN_BARS} bars for a dry run, and there are {len(history)}"
+        needed = trader.bars_needed + DRY_RUN_BARS
+        return f"it needs {needed} bars for a dry run, and there are {len(history)}"
     try:
-        trader.start(history.slice(0, first), broker.account())
-        for number in range(first, len(history)):
-            bar = ClosedBar.of(history, number).in_order(history.tickers, theirs.tickers)
-            broker.next_bar(bar.time, bar.open, bar.hole)
-            broker.submit(trader.on_bar(bar, broker.fills(), broker.account()).orders)
+        bars = in_order(history, bundle)
+        for _ in replay_entries(trader, sim_broker(bundle), bars, first, last, decide_last=True):
+            pass
     except (InputError, RunError, ValueError, RuntimeError) as error:
         return f"its dry run over the last {DRY_RUN_BARS} bars failed: {error}"
     return None

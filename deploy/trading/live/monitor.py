@@ -1,298 +1,171 @@
-"""The live monitor: is a trader earning what was scored, and is it doing what the simulator does?
+"""The live monitor of a slot: evaluates the account when due, and reacts as `--on-alert` says.
 
-Three questions about a record of per-bar returns that began with the present bundle:
-
-Tracking. The account and the simulator trade the same bars by the same rules. What they differ by is fills, fees and
-faults, so it is held to a tolerance that is fixed, not to chance.
-
-Edge. The same statistic on both sides, the mean per-bar return over equal weight: it is what the gate tested, and what
-the market does to everybody cancels in it, where a mean return would alarm in every falling market. The scored record
-(the hold-out) is resampled by the stationary bootstrap, once as long as the live record and once as long as itself, so
-that what the scored mean does not know about itself counts, too; p is the share of resamples whose live mean falls
-short of the scored one by as much. Where live returns vary more than scored ones, the former are scaled up to that:
-a rougher market is no lost edge.
-
-Drawdown. The largest fall of the live record against those of resamples of the scored returns as long, each with a mean
-of its own drawn as above.
-
-Every look may be wrong, so there are few: at the minimum record, and whenever it has doubled. Look k is allowed
-alpha/(k(k+1)), half of it for the edge and half for the drawdown, so that all looks ever taken sound a false alarm with
-chance alpha at most. Nothing here remembers: the record as it was at the last look is what is judged.
+The account is compared with the bundle's own hold-out, which is scored again by the canonical path
+from the bars that it was promoted on. Without these bars there is no verdict.
+`deploy.trading.live.monitor_statistics` has the statistics.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+from deploy.market.bundle import Bundle
+from deploy.market.scoring import bars_of, bootstrap_seed, score_bundle
+from deploy.registry.registry import Registry
+from deploy.trading.live.benchmarks import EQUAL_WEIGHT
+from deploy.trading.live.monitor_statistics import (
+    DEFAULT,
+    FEWEST_SCORED,
+    judge_record,
+    look_number,
+    track,
+)
+from deploy.trading.live.records import Array, Span, paired_returns, since_present_bundle
+from deploy.trading.live.store import SLOT_ACCOUNT, TraderStore
+from envs.crypto.timeframe import bars_per_day
+from envs.support.errors import InputError
 
-from deploy.promotion.bootstrap import block_length, bootstrap_means, bootstrap_samples
-from deploy.registry.bundle_files import finite
-from envs.crypto.metrics import max_drawdown
-from envs.crypto.timeframe import DAY, bar_seconds, bars_per_year
-
-Array = NDArray[np.float64]
-Judgement = Literal["too early", "as scored", "worse than scored", "tracking off"]
-MEAN_POINTS, PATH_POINTS = 500, 1_000  # of records that are resampled: longer ones are thinned
-FLOOR = 1e-12  # of a value ratio, so that a total loss has a logarithm
-FEWEST_SCORED = 32
+OnAlert = Literal["alert", "cash", "rollback"]
+Told = tuple[str, str]  # kind and text of an event
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What the monitor goes by. alpha: chance of a false alarm about edge or drawdown, over all looks together.
+class Monitor:
+    """Monitors a slot's own account.
 
-    minimum_days, minimum_bars: no verdict before both. tracking_error: annualised standard deviation of account less
-    simulator, a share. tracking_gap: how far their values may drift apart, a share. draws: resamples per question.
+    Args:
+        slot: the slot.
+        registry: the registry that holds it.
+        store: the traders' rows.
+        on_alert: reaction to an account that trades worse than scored.
+        simulator: name of the account that repeats it in the simulator, or None.
     """
 
-    alpha: float = 0.05
-    minimum_days: float = 7.0
-    minimum_bars: int = 100
-    tracking_error: float = 0.05
-    tracking_gap: float = 0.02
-    draws: int = 5_000
+    def __init__(
+        self,
+        slot: str,
+        registry: Registry,
+        store: TraderStore,
+        on_alert: OnAlert,
+        simulator: str | None,
+    ) -> None:
+        self._slot, self._registry, self._store = slot, registry, store
+        self._on_alert, self._simulator = on_alert, simulator
+        self._scored: dict[str, tuple[Array, Array] | str] = {}
 
+    def evaluate(
+        self, bundle: Bundle, bars: int, state: dict[str, Any], kept_out: Sequence[Span] = ()
+    ) -> tuple[dict[str, Any], list[Told]]:
+        """Judge the account's record with this bundle, if an interim look is due, and react.
 
-DEFAULT = Limits()
+        Args:
+            bundle: the traded bundle.
+            bars: number of bars in which it could trade freely.
+            state: what this method returned before, a JSON object.
+            kept_out: spans in which a halt or a risk rule prevented trading; left out.
 
-
-@dataclass(frozen=True)
-class Tracking:
-    """The account against the simulator over `bars` bars. error: annualised standard deviation of the difference of
-    per-bar returns. gap: growth of the account over the simulator's, 0.01 = 1 % ahead. worst: largest difference of a
-    bar, with its sign; worst_bar: its place in the record.
-    """
-
-    error: float
-    gap: float
-    worst: float
-    worst_bar: int
-    bars: int
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One statistic, live and scored. p: chance of a live value as bad as this, were it as scored. low, high: where
-    90 % of the live values would lie then.
-    """
-
-    live: float
-    scored: float
-    p: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What the monitor says. text: the verdict in a sentence.
-
-    bars: of the live record. first_look: bars that a verdict needs; next_look: when there is another one. look: number
-    of the one judged, 0 where it is too early; judged: bars at it. level: what a p has to be under to alarm. tracking:
-    None without a simulator. edge, mean_return: per bar, over equal weight and plain; the latter is only told.
-    drawdown: of the record, a share.
-    """
-
-    verdict: Judgement
-    text: str
-    bars: int
-    first_look: int
-    next_look: int
-    look: int = 0
-    judged: int = 0
-    level: float = 0.0
-    tracking: Tracking | None = None
-    edge: Compared | None = None
-    mean_return: Compared | None = None
-    drawdown: Compared | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        content: dict[str, Any] = finite(asdict(self))
-        return content
-
-
-def first_look(timeframe: str, limits: Limits = DEFAULT) -> int:
-    """The bars of a record that a verdict needs."""
-    return max(math.ceil(limits.minimum_days * DAY / bar_seconds(timeframe)), limits.minimum_bars)
-
-
-def look_number(bars: int, timeframe: str, limits: Limits = DEFAULT) -> int:
-    """How many looks at a record of so many bars have been due; 0 before the first. It is enough to ask `watch` again
-    once this has risen.
-    """
-    return (bars // first_look(timeframe, limits)).bit_length()
-
-
-def track(account: Array, simulator: Array, timeframe: str) -> Tracking:
-    """Compare (n,) simple per-bar returns of the account with the simulator's over the same bars."""
-    difference = account - simulator
-    worst = int(np.argmax(np.abs(difference)))
-    return Tracking(
-        error=float(np.std(difference, ddof=1)) * math.sqrt(bars_per_year(timeframe))
-        if len(difference) > 1
-        else 0.0,
-        gap=math.expm1(float(np.sum(_log(account) - _log(simulator)))),
-        worst=float(difference[worst]),
-        worst_bar=worst,
-        bars=len(difference),
-    )
-
-
-def watch(
-    returns: Array,
-    equal_weight: Array,
-    simulator: Array | None,
-    scored: Array,
-    scored_equal_weight: Array,
-    timeframe: str,
-    *,
-    seed: int,
-    limits: Limits = DEFAULT,
-) -> Finding:
-    """Judge a live record of (n,) simple per-bar returns, since the present bundle trades. Bars at which a halt or a
-    risk rule kept it out of the market say nothing about it: leave them out of all three.
-
-    equal_weight, simulator: (n,) of the same bars; None where there is no simulator. scored, scored_equal_weight: (m,)
-    of the bundle's hold-out. seed: of the resampling, so that the same record is judged the same. Raises ValueError
-    for records that don't fit each other.
-    """
-    count = len(returns)
-    for name, other, length in (
-        ("equal_weight", equal_weight, count),
-        ("simulator", simulator, count),
-        ("scored_equal_weight", scored_equal_weight, len(scored)),
-    ):
-        if other is not None and len(other) != length:
-            raise ValueError(f"{name} has {len(other)} bars, not {length}")
-    if len(scored) < FEWEST_SCORED:
-        raise ValueError(
-            f"{len(scored)} scored bars are too few to compare with; {FEWEST_SCORED} are needed"
+        Returns:
+            The new state, and the events.
+        """
+        timeframe = bundle.manifest.timeframe
+        due = look_number(bars, timeframe)
+        if state.get("bundle") != bundle.hash:
+            state = {
+                "bundle": bundle.hash,
+                "look": 0,
+                "verdict": "too early",
+                "text": "too early for a verdict",
+            }
+        if due <= state["look"]:
+            return state, []
+        scored = self._scored_returns(bundle)
+        if isinstance(scored, str):
+            text = f"there is no hold-out to compare with: {scored}"
+            return state | {"look": due, "verdict": "unknown", "text": text}, [("monitor", text)]
+        since, _ = since_present_bundle(self._store, self._slot, SLOT_ACCOUNT)
+        names = (SLOT_ACCOUNT, EQUAL_WEIGHT, *([self._simulator] if self._simulator else []))
+        returns = paired_returns(self._store, self._slot, names, since, without=kept_out)
+        if look_number(len(returns[SLOT_ACCOUNT]), timeframe) < due:
+            return state, []
+        report = judge_record(
+            returns[SLOT_ACCOUNT],
+            returns[EQUAL_WEIGHT],
+            returns[self._simulator] if self._simulator else None,
+            *scored,
+            timeframe,
+            seed=bootstrap_seed(bundle),
         )
-    first = first_look(timeframe, limits)
-    look = look_number(count, timeframe, limits)
-    if look == 0:
-        return Finding(
-            "too early",
-            f"{count:,} of {first:,} bars: too early for a verdict",
-            count,
-            first,
-            first,
-        )
-    judged = first << (look - 1)
-    level = limits.alpha / (2.0 * look * (look + 1))
-    rng = np.random.default_rng([seed, look])
-    live, equal = returns[:judged], equal_weight[:judged]
-    edge = _compare_means(live - equal, scored - scored_equal_weight, limits.draws, rng)
-    plain = _compare_means(live, scored, limits.draws, rng)
-    drawdown = _compare_drawdowns(live, scored, limits.draws, rng)
-    tracking = None if simulator is None else track(returns, simulator, timeframe)
-    verdict, text = _verdict(edge, drawdown, tracking, level, timeframe, limits)
-    return Finding(
-        verdict,
-        text,
-        count,
-        first,
-        2 * judged,
-        look,
-        judged,
-        level,
-        tracking,
-        edge,
-        plain,
-        drawdown,
-    )
+        state = {"bundle": bundle.hash} | report.to_dict() | {"look": due}
+        if report.verdict == "tracking off":
+            return state, [("alert", report.text)]
+        if report.verdict != "worse than scored":
+            return state, [("monitor", f"{report.verdict}: {report.text}")]
+        return state, [("alert", report.text), *self._react(report.text)]
+
+    def check_tracking(
+        self, bundle: Bundle, state: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[Told]]:
+        """Compare the account with the simulator; this is no test, so it may be done every day.
+
+        Returns:
+            The new state, and an event when the account starts or stops straying.
+        """
+        if self._simulator is None:
+            return state, []
+        since, _ = since_present_bundle(self._store, self._slot, SLOT_ACCOUNT)
+        names = (SLOT_ACCOUNT, self._simulator)
+        returns = paired_returns(self._store, self._slot, names, since)
+        if len(returns[SLOT_ACCOUNT]) < bars_per_day(bundle.manifest.timeframe):
+            return state, []
+        tracking = track(returns[SLOT_ACCOUNT], returns[self._simulator], bundle.manifest.timeframe)
+        off = tracking.error > DEFAULT.tracking_error or abs(tracking.gap) > DEFAULT.tracking_gap
+        told: list[Told] = []
+        if off != state.get("strays", False):
+            words = "strays from" if off else "follows again"
+            text = (
+                f"the account {words} the simulator: tracking error {tracking.error:.1%} a year, "
+                f"gap {tracking.gap:+.2%}"
+            )
+            told.append(("alert" if off else "monitor", text))
+        return state | {"strays": off, "tracking": asdict(tracking)}, told
+
+    def _react(self, text: str) -> list[Told]:
+        """React to an account that trades worse than scored."""
+        if self._on_alert == "rollback" and self._registry.slot(self._slot).previous is not None:
+            try:
+                left, back = self._registry.rollback(
+                    self._slot, f"the live monitor: {text}", Bundle
+                )
+                return [("rolled back", f"from {left[:16]} to {back[:16]}")]
+            except InputError as error:
+                return [("alert", f"no rollback: {error}"), *self._to_cash(text)]
+        return [] if self._on_alert == "alert" else self._to_cash(text)
+
+    def _to_cash(self, text: str) -> list[Told]:
+        self._store.halt(self._slot, f"the live monitor: {text}", sells=True)
+        return [("halted", f"sells everything, until: sweepd trader resume {self._slot}")]
+
+    def _scored_returns(self, bundle: Bundle) -> tuple[Array, Array] | str:
+        """Return the hold-out returns of the bundle and of equal weight, or why there are none."""
+        if bundle.hash not in self._scored:
+            self._scored[bundle.hash] = _score(bundle, self._registry)
+        return self._scored[bundle.hash]
 
 
-def _verdict(
-    edge: Compared,
-    drawdown: Compared,
-    tracking: Tracking | None,
-    level: float,
-    timeframe: str,
-    limits: Limits,
-) -> tuple[Judgement, str]:
-    """Tracking comes first: where it is off, the account says little about the policy."""
-    if tracking is not None and (
-        tracking.error > limits.tracking_error or abs(tracking.gap) > limits.tracking_gap
-    ):
-        return "tracking off", (
-            f"the account and the simulator differ by {tracking.error:.2%} a year (limit {limits.tracking_error:.2%}) "
-            f"and have drifted {tracking.gap:+.2%} apart (limit {limits.tracking_gap:.2%})"
-        )
-    annual = bars_per_year(timeframe)
-    earned = (
-        f"{annual * edge.live:+.1%} a year over equal weight, where {annual * edge.scored:+.1%} was scored: as low as "
-        f"this with chance {edge.p:.2g} if nothing had changed"
-    )
-    fell = (
-        f"fell {drawdown.live:.1%} from its highest value: as deep as this with chance {drawdown.p:.2g}, at most "
-        f"{drawdown.high:.1%} in 19 of 20 cases"
-    )
-    bad = [text for text, found in ((earned, edge), (fell, drawdown)) if found.p <= level]
-    if bad:
-        return "worse than scored", f"{'; '.join(bad)}; {level:.2g} is alarming at this look"
-    return "as scored", f"{earned}; {fell}; {level:.2g} would be alarming at this look"
-
-
-def _compare_means(live: Array, scored: Array, draws: int, rng: np.random.Generator) -> Compared:
-    """Whether a live mean is below the scored one by more than both samples' luck."""
-    own, other, spread = float(np.mean(live)), float(np.mean(scored)), float(np.std(scored))
-    rougher = max(1.0, float(np.std(live)) / spread) if spread > 0.0 else 1.0
-    luck = rougher * _luck(scored, live.size, draws, rng) - _luck(scored, scored.size, draws, rng)
-    p = (1 + int(np.count_nonzero(luck <= own - other))) / (draws + 1)
-    low, high = (other + float(edge) for edge in np.quantile(luck, [0.05, 0.95]))
-    return Compared(own, other, p, low, high)
-
-
-def _luck(values: Array, length: int, draws: int, rng: np.random.Generator) -> Array:
-    """(draws,) means of resamples of `length` bars, less the mean that they have in truth."""
-    step = _step(values, length, MEAN_POINTS)
-    thin = _thinned(values, step) / step
-    means = bootstrap_means(thin, block_length(thin), draws, rng, length=max(1, length // step))
-    return np.asarray(means - np.mean(thin))
-
-
-def _compare_drawdowns(
-    live: Array, scored: Array, draws: int, rng: np.random.Generator
-) -> Compared:
-    """Whether the live record fell deeper than the scored returns would make one of its length."""
-    step = _step(scored, live.size, PATH_POINTS)
-    own, other = _thinned(_log(live), step), _thinned(_log(scored), step)
-    drift = step * _luck(_log(scored), scored.size, draws, rng)
-    found, done = np.empty(draws), 0
-    for sample in bootstrap_samples(other, block_length(other), draws, rng, length=own.size):
-        rows = slice(done, done + len(sample))
-        found[rows] = _deepest(sample + drift[rows, None])
-        done += len(sample)
-    deepest = float(_deepest(own[None])[0])
-    p = (1 + int(np.count_nonzero(found >= deepest))) / (draws + 1)
-    low, high = (float(edge) for edge in np.quantile(found, [0.05, 0.95]))
-    return Compared(deepest, max_drawdown(scored), p, low, high)
-
-
-def _deepest(steps: Array) -> Array:
-    """(rows,) largest fall of paths with those log returns (rows, n), a share; the start counts as a peak."""
-    path = np.cumsum(steps, axis=1)
-    peak = np.maximum(np.maximum.accumulate(path, axis=1), 0.0)
-    return np.asarray(-np.expm1(-np.max(peak - path, axis=1)))
-
-
-def _step(values: Array, length: int, points: int) -> int:
-    """Bars that are summed to one, so that `length` of them are not many more than `points`; no mean changes by that,
-    and drawdowns hardly do.
-    """
-    return max(1, min(length // points, values.size // FEWEST_SCORED))
-
-
-def _thinned(values: Array, step: int) -> Array:
-    """Sums over `step` bars; what is left over at the beginning goes."""
-    return np.asarray(values[values.size % step :].reshape(-1, step).sum(axis=1))
-
-
-def _log(returns: Array) -> Array:
-    return np.asarray(np.log(np.maximum(1.0 + returns, FLOOR)))
+def _score(bundle: Bundle, registry: Registry) -> tuple[Array, Array] | str:
+    span = registry.evaluations.holdout_span(bundle.members_sha256)
+    folder = registry.data_dir(bundle.hash)
+    if span is None or folder is None:
+        return "the registry does not know its hold-out"
+    try:
+        bars = bars_of(bundle, folder)
+        first, last = (int(bars.time.searchsorted(moment)) for moment in span)
+        if last >= len(bars.time) or (int(bars.time[first]), int(bars.time[last])) != span:
+            return f"the bars in {folder} do not contain its hold-out"
+        score = score_bundle(bundle, bars, (first - 1, last))
+    except (InputError, OSError) as error:
+        return str(error)
+    if len(score.returns) < FEWEST_SCORED:
+        return f"its hold-out has only {len(score.returns)} bars"
+    return score.returns, score.equal_weight

@@ -1,4 +1,4 @@
-"""Records of lanes side by side: per-bar returns over the bars that they have in common."""
+"""Returns of a slot's accounts over common bars."""
 
 from __future__ import annotations
 
@@ -11,24 +11,30 @@ from deploy.trading.flows import growth
 from deploy.trading.live.store import TraderStore
 
 Array = NDArray[np.float64]
-Span = tuple[int, int | None]
+Span = tuple[int, int | None]  # opens of the first and last bar; last is None while it continues
 
 
-def returns_beside(
+def paired_returns(
     store: TraderStore,
     slot: str,
-    lanes: tuple[str, ...],
+    accounts: tuple[str, ...],
     since: int,
     *,
     without: Sequence[Span] = (),
 ) -> dict[str, Array]:
-    """(n,) simple returns per bar of each lane, over the bars that all lanes have a line for. The first return starts
-    at the close of the bar that opened at `since`. Transfers are left out (`deploy.trading.flows`).
+    """Return the simple returns per bar, (n,), of each account over the bars that all have.
 
-    without: spans (opens of the first bar and of the last, None where it lasts) of bars that are left out.
+    Transfers are left out (`deploy.trading.flows`).
+
+    Args:
+        store: the traders' rows.
+        slot: the accounts' slot.
+        accounts: names of the accounts.
+        since: the first return starts at the close of the bar that opened then.
+        without: spans of bars to leave out.
     """
-    columns = {lane: store.lane_columns(slot, lane, since=since) for lane in lanes}
-    times = [column.time for column in columns.values()]
+    histories = {name: store.account_history(slot, name, since=since) for name in accounts}
+    times = [history.time for history in histories.values()]
     common = times[0]
     for other in times[1:]:
         common = np.intersect1d(common, other)
@@ -36,22 +42,23 @@ def returns_beside(
     for first, last in without:
         kept &= ~((common[1:] >= first) & (common[1:] <= (np.inf if last is None else last)))
     found = {}
-    for lane, column in columns.items():
-        grown = growth(column.value, column.flow)[np.isin(column.time, common)]
+    for name, history in histories.items():
+        grown = growth(history.value, history.flow)[np.isin(history.time, common)]
         steps = np.divide(
             grown[1:], grown[:-1], out=np.ones_like(grown[1:]), where=grown[:-1] > 0.0
         )
-        found[lane] = (steps - 1.0)[kept]
+        found[name] = (steps - 1.0)[kept]
     return found
 
 
-def since_present_bundle(store: TraderStore, slot: str, lane: str) -> tuple[int, str | None]:
-    """Open of the first of the newest bars that the lane traded with the bundle it trades now, and that bundle's hash;
-    (0, None) for a lane without bars.
+def since_present_bundle(store: TraderStore, slot: str, account: str) -> tuple[int, str | None]:
+    """Return since which bar (its open) an account trades its present bundle, and the bundle's hash.
+
+    (0, None) for an account without bars.
     """
-    columns = store.lane_columns(slot, lane, since=0)
-    if not len(columns.time):
+    history = store.account_history(slot, account, since=0)
+    if not len(history.time):
         return 0, None
-    changes = np.flatnonzero(columns.bundle[1:] != columns.bundle[:-1])
+    changes = np.flatnonzero(history.bundle[1:] != history.bundle[:-1])
     first = int(changes[-1]) + 1 if len(changes) else 0
-    return int(columns.time[first]), str(columns.bundle[-1])
+    return int(history.time[first]), str(history.bundle[-1])

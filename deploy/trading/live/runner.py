@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deploy.registry.slots import slot_name
-from deploy.trading.live.session import Session
+from deploy.trading.live.session import LiveSession
 from deploy.trading.live.store import Replaced
 from envs.support.errors import InputError, RunError, TryAgainLater
 
@@ -54,7 +54,7 @@ def ending_on_signals(stop: threading.Event) -> Iterator[None]:
 
 
 def keep_trading(
-    make_session: Callable[[], Session],
+    make_session: Callable[[], LiveSession],
     stop: threading.Event,
     say: Callable[[str], None],
     note: Callable[[str], None] = lambda _: None,
@@ -69,7 +69,7 @@ def keep_trading(
     noted: set[str] = set()
     tries, began = 0, False
     while not stop.is_set():
-        session: Session | None = None
+        session: LiveSession | None = None
         try:
             session = make_session()
             began = True
@@ -88,7 +88,7 @@ def keep_trading(
                 raise
             say(traceback.format_exc().rstrip())
             problem = f"{type(error).__name__}: {error}"
-        if session is not None and session.pulses > 0:
+        if session is not None and session.polls > 0:
             trouble_since, tries = None, 0
             noted.clear()
         if problem not in noted:

@@ -1,64 +1,75 @@
-"""A slot's live trader: one closed bar after another, until it is told to end.
+"""A live session of a slot's trader: from one start to the next end or error.
 
-Every bar is one transaction and what follows from it: what became of the last bar's orders, the line of every lane and
-the orders about to be sent are committed; then they are sent; then what is known of them at once is committed. After a
-kill at any instant a new session finds the last of these transactions, asks the broker about orders whose fate is
-unknown (by their client ids, which follow from slot, bar and ticker), and goes on: no bar's orders are sent twice, and
-none is lost. Bars that were missed are booked, but nothing is decided at a bar that is no longer the newest, or whose
-end is too long ago.
+A bar takes one path:
+
+    run            waits, and calls `poll`
+    poll           asks the feed for closed bars
+    _on_bar        processes one bar:
+      TradingAccount.on_bar   per account: book fills, mark, judge risk, decide
+      _commit                 results, lines, states and the orders to send, in one transaction
+      TradingAccount.send     per account: send the orders
+      _commit                 results that are known at once
+      _evaluate               monitor and arena, when they are due
+
+After a kill at any instant, a new session reads the last of these transactions, asks the broker
+about orders with unknown results by their client ids, which follow from slot, bar and ticker, and
+continues: no order is sent twice, and none is lost. Bars that were missed are booked without
+decisions; the trader decides only at the newest bar, and not if that ended too long ago.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from deploy.market.bundle import Bundle, format_time
 from deploy.registry.bundle_files import NAME_DIGITS
 from deploy.registry.registry import Registry
-from deploy.trading.brokers.base import Broker, Fill, Order
+from deploy.trading.brokers.base import Broker, Order
 from deploy.trading.brokers.sim import sim_broker
+from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.feeds import SETTLE_SECONDS, Feed, RecordedFeed
-from deploy.trading.flows import Flow, rebased
-from deploy.trading.live.arena import CASH, EQUAL_WEIGHT, Benchmark, benchmarks
+from deploy.trading.flows import Flow
+from deploy.trading.live.account import TradingAccount
+from deploy.trading.live.arena import Arena, challenger_name
+from deploy.trading.live.benchmarks import EQUAL_WEIGHT, BenchmarkAccounts
 from deploy.trading.live.clock import Clock
-from deploy.trading.live.contest import Contest, lane_name
 from deploy.trading.live.hot_swap import DRY_RUN_BARS, problem_with
-from deploy.trading.live.lane import TradingLane, lane_trader
-from deploy.trading.live.risk import RiskLimits
+from deploy.trading.live.monitor import Monitor, OnAlert
+from deploy.trading.live.reports import note_day, note_risk, trade_text, transfer_events
 from deploy.trading.live.store import (
-    ACCOUNT,
+    CHALLENGER,
+    SHADOW,
+    SLOT_ACCOUNT,
     STOPPED,
+    AccountRecord,
     Changes,
-    Lane,
-    LaneBar,
-    LaneKind,
     OrderLine,
     Trader,
     TraderStore,
 )
-from deploy.trading.live.watchman import OnAlert, Watchman
-from deploy.trading.paper_trader import ClosedBar, Conditions, Entry
+from deploy.trading.paper_trader import Entry
+from deploy.trading.risk import Conditions, RiskLimits
+from envs.crypto.bars import Bars
 from envs.crypto.timeframe import DAY, bar_seconds
 from envs.support.errors import InputError, RunError
 from envs.support.supervisor import Supervisor
 
-MOST_SPANS = 100  # times in which risk rules kept the account from trading, that are remembered
-LATE_SECONDS = 5.0  # how often a bar is asked for that is late
+LATE_SECONDS = 5.0  # pause between polls for a bar that is late
 STALE_BARS = 3  # data older than that many bars is an alert
-SHADOW: Final = "shadow"
-CHALLENGER: Final = "challenger"
-BENCHMARK: Final = "benchmark"
 
 
 @dataclass(frozen=True)
 class TraderOptions:
-    """How a slot is traded. broker, feed: names, as the database remembers them. limits: risk rules, of every lane.
+    """How a slot is traded.
 
-    any_account: also where the account is far from what the bundle was trained with. max_delay: seconds after a bar's
-    end within which its orders may still be sent; by default a quarter of a bar. arena: how many challengers trade
-    beside it. on_alert: what follows when it trades worse than scored.
+    broker, feed: names, as the database stores them.
+    limits: risk rules of every account.
+    any_account: accept an account whose value is far from what the bundle was trained with.
+    max_delay: seconds after a bar's end within which its orders may be sent; default: a quarter bar.
+    arena: number of challengers that trade on virtual money.
+    on_alert: reaction to an account that trades worse than scored.
     """
 
     slot: str
@@ -71,12 +82,21 @@ class TraderOptions:
     on_alert: OnAlert = "alert"
 
 
-class Session:
-    """From one start of a slot's trader to its end.
+class LiveSession:
+    """Trades a slot until it ends or an error occurs; a new session continues from the database.
 
-    make_broker, make_feed: called once with the bundle that is traded. tell: told of every event, its kind and text.
-    Raises InputError where it cannot start, Replaced where another process now trades the slot, TryAgainLater or
-    RunError where broker, feed or database are out of reach; a new session goes on from there.
+    Args:
+        options: how the slot is traded.
+        registry: the registry that holds the slot.
+        make_broker, make_feed: called once with the traded bundle.
+        clock: the market's time.
+        tell: receives kind and text of every event.
+        supervisor: the service manager that is told that the process is alive.
+
+    Raises:
+        InputError: it cannot start.
+        Replaced: another process trades the slot now.
+        TryAgainLater, RunError: broker, feed or database are out of reach.
     """
 
     def __init__(
@@ -96,14 +116,13 @@ class Session:
         self._store = TraderStore(registry.database)
         champion = registry.require(options.slot).champion
         assert champion is not None
-        kept = {lane.name: lane for lane in self._store.lanes(self._slot) if lane.retired is None}
-        bundle = registry.bundle(
-            kept[ACCOUNT].bundle or champion if ACCOUNT in kept else champion, Bundle
-        )
+        kept = {one.name: one for one in self._store.accounts(self._slot) if one.retired is None}
+        traded = kept[SLOT_ACCOUNT].bundle if SLOT_ACCOUNT in kept else None
+        bundle = registry.bundle(traded or champion, Bundle)
         self._seconds = bar_seconds(bundle.manifest.timeframe)
         self._max_delay = self._seconds / 4 if options.max_delay is None else options.max_delay
         self._feed, broker = make_feed(bundle), make_broker(bundle)
-        if ACCOUNT not in kept:
+        if SLOT_ACCOUNT not in kept:
             for ticker, why in broker.untradable.items():
                 raise InputError(
                     f"{ticker}: {why}; promote a bundle without it, or trade with --broker sim"
@@ -113,300 +132,223 @@ class Session:
             broker=options.broker,
             feed=options.feed,
             timeframe=bundle.manifest.timeframe,
-            account=broker.account_name,
+            venue_account=broker.venue_account,
         )
-        self.pulses = 0  # looks that came to their end
-        self._refused: str | None = None  # the champion that could not take over
+        self.polls = 0  # polls that were completed
+        self._refused: str | None = None  # hash of a champion that could not take over
         self._stale = False
         self._status = "starting"
-        trader = self._read()
-        self._state: dict[str, Any] = dict(trader.session)
-        self._account = self._lane(ACCOUNT, ACCOUNT, bundle, broker)
-        self._lanes = [self._account]
+        trader = self._heartbeat()
+        self._state: dict[str, Any] = dict(trader.state)
+        self._own = TradingAccount(
+            self._slot,
+            SLOT_ACCOUNT,
+            SLOT_ACCOUNT,
+            bundle,
+            broker,
+            limits=self._limits,
+            any_account=options.any_account,
+        )
+        self._accounts = [self._own]  # the slot's own account stays the first
         if broker.immediate:
-            self._lanes.append(
-                self._lane(SHADOW, SHADOW, bundle, sim_broker(bundle, broker.account().cash))
+            cash = broker.account().cash
+            self._accounts.append(
+                TradingAccount(
+                    self._slot,
+                    SHADOW,
+                    SHADOW,
+                    bundle,
+                    sim_broker(bundle, cash),
+                    limits=self._limits,
+                )
             )
         simulator = SHADOW if broker.immediate else None
-        self._simulated = simulator or ACCOUNT  # the lane that challengers are compared with
-        self._watchman = Watchman(self._slot, registry, self._store, options.on_alert, simulator)
-        self._contest = Contest(self._slot, registry, self._store, options.arena)
-        entrants = {lane_name(one): one for one in self._contest.entrants(bundle)}
-        self._lanes += [
-            self._lane(name, CHALLENGER, one, sim_broker(one)) for name, one in entrants.items()
-        ]
-        self._benchmarks: dict[str, Benchmark] = {}
-        self._start(kept, trader)
+        self._simulated = simulator or SLOT_ACCOUNT  # the account challengers are compared with
+        self._monitor = Monitor(self._slot, registry, self._store, options.on_alert, simulator)
+        self._arena = Arena(self._slot, registry, self._store, options.arena)
+        self._accounts += map(self._challenger, self._arena.entrants(bundle))
+        self._benchmarks = BenchmarkAccounts(kept)
+        self._history = self._start(kept, trader)
 
     def run(self) -> None:
-        """Trade until the clock's `stop` is set, or recorded bars have come to their end."""
+        """Trade until the clock's `stop` is set, or recorded bars end."""
         self._supervisor.ready(f"{self._slot}: {self._status}")
         while not self._clock.stop.is_set():
-            self.pulse()
+            self.poll()
             self._supervisor.alive(lambda: f"{self._slot}: {self._status}")
             if isinstance(self._feed, RecordedFeed) and self._feed.over:
                 break
             self._clock.wait(self._until_next())
         self._status = STOPPED
-        self._read()
+        self._heartbeat()
 
-    def pulse(self) -> None:
-        """Look once: whether to halt, and which bars have closed."""
-        trader = self._read()
+    def poll(self) -> None:
+        """Obey a halt, and process the bars that have closed since the last poll."""
+        trader = self._heartbeat()
         self._obey(trader)
         bars = self._feed.poll(self._clock.now())
         for number, bar in enumerate(bars):
             late = self._clock.now() - (bar.time + self._seconds) > self._max_delay
-            self._step(bar, trader, decide=number == len(bars) - 1 and not late)
+            self._on_bar(bar, trader, decide=number == len(bars) - 1 and not late)
         if len(bars) > 1:
             self._event(
                 "caught up", f"{len(bars) - 1} missed bars were booked; nothing was traded in them"
             )
         self._watch_age()
-        self.pulses += 1
-
-    # ---- the start ----
-
-    def _lane(self, name: str, kind: LaneKind, bundle: Bundle, broker: Broker) -> TradingLane:
-        anything = self._options.any_account or name != ACCOUNT
-        trader = lane_trader(self._slot, name, bundle, any_account=anything, limits=self._limits)
-        return TradingLane(self._slot, name, kind, trader, broker)
-
-    def _start(self, kept: dict[str, Lane], trader: Trader) -> None:
-        """Take the history, and go on where the slot was left, or begin."""
-        needed = max(lane.trader.bars_needed for lane in self._lanes) + DRY_RUN_BARS
-        bars = self._feed.start(
-            needed, self._clock.now(), trader.last_bar, self._state.get("prices", {})
-        )
-        self._history, self._last = bars, int(bars.time[-1])
-        for lane in self._lanes:
-            if lane.name in kept:
-                lane.go_on(bars, kept[lane.name])
-            else:
-                lane.start(bars)
-        self._benchmarks = {
-            name: Benchmark.restored(lane.state)
-            for name, lane in kept.items()
-            if lane.kind == BENCHMARK
-        }
-        for name in (name for name, lane in kept.items() if lane.kind == CHALLENGER):
-            if name not in {lane.name for lane in self._lanes}:
-                self._commit(
-                    Changes(lanes=[replace(kept[name], retired="it no longer takes part")])
-                )
-        if trader.last_bar is None:
-            self._event(
-                "started", f"{self._words(self._account.bundle)} begins with {self._options.broker}"
-            )
-            return
-        self._recover(trader)
-        self._event("started", f"goes on after the bar of {format_time(trader.last_bar)}")
-        for ticker, why in self._account.broker.untradable.items():
-            self._event(
-                "untradable",
-                f"{ticker}: {why} any more; its position stays, and the other tickers are traded",
-            )
-
-    def _recover(self, trader: Trader) -> None:
-        """Find out about orders that an earlier process left, and send those that never were and still may be."""
-        late = None
-        if trader.halt is not None:
-            late = f"not sent before the halt: {trader.halt}"
-        elif self._clock.now() - (self._last + self._seconds) > self._max_delay:
-            late = "the trader was away when it should have been sent"
-        lines = self._store.orders(self._slot, decided=self._last)
-        fills = [
-            fill
-            for lane in self._lanes
-            for fill in lane.recover([line for line in lines if line.lane == lane.name], late=late)
-        ]
-        if fills:
-            self._store.commit(self._slot, self._token, Changes(fills=fills))
+        self.polls += 1
 
     # ---- a bar ----
 
-    def _step(self, bar: ClosedBar, trader: Trader, *, decide: bool) -> None:
-        """Act on one closed bar."""
-        self._history = bar.after(self._history).slice(1, len(self._history) + 1)
-        self._state = self._state | {
-            "prices": dict(zip(self._feed.tickers, map(float, bar.close), strict=True))
-        }
+    def _on_bar(self, bar: ClosedBar, trader: Trader, *, decide: bool) -> None:
+        """Process one closed bar: decide for every account, commit, send, commit the results."""
+        history = self._history
+        self._history = bar.appended_to(history).slice(1, len(history) + 1)
+        prices = dict(zip(self._feed.tickers, map(float, bar.close), strict=True))
+        self._state = self._state | {"prices": prices}
         heir = self._heir() if decide and trader.halt is None else None
-        changes = Changes(last_bar=bar.time, session=self._state)
-        transfer = Flow()  # into or out of the account, which is always the first lane
-        orders: list[tuple[TradingLane, tuple[Order, ...]]] = []
-        for lane in list(self._lanes):
-            try:
-                entry = self._close_bar(
-                    lane, bar, trader, changes, heir=heir, decide=decide, transfer=transfer
-                )
-            except RunError as error:
-                if lane.kind != CHALLENGER:
-                    raise
-                self._retire(lane, str(error), changes)
-                continue
-            if lane is self._account:
-                transfer = entry.flow
-            orders.append((lane, entry.orders))
-        self._note_benchmarks(bar, changes)
-        self._status = f"acted on the bar of {format_time(bar.time)}"
-        self._sum_up_day(bar, changes)
-        self._commit(changes)
+        changes = Changes(last_bar=bar.time)
+        orders = self._decide(bar, trader, changes, heir=heir, decide=decide)
+        self._note_benchmarks_and_day(bar, changes)
+        changes.state = self._state
+        self._status = f"processed the bar of {format_time(bar.time)}"
+        self._commit(changes)  # before anything is sent: a restart finds every order here
         self._last = bar.time
-        fills = [fill for lane, sent in orders for fill in lane.send(sent)]
+        fills = [fill for account, sent in orders for fill in account.send(sent)]
         if fills:
             self._commit(Changes(fills=fills))
-        self._tell_trades(changes.fills + fills)
+        for fill in changes.fills + fills:
+            if self._own.owns(fill.order):
+                self._tell("trade", trade_text(fill))
         if decide:
-            self._look_around(bar)
+            self._evaluate(bar)
 
-    def _close_bar(
-        self,
-        lane: TradingLane,
-        bar: ClosedBar,
-        trader: Trader,
-        changes: Changes,
-        *,
-        heir: Bundle | None,
-        decide: bool,
-        transfer: Flow,
-    ) -> Entry:
-        """Close a bar of one lane. heir: the bundle that takes over the account at this bar, if any. transfer: into or
-        out of the account in this bar; the shadow repeats it.
-        """
-        conditions = self._conditions(bar, trader, lane)
-        if lane.kind != SHADOW:
-            transfer = Flow()
-        own = bar.in_order(self._feed.tickers, lane.bundle.manifest.tickers)
-        if heir is None or lane.kind == CHALLENGER:
-            entry = lane.close_bar(own, changes, conditions, decide=decide, transfer=transfer)
-        else:
-            entry = lane.close_bar(own, changes, conditions, decide=False, transfer=transfer)
-            left = self._words(lane.bundle)
-            lane.hand_over(heir, self._history, self._limits)
-            own = bar.in_order(self._feed.tickers, heir.manifest.tickers)
-            entry = lane.trader.decide(own, entry, conditions)
-            if lane is self._account:
-                text = f"{self._words(heir)} takes over from {left}, with the present positions"
-                changes.events.append(("swapped", text, bar.time))
-        lane.note(own, entry, changes)
-        if lane is self._account:
-            self._note_risk(entry, changes)
-            if entry.flow or entry.flow.cost:
-                kind = "transfer" if entry.flow else "cost"
-                changes.events.append(
-                    (kind, entry.flow.text(self._feed.tickers, bar.close), bar.time)
+    def _decide(
+        self, bar: ClosedBar, trader: Trader, changes: Changes, *, heir: Bundle | None, decide: bool
+    ) -> list[tuple[TradingAccount, tuple[Order, ...]]]:
+        """Let every account process the bar. Returns the orders to send, by account."""
+        orders: list[tuple[TradingAccount, tuple[Order, ...]]] = []
+        transfer = Flow()  # into the slot's own account; the shadow repeats it
+        for account in list(self._accounts):
+            before = account.bundle
+            try:
+                entry = account.on_bar(
+                    bar,
+                    self._history,
+                    self._conditions(bar, trader, account),
+                    changes,
+                    decide=decide,
+                    heir=None if account.kind == CHALLENGER else heir,
+                    transfer=transfer if account.kind == SHADOW else None,
                 )
-        return entry
+            except RunError as error:
+                if account.kind != CHALLENGER:
+                    raise
+                self._retire(account, str(error), changes)
+                continue
+            orders.append((account, entry.orders))
+            if account is self._own:
+                transfer = entry.flow
+                self._note_own(bar, entry, before, changes)
+        return orders
 
-    def _conditions(self, bar: ClosedBar, trader: Trader, lane: TradingLane) -> Conditions:
-        """What risk rules look at. An operator's halt stops the account and its shadow; challengers go on."""
+    def _conditions(self, bar: ClosedBar, trader: Trader, account: TradingAccount) -> Conditions:
+        """Return the input of the risk rules; an operator's halt does not stop challengers."""
         now, end = self._clock.now(), bar.time + self._seconds
-        halted = lane.kind != CHALLENGER
+        halted = account.kind != CHALLENGER
         return Conditions(
             now, max(0.0, now - end), trader.halt if halted else None, trader.halt_sells and halted
         )
 
-    def _note_risk(self, entry: Entry, changes: Changes) -> None:
-        """Say it when what risk rules have against trading changes, and not at every bar."""
-        if entry.action is None or list(entry.risk) == self._state.get("risk", []):
-            return
-        spans = [list(span) for span in self._state.get("kept out", [])]
-        if entry.risk and not self._state.get("risk"):
-            spans.append([entry.time, None])
-        elif not entry.risk:
-            spans[-1][1] = entry.time
-        self._state = self._state | {"risk": list(entry.risk), "kept out": spans[-MOST_SPANS:]}
-        changes.session = self._state
-        changes.events.append(
-            ("risk", "; ".join(entry.risk) or "nothing speaks against trading any more", entry.time)
-        )
-
-    def _note_benchmarks(self, bar: ClosedBar, changes: Changes) -> None:
-        """What equal weight, each ticker held and cash are worth, since the account began."""
-        bundle = self._account.bundle
-        own = bar.in_order(self._feed.tickers, sorted(self._feed.tickers))
-        if self._benchmarks:
-            for benchmark in self._benchmarks.values():
-                benchmark.next_bar(own.open, own.hole)
-        else:
-            fee, slippage = bundle.account.fee, bundle.account.slippage
-            value = changes.bars[0].value
-            self._benchmarks = benchmarks(
-                sorted(self._feed.tickers), value, fee=fee, slippage=slippage
+    def _note_own(self, bar: ClosedBar, entry: Entry, before: Bundle, changes: Changes) -> None:
+        """Add the events of the slot's own account: a new bundle, risk rules, transfers."""
+        if self._own.bundle is not before:
+            text = (
+                f"{_words(self._own.bundle)} takes over from {_words(before)}, with the present "
+                "positions"
             )
-        since = self._account.since
+            changes.events.append(("swapped", text, bar.time))
+        self._state, events = note_risk(entry, self._state)
+        changes.events += events
+        changes.events += transfer_events(entry, bar, self._feed.tickers)
+
+    def _note_benchmarks_and_day(self, bar: ClosedBar, changes: Changes) -> None:
+        """Add the benchmarks' lines, and the summary of a day that has ended."""
+        params, since = self._own.bundle.account, self._own.since
         assert since is not None
-        for name, benchmark in self._benchmarks.items():
-            value = float(benchmark.value(own.close))
-            changes.bars.append(
-                LaneBar(name, bar.time, None, value, value if name == CASH else 0.0)
-            )
-            changes.lanes.append(Lane(name, BENCHMARK, None, since, None, benchmark.state()))
+        self._benchmarks.on_bar(
+            bar, self._feed.tickers, since, changes, fee=params.fee, slippage=params.slippage
+        )
+        equal = next(line.value for line in changes.bars if line.account == EQUAL_WEIGHT)
+        self._state, events = note_day(changes.bars[0], equal, self._state)
+        changes.events += events
 
-    def _sum_up_day(self, bar: ClosedBar, changes: Changes) -> None:
-        """One line for the UTC day that ended with the last bar, when the first bar of the next one is done."""
-        line = changes.bars[0]
-        equal = next(one.value for one in changes.bars if one.lane == EQUAL_WEIGHT)
-        before = self._state.get("day")
-        today = {
-            "day": bar.time // DAY,
-            "value": line.value,
-            "equal": equal,
-            "trades": 0,
-            "flow": 0.0,
-        }
-        if before is None:
-            self._state = self._state | {"day": today}
-            changes.session = self._state
-            return
-        base = rebased(before["value"], line.value, line.flow)
-        trades, flow = before["trades"] + line.trades, before.get("flow", 0.0) + line.flow
-        if before["day"] != today["day"]:
-            gained, held = line.value / base - 1 if base > 0.0 else 0.0, equal / before["equal"] - 1
-            day, moved = (
-                format_time(before["day"] * DAY)[:10],
-                f", transfers {flow:+,.2f}" if flow else "",
-            )
-            text = f"{day}: {line.value:,.2f} ({gained:+.2%}{moved}), equal weight {held:+.2%}, {trades} trades"
-            changes.events.append(("day", text, bar.time))
-            self._state = self._state | {"day": today}
-        elif line.trades or line.flow:
-            self._state = self._state | {
-                "day": before | {"value": base, "trades": trades, "flow": flow}
-            }
-        changes.session = self._state
+    # ---- the start ----
 
-    def _tell_trades(self, fills: Sequence[Fill]) -> None:
-        """Say what became of the account's orders."""
-        own = f"{self._account.trader.slot}-"
-        for fill in fills:
-            order = fill.order
-            if not order.client_id.startswith(own):
-                continue
-            if fill.status == "filled":
-                text = f"{order.side} {fill.units:.8g} {order.ticker} at {fill.price:,.8g} for {fill.notional:,.2f}"
+    def _start(self, kept: dict[str, AccountRecord], trader: Trader) -> Bars:
+        """Resume the accounts or start them. Returns the history."""
+        needed = max(account.trader.bars_needed for account in self._accounts) + DRY_RUN_BARS
+        bars = self._feed.start(
+            needed, self._clock.now(), trader.last_bar, self._state.get("prices", {})
+        )
+        self._last = int(bars.time[-1])
+        for account in self._accounts:
+            if account.name in kept:
+                account.resume(bars, kept[account.name])
             else:
-                text = f"{order.side} {order.ticker} was not filled"
-            self._tell("trade", f"{text}; {fill.reason}" if fill.reason else text)
+                account.start(bars)
+        present = {account.name for account in self._accounts}
+        for record in kept.values():
+            if record.kind == CHALLENGER and record.name not in present:
+                gone = replace(record, retired="it no longer takes part")
+                self._commit(Changes(accounts=[gone]))
+        if trader.last_bar is None:
+            text = f"{_words(self._own.bundle)} starts with broker {self._options.broker}"
+            self._event("started", text)
+            return bars
+        self._recover(trader)
+        self._event("started", f"continues after the bar of {format_time(trader.last_bar)}")
+        for ticker, why in self._own.broker.untradable.items():
+            self._event(
+                "untradable",
+                f"{ticker}: {why} any more; its position stays, and the other tickers are traded",
+            )
+        return bars
 
-    # ---- the arena and the monitor ----
+    def _recover(self, trader: Trader) -> None:
+        """Look up the results of orders of an earlier process, and send those that are missing."""
+        late = None
+        if trader.halt is not None:
+            late = f"not sent before the halt: {trader.halt}"
+        elif self._clock.now() - (self._last + self._seconds) > self._max_delay:
+            late = "the trader was not running when it was due"
+        lines = self._store.orders(self._slot, decided=self._last)
+        fills = [
+            fill
+            for account in self._accounts
+            for fill in account.recover(
+                [line for line in lines if line.account == account.name], late=late
+            )
+        ]
+        if fills:
+            self._store.commit(self._slot, self._token, Changes(fills=fills))
 
-    def _look_around(self, bar: ClosedBar) -> None:
-        """After a bar is done: the monitor's and the arena's looks that are due, and who takes part from now on."""
-        bundle, told = self._account.bundle, list[tuple[str, str]]()
+    # ---- arena and monitor ----
+
+    def _evaluate(self, bar: ClosedBar) -> None:
+        """After a bar: run the monitor and the arena if due, and update the challengers."""
+        bundle, told = self._own.bundle, list[tuple[str, str]]()
         if self._refused is None and self._registry.slot(self._slot).champion == bundle.hash:
-            rivals = [lane for lane in self._lanes if lane.kind == CHALLENGER]
-            arena, news = self._contest.judge(
-                self._simulated, bundle, rivals, bar.time, self._state.get("arena", {})
+            challengers = [one for one in self._accounts if one.kind == CHALLENGER]
+            arena, news = self._arena.judge(
+                self._simulated, bundle, challengers, bar.time, self._state.get("arena", {})
             )
             free = 0 if self._state.get("risk") else 1
             traded = self._state.get("bars", {}).get(bundle.hash, -1) + free
-            monitor, more = self._watchman.look(
+            monitor, more = self._monitor.evaluate(
                 bundle, traded, self._state.get("monitor", {}), self._state.get("kept out", [])
             )
             if bar.time % DAY == DAY - self._seconds:
-                monitor, strays = self._watchman.follow(bundle, monitor)
+                monitor, strays = self._monitor.check_tracking(bundle, monitor)
                 more = [*more, *strays]
             told = [*news, *more]
             self._state = self._state | {
@@ -414,74 +356,76 @@ class Session:
                 "monitor": monitor,
                 "bars": {bundle.hash: traded},
             }
-        changes = Changes(
-            session=self._state, events=[(kind, text, bar.time) for kind, text in told]
-        )
-        self._change_rivals(changes)
+        changes = Changes(state=self._state, events=[(kind, text, bar.time) for kind, text in told])
+        self._update_challengers(changes)
         self._commit(changes)
 
-    def _change_rivals(self, changes: Changes) -> None:
-        """Challengers come and go: begin with new ones at the next bar, and let those go that no longer ask."""
-        wanted = {lane_name(one): one for one in self._contest.entrants(self._account.bundle)}
-        present = {lane.name: lane for lane in self._lanes if lane.kind == CHALLENGER}
-        for name, lane in present.items():
+    def _update_challengers(self, changes: Changes) -> None:
+        """Retire challengers that no longer take part; start new ones at the next bar."""
+        wanted = {challenger_name(one): one for one in self._arena.entrants(self._own.bundle)}
+        present = {one.name: one for one in self._accounts if one.kind == CHALLENGER}
+        for name, account in present.items():
             if name not in wanted:
-                self._retire(
-                    lane, "it no longer asks for the slot, or others have taken its place", changes
-                )
+                self._retire(account, "withdrawn, or replaced by other challengers", changes)
         for name in wanted.keys() - present.keys():
-            lane = self._lane(name, CHALLENGER, wanted[name], sim_broker(wanted[name]))
-            if lane.trader.bars_needed <= len(self._history):
-                lane.start(self._history)
-                self._lanes.append(lane)
+            account = self._challenger(wanted[name])
+            if account.trader.bars_needed <= len(self._history):
+                account.start(self._history)
+                self._accounts.append(account)
                 changes.events.append(
-                    ("arena", f"{name} trades beside the champion from now on", self._last)
+                    ("arena", f"{name} trades as a challenger from now on", self._last)
                 )
 
-    def _retire(self, lane: TradingLane, why: str, changes: Changes) -> None:
-        """Let a challenger go."""
-        self._lanes.remove(lane)
-        if lane.since is not None:
-            changes.lanes.append(lane.row(retired=why))
-        changes.events.append(("arena", f"{lane.name} retires: {why}", self._last))
+    def _challenger(self, bundle: Bundle) -> TradingAccount:
+        name, broker = challenger_name(bundle), sim_broker(bundle)
+        return TradingAccount(self._slot, name, CHALLENGER, bundle, broker, limits=self._limits)
+
+    def _retire(self, account: TradingAccount, why: str, changes: Changes) -> None:
+        self._accounts.remove(account)
+        if account.since is not None:
+            changes.accounts.append(account.record(retired=why))
+        changes.events.append(("arena", f"{account.name} retires: {why}", self._last))
 
     # ---- halts, champions, data ----
 
     def _obey(self, trader: Trader) -> None:
-        """Sell everything at once where the operator said so and the broker can; else the next bar does."""
+        """Sell everything at once for a halt that sells; without such a broker the next bar does."""
         sold = self._state.get("sold out", False)
         if trader.halt is None or not trader.halt_sells:
             self._state = self._state | {"sold out": False}
-        elif not sold and self._account.broker.immediate and self._account.since is not None:
+        elif not sold and self._own.broker.immediate and self._own.since is not None:
             self._state = self._state | {"sold out": True}
-            orders = self._account.selling_all(self._last, self._clock.now())
-            intents = [OrderLine(ACCOUNT, order) for order in orders]
-            self._commit(Changes(session=self._state, intents=intents))
-            fills = self._account.send(orders)
-            self._account.sold_out()
-            self._commit(Changes(fills=fills, lanes=[self._account.row()]))
+            orders = self._own.orders_to_sell_all(self._last, self._clock.now())
+            intents = [OrderLine(SLOT_ACCOUNT, order) for order in orders]
+            self._commit(Changes(state=self._state, intents=intents))
+            fills = self._own.send(orders)
+            self._own.book_sales()
+            self._commit(Changes(fills=fills, accounts=[self._own.record()]))
 
     def _heir(self) -> Bundle | None:
-        """The slot's champion where it is another one than is traded, and fit to take over; why it isn't is kept."""
+        """Return a new champion that can take over; record once why one cannot."""
         champion = self._registry.slot(self._slot).champion
-        if champion in (None, self._account.bundle.hash, self._refused):
+        if champion in (None, self._own.bundle.hash, self._refused):
             return None
         assert champion is not None
         try:
             bundle = self._registry.bundle(champion, Bundle)
-            problem = problem_with(bundle, self._account.bundle, self._history)
+            problem = problem_with(bundle, self._own.bundle, self._history)
         except InputError as error:
             problem = str(error)
         if problem is None:
             return bundle
         self._refused = champion
-        text = f"{champion[:NAME_DIGITS]} cannot take over; {self._words(self._account.bundle)} goes on: {problem}"
+        text = (
+            f"{champion[:NAME_DIGITS]} cannot take over; {_words(self._own.bundle)} continues: "
+            f"{problem}"
+        )
         self._event("swap refused", text)
         self._registry.note(self._slot, "swap-refused", text, champion)
         return None
 
     def _watch_age(self) -> None:
-        """Say it once when bars stop coming, and when they come again."""
+        """Report once when bars stop arriving, and once when they arrive again."""
         age = self._feed.age(self._clock.now())
         stale = age > STALE_BARS * self._seconds
         if stale:
@@ -489,18 +433,16 @@ class Session:
         if stale != self._stale:
             self._stale = stale
             kind, text = (
-                ("stale", "has no new bar for too long")
+                ("stale", "has had no new bar for too long")
                 if stale
-                else ("fresh", "has new bars again")
+                else ("fresh", "is up to date again")
             )
-            self._event(
-                kind,
-                f"{self._options.feed} {text}; the last one opened at {format_time(self._last)}",
-            )
+            last = format_time(self._last)
+            self._event(kind, f"{self._options.feed} {text}; the last bar opened at {last}")
 
     # ---- the database ----
 
-    def _read(self) -> Trader:
+    def _heartbeat(self) -> Trader:
         return self._store.beat(self._slot, self._token, self._status)
 
     def _event(self, kind: str, text: str) -> None:
@@ -512,10 +454,11 @@ class Session:
             self._tell(kind, text)
 
     def _until_next(self) -> float:
-        """Seconds to wait before the next look."""
+        """Return the seconds to wait before the next poll."""
         due = self._last + 2 * self._seconds + SETTLE_SECONDS - self._clock.now()
         return min(due if due > 0.0 else LATE_SECONDS, self._clock.patience)
 
-    def _words(self, bundle: Bundle) -> str:
-        market = ", synthetic market" if bundle.manifest.data.synthetic else ""
-        return f"{bundle.name} (trial {bundle.origin.trial} of {bundle.origin.study}{market})"
+
+def _words(bundle: Bundle) -> str:
+    market = ", synthetic market" if bundle.manifest.data.synthetic else ""
+    return f"{bundle.name} (trial {bundle.origin.trial} of {bundle.origin.study}{market})"

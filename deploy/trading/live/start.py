@@ -22,12 +22,12 @@ from deploy.trading.brokers.base import Broker
 from deploy.trading.brokers.sim import sim_broker
 from deploy.trading.feeds import Feed, LiveFeed, RecordedFeed
 from deploy.trading.live.clock import Clock, FastClock, LeapingClock
+from deploy.trading.live.monitor import OnAlert
 from deploy.trading.live.notify import Kind, Notifier
-from deploy.trading.live.risk import RiskLimits, RiskRules
 from deploy.trading.live.runner import ending_on_signals, keep_trading, only_one
-from deploy.trading.live.session import Session, TraderOptions
+from deploy.trading.live.session import LiveSession, TraderOptions
 from deploy.trading.live.store import TraderStore
-from deploy.trading.live.watchman import OnAlert
+from deploy.trading.risk import RiskLimits, RiskRules
 from envs.crypto.bars import Bars
 from envs.crypto.sources import AlpacaSource, CcxtSource, Source
 from envs.crypto.timeframe import bar_seconds
@@ -109,8 +109,8 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
             TraderStore(registry.database).note(found.name, "trouble", problem)
         notifier.notify(NOTICES["trouble"], f"sweepd {found.name}: trouble", problem)
 
-    def make_session() -> Session:
-        return Session(
+    def make_session() -> LiveSession:
+        return LiveSession(
             options,
             registry,
             make_broker=lambda traded: make_broker(traded, flags, say, stop),

@@ -1,8 +1,8 @@
-"""What live traders remember, in the registry's database: one transaction per closed bar, by one process per slot.
+"""What live traders store in the registry's database: one transaction per closed bar.
 
-A trader that starts puts its token into the slot's row, and every later transaction of it checks that the token is
-still there: one that was suspended and replaced cannot write any more (`Replaced`). Anybody may read, and may tell a
-trader to halt.
+One process per slot writes. A trader that starts puts its token into the slot's row, and each of
+its transactions checks that the token is still there, so a process that was suspended and replaced
+cannot write any more (`Replaced`). Every process may read, and may tell a trader to halt.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,27 +21,34 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from deploy.registry.database import RegistryDatabase, utc_now
-from deploy.registry.models import ACCOUNT as ACCOUNT
+from deploy.registry.models import SLOT_ACCOUNT as SLOT_ACCOUNT
 from deploy.registry.models import STOPPED as STOPPED
-from deploy.registry.models import LaneBarRow, LaneRow, OrderRow, TraderEventRow, TraderRow
+from deploy.registry.models import AccountBarRow, AccountRow, OrderRow, TraderEventRow, TraderRow
 from deploy.trading.brokers.base import Fill, Order, Side, Status
 from deploy.trading.live.venue_accounts import take_account
 from envs.support.errors import InputError, RunError
 
-LaneKind = Literal["account", "shadow", "challenger", "benchmark"]
-INTENDED = "intended"  # an order that is committed before it is sent: its results are still unknown
+AccountKind = Literal["account", "shadow", "challenger", "benchmark"]
+SHADOW: Final = "shadow"
+CHALLENGER: Final = "challenger"
+BENCHMARK: Final = "benchmark"
+INTENDED = "intended"  # status of an order that is committed, and whose result is unknown
+Event = tuple[str, str, int | None]  # kind, text, and open of the bar
 
 
 class Replaced(RunError):
-    """Another process trades this slot, or another slot its account."""
+    """Another process trades this slot, or another slot its venue account."""
 
 
 @dataclass(frozen=True)
 class Trader:
-    """The trader of a slot. status: what it is at, a few words. last_bar: open of the last bar acted on, seconds.
+    """The trader of a slot.
 
-    started, beat: UTC text. halt: why it does not trade, None where it may; halt_sells: it sells everything first.
-    session: what concerns no single lane.
+    status: what it is doing, in a few words.
+    last_bar: open of the last processed bar, seconds since the epoch.
+    started, beat: UTC text; beat is the last heartbeat.
+    halt: why it must not trade, None if it may; halt_sells: it sells everything first.
+    state: what is stored for the slot as a whole, not for one account.
     """
 
     slot: str
@@ -57,20 +64,23 @@ class Trader:
     last_bar: int | None
     halt: str | None
     halt_sells: bool
-    session: dict[str, Any]
+    state: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Lane:
-    """Something of a slot that has an equity of its own.
+class AccountRecord:
+    """An account of a slot as the database stores it.
 
-    kind: `account` trades the champion with the broker; `shadow` does the same in the simulator; a `challenger` (named
-    by its bundle) and a `benchmark` have virtual money. since: open of its first bar, at whose close it began. retired:
-    why it no longer trades, None while it does. state: all it needs to go on after a restart.
+    kind: `account` is the slot's own, which trades the champion with the broker; `shadow` does the
+        same in the simulator; a `challenger`, named by its bundle, and a `benchmark` trade virtual
+        money.
+    since: open of its first bar, at whose close it started.
+    retired: why it no longer trades, None while it does.
+    state: what it needs to resume after a restart.
     """
 
     name: str
-    kind: LaneKind
+    kind: AccountKind
     bundle: str | None
     since: int
     retired: str | None
@@ -78,16 +88,18 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class LaneBar:
-    """A lane's line for the closed bar that opened at `time`; money in quote units.
+class AccountBar:
+    """An account's line for the closed bar that opened at `time`; money in quote units.
 
-    value, cash: at its close. flow: net transfers in the bar; the value includes them, but they are no gain. fees,
-    notional, trades, unfilled: of the orders that were to be filled in the bar. dropped: orders decided at
-    its close that were too small to send. crossed: what changed hands between an ensemble's trials then. units, action:
-    by ticker, at its close; action is None where nothing was decided.
+    value, cash: at the close.
+    flow: net transfers in the bar; included in the value, but not a gain.
+    fees, notional, trades, unfilled: of the orders due in the bar.
+    dropped: number of orders of the close that were not sent.
+    crossed: what changed hands between an ensemble's trials at the close.
+    units, action: by ticker, at the close; action is None if nothing was decided.
     """
 
-    lane: str
+    account: str
     time: int
     bundle: str | None
     value: float
@@ -104,8 +116,8 @@ class LaneBar:
 
 
 @dataclass(frozen=True, eq=False)
-class LaneColumns:
-    """Lines of a lane as arrays, (n,) each, oldest first: see `LaneBar`."""
+class AccountHistory:
+    """Lines of an account as arrays of shape (n,), oldest first; fields as in `AccountBar`."""
 
     time: NDArray[np.int64]
     value: NDArray[np.float64]
@@ -119,16 +131,16 @@ class LaneColumns:
 
 @dataclass(frozen=True)
 class OrderLine:
-    """An order of a lane, and what became of it: None while that is unknown."""
+    """An order of an account and its result, None while that is unknown."""
 
-    lane: str
+    account: str
     order: Order
     fill: Fill | None = None
 
 
 @dataclass(frozen=True)
 class TraderEvent:
-    """Something that happened to a trader, at the moment `at` (UTC text), about the bar that opened at `bar`."""
+    """An event of a trader at `at` (UTC text); `bar` is the open of the bar it is about."""
 
     id: int
     slot: str
@@ -140,19 +152,21 @@ class TraderEvent:
 
 @dataclass
 class Changes:
-    """What one transaction writes. Lanes and session replace what was there; None leaves it.
+    """What one transaction writes; None leaves a value as it is.
 
-    intents: orders about to be sent. fills: what became of orders. events: kind, text, and the bar they are about.
+    accounts, state: replace what is stored.
+    intents: orders that will be sent after the transaction.
+    fills: results of orders.
     """
 
     last_bar: int | None = None
     status: str | None = None
-    session: dict[str, Any] | None = None
-    lanes: list[Lane] = field(default_factory=list)
-    bars: list[LaneBar] = field(default_factory=list)
+    state: dict[str, Any] | None = None
+    accounts: list[AccountRecord] = field(default_factory=list)
+    bars: list[AccountBar] = field(default_factory=list)
     intents: list[OrderLine] = field(default_factory=list)
     fills: list[Fill] = field(default_factory=list)
-    events: list[tuple[str, str, int | None]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
 
 class TraderStore:
@@ -164,49 +178,54 @@ class TraderStore:
     # ---- reading ----
 
     def traders(self) -> list[Trader]:
-        """Of all slots that were ever traded, by name."""
+        """Return the traders of all slots that were ever traded, by slot."""
         with self._database.reading() as session:
-            return [
-                _trader(row) for row in session.scalars(select(TraderRow).order_by(TraderRow.slot))
-            ]
+            rows = session.scalars(select(TraderRow).order_by(TraderRow.slot))
+            return [_trader(row) for row in rows]
 
     def trader(self, slot: str) -> Trader | None:
-        """Of that slot; None where it was never traded."""
+        """Return a slot's trader, None if the slot was never traded."""
         with self._database.reading() as session:
             row = session.get(TraderRow, slot)
             return None if row is None else _trader(row)
 
-    def lanes(self, slot: str) -> list[Lane]:
-        """Of a slot, the retired ones too, in the order in which they began."""
-        query = select(LaneRow).where(LaneRow.slot == slot).order_by(LaneRow.since, LaneRow.name)
+    def accounts(self, slot: str) -> list[AccountRecord]:
+        """Return a slot's accounts, including retired ones, in the order in which they started."""
+        query = (
+            select(AccountRow)
+            .where(AccountRow.slot == slot)
+            .order_by(AccountRow.since, AccountRow.name)
+        )
+        names = AccountRecord.__dataclass_fields__
         with self._database.reading() as session:
             return [
-                Lane(
-                    row.name,
-                    cast(LaneKind, row.kind),
-                    row.bundle,
-                    row.since,
-                    row.retired,
-                    row.state,
-                )
+                AccountRecord(**{name: getattr(row, name) for name in names})
                 for row in session.scalars(query)
             ]
 
-    def lane_bars(
-        self, slot: str, lane: str, *, since: int | None = None, newest: int | None = None
-    ) -> list[LaneBar]:
-        """A lane's lines, oldest first. since: only from bars that opened then. newest: only as many."""
-        query = select(LaneBarRow).where(LaneBarRow.slot == slot, LaneBarRow.lane == lane)
-        if since is not None:
-            query = query.where(LaneBarRow.time >= since)
-        with self._database.reading() as session:
-            rows = session.scalars(query.order_by(LaneBarRow.time.desc()).limit(newest))
-            names = LaneBar.__dataclass_fields__
-            return [LaneBar(**{name: getattr(row, name) for name in names}) for row in rows][::-1]
+    def account_bars(
+        self, slot: str, account: str, *, since: int | None = None, newest: int | None = None
+    ) -> list[AccountBar]:
+        """Return an account's lines, oldest first.
 
-    def lane_columns(self, slot: str, lane: str, *, since: int) -> LaneColumns:
-        """A lane's lines from bars that opened at `since` or later, read fast: years of them are many."""
-        row = LaneBarRow
+        Args:
+            since: only bars that opened then or later.
+            newest: at most that many of the newest.
+        """
+        row = AccountBarRow
+        query = select(row).where(row.slot == slot, row.account == account)
+        if since is not None:
+            query = query.where(row.time >= since)
+        names = AccountBar.__dataclass_fields__
+        with self._database.reading() as session:
+            rows = session.scalars(query.order_by(row.time.desc()).limit(newest))
+            return [AccountBar(**{name: getattr(row, name) for name in names}) for row in rows][
+                ::-1
+            ]
+
+    def account_history(self, slot: str, account: str, *, since: int) -> AccountHistory:
+        """Return an account's lines from bar `since` on as arrays: fast for years of bars."""
+        row = AccountBarRow
         query = (
             select(
                 row.time,
@@ -218,7 +237,7 @@ class TraderStore:
                 row.trades,
                 row.bundle,
             )
-            .where(row.slot == slot, row.lane == lane, row.time >= since)
+            .where(row.slot == slot, row.account == account, row.time >= since)
             .order_by(row.time)
         )
         with self._database.reading() as session:
@@ -226,20 +245,26 @@ class TraderStore:
         columns = np.array(found, dtype=object).reshape(len(found), 8).T
         value, cash, flow, fees, notional = columns[1:6].astype(np.float64)
         time, trades = columns[[0, 6]].astype(np.int64)
-        return LaneColumns(time, value, cash, flow, fees, notional, trades, columns[7])
+        return AccountHistory(time, value, cash, flow, fees, notional, trades, columns[7])
 
     def orders(
         self,
         slot: str,
         *,
-        lane: str | None = None,
+        account: str | None = None,
         decided: int | None = None,
         newest: int | None = None,
     ) -> list[OrderLine]:
-        """Orders of a slot, oldest first; of that lane, decided at that bar, or only as many of the newest."""
+        """Return a slot's orders, oldest first.
+
+        Args:
+            account: only orders of this account.
+            decided: only orders decided at this bar.
+            newest: at most that many of the newest.
+        """
         query = select(OrderRow).where(OrderRow.slot == slot)
-        if lane is not None:
-            query = query.where(OrderRow.lane == lane)
+        if account is not None:
+            query = query.where(OrderRow.account == account)
         if decided is not None:
             query = query.where(OrderRow.decided == decided)
         with self._database.reading() as session:
@@ -251,7 +276,12 @@ class TraderStore:
     def events(
         self, slot: str | None = None, *, after: int = 0, newest: int | None = None
     ) -> list[TraderEvent]:
-        """What happened to a slot's trader, or to all, oldest first; after the event of that id, or the newest ones."""
+        """Return the events of a slot's trader, or of all traders, oldest first.
+
+        Args:
+            after: only events with a larger id.
+            newest: at most that many of the newest.
+        """
         query = select(TraderEventRow).where(TraderEventRow.id > after)
         if slot is not None:
             query = query.where(TraderEventRow.slot == slot)
@@ -264,65 +294,60 @@ class TraderStore:
     # ---- writing ----
 
     def take_over(
-        self, slot: str, *, broker: str, feed: str, timeframe: str, account: str | None = None
+        self, slot: str, *, broker: str, feed: str, timeframe: str, venue_account: str | None = None
     ) -> str:
-        """Become the slot's trader; an earlier one may not write any more. Returns the token that writing needs.
+        """Become the slot's trader; an earlier process can no longer write.
 
-        account: the venue's name of the account, None for virtual money. Raises InputError where the slot was traded
-        with another broker, and for an account that `take_account` refuses.
+        Args:
+            venue_account: the venue's name of the account, None for virtual money.
+
+        Returns:
+            The token that writing needs.
+
+        Raises:
+            InputError: the slot was traded with another broker, or `take_account` refuses.
         """
         token = secrets.token_hex(8)
         with self._database.writing() as session:
-            if account is not None:
-                take_account(session, slot, broker, account)
+            if venue_account is not None:
+                take_account(session, slot, broker, venue_account)
             row = session.get(TraderRow, slot)
             if row is None:
                 row = TraderRow(
-                    slot=slot, last_bar=None, halt=None, halt_sells=False, session={}, broker=broker
+                    slot=slot, last_bar=None, halt=None, halt_sells=False, state={}, broker=broker
                 )
                 session.add(row)
             elif row.broker != broker:
                 raise InputError(
-                    f"slot {slot!r} has been traded with --broker {row.broker}; its positions are there. Go on with "
-                    f"that broker, or trade {broker} in another slot"
+                    f"slot {slot!r} has been traded with --broker {row.broker}, which holds its "
+                    f"positions; use that broker, or trade with {broker} in another slot"
                 )
-            row.account = account
+            row.venue_account = venue_account
             row.token, row.pid, row.host = token, os.getpid(), socket.gethostname()
-            row.feed, row.timeframe, row.started, row.beat, row.status = (
-                feed,
-                timeframe,
-                utc_now(),
-                utc_now(),
-                "starting",
-            )
+            row.feed, row.timeframe, row.status = feed, timeframe, "starting"
+            row.started = row.beat = utc_now()
         return token
 
     def beat(self, slot: str, token: str, status: str) -> Trader:
-        """Show that the trader is alive. Returns its row, which tells whether it was told to halt."""
+        """Write a heartbeat. Returns the trader's row, which says whether it must halt."""
         with self._writing(slot, token) as (_, row):
             row.beat, row.status = utc_now(), status
             return _trader(row)
 
     def commit(self, slot: str, token: str, changes: Changes) -> None:
-        """Write `changes`, all or none. Raises Replaced where another process now trades the slot."""
+        """Write all of `changes` or nothing.
+
+        Raises:
+            Replaced: another process trades the slot now.
+        """
         with self._writing(slot, token) as (session, row):
             row.beat = utc_now()
-            for name in ("last_bar", "status", "session"):
+            for name in ("last_bar", "status", "state"):
                 if getattr(changes, name) is not None:
                     setattr(row, name, getattr(changes, name))
-            for lane in changes.lanes:
-                session.merge(
-                    LaneRow(
-                        slot=slot,
-                        name=lane.name,
-                        kind=lane.kind,
-                        bundle=lane.bundle,
-                        since=lane.since,
-                        retired=lane.retired,
-                        state=lane.state,
-                    )
-                )
-            session.add_all(LaneBarRow(slot=slot, **vars(bar)) for bar in changes.bars)
+            for record in changes.accounts:
+                session.merge(AccountRow(slot=slot, **vars(record)))
+            session.add_all(AccountBarRow(slot=slot, **vars(bar)) for bar in changes.bars)
             session.add_all(_order_row(slot, line) for line in changes.intents)
             session.flush()
             for fill in changes.fills:
@@ -335,8 +360,13 @@ class TraderStore:
             session.add(_event(slot, kind, text))
 
     def halt(self, slot: str, reason: str, *, sells: bool) -> None:
-        """Tell the slot's trader to stop trading, after it has sold everything where `sells`; it holds for every later
-        one, too, until `resume`. Raises InputError for a slot that was never traded.
+        """Tell the slot's present and later traders to stop trading until `resume`.
+
+        Args:
+            sells: sell all positions first.
+
+        Raises:
+            InputError: the slot was never traded.
         """
         with self._database.writing() as session:
             row = _require(session, slot)
@@ -344,7 +374,11 @@ class TraderStore:
             session.add(_event(slot, "halted", reason))
 
     def resume(self, slot: str) -> None:
-        """Let the slot's trader trade again. Raises InputError where nothing had stopped it."""
+        """Let the slot's trader trade again.
+
+        Raises:
+            InputError: it is not halted.
+        """
         with self._database.writing() as session:
             row = _require(session, slot)
             if row.halt is None:
@@ -358,11 +392,13 @@ class TraderStore:
             row = session.get_one(TraderRow, slot)
             if not row.token:
                 raise Replaced(
-                    f"slot {slot!r}: another slot took over its {row.broker} account {row.account}"
+                    f"slot {slot!r}: another slot took over its {row.broker} account "
+                    f"{row.venue_account}"
                 )
             if row.token != token:
                 raise Replaced(
-                    f"slot {slot!r} is traded by process {row.pid} on {row.host} since {row.started}"
+                    f"slot {slot!r} is traded by process {row.pid} on {row.host} since "
+                    f"{row.started}"
                 )
             yield session, row
 
@@ -373,7 +409,7 @@ def _require(session: Session, slot: str) -> TraderRow:
         known = (
             ", ".join(session.scalars(select(TraderRow.slot).order_by(TraderRow.slot))) or "none"
         )
-        raise InputError(f"slot {slot!r} was never traded; slots that were: {known}")
+        raise InputError(f"slot {slot!r} was never traded; traded slots: {known}")
     return row
 
 
@@ -390,7 +426,7 @@ def _order_row(slot: str, line: OrderLine) -> OrderRow:
     row = OrderRow(
         client_id=order.client_id,
         slot=slot,
-        lane=line.lane,
+        account=line.account,
         decided=order.decided,
         ticker=order.ticker,
         side=order.side,
@@ -412,7 +448,7 @@ def _order_row(slot: str, line: OrderLine) -> OrderRow:
 
 
 def _settle(row: OrderRow, fill: Fill) -> None:
-    """Write what became of an order; once, since it is final."""
+    """Write an order's result, which is final."""
     if row.status != INTENDED:
         raise RunError(f"order {row.client_id} was {row.status} already")
     row.status, row.at, row.fee, row.price, row.reason = (
@@ -437,10 +473,10 @@ def _order_line(row: OrderRow) -> OrderLine:
         row.restart_clock,
     )
     if row.status == INTENDED:
-        return OrderLine(row.lane, order)
+        return OrderLine(row.account, order)
     assert row.at is not None
     status: Status = "filled" if row.status == "filled" else "unfilled"
     fill = Fill(
         order, status, row.at, row.filled_units, row.filled_notional, row.fee, row.price, row.reason
     )
-    return OrderLine(row.lane, order, fill)
+    return OrderLine(row.account, order, fill)

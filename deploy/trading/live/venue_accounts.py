@@ -11,7 +11,7 @@ import datetime as dt
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from deploy.registry.models import ACCOUNT, STOPPED, LaneRow, OrderRow, TraderRow
+from deploy.registry.models import SLOT_ACCOUNT, STOPPED, AccountRow, OrderRow, TraderRow
 from envs.support.errors import InputError
 
 SILENT_SECONDS = (
@@ -26,13 +26,13 @@ def take_account(session: Session, slot: str, broker: str, account: str) -> None
     another account of the venue.
     """
     own = session.get(TraderRow, slot)
-    if own is not None and own.account not in (None, account) and holds_units(session, own):
+    if own is not None and own.venue_account not in (None, account) and holds_units(session, own):
         raise InputError(
-            f"slot {slot!r} holds units in the {own.broker} account {own.account}, but the keys are those of the "
-            f"account {account}; use the keys of {own.account}, or trade {account} in another slot"
+            f"slot {slot!r} holds units in the {own.broker} account {own.venue_account}, but the keys are those of the "
+            f"account {account}; use the keys of {own.venue_account}, or trade {account} in another slot"
         )
     sharing = select(TraderRow).where(
-        TraderRow.slot != slot, TraderRow.broker == broker, TraderRow.account == account
+        TraderRow.slot != slot, TraderRow.broker == broker, TraderRow.venue_account == account
     )
     for other in session.scalars(sharing):
         runs = is_running(other)
@@ -40,7 +40,7 @@ def take_account(session: Session, slot: str, broker: str, account: str) -> None
             does = "trades" if runs else "holds units in"
             raise InputError(
                 f"slot {slot!r}: slot {other.slot!r} {does} the same {broker} account {account}, and two slots cannot "
-                f"share an account; use the keys of another paper account, or sell everything there (sweepd trade halt "
+                f"share an account; use the keys of another paper account, or sell everything there (sweepd trader halt "
                 f"{other.slot}) and stop its trader"
             )
         other.token = (
@@ -55,17 +55,17 @@ def is_running(trader: TraderRow) -> bool:
 
 
 def holds_units(session: Session, trader: TraderRow) -> bool:
-    """Whether the slot's account lane holds units, or may: its last buys may be filled and not booked yet."""
-    lane = session.get(LaneRow, (trader.slot, ACCOUNT))
-    if lane is None:
+    """Whether the slot's account account holds units, or may: its last buys may be filled and not booked yet."""
+    account = session.get(AccountRow, (trader.slot, SLOT_ACCOUNT))
+    if account is None:
         return False
-    if any(lane.state["trader"]["accounts"]["held"]):
+    if any(account.state["trader"]["accounts"]["held"]):
         return True
     buys = select(OrderRow.client_id).where(
         OrderRow.slot == trader.slot,
-        OrderRow.lane == ACCOUNT,
+        OrderRow.account == SLOT_ACCOUNT,
         OrderRow.decided == trader.last_bar,
         OrderRow.side == "buy",
         OrderRow.status != "unfilled",
     )
-    return bool(set(session.scalars(buys)) - set(lane.state["booked"]))
+    return bool(set(session.scalars(buys)) - set(account.state["booked"]))

@@ -13,7 +13,7 @@ from deploy.dashboard.series import SeriesCache
 from deploy.dashboard.view import SlotView, slot_view
 from deploy.registry.registry import Registry
 from deploy.trading.live.store import TraderStore
-from tests.deploy.dashboard.synthetic import Session, fill
+from tests.deploy.dashboard.synthetic import MadeSession, fill
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Made:
     folder: Path
     registry: Registry
     store: TraderStore
-    sessions: dict[str, Session]
+    sessions: dict[str, MadeSession]
     at: float
 
     def view(self, slot: str, *, days: float | None = None) -> SlotView:

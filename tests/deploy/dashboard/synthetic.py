@@ -24,11 +24,11 @@ from deploy.registry.models import TraderRow
 from deploy.registry.registry import Registry
 from deploy.trading.brokers.base import Fill, Order
 from deploy.trading.live.store import (
-    ACCOUNT,
+    SLOT_ACCOUNT,
+    AccountBar,
+    AccountKind,
+    AccountRecord,
     Changes,
-    Lane,
-    LaneBar,
-    LaneKind,
     OrderLine,
     TraderStore,
 )
@@ -41,8 +41,8 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Session:
-    """A made-up session. time: (T,) opens of hourly bars. prices: (T, N). equities: (T,) by lane."""
+class MadeSession:
+    """A made-up session. time: (T,) opens of hourly bars. prices: (T, N). equities: (T,) by account."""
 
     slot: str
     token: str
@@ -65,10 +65,10 @@ def write_session(
     end: int | None = None,
     seed: int = 0,
     previous: str | None = None,
-    session: dict[str, Any] | None = None,
+    state: dict[str, Any] | None = None,
     feed: str = "binance",
-) -> Session:
-    """A trader with its lanes, bars, orders and events. made: champion, then challengers (the last one retired).
+) -> MadeSession:
+    """A trader with its accounts, bars, orders and events. made: champion, then challengers (the last one retired).
 
     end: open of the last bar; None: of the one that closed last. previous: hash of the champion of the first third.
     """
@@ -90,8 +90,8 @@ def write_session(
         return CASH * np.cumprod(1.0 + returns)
 
     own = managed(0.55, 4e-5, 1.2e-3)
-    lanes: list[tuple[str, LaneKind, str | None, int, str | None, Array]] = [
-        (ACCOUNT, "account", made[0].hash, 0, None, own),
+    accounts: list[tuple[str, AccountKind, str | None, int, str | None, Array]] = [
+        (SLOT_ACCOUNT, "account", made[0].hash, 0, None, own),
         (
             "shadow",
             "shadow",
@@ -107,23 +107,23 @@ def write_session(
             retired = "its return is below the champion's, p = 0.03 after 21 days"
         value = managed(0.6, 3e-5 - 5e-5 * place, 1.5e-3)
         value = CASH * value / value[begin]
-        lanes.append((challenger.name, "challenger", challenger.hash, begin, retired, value))
-    lanes.append(("equal weight", "benchmark", None, 0, None, equal))
-    lanes += [
+        accounts.append((challenger.name, "challenger", challenger.hash, begin, retired, value))
+    accounts.append(("equal weight", "benchmark", None, 0, None, equal))
+    accounts += [
         (f"hold {ticker}", "benchmark", None, 0, None, CASH * prices[:, n] / prices[0, n])
         for n, ticker in enumerate(TICKERS)
     ]
-    lanes.append(("cash", "benchmark", None, 0, None, np.full(bars, CASH)))
+    accounts.append(("cash", "benchmark", None, 0, None, np.full(bars, CASH)))
 
     token = store.take_over(slot, broker="sim", feed=feed, timeframe="1h")
     changes = Changes(
         last_bar=int(moments[-1]),
         status="waits for the next bar",
-        session={"prices": dict(zip(TICKERS, prices[-1].tolist(), strict=True))} | (session or {}),
+        state={"prices": dict(zip(TICKERS, prices[-1].tolist(), strict=True))} | (state or {}),
     )
-    for name, kind, hash_, begin, retired, value in lanes:
+    for name, kind, hash_, begin, retired, value in accounts:
         stop = bars if retired is None else min(bars, begin + 24 * 21)
-        changes.lanes.append(Lane(name, kind, hash_, int(moments[begin]), retired, {}))
+        changes.accounts.append(AccountRecord(name, kind, hash_, int(moments[begin]), retired, {}))
         weights = np.clip(
             0.25 + 0.05 * rng.standard_normal((stop, len(TICKERS))).cumsum(axis=0) / 4, 0.0, 0.32
         )
@@ -138,7 +138,7 @@ def write_session(
                 else float(sum(units[t] * prices[bar, n] for n, t in enumerate(TICKERS)))
             )
             changes.bars.append(
-                LaneBar(
+                AccountBar(
                     name,
                     int(moments[bar]),
                     before if before and bar < bars // 3 else hash_,
@@ -159,7 +159,7 @@ def write_session(
             )
     changes.intents, changes.events = _orders(slot, moments, prices), _events(moments, prices)
     store.commit(slot, token, changes)
-    return Session(slot, token, moments, prices, {name: value for name, *_, value in lanes})
+    return MadeSession(slot, token, moments, prices, {name: value for name, *_, value in accounts})
 
 
 def _units(held: Array) -> dict[str, float]:
@@ -195,7 +195,7 @@ def _orders(slot: str, moments: NDArray[np.int64], prices: Array) -> list[OrderL
                 int(moments[bar]) + HOUR,
                 reason="below the venue's minimum of 10 USD",
             )
-        lines.append(OrderLine(ACCOUNT, order, None if place == 11 else fill))
+        lines.append(OrderLine(SLOT_ACCOUNT, order, None if place == 11 else fill))
     return lines
 
 
@@ -243,7 +243,7 @@ ALERT = {
 }
 
 
-def fill(folder: Path, *, bars: int = 24 * 75) -> list[tuple[TraderStore, Session]]:
+def fill(folder: Path, *, bars: int = 24 * 75) -> list[tuple[TraderStore, MadeSession]]:
     """Four slots: one in full life, one halted, one whose trader died, one that was never traded."""
     registry = Registry(folder)
     store = TraderStore(registry.database)
@@ -260,13 +260,13 @@ def fill(folder: Path, *, bars: int = 24 * 75) -> list[tuple[TraderStore, Sessio
     registry.withdraw("demo-1h", made[3].hash, "retired from the arena")
     registry.refuse("demo-1h", "no candidate passes: deflated Sharpe ratio 0.61 < 0.95")
     full = write_session(
-        store, "demo-1h", made[:4], bars=bars, previous=made[4].hash, session={"monitor": MONITOR}
+        store, "demo-1h", made[:4], bars=bars, previous=made[4].hash, state={"monitor": MONITOR}
     )
     alive = [(store, full)]
     registry.promote("halted-1h", made[1], expected=None, reason="met every rule on the hold-out")
     noted = {"monitor": ALERT, "risk": ["daily loss of 5.1 %, limit 5 %"]}
     alive.append(
-        (store, write_session(store, "halted-1h", made[1:2], bars=24 * 20, seed=1, session=noted))
+        (store, write_session(store, "halted-1h", made[1:2], bars=24 * 20, seed=1, state=noted))
     )
     store.halt("halted-1h", "portfolio drawdown of 20.3 %, limit 20 %", sells=True)
     registry.promote("never-1h", made[2], expected=None, reason="met every rule on the hold-out")

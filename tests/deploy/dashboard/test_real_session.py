@@ -22,14 +22,14 @@ def test_positions_curves_and_orders_of_a_real_session(tmp_path: Path) -> None:
     assert (view.health.state, view.health.level) == ("stopped", "warning")
     assert view.health.bars_behind is None, "recorded bars are as old as they are"
     lines = world.lines()
-    own = view.lane("account")
+    own = view.account("account")
     assert own is not None
     assert (own.bars, own.value, own.trades) == (
         len(lines),
         lines[-1].value,
         sum(line.trades for line in lines),
     )
-    assert {lane.name for lane in view.lanes if lane.kind == "benchmark"} == {
+    assert {account.name for account in view.accounts if account.kind == "benchmark"} == {
         "equal weight",
         "cash",
         *(f"hold {ticker}" for ticker in TICKERS),

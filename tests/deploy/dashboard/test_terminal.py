@@ -56,14 +56,14 @@ def test_a_slots_screen_has_everything(made: Made) -> None:
         "What happened",
     ):
         assert title in text, title
-    for lane in view.lanes:
-        line = next(line for line in text.splitlines() if line.startswith(f"│ {lane.name} "))
+    for account in view.accounts:
+        line = next(line for line in text.splitlines() if line.startswith(f"│ {account.name} "))
         for word in (
-            f"{lane.value:,.2f}",
-            percent(lane.total_return),
-            words.share(lane.max_drawdown),
+            f"{account.value:,.2f}",
+            percent(account.total_return),
+            words.share(account.max_drawdown),
         ):
-            assert word in line, (lane.name, word)
+            assert word in line, (account.name, word)
     assert re.search(r"buy BTC/USDT .* 400\.00", text)
     assert "unfilled: below the venue's minimum of 10 USD" in text
     assert "beats the champion on the same bars" in text
@@ -98,8 +98,8 @@ def test_once_prints_all_slots_or_one(made: Made) -> None:
 def test_json_is_what_the_view_says(made: Made) -> None:
     (slot,) = json.loads(printed(made.folder, "--json", "demo-1h"))["slots"]
     view = made.view("demo-1h")
-    assert slot["lanes"][0]["total_return"] == view.lanes[0].total_return
-    assert [one["name"] for one in slot["lanes"]] == [lane.name for lane in view.lanes]
+    assert slot["accounts"][0]["total_return"] == view.accounts[0].total_return
+    assert [one["name"] for one in slot["accounts"]] == [account.name for account in view.accounts]
     assert slot["monitor"]["verdict"] == "as scored"
     assert len(json.loads(printed(made.folder, "--json"))["slots"]) == 4
 
@@ -157,7 +157,7 @@ def test_markup_in_names_is_text(tmp_path: Path) -> None:
         evil,
         bundles()[:1],
         bars=40,
-        session={"monitor": {"verdict": evil, "text": evil}},
+        state={"monitor": {"verdict": evil, "text": evil}},
         feed=evil,
     )
     store.halt(evil, evil, sells=False)
@@ -212,13 +212,13 @@ def test_numbers_are_written_for_people() -> None:
 def test_looks_are_counted_in_the_registry_that_the_flags_name(tmp_path: Path) -> None:
     asked: list[Any] = []
 
-    def open_search(*given: Any) -> Any:
+    def open_studies(*given: Any) -> Any:
         asked.append(given)
         return NoStudies()
 
     app = typer.Typer()
     app.callback()(lambda: None)
-    dashboard_command(app, open_search)
+    dashboard_command(app, open_studies)
     flags = [
         "--deployments",
         str(tmp_path),

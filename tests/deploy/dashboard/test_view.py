@@ -21,9 +21,9 @@ from hypothesis.extra.numpy import arrays
 
 from deploy.dashboard.health import health
 from deploy.dashboard.series import SeriesCache, thin
-from deploy.dashboard.view import slot_names, slot_view, verdict
+from deploy.dashboard.view import monitor_view, slot_names, slot_view
 from deploy.registry.registry import Registry
-from deploy.trading.live.store import Changes, Lane, LaneBar, TraderStore
+from deploy.trading.live.store import AccountBar, AccountRecord, Changes, TraderStore
 from tests.deploy.builders import small_bundle
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import HOUR, MONITOR, TICKERS, bundles
@@ -34,35 +34,35 @@ DAY = 24 * HOUR
 def test_the_lanes_numbers_are_those_of_their_values(made: Made) -> None:
     """Computed here with plain loops."""
     session, view = made.sessions["demo-1h"], made.view("demo-1h")
-    assert [lane.kind for lane in view.lanes] == [
+    assert [account.kind for account in view.accounts] == [
         "account",
         "shadow",
         *["challenger"] * 3,
         *["benchmark"] * 5,
     ]
     for name in ("account", "equal weight", "hold SOL/USDT", "cash"):
-        lane, values = view.lane(name), session.equities[name].tolist()
-        assert lane is not None
+        account, values = view.account(name), session.equities[name].tolist()
+        assert account is not None
         returns = [after / before - 1.0 for before, after in itertools.pairwise(values)]
         peak, below = values[0], []
         for value in values:
             peak = max(peak, value)
             below.append(1.0 - value / peak)
-        assert lane.total_return == pytest.approx(
+        assert account.total_return == pytest.approx(
             values[-1] / values[0] - 1.0, rel=1e-12, abs=1e-12
         )
-        assert lane.week == pytest.approx(values[-1] / values[-1 - 7 * 24] - 1.0, abs=1e-12)
-        assert lane.month == pytest.approx(values[-1] / values[-1 - 30 * 24] - 1.0, abs=1e-12)
-        assert lane.drawdown == pytest.approx(below[-1], abs=1e-12)
-        assert lane.max_drawdown == pytest.approx(max(below), abs=1e-12)
-        assert lane.sharpe is not None
+        assert account.week == pytest.approx(values[-1] / values[-1 - 7 * 24] - 1.0, abs=1e-12)
+        assert account.month == pytest.approx(values[-1] / values[-1 - 30 * 24] - 1.0, abs=1e-12)
+        assert account.drawdown == pytest.approx(below[-1], abs=1e-12)
+        assert account.max_drawdown == pytest.approx(max(below), abs=1e-12)
+        assert account.sharpe is not None
         deviation = statistics.stdev(returns)
         expected = (
             math.sqrt(365.25 * 24) * statistics.fmean(returns) / deviation if deviation else 0.0
         )
-        assert lane.sharpe == pytest.approx(expected, rel=1e-9, abs=1e-12)
-        assert lane.days == pytest.approx((len(values) - 1) / 24)
-    own = view.lane("account")
+        assert account.sharpe == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        assert account.days == pytest.approx((len(values) - 1) / 24)
+    own = view.account("account")
     assert own is not None
     assert (own.trades, own.fees) == (137, pytest.approx(137 * 0.4))  # a trade every seventh bar
     assert own.value == session.equities["account"][-1]
@@ -89,10 +89,12 @@ def test_without_noted_prices_a_single_position_still_has_its_value(tmp_path: Pa
 
     def bar(time: int, units: dict[str, float]) -> Changes:
         return Changes(
-            last_bar=time, bars=[LaneBar("account", time, None, 1000.0, 400.0, units=units)]
+            last_bar=time, bars=[AccountBar("account", time, None, 1000.0, 400.0, units=units)]
         )
 
-    store.commit("s", token, Changes(lanes=[Lane("account", "account", None, 0, None, {})]))
+    store.commit(
+        "s", token, Changes(accounts=[AccountRecord("account", "account", None, 0, None, {})])
+    )
     store.commit("s", token, bar(0, {"A/B": 2.0, "C/D": 0.0}))
     holdings = _view(registry, store, "s").holdings
     assert holdings is not None
@@ -123,28 +125,34 @@ def test_orders_are_told_with_what_became_of_them_the_newest_first(made: Made) -
 
 def test_a_challenger_is_compared_with_the_champion_on_its_own_bars(made: Made) -> None:
     session, view = made.sessions["demo-1h"], made.view("demo-1h")
-    assert [rival.state.split(":")[0] for rival in view.rivals] == ["trading", "trading", "retired"]
+    assert [rival.state.split(":")[0] for rival in view.challengers] == [
+        "trading",
+        "trading",
+        "retired",
+    ]
     shadow = session.equities["shadow"]
-    for rival in view.rivals:
-        lane = next(
-            lane for lane in view.lanes if lane.bundle == rival.bundle and lane.kind == "challenger"
+    for rival in view.challengers:
+        account = next(
+            account
+            for account in view.accounts
+            if account.bundle == rival.bundle and account.kind == "challenger"
         )
-        first = int(np.searchsorted(session.time, lane.since))
-        last = first + lane.bars - 1
-        own = session.equities[lane.name]
+        first = int(np.searchsorted(session.time, account.since))
+        last = first + account.bars - 1
+        own = session.equities[account.name]
         assert rival.total_return == pytest.approx(own[last] / own[first] - 1.0)
         assert rival.champion_return == pytest.approx(shadow[last] / shadow[first] - 1.0)
         assert rival.ahead == pytest.approx(
             (rival.total_return or 0.0) - (rival.champion_return or 0.0)
         )
-    assert (view.rivals[0].ahead or 0.0) >= (view.rivals[1].ahead or 0.0)
+    assert (view.challengers[0].ahead or 0.0) >= (view.challengers[1].ahead or 0.0)
 
 
 def test_a_challenger_that_does_not_trade_yet_waits(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     bundle = small_bundle(0)
     registry.challenger("s", bundle, reason="")
-    (rival,) = _view(registry, TraderStore(registry.database), "s").rivals
+    (rival,) = _view(registry, TraderStore(registry.database), "s").challengers
     assert (rival.bundle, rival.total_return, rival.ahead) == (bundle.hash, None, None)
     assert "waits" in rival.state
 
@@ -152,16 +160,18 @@ def test_a_challenger_that_does_not_trade_yet_waits(tmp_path: Path) -> None:
 def test_curves_begin_at_one_and_later_ones_on_the_accounts_line(made: Made) -> None:
     session, view = made.sessions["demo-1h"], made.view("demo-1h")
     account = view.curves[0]
-    assert account.lane == "account"
+    assert account.account == "account"
     assert account.value[0] == 1.0
     assert account.value[-1] == pytest.approx(session.equities["account"][-1] / 10_000.0, abs=1e-6)
     for curve in view.curves[1:]:
-        lane = view.lane(curve.lane)
-        assert lane is not None
-        bar = int(np.searchsorted(session.time, lane.since))
+        account = view.account(curve.account)
+        assert account is not None
+        bar = int(np.searchsorted(session.time, account.since))
         joined = session.equities["account"][bar] / session.equities["account"][0]
         assert curve.value[0] == pytest.approx(joined, abs=2e-6)
-        assert curve.value[-1] / curve.value[0] == pytest.approx(1.0 + lane.total_return, abs=1e-5)
+        assert curve.value[-1] / curve.value[0] == pytest.approx(
+            1.0 + account.total_return, abs=1e-5
+        )
     week = made.view("demo-1h", days=7).curves[0]
     assert week.time[0] == session.time[-1] - 7 * DAY
     assert week.value[0] == 1.0
@@ -203,11 +213,12 @@ def test_weeks_of_five_minute_bars_are_few_points_with_the_worst_moment_among_th
     token = store.take_over("s", broker="sim", feed="f", timeframe="5m")
     values = 1000.0 + np.cumsum(np.random.default_rng(0).standard_normal(5_000))
     values[3_456] = 300.0
-    lane = Lane("account", "account", None, 0, None, {})
+    account = AccountRecord("account", "account", None, 0, None, {})
     bars = [
-        LaneBar("account", 300 * bar, None, float(value), 0.0) for bar, value in enumerate(values)
+        AccountBar("account", 300 * bar, None, float(value), 0.0)
+        for bar, value in enumerate(values)
     ]
-    store.commit("s", token, Changes(lanes=[lane], bars=bars))
+    store.commit("s", token, Changes(accounts=[account], bars=bars))
     (curve,) = _view(registry, store, "s").curves
     assert len(curve.time) <= 610
     assert 300 * 3_456 in curve.time
@@ -217,23 +228,25 @@ def test_weeks_of_five_minute_bars_are_few_points_with_the_worst_moment_among_th
 def test_only_new_lines_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = TraderStore(Registry(tmp_path).database)
     token = store.take_over("s", broker="sim", feed="f", timeframe="1h")
-    lane = Lane("account", "account", None, HOUR, None, {})
-    asked, read = [], TraderStore.lane_columns
+    account = AccountRecord("account", "account", None, HOUR, None, {})
+    asked, read = [], TraderStore.account_history
 
     def watched(self: TraderStore, slot: str, name: str, *, since: int):  # type: ignore[no-untyped-def]
         asked.append(since)
         return read(self, slot, name, since=since)
 
-    monkeypatch.setattr(TraderStore, "lane_columns", watched)
+    monkeypatch.setattr(TraderStore, "account_history", watched)
     cache = SeriesCache(store)
-    assert cache.read("s", lane).lines.time.size == 0
+    assert cache.read("s", account).lines.time.size == 0
     for bar in range(1, 4):
         store.commit(
             "s",
             token,
-            Changes(bars=[LaneBar("account", HOUR * bar, f"b{bar}", 100.0 + bar, 1.0, trades=bar)]),
+            Changes(
+                bars=[AccountBar("account", HOUR * bar, f"b{bar}", 100.0 + bar, 1.0, trades=bar)]
+            ),
         )
-        lines = cache.read("s", lane).lines
+        lines = cache.read("s", account).lines
         assert lines.time.tolist() == [HOUR * (1 + place) for place in range(bar)]
     assert (lines.value.tolist(), lines.trades.tolist()) == ([101.0, 102.0, 103.0], [1, 2, 3])
     assert lines.bundle.tolist() == ["b1", "b2", "b3"]
@@ -245,14 +258,16 @@ def test_a_lane_that_lost_everything_has_numbers(tmp_path: Path) -> None:
     store = TraderStore(registry.database)
     token = store.take_over("s", broker="sim", feed="f", timeframe="1h")
     bars = [
-        LaneBar("account", HOUR * bar, None, value, 0.0)
+        AccountBar("account", HOUR * bar, None, value, 0.0)
         for bar, value in enumerate((100.0, 50.0, 0.0, 0.0))
     ]
     store.commit(
-        "s", token, Changes(lanes=[Lane("account", "account", None, 0, None, {})], bars=bars)
+        "s",
+        token,
+        Changes(accounts=[AccountRecord("account", "account", None, 0, None, {})], bars=bars),
     )
-    (lane,) = _view(registry, store, "s").lanes
-    assert (lane.total_return, lane.drawdown, lane.sharpe) == (-1.0, 1.0, None)
+    (account,) = _view(registry, store, "s").accounts
+    assert (account.total_return, account.drawdown, account.sharpe) == (-1.0, 1.0, None)
 
 
 def test_a_slot_that_was_never_traded_says_so_and_how_to_begin(made: Made) -> None:
@@ -261,7 +276,7 @@ def test_a_slot_that_was_never_traded_says_so_and_how_to_begin(made: Made) -> No
     assert view.health.sentences == [
         "Slot never-1h was never traded: sweepd trade never-1h starts it."
     ]
-    assert view.lanes == view.orders == view.events == view.curves == []
+    assert view.accounts == view.orders == view.events == view.curves == []
     assert view.holdings is None
     assert view.champion == bundles()[2].hash
 
@@ -347,8 +362,8 @@ def test_the_monitors_words_are_read_whatever_they_are(made: Made) -> None:
     halted = made.view("halted-1h").monitor
     assert halted is not None
     assert halted.level == "bad"
-    assert verdict(None) is verdict({}) is verdict("text") is None
-    odd = verdict(
+    assert monitor_view(None) is monitor_view({}) is monitor_view("text") is None
+    odd = monitor_view(
         {"bars": "many", "edge": "high", "drawdown": {"live": "?"}, "tracking": {"error": None}}
     )
     assert odd is not None
@@ -359,4 +374,4 @@ def test_the_monitors_words_are_read_whatever_they_are(made: Made) -> None:
 def test_a_view_is_json(made: Made) -> None:
     content = json.loads(json.dumps(made.view("demo-1h").to_dict()))
     assert "curves" not in content
-    assert content["lanes"][0]["name"] == "account"
+    assert content["accounts"][0]["name"] == "account"

@@ -188,7 +188,7 @@ def test_the_page_of_a_slot_shows_everything_of_it(made: Made) -> None:
     page = Checked(answer.text)
     shown = {
         "head",
-        "lanes",
+        "accounts",
         "positions",
         "monitor",
         "orders",
@@ -198,8 +198,8 @@ def test_the_page_of_a_slot_shows_everything_of_it(made: Made) -> None:
         "equity-text",
     }
     assert shown <= set(page.ids)
-    for lane in view.lanes:
-        assert lane.name in answer.text
+    for account in view.accounts:
+        assert account.name in answer.text
     words = (
         "buy BTC/USDT",
         "below the venue",
@@ -210,16 +210,16 @@ def test_the_page_of_a_slot_shows_everything_of_it(made: Made) -> None:
     )
     for word in (
         *words,
-        f"{view.lanes[0].value:,.2f}",
-        f"{100 * view.lanes[0].total_return:+.2f} %",
+        f"{view.accounts[0].value:,.2f}",
+        f"{100 * view.accounts[0].total_return:+.2f} %",
     ):
         assert word in answer.text, word
     picture = figures(answer)["equity"]
     assert [line["name"] for line in picture["data"] if line.get("yaxis") is None] == [
-        c.lane for c in view.curves
+        c.account for c in view.curves
     ]
     account = picture["data"][0]
-    assert account["y"][-1] == pytest.approx(view.lanes[0].total_return, abs=1e-6)
+    assert account["y"][-1] == pytest.approx(view.accounts[0].total_return, abs=1e-6)
     hidden = [
         line["name"]
         for line in picture["data"]
@@ -267,7 +267,7 @@ def test_a_page_shows_new_bars_without_a_restart(tmp_path: Path) -> None:
     store, asked = TraderStore(registry.database), client(tmp_path)
     session = write_session(store, "s", made, bars=30)
     before = figures(get(asked, "/"))["equity"]["data"][0]["x"]
-    (line,) = store.lane_bars("s", "account", newest=1)
+    (line,) = store.account_bars("s", "account", newest=1)
     values = vars(line) | {"time": line.time + 3600, "value": 12_345.0}
     store.commit("s", session.token, Changes(bars=[type(line)(**values)]))
     answer = get(asked, "/")
@@ -341,7 +341,7 @@ def test_names_and_reasons_are_text_and_never_markup(tmp_path: Path) -> None:
     registry.challenger(slot, made[1], reason=EVIL)
     store = TraderStore(registry.database)
     monitor = {"verdict": EVIL, "text": EVIL, EVIL: EVIL}
-    session = write_session(store, slot, made, bars=60, session={"monitor": monitor}, feed=EVIL)
+    session = write_session(store, slot, made, bars=60, state={"monitor": monitor}, feed=EVIL)
     store.commit(slot, session.token, Changes(events=[(EVIL, EVIL, None)], status=EVIL))
     store.halt(slot, EVIL, sells=False)
     asked = client(

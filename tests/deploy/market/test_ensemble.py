@@ -129,8 +129,8 @@ def test_a_trader_that_goes_on_from_its_state_after_every_bar_comes_to_the_same_
                 state = json.loads(json.dumps(trader.state()))
                 trader = PaperTrader(bundle, slot="s")
                 with pytest.raises(RunError, match="where the trader stopped"):
-                    trader.go_on(bars.slice(0, number), state)
-                trader.go_on(bars.slice(0, number + 1), state)
+                    trader.resume(bars.slice(0, number), state)
+                trader.resume(bars.slice(0, number + 1), state)
     assert sum(entry.trades for entry in entries[0]) > 20
     for one, other in zip(*entries, strict=True):
         assert str(one) == str(other)

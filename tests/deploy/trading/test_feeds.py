@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.feeds import (
     EMPTY_PAUSES,
     GRACE_SECONDS,
@@ -20,7 +21,6 @@ from deploy.trading.feeds import (
     LiveFeed,
     RecordedFeed,
 )
-from deploy.trading.paper_trader import ClosedBar
 from envs.crypto.bar_files import file_name
 from envs.crypto.bars import Bars, write_bars
 from envs.crypto.demo_market import make_demo_market

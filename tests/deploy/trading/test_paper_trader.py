@@ -15,7 +15,8 @@ from deploy.market.bundle import Bundle
 from deploy.market.scoring import score_bundle
 from deploy.trading.brokers.base import AccountState, Order
 from deploy.trading.brokers.sim import SimBroker
-from deploy.trading.paper_trader import ClosedBar, PaperTrader
+from deploy.trading.closed_bar import ClosedBar
+from deploy.trading.paper_trader import PaperTrader
 from deploy.trading.replay import ledger_table, orders_table, replay, write_replay
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.demo_market import make_demo_market

@@ -14,17 +14,19 @@ from hypothesis import strategies as st
 
 import deploy.trading.paper_trader
 from deploy.market.bundle import Bundle
+from deploy.trading import risk
 from deploy.trading.brokers.sim import SimBroker
-from deploy.trading.live import risk
-from deploy.trading.live.risk import (
+from deploy.trading.closed_bar import ClosedBar
+from deploy.trading.paper_trader import Entry, PaperTrader
+from deploy.trading.risk import (
+    Conditions,
     RiskLimits,
     RiskRules,
+    RiskVerdict,
     Situation,
-    Verdict,
     parse_limits,
     tightened,
 )
-from deploy.trading.paper_trader import ClosedBar, Conditions, Entry, PaperTrader
 from envs.crypto.bars import Bars
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.portfolio import Orders, Portfolio, Rules, fill_orders, plan_orders
@@ -113,7 +115,7 @@ def test_rules_are_off_unless_asked_for_and_say_what_they_do() -> None:
     quiet = RiskRules(RiskLimits(max_position=0.5))
     assert quiet.words == ()
     for worth in (100.0, 1.0, 50.0):
-        assert quiet.judge(Situation(0, value=worth, **FRESH)) == Verdict()
+        assert quiet.judge(Situation(0, value=worth, **FRESH)) == RiskVerdict()
     words = RiskRules(
         RiskLimits(drawdown=0.2, cooldown=5400.0, daily_loss=0.05, orders_per_hour=9, stale=900.0)
     ).words
@@ -302,7 +304,7 @@ def test_what_a_verdict_leaves(
     most: int | None,
 ) -> None:
     portfolio, plan, close, rules = planned
-    verdict = Verdict(
+    verdict = RiskVerdict(
         sell_all, buys and not sell_all, sells or sell_all, None if sell_all else most
     )
     left, dropped = risk.apply(verdict, plan, portfolio, close)
@@ -349,7 +351,7 @@ def test_the_largest_of_a_kind_go_first() -> None:
     close = torch.full((1, 6), 10.0, dtype=torch.float64)
     order = []
     for most in range(7):
-        left, dropped = risk.apply(Verdict(most_orders=most), plan, portfolio, close)
+        left, dropped = risk.apply(RiskVerdict(most_orders=most), plan, portfolio, close)
         assert dropped == 6 - most
         order.append(
             {int(asset) for asset in torch.nonzero((left.sell_units + left.buy_notional)[0])}
@@ -447,11 +449,11 @@ def check_drawdown(bundle: Bundle) -> None:
     entries = Guarded(RiskLimits(drawdown=0.2, cooldown=12 * HOUR), bundle).trade(bars)
     assert_sold(entries, bars, FALL)
     assert_flat(entries, range(FALL + 1, FALL + 13))
-    assert entries[FALL + 11].risk == entries[FALL].risk != ()
+    assert entries[FALL + 11].verdict.reasons == entries[FALL].verdict.reasons != ()
     # The cool-down is over: it buys again, and the old peak is forgotten.
     assert {order.side for order in entries[FALL + 12].orders} == {"buy"}
     assert entries[FALL + 13].units.min() > 0.0
-    assert all(not entries[bar].risk for bar in range(FALL + 12, LAST))
+    assert all(not entries[bar].verdict.reasons for bar in range(FALL + 12, LAST))
 
 
 def check_daily_loss(bundle: Bundle) -> None:

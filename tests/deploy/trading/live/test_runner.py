@@ -20,12 +20,12 @@ from envs.support.errors import InputError, RunError, TryAgainLater
 class Sessions:
     """Makes sessions that come to the ends that are listed, one after the other."""
 
-    def __init__(self, *ends: Exception | None, pulses: int = 0) -> None:
-        self._ends, self.made, self._pulses = list(ends), 0, pulses
+    def __init__(self, *ends: Exception | None, polls: int = 0) -> None:
+        self._ends, self.made, self._pulses = list(ends), 0, polls
 
     def __call__(self) -> Sessions:
         self.made += 1
-        self.pulses = self._pulses
+        self.polls = self._pulses
         return self
 
     def run(self) -> None:
@@ -36,7 +36,7 @@ class Sessions:
 
 
 def keep(sessions: Sessions, said: list[str]) -> None:
-    make: Callable[[], runner.Session] = sessions  # type: ignore[assignment]
+    make: Callable[[], runner.LiveSession] = sessions  # type: ignore[assignment]
     keep_trading(make, threading.Event(), said.append)
 
 
@@ -66,13 +66,13 @@ def test_a_fault_of_the_program_is_survived_and_noted_once_until_a_session_gets_
         ZeroDivisionError("of what"),
         None,
     ]
-    make: Callable[[], runner.Session] = Sessions(*ends)  # type: ignore[assignment]
+    make: Callable[[], runner.LiveSession] = Sessions(*ends)  # type: ignore[assignment]
     runner.keep_trading(make, threading.Event(), said.append, noted.append)
     assert noted == ["away", "ZeroDivisionError: of what"]
     assert any(text.startswith("Traceback") for text in said)
     assert said[-1].startswith("ZeroDivisionError: of what; trying again")
 
-    def broken() -> runner.Session:
+    def broken() -> runner.LiveSession:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):  # at the first start somebody looks at it
@@ -92,11 +92,11 @@ def test_a_session_that_got_through_makes_patience_begin_anew(
 ) -> None:
     monkeypatch.setattr(runner, "PATIENCE", 0.05)
     ends = [RunError("away")] * 30
-    keep(Sessions(*ends, None, pulses=1), [])
+    keep(Sessions(*ends, None, polls=1), [])
 
 
 def test_wrong_input_at_the_start_and_another_trader_end_it_at_once() -> None:
-    def wrong() -> runner.Session:
+    def wrong() -> runner.LiveSession:
         raise InputError("no such slot")
 
     with pytest.raises(InputError):

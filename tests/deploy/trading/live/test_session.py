@@ -16,10 +16,9 @@ import deploy.trading.live.runner as runner
 from agents.policy.frozen import FrozenPolicy
 from deploy.market.bundle import Bundle
 from deploy.trading.live.hot_swap import problem_with
-from deploy.trading.live.risk import RiskLimits
-from deploy.trading.live.session import SHADOW
-from deploy.trading.live.store import ACCOUNT, Replaced
+from deploy.trading.live.store import SHADOW, SLOT_ACCOUNT, Replaced
 from deploy.trading.replay import replay
+from deploy.trading.risk import RiskLimits
 from envs.crypto.bars import Bars
 from envs.crypto.params import EnvParams
 from envs.support.errors import InputError, RunError
@@ -133,7 +132,7 @@ def test_account_and_ledger_agree_to_the_cent_and_the_shadow_tracks_it(
         )
     sent = [order["client_order_id"] for order in exchange.orders.values()]
     assert sent == [
-        line.order.client_id for line in world.store.orders(SLOT, lane=ACCOUNT) if line.fill
+        line.order.client_id for line in world.store.orders(SLOT, account=SLOT_ACCOUNT) if line.fill
     ]
     shadow = [line.value for line in world.lines(SHADOW)]
     np.testing.assert_allclose([line.value for line in world.lines()], shadow, rtol=1e-4)
@@ -166,9 +165,9 @@ def test_after_a_downtime_missed_bars_are_booked_and_not_traded(tmp_path: Path) 
     session = world.session()
     for bar in range(FIRST, FIRST + 5):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     world.until_close_of(FIRST + 12)
-    world.session().pulse()
+    world.session().poll()
     lines = world.lines()
     assert [line.time for line in lines] == bars.time[FIRST : FIRST + 13].tolist()
     assert [line.action is None for line in lines] == [False] * 5 + [True] * 7 + [False]
@@ -186,10 +185,10 @@ def test_a_bar_that_ended_too_long_ago_is_not_traded_though_it_is_the_newest(
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = world.session(max_delay=60.0)
     world.until_close_of(FIRST)
-    session.pulse()
+    session.poll()
     world.until_close_of(FIRST + 1)
     world.clock.wait(61.0)
-    session.pulse()
+    session.poll()
     assert [line.action is None for line in world.lines()] == [False, True]
 
 
@@ -202,18 +201,16 @@ def test_orders_that_never_left_are_not_sent_when_it_is_too_late(
     world.until_close_of(FIRST + 1)
     with pytest.raises(Killed):
         # Steps: adopting, fills, two of the start's commit, fills, two of the bar's commit; then nothing is sent.
-        world.session(Killer(8)).pulse()
+        world.session(Killer(8)).poll()
     assert exchange.orders == {}
     bar = int(world.bars.time[FIRST + 1])
-    assert len(world.store.orders(SLOT, lane=ACCOUNT, decided=bar)) > 0
+    assert len(world.store.orders(SLOT, account=SLOT_ACCOUNT, decided=bar)) > 0
     world.clock.wait(1800.0)
     world.session()
     assert exchange.orders == {}
-    fills = [line.fill for line in world.store.orders(SLOT, lane=ACCOUNT, decided=bar)]
+    fills = [line.fill for line in world.store.orders(SLOT, account=SLOT_ACCOUNT, decided=bar)]
     assert all(fill is not None and fill.status == "unfilled" for fill in fills)
-    assert {fill.reason for fill in fills if fill} == {
-        "the trader was away when it should have been sent"
-    }
+    assert {fill.reason for fill in fills if fill} == {"the trader was not running when it was due"}
 
 
 def test_a_halt_sells_everything_at_the_next_bar_and_ends_with_resume(tmp_path: Path) -> None:
@@ -221,19 +218,19 @@ def test_a_halt_sells_everything_at_the_next_bar_and_ends_with_resume(tmp_path: 
     session = world.session()
     for bar in range(FIRST, FIRST + 6):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     assert sum(world.lines()[-1].units.values()) > 0
     world.store.halt(SLOT, "by the operator", sells=True)
     for bar in range(FIRST + 6, FIRST + 10):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     for line in world.lines()[-2:]:
         assert set(line.units.values()) == {0.0}
         assert line.cash == line.value
     world.store.resume(SLOT)
     for bar in range(FIRST + 10, FIRST + 14):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     assert sum(world.lines()[-1].units.values()) > 0
     assert [kind for kind, _ in world.told if kind == "risk"] == ["risk", "risk"]
 
@@ -245,16 +242,16 @@ def test_a_halt_sells_at_once_where_the_broker_fills_at_once(
     session = world.session()
     for bar in range(FIRST, FIRST + 6):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     assert sum(exchange.units.values()) > 0
     world.store.halt(SLOT, "by the operator", sells=True)
     world.clock.wait(10.0)
-    session.pulse()  # no bar has closed
+    session.poll()  # no bar has closed
     assert max(exchange.units.values()) < Decimal("1e-9")  # less than can be sold
     world.store.halt(SLOT, "by the operator, again", sells=True)
-    session.pulse()
+    session.poll()
     world.until_close_of(FIRST + 6)
-    world.session().pulse()  # another process goes on from it
+    world.session().poll()  # another process goes on from it
     last = world.lines()[-1]
     assert last.cash == last.value == pytest.approx(float(exchange.cash), abs=1e-9)
     assert (
@@ -262,7 +259,7 @@ def test_a_halt_sells_at_once_where_the_broker_fills_at_once(
         >= sum(1 for line in world.store.orders(SLOT) if "-halt" in line.order.client_id)
         > 0
     )
-    assert world.store.orders(SLOT, decided=last.time, lane=ACCOUNT) == []
+    assert world.store.orders(SLOT, decided=last.time, account=SLOT_ACCOUNT) == []
 
 
 def test_a_halt_that_keeps_positions_orders_nothing(tmp_path: Path) -> None:
@@ -272,7 +269,7 @@ def test_a_halt_that_keeps_positions_orders_nothing(tmp_path: Path) -> None:
         world.until_close_of(bar)
         if bar == FIRST + 6:
             world.store.halt(SLOT, "wait", sells=False)
-        session.pulse()
+        session.poll()
     lines = world.lines()
     assert all(line.units == lines[7].units for line in lines[7:])
     assert sum(lines[7].units.values()) > 0
@@ -287,7 +284,7 @@ def test_a_new_champion_takes_over_at_a_bar_with_the_present_positions(tmp_path:
     session = world.session()
     for bar in range(FIRST, FIRST + 5):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     heir = small_bundle(
         5,
         tickers=TICKERS[::-1],
@@ -297,9 +294,9 @@ def test_a_new_champion_takes_over_at_a_bar_with_the_present_positions(tmp_path:
     world.registry.promote(SLOT, heir, expected=world.bundle.hash, reason="better")
     for bar in range(FIRST + 5, FIRST + 9):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     world.until_close_of(FIRST + 9)
-    world.session().pulse()  # and a new process goes on with it
+    world.session().poll()  # and a new process goes on with it
     lines = world.lines()
     assert [line.bundle for line in lines] == [world.bundle.hash] * 5 + [heir.hash] * 5
     assert any("takes over" in text for kind, text in world.told if kind == "swapped")
@@ -320,7 +317,7 @@ def test_a_champion_that_cannot_take_over_is_refused_and_the_old_one_goes_on(
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = world.session()
     world.until_close_of(FIRST)
-    session.pulse()
+    session.poll()
     heir = {
         "tickers": lambda: small_bundle(5, tickers=("BTC/USDT", "XRP/USDT")),
         "timeframe": lambda: small_bundle(5, tickers=TICKERS, timeframe="5m"),
@@ -333,7 +330,7 @@ def test_a_champion_that_cannot_take_over_is_refused_and_the_old_one_goes_on(
         path.write_bytes(path.read_bytes()[:-1] + b"x")
     for bar in range(FIRST + 1, FIRST + 4):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     assert {line.bundle for line in world.lines()} == {world.bundle.hash}
     refusals = [text for kind, text in world.told if kind == "swap refused"]
     assert len(refusals) == 1
@@ -357,12 +354,12 @@ def test_two_processes_never_write_for_one_slot(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     first = world.session()
     world.until_close_of(FIRST)
-    first.pulse()
+    first.poll()
     second = world.session()
     world.until_close_of(FIRST + 1)
     with pytest.raises(Replaced, match="is traded by process"):
-        first.pulse()
-    second.pulse()
+        first.poll()
+    second.poll()
     assert len(world.lines()) == 2
 
 
@@ -382,7 +379,7 @@ def test_risk_rules_hold_live_and_are_said_once(tmp_path: Path) -> None:
     bars, bundle = world.bars, world.bundle
     expected = replay(bundle, bars, (FIRST, LAST), limits=RiskLimits(drawdown=0.001)).entries
     assert [line.value for line in world.lines()] == [entry.value for entry in expected]
-    assert any(entry.risk for entry in expected)
+    assert any(entry.verdict.reasons for entry in expected)
     assert 0 < len([text for kind, text in world.told if kind == "risk"]) < 10
 
 
@@ -390,13 +387,13 @@ def test_stale_data_is_said_once_and_again_when_it_is_over(tmp_path: Path) -> No
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = world.session()
     world.until_close_of(FIRST)
-    session.pulse()
+    session.poll()
     poll, session._feed.poll = session._feed.poll, lambda _now: []  # type: ignore[method-assign]
     for bar in range(FIRST + 1, FIRST + 8):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     session._feed.poll = poll  # type: ignore[method-assign]
-    session.pulse()
+    session.poll()
     assert [kind for kind, _ in world.told if kind in ("stale", "fresh")] == ["stale", "fresh"]
 
 
@@ -405,10 +402,10 @@ def test_a_policy_that_gives_no_numbers_ends_the_session_before_anything_is_sent
 ) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = world.session()
-    session._account.trader._acts = [lambda _obs: np.full(3, np.nan)]
+    session._own.trader._policies = [lambda _obs: np.full(3, np.nan)]
     world.until_close_of(FIRST)
-    with pytest.raises(RunError, match="actions that are no numbers"):
-        session.pulse()
+    with pytest.raises(RunError, match="actions that are not finite"):
+        session.poll()
     assert world.lines() == []
     assert world.store.orders(SLOT) == []
 
@@ -419,14 +416,14 @@ def test_refused_keys_in_the_middle_end_no_process(
     monkeypatch.setattr(runner, "PAUSES", (0.0,))
     world = World(tmp_path, bundle_of(), bars_of(FIRST + 6), FIRST, exchange)
     session, first = world.session(), iter([True])
-    pulse = session.pulse
+    poll = session.poll
 
-    def pulse_and_deny() -> None:
-        pulse()
+    def poll_and_deny() -> None:
+        poll()
         if len(world.lines()) == 2:
             exchange.denied = 401
 
-    session.pulse = pulse_and_deny  # type: ignore[method-assign]
+    session.poll = poll_and_deny  # type: ignore[method-assign]
     said: list[str] = []
 
     def say(text: str) -> None:
@@ -455,13 +452,13 @@ def test_a_ticker_that_is_no_longer_traded_does_not_keep_the_others_from_it(
     session = world.session()
     for bar in range(FIRST, FIRST + 4):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     getattr(exchange, gone).add("ETH/USD")
     exchange.orders.clear()
     session = world.session()
     for bar in range(FIRST + 4, FIRST + 10):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     assert [text for kind, text in world.told if kind == "untradable"] == [
         "ETH/USDT: Alpaca does not trade ETH/USD any more; its position stays, and the other tickers are traded"
     ]

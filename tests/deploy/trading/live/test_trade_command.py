@@ -1,7 +1,8 @@
-"""`sweepd trade` as a user meets it: from a registry to a stopped trader, halts, and one sentence for wrong input."""
+"""`sweepd trade` and `sweepd trader` from the command line."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,20 @@ def place(tmp_path: Path) -> Path:
 
 
 def trade(place: Path, *words: str) -> str:
-    """What the command prints. Its errors are raised."""
+    """Return what `sweepd trade` prints. Its errors are raised."""
+    return run(place, "trade", *words)
+
+
+def trader(place: Path, *words: str) -> str:
+    """Return what `sweepd trader` prints. Its errors are raised."""
+    return run(place, "trader", *words)
+
+
+def run(place: Path, *words: str) -> str:
     app = typer.Typer()
     deploy_commands(app)
     result = CliRunner().invoke(
-        app, ["trade", *words, "--deployments", str(place / "deployments")], catch_exceptions=True
+        app, [*words, "--deployments", str(place / "deployments")], catch_exceptions=True
     )
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -47,7 +57,7 @@ def trade(place: Path, *words: str) -> str:
 
 def values(place: Path) -> list[float]:
     store = TraderStore(Registry(place / "deployments").database)
-    return [line.value for line in store.lane_bars(SLOT, "account")]
+    return [line.value for line in store.account_bars(SLOT, "account")]
 
 
 def expected(place: Path, bars: Bars, **changes: Any) -> list[float]:
@@ -85,14 +95,14 @@ def test_the_same_command_goes_on_and_risk_rules_are_said(place: Path) -> None:
     )
     assert "risk rule: sells everything once the account is 30 %" in output.replace("30%", "30 %")
     assert len(values(place)) == 8
-    assert "goes on after the bar of" in trade(
+    assert "continues after the bar of" in trade(
         place, SLOT, "--feed", "recorded", "--risk", "drawdown=0.3"
     )
     assert values(place) == expected(place, bars)
 
 
 def test_a_folder_that_something_appends_to_is_traded_by_the_real_clock(place: Path) -> None:
-    # Its bars are from the past: the trader finds no recent ones, and says so before it trades anything.
+    # Its bars are old: the trader finds no recent ones, and refuses before it trades.
     with pytest.raises(InputError, match="has no bars of BTC/USDT since"):
         trade(place, "--feed", "folder")
     assert values(place) == []
@@ -129,18 +139,32 @@ def test_trades_days_and_alerts_are_sent_to_whoever_wants_them(
 
 def test_halt_and_resume(place: Path) -> None:
     with pytest.raises(InputError, match="was never traded"):
-        trade(place, "halt", SLOT)
+        trader(place, "halt", SLOT)
     trade(place, "--feed", "recorded")
-    assert f"sells all it holds and orders nothing until: sweepd trade resume {SLOT}" in trade(
-        place, "halt", SLOT
-    )
-    trader = TraderStore(Registry(place / "deployments").database).trader(SLOT)
-    assert trader is not None
-    assert (trader.halt, trader.halt_sells) == ("by the operator", True)
-    assert "may trade again" in trade(place, "resume", SLOT)
+    output = trader(place, "halt", SLOT)
+    assert f"sends no other orders until: sweepd trader resume {SLOT}" in output
+    assert "sells all its positions" in output
+    found = TraderStore(Registry(place / "deployments").database).trader(SLOT)
+    assert found is not None
+    assert (found.halt, found.halt_sells) == ("by the operator", True)
+    assert "may trade again" in trader(place, "resume", SLOT)
     with pytest.raises(InputError, match="is not halted"):
-        trade(place, "resume", SLOT)
-    assert "keeps its positions" in trade(place, "halt", SLOT, "--keep")
+        trader(place, "resume", SLOT)
+    assert "keeps its positions" in trader(place, "halt", SLOT, "--keep")
+
+
+def test_status_of_a_trader(place: Path) -> None:
+    Registry(place / "deployments").slot(SLOT)
+    assert "no slot was ever traded" in trader(place, "status")
+    trade(place, "--feed", "recorded")
+    assert f"{SLOT}: stopped. " in trader(place, "status", SLOT)
+    trader(place, "halt", SLOT)
+    assert f"sweepd trader resume {SLOT}" in trader(place, "status")
+    [facts] = json.loads(trader(place, "status", "--json"))["traders"]
+    assert (facts["slot"], facts["halt"]) == (SLOT, "by the operator")
+    assert not {"token", "state"} & set(facts)
+    with pytest.raises(InputError, match=f"was never traded; traded slots: {SLOT}"):
+        trader(place, "status", "other-1h")
 
 
 @pytest.mark.parametrize(
@@ -157,8 +181,9 @@ def test_halt_and_resume(place: Path) -> None:
         (["--broker", "alpaca", "--cash", "5"], "--cash is for --broker sim"),
         (["--risk", "luck=1"], "there is no such rule"),
         (["--bundle", "x"], "--bundle is for --replay"),
-        (["halt"], "sweepd trade halt: name the slot"),
-        (["a", "b"], "name one slot, or halt SLOT or resume SLOT"),
+        (["halt", "a"], "`sweepd trade halt` is now: sweepd trader halt a"),
+        (["resume"], "`sweepd trade resume` is now: sweepd trader resume SLOT"),
+        (["a", "b"], "sweepd trade a b: name one slot"),
         (["--feed", "recorded", "--cash", "1"], "outside half to three times"),
     ],
 )

@@ -16,10 +16,10 @@ from deploy.dashboard.view import slot_view
 from deploy.trading.brokers.base import AccountState, Fill, Order
 from deploy.trading.brokers.sim import SimBroker
 from deploy.trading.flows import FEE_MARGIN, CostAllowance, Flow, growth, less_costs, rebased
-from deploy.trading.live.records import returns_beside
-from deploy.trading.live.risk import RiskLimits, RiskRules, Situation
-from deploy.trading.live.session import SHADOW, Session
-from deploy.trading.live.store import ACCOUNT
+from deploy.trading.live.records import paired_returns
+from deploy.trading.live.session import LiveSession
+from deploy.trading.live.store import SHADOW, SLOT_ACCOUNT
+from deploy.trading.risk import RiskLimits, RiskRules, Situation
 from deploy.trading.sub_accounts import SubAccounts
 from tests.deploy.alpaca_server import Exchange
 from tests.deploy.builders import ensemble_of
@@ -31,18 +31,18 @@ HOUR = 3600
 STRICT = RiskLimits(drawdown=0.15, daily_loss=0.15)
 
 
-def run(world: World, first: int, last: int, session: Session | None = None) -> Session:
+def run(world: World, first: int, last: int, session: LiveSession | None = None) -> LiveSession:
     """A session that acts on the bars from `first` to before `last`."""
     session = session or world.session()
     for bar in range(first, last):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     return session
 
 
-def transfer(session: Session, flow: Flow) -> None:
+def transfer(session: LiveSession, flow: Flow) -> None:
     """Cash or units move into or out of the account during the next bar, after its orders were filled."""
-    broker = session._account.broker
+    broker = session._own.broker
     assert isinstance(broker, SimBroker)
     fill = broker.next_bar
 
@@ -81,7 +81,7 @@ def test_a_transfer_is_told_and_counts_as_no_gain_or_loss(
     assert "without an order; this counts as no gain or loss" in told
     moved = np.array([line.flow for line in lines])
     assert np.flatnonzero(moved).tolist() == [4]
-    [returns] = returns_beside(world.store, SLOT, (ACCOUNT,), 0).values()
+    [returns] = paired_returns(world.store, SLOT, (SLOT_ACCOUNT,), 0).values()
     assert np.abs(returns).max() < 0.05
     assert not [text for kind, text in world.told if kind == "risk"]
     emptied = flow.cash == -1e9
@@ -97,7 +97,7 @@ def test_units_that_no_fill_explains_are_bought_at_the_close(tmp_path: Path) -> 
     transfer(session, Flow(0.0, {TICKERS[1]: 7.0}))
     world.store.halt(SLOT, "wait", sells=False)
     run(world, FIRST + 1, FIRST + 2, session)
-    accounts = session._account.trader._accounts
+    accounts = session._own.trader._sub_accounts
     assert accounts is not None
     [book] = accounts.books
     place, close = TICKERS.index(TICKERS[1]), session._history.close[-1]
@@ -121,7 +121,7 @@ def test_an_account_that_was_emptied_is_traded_again_once_it_is_funded(tmp_path:
     lines = world.lines()
     assert lines[6].flow == lines[6].value == 8_000.0
     assert sum(line.trades for line in lines[7:]) > 0
-    [returns] = returns_beside(world.store, SLOT, (ACCOUNT,), 0).values()
+    [returns] = paired_returns(world.store, SLOT, (SLOT_ACCOUNT,), 0).values()
     assert np.abs(returns).max() < 0.05
 
 
@@ -134,11 +134,11 @@ def test_the_day_and_the_dashboard_leave_transfers_out(tmp_path: Path) -> None:
     gained = float(day.partition("(")[2].partition("%")[0])
     assert abs(gained) < 6.0
     view = slot_view(world.registry, SeriesCache(world.store), SLOT, world.clock.now())
-    lane = view.lane(ACCOUNT)
-    assert lane is not None
-    assert lane.flow < -1_000.0
-    assert abs(lane.total_return) < 0.1
-    assert lane.max_drawdown < 0.1
+    account = view.account(SLOT_ACCOUNT)
+    assert account is not None
+    assert account.flow < -1_000.0
+    assert abs(account.total_return) < 0.1
+    assert account.max_drawdown < 0.1
     assert "besides transfers of -" in view.summary
 
 
@@ -154,8 +154,8 @@ def test_the_shadow_follows_the_account(tmp_path: Path, exchange: Exchange) -> N
     np.testing.assert_allclose(
         [line.value for line in own], [line.value for line in shadow], rtol=1e-3
     )
-    records = returns_beside(world.store, SLOT, (ACCOUNT, SHADOW), 0)
-    np.testing.assert_allclose(records[ACCOUNT], records[SHADOW], atol=1e-3)
+    records = paired_returns(world.store, SLOT, (SLOT_ACCOUNT, SHADOW), 0)
+    np.testing.assert_allclose(records[SLOT_ACCOUNT], records[SHADOW], atol=1e-3)
 
 
 def test_a_transfer_while_a_halt_sells_is_found(tmp_path: Path, exchange: Exchange) -> None:
@@ -164,8 +164,8 @@ def test_a_transfer_while_a_halt_sells_is_found(tmp_path: Path, exchange: Exchan
     exchange.cash += Decimal(3_000)
     world.store.halt(SLOT, "by the operator", sells=True)
     world.clock.wait(10.0)
-    session.pulse()
-    accounts = session._account.trader._accounts
+    session.poll()
+    accounts = session._own.trader._sub_accounts
     assert accounts is not None
     assert (
         accounts.state()["allowance"][-1][0] == world.bars.time[FIRST + 4] // HOUR

@@ -44,7 +44,7 @@ def sell_all(world: World, exchange: Exchange) -> None:
     """An operator's halt, which the trader obeys between two bars."""
     session = world.session()
     world.store.halt(world.slot, "by the operator", sells=True)
-    session.pulse()
+    session.poll()
     assert max(exchange.units.values()) < Decimal("1e-9")  # less than the smallest step may stay
 
 
@@ -57,7 +57,7 @@ def test_two_slots_on_one_account_are_refused(
     session._clock.stop.set()
     session.run()  # it ends, and still holds units
     with pytest.raises(
-        InputError, match=f"slot '{SLOT}' holds units in {SAME}.*sweepd trade halt {SLOT}"
+        InputError, match=f"slot '{SLOT}' holds units in {SAME}.*sweepd trader halt {SLOT}"
     ):
         second.session()
     session._clock.stop.clear()
@@ -86,7 +86,7 @@ def test_a_silent_trader_keeps_its_account_only_while_it_holds_units(
     with pytest.raises(
         Replaced, match="slot 'crypto-1h': another slot took over its alpaca account PA0000000001"
     ):
-        session.pulse()  # its process was only suspended
+        session.poll()  # its process was only suspended
 
 
 @pytest.mark.parametrize("status", ["intended", "filled", "unfilled"])
@@ -95,9 +95,9 @@ def test_buys_that_are_not_booked_yet_may_be_units(
 ) -> None:
     """A kill right after orders were sent: the account's state is older than they are."""
     first.begin()
-    [lane] = [lane for lane in first.store.lanes(SLOT) if lane.name == "account"]
-    assert not any(lane.state["trader"]["accounts"]["held"])
-    assert [line.order.side for line in first.store.orders(SLOT) if line.lane == "account"] == [
+    [account] = [account for account in first.store.accounts(SLOT) if account.name == "account"]
+    assert not any(account.state["trader"]["accounts"]["held"])
+    assert [line.order.side for line in first.store.orders(SLOT) if line.account == "account"] == [
         "buy"
     ]
     with first.registry.database.writing() as session:

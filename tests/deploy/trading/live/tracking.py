@@ -3,7 +3,7 @@
     python -m tests.deploy.trading.live.tracking crypto-1h --deployments deployments [--bars 2000]
         [--save scripts/bench/results/trader_tracking.json]
 
-The live trader (`Session`) trades the newest bars of the champion's data with a clock that leaps from bar to bar,
+The live trader (`LiveSession`) trades the newest bars of the champion's data with a clock that leaps from bar to bar,
 through the Alpaca broker and a loopback server that fills at the next bar's open, half of the spread away: the
 champion's slippage. Beside it runs the simulator on the same bars. Printed: the tracking error between the two, whether
 the ledger is the server's, and the difference to the canonical score of the same bars. The registry is a copy, so
@@ -26,10 +26,9 @@ import numpy as np
 from deploy.market.bundle import Bundle, format_time
 from deploy.market.scoring import in_order, score_bundle
 from deploy.registry.registry import Registry
-from deploy.trading.live.monitor import track
-from deploy.trading.live.records import returns_beside
-from deploy.trading.live.session import SHADOW
-from deploy.trading.live.store import ACCOUNT
+from deploy.trading.live.monitor_statistics import track
+from deploy.trading.live.records import paired_returns
+from deploy.trading.live.store import SHADOW, SLOT_ACCOUNT
 from envs.crypto.bars import load_bars
 from scripts.bench.harness import benchmark_parser, machine, print_machine, save_results
 from tests.deploy.alpaca_server import Exchange, serving
@@ -75,11 +74,11 @@ def main() -> int:
             world.run()
             seconds = time.time() - began
         since = int(bars.time[first])
-        records = returns_beside(world.store, options.slot, (ACCOUNT, SHADOW), since)
-        tracking = track(records[ACCOUNT], records[SHADOW], bundle.manifest.timeframe)
+        records = paired_returns(world.store, options.slot, (SLOT_ACCOUNT, SHADOW), since)
+        tracking = track(records[SLOT_ACCOUNT], records[SHADOW], bundle.manifest.timeframe)
         score = score_bundle(bundle, bars, (first, len(bars) - 1))
         last = world.lines()[-1]
-        open_orders = world.store.orders(options.slot, lane=ACCOUNT, decided=last.time)
+        open_orders = world.store.orders(options.slot, account=SLOT_ACCOUNT, decided=last.time)
         simulated = float(
             np.max(np.abs(np.cumprod(1 + records[SHADOW]) / np.cumprod(1 + score.returns) - 1))
         )
@@ -92,7 +91,7 @@ def main() -> int:
             "bars": len(world.lines()),
             "orders": len(market.orders),
             "seconds": round(seconds, 1),
-            "account_return": float(np.prod(1 + records[ACCOUNT]) - 1),
+            "account_return": float(np.prod(1 + records[SLOT_ACCOUNT]) - 1),
             "simulator_return": float(np.prod(1 + records[SHADOW]) - 1),
             "tracking": asdict(tracking),
             "simulator_against_canonical_score": simulated,

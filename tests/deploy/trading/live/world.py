@@ -25,8 +25,8 @@ from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
 from deploy.trading.brokers.sim import sim_broker
 from deploy.trading.feeds import Feed, RecordedFeed
 from deploy.trading.live.clock import LeapingClock
-from deploy.trading.live.session import Session, TraderOptions
-from deploy.trading.live.store import ACCOUNT, Changes, LaneBar, TraderStore
+from deploy.trading.live.session import LiveSession, TraderOptions
+from deploy.trading.live.store import SLOT_ACCOUNT, AccountBar, Changes, TraderStore
 from envs.crypto.bars import Bars
 from envs.crypto.timeframe import bar_seconds
 from envs.support.supervisor import Supervisor
@@ -71,7 +71,7 @@ class KillableBroker(Broker):
 
     def __init__(self, inner: Broker, killer: Killer) -> None:
         self.inner, self.killer, self.immediate = inner, killer, inner.immediate
-        self.account_name, self.untradable = inner.account_name, inner.untradable
+        self.venue_account, self.untradable = inner.venue_account, inner.untradable
 
     def account(self) -> AccountState:
         return self.inner.account()
@@ -136,7 +136,7 @@ class World:
         # The first look finds the history up to the bar before; the next one the first bar.
         self.clock = MarketClock(float(self.bars.time[self.first]), self.bars, self.exchange)
 
-    def session(self, killer: Killer | None = None, **changes: Any) -> Session:
+    def session(self, killer: Killer | None = None, **changes: Any) -> LiveSession:
         """A new process's session. changes: other options of the trader."""
         killer = killer or Killer()
         name = "sim" if self.exchange is None else "alpaca"
@@ -144,7 +144,7 @@ class World:
             slot=self.slot, broker=name, feed="recorded", **(self.options | changes)
         )
         session_module.TraderStore = lambda database: KillableStore(database, killer)  # type: ignore
-        return Session(
+        return LiveSession(
             options,
             self.registry,
             make_broker=lambda bundle: self._broker(bundle, killer),
@@ -158,7 +158,7 @@ class World:
         """A process acts on the first bar."""
         session = self.session()
         self.until_close_of(self.first)
-        session.pulse()
+        session.poll()
 
     def copy(self, folder: Path) -> World:
         """The same slot in another folder, at the same moment; all that its processes know lies in the folder."""
@@ -176,14 +176,14 @@ class World:
         """Let the market go on until two seconds after that bar's end, without a trader."""
         self.clock.wait(float(self.bars.time[bar]) + self.seconds + 2.0 - self.clock.now())
 
-    def lines(self, lane: str = ACCOUNT) -> list[LaneBar]:
-        """What is written about a lane."""
-        return self.store.lane_bars(self.slot, lane)
+    def lines(self, account: str = SLOT_ACCOUNT) -> list[AccountBar]:
+        """What is written about an account."""
+        return self.store.account_bars(self.slot, account)
 
     def orders(self) -> list[tuple[Any, ...]]:
         """Every order with what became of it, as plain values without moments of the real clock."""
         return [
-            (line.lane, line.order, fill and (fill.status, fill.units, fill.notional, fill.fee))
+            (line.account, line.order, fill and (fill.status, fill.units, fill.notional, fill.fee))
             for line in self.store.orders(self.slot)
             for fill in [line.fill]
         ]

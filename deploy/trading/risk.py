@@ -21,14 +21,37 @@ from torch import Tensor
 
 from deploy.market.bundle import format_time
 from deploy.trading.flows import rebased
-from deploy.trading.live.risk_limits import RiskLimits, duration_text, parse_limits, tightened
+from deploy.trading.risk_limits import RiskLimits, duration_text, parse_limits, tightened
 from envs.crypto.portfolio import Orders, Portfolio
 from envs.crypto.timeframe import DAY
 from envs.support.formatting import short_percent
 
-__all__ = ["RiskLimits", "RiskRules", "Situation", "Verdict", "apply", "parse_limits", "tightened"]
+__all__ = [
+    "Conditions",
+    "RiskLimits",
+    "RiskRules",
+    "RiskVerdict",
+    "Situation",
+    "apply",
+    "parse_limits",
+    "tightened",
+]
 
 HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Input of the risk rules besides the account.
+
+    now: seconds since the epoch. data_age: seconds since the bar closed. halt: why the operator
+    stopped trading, or None; halt_sells: everything is sold first.
+    """
+
+    now: float
+    data_age: float = 0.0
+    halt: str | None = None
+    halt_sells: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,7 +74,7 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RiskVerdict:
     """What may be ordered. sell_all: every position is sold whole, and nothing bought. buys, sells: whether any are
     sent. most_orders: None without a limit. reasons: a sentence per rule that has something against it; it stays the
     same as long as the rule does.
@@ -64,16 +87,16 @@ class Verdict:
     reasons: tuple[str, ...] = ()
 
 
-FREE = Verdict()
+FREE = RiskVerdict()
 
 
-class Rule:
+class RiskRule:
     """One rule. name: its flag. words: what it does, a sentence."""
 
     name: str
     words: str
 
-    def judge(self, situation: Situation) -> Verdict:
+    def judge(self, situation: Situation) -> RiskVerdict:
         """Asked once after every closed bar, in order."""
         raise NotImplementedError
 
@@ -88,7 +111,7 @@ class Rule:
         """Go on from there."""
 
 
-class DrawdownStop(Rule):
+class DrawdownStop(RiskRule):
     """Everything is sold once the account has fallen that far from its highest value, and nothing is bought until the
     cool-down is over. Then the highest value counts from the present one, so that the same fall doesn't stop it again.
     """
@@ -105,7 +128,7 @@ class DrawdownStop(Rule):
         self._until: float | None = None  # open of the first bar that may trade again
         self._reason = ""
 
-    def judge(self, situation: Situation) -> Verdict:
+    def judge(self, situation: Situation) -> RiskVerdict:
         """Sell all while it lasts."""
         if self._peak is not None:
             self._peak = rebased(self._peak, situation.value, situation.flow)
@@ -122,7 +145,7 @@ class DrawdownStop(Rule):
         return (
             FREE
             if self._until is None
-            else Verdict(sell_all=True, buys=False, reasons=(self._reason,))
+            else RiskVerdict(sell_all=True, buys=False, reasons=(self._reason,))
         )
 
     def state(self) -> dict[str, Any]:
@@ -134,7 +157,7 @@ class DrawdownStop(Rule):
         self._peak, self._until, self._reason = state["peak"], state["until"], state["reason"]
 
 
-class DailyLossLimit(Rule):
+class DailyLossLimit(RiskRule):
     """Everything is sold once the day has lost that much, and nothing is bought until the next UTC day.
 
     A bar belongs to the day in which it opens, and a day's loss counts from the last close of the day before.
@@ -149,7 +172,7 @@ class DailyLossLimit(Rule):
         self._base, self._last = 0.0, 0.0  # the day's starting value; the last value seen
         self._reason = ""  # why it stops, this day
 
-    def judge(self, situation: Situation) -> Verdict:
+    def judge(self, situation: Situation) -> RiskVerdict:
         """Sell all for the rest of the day."""
         day = situation.time // DAY
         if day != self._day:
@@ -166,7 +189,11 @@ class DailyLossLimit(Rule):
                 f"daily loss limit: {short_percent(1.0 - situation.value / self._base)} of {self._base:,.2f} lost on "
                 f"{format_time(day * DAY)[:10]}; nothing is bought until the next day (UTC)"
             )
-        return Verdict(sell_all=True, buys=False, reasons=(self._reason,)) if self._reason else FREE
+        return (
+            RiskVerdict(sell_all=True, buys=False, reasons=(self._reason,))
+            if self._reason
+            else FREE
+        )
 
     def state(self) -> dict[str, Any]:
         """The day, its starting value, the last value and why it stops."""
@@ -178,7 +205,7 @@ class DailyLossLimit(Rule):
         self._reason = state["reason"]
 
 
-class OrderLimit(Rule):
+class OrderLimit(RiskRule):
     """So many orders in any 60 minutes. What closes a position goes first, then other sells, then buys, the large ones
     before the small ones; the rest is dropped, for the policy to order again at a later bar if it still wants to.
 
@@ -197,13 +224,13 @@ class OrderLimit(Rule):
         if count:
             self._sent.append((time, count))
 
-    def judge(self, situation: Situation) -> Verdict:
+    def judge(self, situation: Situation) -> RiskVerdict:
         """What is left of the limit."""
         while self._sent and situation.now - self._sent[0][0] >= HOUR:
             self._sent.popleft()
         left = max(0, self._limit - sum(count for _, count in self._sent))
         reason = f"order limit: {self._limit} orders were sent within the last 60 minutes"
-        return Verdict(most_orders=left, reasons=() if left else (reason,))
+        return RiskVerdict(most_orders=left, reasons=() if left else (reason,))
 
     def state(self) -> dict[str, Any]:
         """The orders of the last 60 minutes."""
@@ -214,7 +241,7 @@ class OrderLimit(Rule):
         self._sent = deque((float(time), int(count)) for time, count in state["sent"])
 
 
-class StaleHalt(Rule):
+class StaleHalt(RiskRule):
     """No orders at all on data that old. Other rules that want to sell do so on the next fresh bar."""
 
     name = "stale"
@@ -225,12 +252,12 @@ class StaleHalt(Rule):
         )
         self._limit = limit
 
-    def judge(self, situation: Situation) -> Verdict:
+    def judge(self, situation: Situation) -> RiskVerdict:
         """Nothing, or anything."""
         if situation.data_age <= self._limit:
             return FREE
         reason = f"stale data: the newest bar closed more than {duration_text(self._limit)} ago"
-        return Verdict(buys=False, sells=False, reasons=(reason,))
+        return RiskVerdict(buys=False, sells=False, reasons=(reason,))
 
 
 class RiskRules:
@@ -243,7 +270,7 @@ class RiskRules:
         self._rules = _rules(limits)
         self.words = tuple(rule.words for rule in self._rules)
 
-    def judge(self, situation: Situation) -> Verdict:
+    def judge(self, situation: Situation) -> RiskVerdict:
         """What may be ordered now: nothing that any rule is against. To be asked once after every closed bar, also
         where nothing would be decided, since rules follow the value.
 
@@ -254,13 +281,13 @@ class RiskRules:
         reasons = tuple(reason for verdict in verdicts for reason in verdict.reasons)
         if situation.halt is not None:
             sells = situation.halt_sells
-            return Verdict(
+            return RiskVerdict(
                 sells, buys=False, sells=sells, reasons=(f"halted: {situation.halt}", *reasons)
             )
         sells = all(verdict.sells for verdict in verdicts)
         sell_all = sells and any(verdict.sell_all for verdict in verdicts)
         limits = [verdict.most_orders for verdict in verdicts if verdict.most_orders is not None]
-        return Verdict(
+        return RiskVerdict(
             sell_all=sell_all,
             buys=all(verdict.buys for verdict in verdicts),
             sells=sells,
@@ -284,8 +311,8 @@ class RiskRules:
                 rule.restore(state[rule.name])
 
 
-def _rules(limits: RiskLimits) -> list[Rule]:
-    rules: list[Rule] = []
+def _rules(limits: RiskLimits) -> list[RiskRule]:
+    rules: list[RiskRule] = []
     if limits.drawdown is not None:
         rules.append(DrawdownStop(limits.drawdown, limits.cooldown))
     if limits.daily_loss is not None:
@@ -298,7 +325,7 @@ def _rules(limits: RiskLimits) -> list[Rule]:
 
 
 def apply(
-    verdict: Verdict, plan: Orders, portfolio: Portfolio, close: Tensor
+    verdict: RiskVerdict, plan: Orders, portfolio: Portfolio, close: Tensor
 ) -> tuple[Orders, int]:
     """The orders that the verdict leaves of `plan` (R rows, which together are one account, as after netting: what rows
     buy of an asset is one order, and what they sell is one), and how many of them it drops.

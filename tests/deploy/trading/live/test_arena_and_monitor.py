@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import deploy.trading.live.contest as contest_module
-import deploy.trading.live.watchman as watchman_module
+import deploy.trading.live.arena as arena_module
+import deploy.trading.live.monitor as monitor_module
 from deploy.market.bundle import Bundle
 from deploy.market.scoring import score_bundle
-from deploy.trading.live.arena import CASH, EQUAL_WEIGHT, Comparison
-from deploy.trading.live.monitor import Finding
-from deploy.trading.live.records import returns_beside, since_present_bundle
-from deploy.trading.live.watchman import Watchman
+from deploy.trading.live.benchmarks import CASH, EQUAL_WEIGHT
+from deploy.trading.live.comparison import Comparison
+from deploy.trading.live.monitor import Monitor
+from deploy.trading.live.monitor_statistics import MonitorReport
+from deploy.trading.live.records import paired_returns, since_present_bundle
 from deploy.trading.replay import replay
 from envs.crypto.bars import write_bars
 from tests.deploy.builders import small_bundle
@@ -29,9 +30,9 @@ def rival(seed: int, objective: float = 1.0, **changes: Any) -> Bundle:
     return small_bundle(seed, **given, origin=origin)
 
 
-def lanes_of(world: World) -> dict[str, str | None]:
-    """Lanes by name, with why they are retired."""
-    return {lane.name: lane.retired for lane in world.store.lanes(SLOT)}
+def accounts_of(world: World) -> dict[str, str | None]:
+    """Accounts by name, with why they are retired."""
+    return {account.name: account.retired for account in world.store.accounts(SLOT)}
 
 
 def test_benchmarks_are_what_holding_would_have_been(tmp_path: Path) -> None:
@@ -81,8 +82,8 @@ def test_a_kill_at_any_step_changes_nothing_of_the_arena(tmp_path: Path) -> None
         if worlds[1].clock.now() > float(bars.time[-1]):
             break
     worlds[1].run()
-    for lane in lanes_of(worlds[0]):
-        assert worlds[1].lines(lane) == worlds[0].lines(lane)
+    for account in accounts_of(worlds[0]):
+        assert worlds[1].lines(account) == worlds[0].lines(account)
     assert worlds[1].orders() == worlds[0].orders()
 
 
@@ -101,25 +102,25 @@ def test_a_challenger_that_is_better_takes_the_slot_and_one_that_is_worse_withdr
             "better" if seed == int(better.members_sha256[:15], 16) else "worse", "a test", days=1
         )
 
-    monkeypatch.setattr(contest_module, "compare", compare)
-    monkeypatch.setattr(contest_module, "days_due", lambda bars, _timeframe: bars // 6)
+    monkeypatch.setattr(arena_module, "compare", compare)
+    monkeypatch.setattr(arena_module, "days_due", lambda bars, _timeframe: bars // 6)
     world = World(tmp_path, bundle_of(), bars_of(), FIRST, options={"arena": 2})
     for one in (worse, better):
         world.registry.challenger(SLOT, one, reason="test")
     session = world.session()
     for bar in range(FIRST, FIRST + 9):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     assert asked == [0, 1]
     slot = world.registry.slot(SLOT)
     assert (slot.champion, slot.previous, slot.challengers) == (better.hash, world.bundle.hash, ())
     reasons = {event.kind: event.reason for event in world.registry.events(SLOT)}
-    assert reasons["promoted"].startswith("earned its place in the arena")
+    assert reasons["promoted"].startswith("won in the arena")
     assert reasons["withdrawn"].startswith("lost in the arena")
     assert [line.bundle for line in world.lines()] == [world.bundle.hash] * 7 + [better.hash] * 2
     assert all(
         why is not None
-        for name, why in lanes_of(world).items()
+        for name, why in accounts_of(world).items()
         if name in (better.hash[:16], worse.hash[:16])
     )
 
@@ -131,20 +132,20 @@ def test_a_challenger_that_comes_later_takes_part_and_one_that_breaks_retires(
     session = world.session()
     for bar in range(FIRST, FIRST + 3):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     late = rival(3)
     world.registry.challenger(SLOT, late, reason="test")
     for bar in range(FIRST + 3, FIRST + 6):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     assert [line.time for line in world.lines(late.hash[:16])] == world.bars.time[
         FIRST + 4 : FIRST + 6
     ].tolist()
-    [lane] = [lane for lane in session._lanes if lane.name == late.hash[:16]]
-    lane.trader._acts = [lambda _obs: np.full(3, np.nan)]
+    [account] = [account for account in session._accounts if account.name == late.hash[:16]]
+    account.trader._policies = [lambda _obs: np.full(3, np.nan)]
     world.until_close_of(FIRST + 6)
-    session.pulse()
-    assert "actions that are no numbers" in str(lanes_of(world)[late.hash[:16]])
+    session.poll()
+    assert "actions that are not finite" in str(accounts_of(world)[late.hash[:16]])
     assert len(world.lines()) == 7
 
 
@@ -165,22 +166,22 @@ def test_what_follows_a_verdict_is_what_the_rule_says(
     world = World(tmp_path, before, bars_of(), FIRST, options={"on_alert": rule})
     champion = bundle_of(8)
     world.registry.promote(SLOT, champion, expected=before.hash, reason="better")
-    monkeypatch.setattr(watchman_module, "look_number", lambda bars, _timeframe: bars // 5)
+    monkeypatch.setattr(monitor_module, "look_number", lambda bars, _timeframe: bars // 5)
     monkeypatch.setattr(
-        watchman_module,
-        "watch",
-        lambda *_, **__: Finding(verdict, "it is so", 5, 5, 10, 1, 5),  # type: ignore[arg-type]
+        monitor_module,
+        "judge_record",
+        lambda *_, **__: MonitorReport(verdict, "it is so", 5, 5, 10, 1, 5),  # type: ignore[arg-type]
     )
-    monkeypatch.setattr(watchman_module, "_score", lambda *_: (np.zeros(50), np.zeros(50)))
+    monkeypatch.setattr(monitor_module, "_score", lambda *_: (np.zeros(50), np.zeros(50)))
     session = world.session()
     for bar in range(FIRST, FIRST + 10):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     bad = verdict == "worse than scored"
     trader = world.store.trader(SLOT)
     assert trader is not None
     assert (trader.halt is not None) == (bad and rule == "cash")
-    assert trader.session["monitor"]["verdict"] == verdict or rule == "rollback"
+    assert trader.state["monitor"]["verdict"] == verdict or rule == "rollback"
     assert (world.registry.slot(SLOT).champion == before.hash) == (bad and rule == "rollback")
     alerts = [text for kind, text in world.told if kind == "alert"]
     assert (len(alerts) > 0) == (verdict != "as scored")
@@ -194,8 +195,8 @@ def test_the_record_is_compared_with_the_bundles_own_hold_out(tmp_path: Path) ->
     bars, bundle = bars_of(900), bundle_of()
     write_bars(bars, tmp_path / "bars")
     world = World(tmp_path, bundle, bars_of(), FIRST)
-    watchman = Watchman(SLOT, world.registry, world.store, "alert", None)
-    assert watchman._scored_returns(bundle) == "the registry does not know its hold-out"
+    monitor = Monitor(SLOT, world.registry, world.store, "alert", None)
+    assert monitor._scored_returns(bundle) == "the registry does not know its hold-out"
     other = bundle_of(9)
     world.registry.promote(
         SLOT, other, expected=bundle.hash, reason="", data_dir=str(tmp_path / "bars")
@@ -211,7 +212,7 @@ def test_the_record_is_compared_with_the_bundles_own_hold_out(tmp_path: Path) ->
         study_uid="u",
         trial=1,
     )
-    found = watchman._scored_returns(other)
+    found = monitor._scored_returns(other)
     assert not isinstance(found, str)
     expected = score_bundle(other, bars, (first - 1, last))
     np.testing.assert_array_equal(found[0], expected.returns)
@@ -221,13 +222,13 @@ def test_the_record_is_compared_with_the_bundles_own_hold_out(tmp_path: Path) ->
 
 def test_without_a_hold_out_there_is_no_verdict_and_that_is_said(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
-    watchman = Watchman(SLOT, world.registry, world.store, "cash", None)
-    state, told = watchman.look(world.bundle, 10_000, {})
+    monitor = Monitor(SLOT, world.registry, world.store, "cash", None)
+    state, told = monitor.evaluate(world.bundle, 10_000, {})
     assert state["verdict"] == "unknown"
     assert told == [
-        ("monitor", "there is nothing to compare with: the registry does not know its hold-out")
+        ("monitor", "there is no hold-out to compare with: the registry does not know its hold-out")
     ]
-    assert watchman.look(world.bundle, 10_000, state) == (state, [])
+    assert monitor.evaluate(world.bundle, 10_000, state) == (state, [])
 
 
 def test_records_beside_each_other_are_of_the_same_bars(tmp_path: Path) -> None:
@@ -235,15 +236,15 @@ def test_records_beside_each_other_are_of_the_same_bars(tmp_path: Path) -> None:
     session = world.session()
     for bar in range(FIRST, FIRST + 4):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     heir = bundle_of(5)
     world.registry.promote(SLOT, heir, expected=world.bundle.hash, reason="")
     for bar in range(FIRST + 4, FIRST + 9):
         world.until_close_of(bar)
-        session.pulse()
+        session.poll()
     since, hash_ = since_present_bundle(world.store, SLOT, "account")
     assert (since, hash_) == (int(world.bars.time[FIRST + 4]), heir.hash)
-    records = returns_beside(world.store, SLOT, ("account", EQUAL_WEIGHT), since)
+    records = paired_returns(world.store, SLOT, ("account", EQUAL_WEIGHT), since)
     values = [line.value for line in world.lines()][4:]
     np.testing.assert_allclose(records["account"], np.diff(values) / values[:-1])
     assert len(records[EQUAL_WEIGHT]) == len(records["account"]) == 4

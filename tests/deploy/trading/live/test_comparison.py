@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from deploy.trading.book import EqualWeight
-from deploy.trading.live import arena
-from deploy.trading.live.arena import Benchmark, arena_level, benchmarks, compare, days_due
+from deploy.trading.live import comparison
+from deploy.trading.live.benchmarks import Benchmark, benchmarks
+from deploy.trading.live.comparison import arena_level, compare, days_due
 
 Array = NDArray[np.float64]
 FOURHOURLY = "4h"
@@ -55,7 +56,7 @@ def test_only_the_bars_of_the_look_count() -> None:
         np.prod(1 + theirs[:84]) / np.prod(1 + ours[:84]) - 1, rel=1e-12
     )
     assert json.loads(json.dumps(early.to_dict()))["outcome"] == early.outcome
-    with pytest.raises(ValueError, match="the same ones"):
+    with pytest.raises(ValueError, match="they must be equal"):
         compare(theirs, ours[:-1], FOURHOURLY, 0)
 
 
@@ -69,7 +70,7 @@ def test_all_looks_together_keep_five_percent() -> None:
 @pytest.fixture
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four times as many as the level asks for, and not thousands more."""
-    monkeypatch.setattr(arena, "FEWEST_DRAWS", 1_000)
+    monkeypatch.setattr(comparison, "FEWEST_DRAWS", 1_000)
 
 
 @pytest.mark.slow
@@ -126,7 +127,7 @@ def test_what_moves_both_cancels_and_doubt_grows_with_every_look() -> None:
     assert calm.outcome == wild.outcome == "better"
     assert wild.p < 3 * calm.p + 0.001
     assert compare(theirs, ours, FOURHOURLY, 10_000).outcome == "undecided"
-    assert "look 1 at this champion asks for 0.025" in calm.text
+    assert "comparison 1 with this champion requires p <= 0.025" in calm.text
     # Twins differ by nothing, and one that is always ahead by the same leaves no doubt.
     assert compare(ours, ours, FOURHOURLY, 0).outcome == "undecided"
     flat = np.zeros(len(ours))
@@ -148,28 +149,28 @@ OPENS = np.array([[10.0, 100.0, 1.0], [11.0, 90.0, 1.5], [12.0, 95.0, 2.0]])
 
 
 def test_benchmarks_hold_what_they_say() -> None:
-    lanes = benchmarks(TICKERS, 900.0, fee=0.01, slippage=0.02)
-    assert list(lanes) == ["equal weight", "hold A/USDT", "hold B/USDT", "hold C/USDT", "cash"]
+    accounts = benchmarks(TICKERS, 900.0, fee=0.01, slippage=0.02)
+    assert list(accounts) == ["equal weight", "hold A/USDT", "hold B/USDT", "hold C/USDT", "cash"]
     reference = EqualWeight(900.0, 3, fee=0.01, slippage=0.02)
     holes = np.array([[False, True, False], [False, False, False], [False, False, True]])
     for open_, hole in zip(OPENS, holes, strict=True):
         reference.next_bar(open_, hole)
-        for name, lane in lanes.items():
-            lane.next_bar(open_, hole)
-            again = Benchmark.restored(json.loads(json.dumps(lane.state())))
-            assert again.value(open_) == lane.value(open_), name
-            lanes[name] = again  # go on from what was stored
+        for name, account in accounts.items():
+            account.next_bar(open_, hole)
+            again = Benchmark.restored(json.loads(json.dumps(account.state())))
+            assert again.value(open_) == account.value(open_), name
+            accounts[name] = again  # go on from what was stored
     rate = 0.99 / 1.02
-    assert lanes["equal weight"].value(OPENS[2]) == reference.value(OPENS[2])
-    assert lanes["hold A/USDT"].value(OPENS[2]) == pytest.approx(
+    assert accounts["equal weight"].value(OPENS[2]) == reference.value(OPENS[2])
+    assert accounts["hold A/USDT"].value(OPENS[2]) == pytest.approx(
         900.0 * rate * 12.0 / 10.0, rel=1e-12
     )
-    assert lanes["hold B/USDT"].value(OPENS[2]) == pytest.approx(
+    assert accounts["hold B/USDT"].value(OPENS[2]) == pytest.approx(
         900.0 * rate * 95.0 / 90.0, rel=1e-12
     )  # after a hole
-    assert lanes["hold C/USDT"].value(OPENS[2]) == pytest.approx(900.0 * rate * 2.0, rel=1e-12)
-    assert lanes["cash"].value(OPENS[2]) == 900.0
+    assert accounts["hold C/USDT"].value(OPENS[2]) == pytest.approx(900.0 * rate * 2.0, rel=1e-12)
+    assert accounts["cash"].value(OPENS[2]) == 900.0
     fresh = benchmarks(TICKERS, 900.0, fee=0.01, slippage=0.02)
     assert all(
-        lane.value(OPENS[0]) == pytest.approx(900.0) for lane in fresh.values()
+        account.value(OPENS[0]) == pytest.approx(900.0) for account in fresh.values()
     )  # nothing is bought yet

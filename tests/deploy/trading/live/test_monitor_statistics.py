@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from deploy.trading.live.monitor import Limits, first_look, look_number, track, watch
+from deploy.trading.live.monitor_statistics import (
+    Limits,
+    first_look,
+    judge_record,
+    look_number,
+    track,
+)
 
 Array = NDArray[np.float64]
 HOURLY = "1h"
@@ -45,7 +51,7 @@ def alarmed(
     scored, scored_equal = record(rng, SCORED, scored_edge)
     live, equal = record(rng, first_look(HOURLY, limits) << (looks - 1), edge, rough=rough)
     return [
-        watch(
+        judge_record(
             live[:end], equal[:end], None, scored, scored_equal, HOURLY, seed=seed, limits=limits
         ).verdict
         for end in (first_look(HOURLY, limits) << look for look in range(looks))
@@ -65,7 +71,7 @@ def test_a_verdict_needs_seven_days_and_a_hundred_bars() -> None:
     ]
     rng = np.random.default_rng(0)
     scored, live = record(rng, 500, 0.1), record(rng, 167, -5.0)
-    found = watch(*live, live[1] + 1.0, *scored, HOURLY, seed=0)
+    found = judge_record(*live, live[1] + 1.0, *scored, HOURLY, seed=0)
     assert found.verdict == "too early"
     assert found.text == "167 of 168 bars: too early for a verdict"
     assert (found.next_look, found.edge, found.tracking) == (168, None, None)
@@ -75,8 +81,8 @@ def test_a_verdict_needs_seven_days_and_a_hundred_bars() -> None:
 def test_between_two_looks_nothing_changes_but_tracking() -> None:
     rng = np.random.default_rng(1)
     scored, (live, equal) = record(rng, 500, 0.1), record(rng, 335, -0.2)
-    at_look = watch(live[:168], equal[:168], live[:168], *scored, HOURLY, seed=3)
-    later = watch(live, equal, live, *scored, HOURLY, seed=3)
+    at_look = judge_record(live[:168], equal[:168], live[:168], *scored, HOURLY, seed=3)
+    later = judge_record(live, equal, live, *scored, HOURLY, seed=3)
     for name in (
         "verdict",
         "text",
@@ -92,7 +98,7 @@ def test_between_two_looks_nothing_changes_but_tracking() -> None:
     assert (at_look.look, at_look.judged, at_look.next_look) == (1, 168, 336)
     assert (at_look.bars, later.bars) == (168, 335)
     assert (
-        watch(live, equal, live, *scored, HOURLY, seed=4).edge != later.edge
+        judge_record(live, equal, live, *scored, HOURLY, seed=4).edge != later.edge
     )  # another seed, other resamples
 
 
@@ -101,7 +107,7 @@ def test_levels_of_all_looks_together_spend_alpha() -> None:
     scored, (live, equal) = record(rng, 500, 0.1), record(rng, 168 * 8, 0.1)
     limits = Limits(draws=200)
     levels = [
-        watch(live[:end], equal[:end], None, *scored, HOURLY, seed=0, limits=limits).level
+        judge_record(live[:end], equal[:end], None, *scored, HOURLY, seed=0, limits=limits).level
         for end in (168, 336, 672, 1344)
     ]
     assert levels == [0.05 / (2 * k * (k + 1)) for k in (1, 2, 3, 4)]
@@ -113,7 +119,7 @@ def test_levels_of_all_looks_together_spend_alpha() -> None:
 def test_the_statistic_is_the_same_on_both_sides() -> None:
     rng = np.random.default_rng(3)
     (scored, scored_equal), (live, equal) = record(rng, 500, 0.2), record(rng, 168, 0.1)
-    found = watch(live, equal, None, scored, scored_equal, HOURLY, seed=0)
+    found = judge_record(live, equal, None, scored, scored_equal, HOURLY, seed=0)
     assert found.edge is not None
     assert found.mean_return is not None
     assert found.drawdown is not None
@@ -129,7 +135,7 @@ def test_the_statistic_is_the_same_on_both_sides() -> None:
     spread = np.std(scored - scored_equal) * math.sqrt(1 / 168 + 1 / 500)
     assert found.edge.high - found.edge.low == pytest.approx(2 * 1.645 * spread, rel=0.35)
     # A record against itself is neither worse nor better.
-    same = watch(
+    same = judge_record(
         scored[:400], scored_equal[:400], None, scored[:400], scored_equal[:400], HOURLY, seed=0
     )
     assert same.edge is not None
@@ -141,7 +147,9 @@ def test_only_a_low_mean_is_suspicious_and_a_fall_counts_from_the_start() -> Non
     (scored, scored_equal), (live, equal) = record(rng, 500, 0.0), record(rng, 168, 0.0)
     limits = Limits(draws=500)
     low, high = (
-        watch(live + move, equal, None, scored, scored_equal, HOURLY, seed=0, limits=limits).edge
+        judge_record(
+            live + move, equal, None, scored, scored_equal, HOURLY, seed=0, limits=limits
+        ).edge
         for move in (-0.003, 0.003)
     )
     assert low is not None
@@ -149,7 +157,7 @@ def test_only_a_low_mean_is_suspicious_and_a_fall_counts_from_the_start() -> Non
     assert low.p == pytest.approx(1 / 501)
     assert high.p == 1.0
     falling = np.full(168, -0.001)  # its highest value is what it began with
-    found = watch(
+    found = judge_record(
         falling, equal, None, scored, scored_equal, HOURLY, seed=0, limits=limits
     ).drawdown
     assert found is not None
@@ -159,7 +167,7 @@ def test_only_a_low_mean_is_suspicious_and_a_fall_counts_from_the_start() -> Non
 def test_a_long_record_is_thinned_without_changing_its_means() -> None:
     rng = np.random.default_rng(4)
     (scored, scored_equal), (live, equal) = record(rng, 30_000, 0.05), record(rng, 2016 * 16, 0.05)
-    found = watch(live, equal, live, scored, scored_equal, "5m", seed=0, limits=QUICK)
+    found = judge_record(live, equal, live, scored, scored_equal, "5m", seed=0, limits=QUICK)
     assert found.judged == len(live)
     assert found.edge is not None
     assert found.edge.live == pytest.approx(np.mean(live - equal), rel=1e-12)
@@ -185,7 +193,7 @@ def test_a_rougher_market_alone_is_no_lost_edge() -> None:
     for seed in range(30):
         rng = np.random.default_rng(seed)
         scored, live = record(rng, SCORED, 0.1), record(rng, 336, 0.1, rough=2.0)
-        found = watch(*live, None, *scored, HOURLY, seed=seed, limits=Limits(draws=200))
+        found = judge_record(*live, None, *scored, HOURLY, seed=seed, limits=Limits(draws=200))
         assert found.edge is not None
         worse += found.edge.p <= 0.05
     assert worse <= 5  # of 30: about 2 are due
@@ -202,13 +210,13 @@ def test_a_deep_fall_is_seen_though_the_mean_came_back() -> None:
     live, equal = record(rng, 336, 0.1)
     path = np.zeros(336)
     path[100:130], path[200:230] = -0.03, 0.03  # everybody falls by 60 %, and recovers
-    found = watch(live + path, equal + path, None, scored, scored_equal, HOURLY, seed=0)
+    found = judge_record(live + path, equal + path, None, scored, scored_equal, HOURLY, seed=0)
     assert found.drawdown is not None
     assert found.edge is not None
     assert found.verdict == "worse than scored"
     assert found.drawdown.live > 0.5 > found.drawdown.high
     assert found.edge.p > 0.05
-    assert "from its highest value" in found.text
+    assert "largest drawdown" in found.text
     assert "over equal weight" not in found.text
 
 
@@ -241,7 +249,7 @@ def test_an_account_that_leaves_the_simulator_is_seen(difference: object, verdic
     rng = np.random.default_rng(6)
     scored, (live, equal) = record(rng, 500, 0.1), record(rng, 168, 0.1)
     simulator = live - difference(168)  # type: ignore[operator]
-    found = watch(live, equal, simulator, *scored, HOURLY, seed=0, limits=QUICK)
+    found = judge_record(live, equal, simulator, *scored, HOURLY, seed=0, limits=QUICK)
     assert found.verdict == verdict
     assert ("simulator" in found.text) == (verdict == "tracking off")
 
@@ -256,4 +264,4 @@ def test_records_that_do_not_fit_are_refused() -> None:
         (live, equal, None, scored[0][:20], scored[1][:20]),
     ):
         with pytest.raises(ValueError, match="bars"):
-            watch(*arguments, HOURLY, seed=0)
+            judge_record(*arguments, HOURLY, seed=0)
