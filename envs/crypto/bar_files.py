@@ -1,6 +1,6 @@
-"""One file of bars: its name, its columns, and everything that may be wrong with it.
+"""Bar files: names, columns, reading, writing, and checks of their content.
 
-Rows are counted from 0, as pandas and numpy do, and named together with their date.
+Rows are counted from 0, as in pandas and NumPy, and reported with their date.
 """
 
 from __future__ import annotations
@@ -35,11 +35,17 @@ _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 @dataclass(frozen=True, eq=False)
 class TickerBars:
-    """The bars of one ticker as its file has them, holes left out.
+    """The bars of one ticker as in its file, without holes.
 
-    time: (n,) int64, bar open in seconds since the epoch, UTC; values: (n, 5) float64, open high low close volume.
-    subsecond: rows whose timestamp is not a whole second (off every grid). metadata: what `write_file` was told beside
-    them: "synthetic" ("true"), and "source" and "asked_from" of a download; empty for files of other programs.
+    Attributes:
+        path: the file.
+        ticker: "BTC/USDT".
+        timeframe: from the file's name.
+        time: (n,) int64, opening times in seconds since the epoch, UTC.
+        values: (n, 5) float64: open, high, low, close, volume.
+        subsecond: rows whose timestamp is not a whole second.
+        metadata: what `write_file` was given: "synthetic" ("true"), and "source" and "asked_from"
+            of a download. Empty for files of other programs.
     """
 
     path: Path
@@ -52,12 +58,12 @@ class TickerBars:
 
     @property
     def synthetic(self) -> bool:
-        """Made by a program, not by a market."""
+        """Whether the bars are generated."""
         return self.metadata.get("synthetic") == "true"
 
 
 def stamp(seconds: int) -> str:
-    """A bar's time as people write it, e.g. "2024-01-01 05:00"; UTC."""
+    """Format a bar's time, e.g. "2024-01-01 05:00" (UTC)."""
     try:
         return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%d %H:%M")
     except (OverflowError, ValueError, OSError):
@@ -65,22 +71,29 @@ def stamp(seconds: int) -> str:
 
 
 def file_name(ticker: str, timeframe: str, suffix: str = "parquet") -> str:
-    """The freqtrade name of a ticker's file: ("BTC/USDT", "1h") is "BTC_USDT-1h.parquet"."""
+    """Return freqtrade's file name: ("BTC/USDT", "1h") gives "BTC_USDT-1h.parquet"."""
     return f"{ticker.replace('/', '_')}-{timeframe}.{suffix}"
 
 
 def find_files(data_dir: Path) -> dict[str, dict[str, Path]]:
-    """The bar files of a folder: timeframe → ticker → path, both sorted. Files of other names are passed over.
+    """Find the bar files of a folder. Files with other names are ignored.
 
-    Raises InputError for a missing folder, or one with two files for the same ticker and timeframe.
+    Returns:
+        timeframe → ticker → path; timeframes and tickers sorted.
+
+    Raises:
+        InputError: the folder does not exist or cannot be read, or two files have the same ticker
+            and timeframe.
     """
     if not data_dir.exists():
         raise InputError(
-            f"--data-dir {data_dir}: no such folder; fill one with `sweepd data download` or `sweepd data demo`"
+            f"--data-dir {data_dir}: no such folder; fill one with `sweepd data download` or "
+            "`sweepd data demo`"
         )
     if not data_dir.is_dir():
         raise InputError(
-            f"--data-dir {data_dir}: this is a file; give the folder of files like BTC_USDT-1h.feather"
+            f"--data-dir {data_dir}: this is a file; give the folder of files like "
+            "BTC_USDT-1h.feather"
         )
     found: dict[str, dict[str, Path]] = {}
     try:
@@ -97,7 +110,8 @@ def find_files(data_dir: Path) -> dict[str, dict[str, Path]]:
         files = found.setdefault(match["timeframe"], {})
         if ticker in files:
             raise InputError(
-                f"--data-dir {data_dir}: {files[ticker].name} and {path.name} both hold {ticker}; keep one of them"
+                f"--data-dir {data_dir}: {files[ticker].name} and {path.name} both hold {ticker}; "
+                "keep one of them"
             )
         files[ticker] = path
     return {
@@ -107,7 +121,11 @@ def find_files(data_dir: Path) -> dict[str, dict[str, Path]]:
 
 
 def files_of(data_dir: Path, timeframe: str) -> dict[str, Path]:
-    """Ticker → path for one timeframe, sorted by ticker. Raises InputError where the folder has none."""
+    """Return ticker → path of one timeframe, sorted by ticker.
+
+    Raises:
+        InputError: the folder has no bars of this timeframe.
+    """
     bar_seconds(timeframe)
     found = find_files(data_dir)
     if not found:
@@ -123,9 +141,15 @@ def files_of(data_dir: Path, timeframe: str) -> dict[str, Path]:
 
 
 def resolve_tickers(asked: Sequence[str], available: Sequence[str], where: str) -> tuple[str, ...]:
-    """The full names, in the order asked, of tickers written "BTC/USDT", "btc_usdt", "BTC-USDT", or "BTC" where unique.
+    """Return full ticker names in the order asked.
 
-    Raises InputError for an unknown name (with what is there), an ambiguous or a repeated one, or an empty list.
+    Args:
+        asked: names such as "BTC/USDT", "btc_usdt", "BTC-USDT", or "BTC" if unique.
+        available: full names of all tickers.
+        where: where they are, for messages.
+
+    Raises:
+        InputError: a name is unknown, ambiguous or repeated, or the list is empty.
     """
     resolved: list[str] = []
     for text in asked:
@@ -155,9 +179,11 @@ def resolve_tickers(asked: Sequence[str], available: Sequence[str], where: str) 
 
 
 def read_bars(path: Path) -> TickerBars:
-    """Read one file (feather, parquet or csv) without judging its values; see `problems`.
+    """Read one file (feather, parquet or csv). `problems` checks the values.
 
-    Raises InputError for a file that cannot be read, lacks a column, holds no rows, or holds text where numbers belong.
+    Raises:
+        InputError: the file cannot be read, has no rows, lacks a column, or has text in a numeric
+            column.
     """
     match = _NAME.fullmatch(path.name)
     if match is None:
@@ -211,7 +237,10 @@ def _own_metadata(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
 
 
 def _seconds(path: Path, column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) int64 seconds, and the rows with a fraction of one. Naive dates are UTC; integers an epoch in s … ns."""
+    """Return (n,) int64 seconds, and the rows with fractions of a second.
+
+    Naive dates are UTC; integers count s, ms, µs or ns since the epoch.
+    """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if column.null_count:
@@ -229,7 +258,7 @@ def _seconds(path: Path, column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarra
         raw = column.cast(pa.int64()).to_numpy()
     elif pa.types.is_integer(column.type):
         raw = column.cast(pa.int64()).to_numpy()
-        # ccxt and freqtrade's JSON count milliseconds; the size of today's epoch tells the four units apart.
+        # ccxt and freqtrade's JSON files have milliseconds. The units are told apart by size.
         unit = next(
             (factor for factor in _UNITS.values() if abs(int(raw[0])) < 10**11 * factor),
             _UNITS["ns"],
@@ -241,7 +270,7 @@ def _seconds(path: Path, column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarra
 
 
 def _numbers(path: Path, column: pa.ChunkedArray, name: str) -> np.ndarray:
-    """(n,) float64; an empty cell is NaN, for `problems` to name."""
+    """Return (n,) float64. Empty cells become NaN, which `problems` reports."""
     try:
         return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
     except pa.ArrowException:
@@ -255,16 +284,19 @@ def _first_unparsed(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[int, ob
             pc.cast(value, kind)
         except pa.ArrowException:
             return row, value.as_py()
-    return (
-        0,
-        column[0].as_py(),
-    )  # each parses by itself: the column mixes two ways of writing; the first row names one
+    # Each cell parses on its own, so the column mixes two formats; report the first row.
+    return 0, column[0].as_py()
 
 
 def problems(bars: TickerBars, now: float) -> Iterator[str]:
-    """What is wrong with a file's bars, one sentence each, the gravest first. `now`: seconds since the epoch.
+    """Yield one sentence for each problem of a file's bars, the most severe first.
 
-    An open bar is refused, not dropped: dropping it would let the same folder mean different data a minute apart.
+    An open bar is refused instead of dropped: otherwise the same folder would give different data a
+    minute later.
+
+    Args:
+        bars: the file's content.
+        now: seconds since the epoch.
     """
     step = bar_seconds(bars.timeframe)
     time, path = bars.time, bars.path
@@ -282,7 +314,8 @@ def problems(bars: TickerBars, now: float) -> Iterator[str]:
         verb = "repeats the time of row" if gaps[row - 1] == 0 else "is earlier than row"
         yield f"{where(row)}: the bar {verb} {row - 1}; times must rise from row to row{more(back)}"
     forward = gaps[gaps > 0]
-    # Single stray bars are named below by their row, and missing ones are holes: neither makes another timeframe.
+    # Single bars off the grid are reported below and missing bars are holes; neither means that the
+    # timeframe is another one.
     if len(forward) and (np.median(forward) < step or np.min(forward) > step):
         usual = int(np.median(forward))
         spacing = {seconds: name for name, seconds in SECONDS.items()}.get(usual, f"{usual} s")
@@ -303,7 +336,10 @@ def problems(bars: TickerBars, now: float) -> Iterator[str]:
         bad = np.flatnonzero(~(np.isfinite(price) & (price > 0)))
         if len(bad):
             row = int(bad[0])
-            yield f"{where(row)}: {name} is {price[row]:g}; prices must be finite and above zero{more(bad)}"
+            yield (
+                f"{where(row)}: {name} is {price[row]:g}; prices must be finite and above zero"
+                f"{more(bad)}"
+            )
     high, low, volume = bars.values[:, 1], bars.values[:, 2], bars.values[:, 4]
     bad = np.flatnonzero(high < low)
     if len(bad):
@@ -312,20 +348,30 @@ def problems(bars: TickerBars, now: float) -> Iterator[str]:
     bad = np.flatnonzero(~(np.isfinite(volume) & (volume >= 0)))
     if len(bad):
         row = int(bad[0])
-        yield f"{where(row)}: volume is {volume[row]:g}; volumes must be finite and not below zero{more(bad)}"
+        yield (
+            f"{where(row)}: volume is {volume[row]:g}; volumes must be finite and not below zero"
+            f"{more(bad)}"
+        )
     still_open = np.flatnonzero(time + step > now)
-    if len(still_open) and not bars.synthetic:  # no clock runs in a market that was made up
+    if len(still_open) and not bars.synthetic:  # synthetic markets may lie in the future
         row = int(still_open[0])
         yield (
-            f"{where(row)}: the bar is still open until {stamp(time[row] + step)} UTC (now {stamp(int(now))}); "
-            f"remove it, since only closed bars are traded{more(still_open)}"
+            f"{where(row)}: the bar is still open until {stamp(time[row] + step)} UTC (now "
+            f"{stamp(int(now))}); remove it, since only closed bars are traded{more(still_open)}"
         )
 
 
 def write_file(
     path: Path, time: np.ndarray, values: np.ndarray, metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write one ticker's bars as parquet, whole or not at all. time: (n,) int64 seconds UTC; values: (n, 5) float64."""
+    """Write one ticker's bars as parquet, atomically.
+
+    Args:
+        path: the file.
+        time: (n,) int64, seconds UTC.
+        values: (n, 5) float64: open, high, low, close, volume.
+        metadata: stored in the file, see `TickerBars`.
+    """
     columns = [
         pa.array(time * 10**6, pa.timestamp("us", "UTC")),
         *(pa.array(values[:, i]) for i in range(5)),

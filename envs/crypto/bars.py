@@ -1,4 +1,4 @@
-"""OHLCV bars of several assets on one grid of time: loading, aligning, checking, writing, naming by fingerprint."""
+"""OHLCV bars of several assets on a common time grid: loading, alignment, checks, writing."""
 
 from __future__ import annotations
 
@@ -26,18 +26,28 @@ from envs.crypto.bar_files import (
 from envs.crypto.timeframe import bar_seconds
 from envs.support.errors import InputError
 
-MAX_HOLE_SHARE = 0.02
+MAX_HOLE_SHARE = 0.02  # fraction of missing bars
 
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """N assets on one unbroken grid of T bars. Treat the arrays as read-only: the fingerprint is computed once.
+    """T bars of N assets on a grid without gaps. The arrays are read-only.
 
-    tickers: "BTC/USDT", …; their order is the order of the assets everywhere. timeframe: a name of `timeframe.SECONDS`.
-    time: (T,) int64, bar open in seconds since the epoch UTC, each `bar_seconds` after the one before.
-    open, high, low, close, volume: (T, N) float64, in quote units and base units; a hole has the last close before it
-    in all four prices, and volume 0. hole: (T, N) bool, where the market had no bar. synthetic: not a real market.
-    Raises ValueError where shapes or the grid are otherwise.
+    Attributes:
+        tickers: "BTC/USDT", …, in the order of assets used everywhere.
+        timeframe: a key of `timeframe.SECONDS`.
+        time: (T,) int64, opening times in seconds since the epoch (UTC), `bar_seconds` apart.
+        open: (T, N) float64, in quote units, like high, low and close. In a hole all four prices
+            are the last close before it.
+        high: (T, N) float64.
+        low: (T, N) float64.
+        close: (T, N) float64.
+        volume: (T, N) float64, in base units; 0 in a hole.
+        hole: (T, N) bool, where the market has no bar.
+        synthetic: whether the bars are generated.
+
+    Raises:
+        ValueError: a shape or the grid is wrong.
     """
 
     tickers: tuple[str, ...]
@@ -62,7 +72,7 @@ class Bars:
             )
             if array.shape != shape:
                 raise ValueError(
-                    f"Bars.{name} has shape {array.shape}; {shape} (bars, tickers) is right"
+                    f"Bars.{name} has shape {array.shape}; expected {shape} (bars, tickers)"
                 )
             object.__setattr__(self, name, array)
         if not self.tickers or len(set(self.tickers)) != len(self.tickers):
@@ -73,12 +83,12 @@ class Bars:
             )
 
     def __len__(self) -> int:
-        """T, the number of bars."""
+        """Return T, the number of bars."""
         return len(self.time)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sha256 (hex) over tickers in order, timeframe, range, values and holes: the name of this set of data."""
+        """SHA-256 (hex) of tickers in order, timeframe, range, values and holes: the data's id."""
         digest = hashlib.sha256()
         span = [int(self.time[0]), int(self.time[-1])] if len(self.time) else []
         header = {
@@ -94,7 +104,7 @@ class Bars:
         return digest.hexdigest()
 
     def slice(self, start: int, stop: int) -> Bars:
-        """Bars start … stop−1 (views of the same arrays), with Python's rules for slices."""
+        """Return bars start … stop - 1 (views of the arrays), as Python's slices do."""
         part = slice(start, stop)
         return Bars(
             self.tickers,
@@ -110,11 +120,15 @@ class Bars:
         )
 
     def time_of(self, bar: int) -> pd.Timestamp:
-        """When bar `bar` opened, UTC."""
+        """Return the opening time of a bar, UTC."""
         return pd.Timestamp(int(self.time[bar]), unit="s", tz="UTC")
 
     def bar_at(self, when: str | pd.Timestamp) -> int:
-        """The bar that opens at `when` (naive = UTC). Raises InputError outside the range or off the grid."""
+        """Return the bar that opens at `when` (UTC if naive).
+
+        Raises:
+            InputError: no bar opens at that time.
+        """
         moment = pd.Timestamp(when)
         moment = moment.tz_localize("UTC") if moment.tzinfo is None else moment.tz_convert("UTC")
         bar = int(np.searchsorted(self.time, int(moment.timestamp())))
@@ -136,13 +150,21 @@ def load_bars(
 ) -> Bars:
     """Read, check and align the bars of a folder.
 
-    Files are named as freqtrade names them: BTC_USDT-1h.feather (or .parquet, .csv), columns date (UTC) open high low
-    close volume. tickers: which and in what order ("BTC/USDT", "BTC_USDT", or "BTC" where unique); None: all of this
-    timeframe, sorted. max_hole_share: the largest share of missing bars allowed for a ticker in the common range. now:
-    seconds since the epoch, for telling open bars (default: the clock).
+    Files have freqtrade's names, such as BTC_USDT-1h.feather (or .parquet, .csv), and the columns
+    date (UTC), open, high, low, close, volume.
 
-    Raises InputError, naming file, row and value, for everything of `bar_files.problems`, tickers that share no range
-    or have different quote currencies, real and synthetic bars together, and too many holes.
+    Args:
+        data_dir: the folder.
+        timeframe: of the bars.
+        tickers: which tickers in which order ("BTC/USDT", "BTC_USDT", or "BTC" if unique); None for
+            all, sorted.
+        max_hole_share: largest fraction of missing bars per ticker within the common range.
+        now: seconds since the epoch, to detect open bars; by default the current time.
+
+    Raises:
+        InputError: anything that `bar_files.problems` finds; tickers without a common range or with
+            different quote currencies; real and synthetic bars together; too many holes. The
+            message names file, row and value.
     """
     data_dir = Path(data_dir)
     files = files_of(data_dir, timeframe)
@@ -164,36 +186,40 @@ def load_bars(
 
 
 def problems_together(series: Sequence[TickerBars]) -> Iterable[str]:
-    """What keeps tickers, each right by itself, from being one market; one sentence each."""
+    """Yield one sentence for each reason why valid files do not form one market."""
     quotes = {bars.ticker.split("/")[1]: bars for bars in series}
     if len(quotes) > 1:
         one, other = list(quotes.values())[:2]
         yield (
-            f"{one.path} and {other.path}: {one.ticker} and {other.ticker} are priced in different currencies; "
-            "choose --tickers of one"
+            f"{one.path} and {other.path}: {one.ticker} and {other.ticker} are priced in different "
+            "currencies; choose --tickers of one"
         )
     made = [bars for bars in series if bars.synthetic]
     real = [bars for bars in series if not bars.synthetic]
     if made and real:
-        yield f"{made[0].path} is synthetic and {real[0].path} is not; keep them in different folders"
+        yield (
+            f"{made[0].path} is synthetic and {real[0].path} is not; keep them in different folders"
+        )
     last_start = max(series, key=lambda bars: int(bars.time[0]))
     first_end = min(series, key=lambda bars: int(bars.time[-1]))
     if last_start.time[0] > first_end.time[-1]:
         yield (
-            f"{last_start.path}: row 0 is {stamp(last_start.time[0])} UTC, after {first_end.ticker} ends "
-            f"({stamp(first_end.time[-1])} in {first_end.path.name}): no overlap; leave one of them out of --tickers"
+            f"{last_start.path}: row 0 is {stamp(last_start.time[0])} UTC, after "
+            f"{first_end.ticker} ends ({stamp(first_end.time[-1])} in {first_end.path.name}): no "
+            "overlap; leave one of them out of --tickers"
         )
 
 
 def _common_range(series: Sequence[TickerBars]) -> tuple[int, int]:
-    """Times of the latest first bar and the earliest last one."""
+    """Return the latest first time and the earliest last time."""
     return max(int(bars.time[0]) for bars in series), min(int(bars.time[-1]) for bars in series)
 
 
 def align(series: Sequence[TickerBars]) -> Bars:
-    """Put checked, overlapping tickers on the grid of their common range; holes are filled with the last close.
+    """Put checked, overlapping tickers on the grid of their common range.
 
-    The range begins at the latest first bar and ends at the earliest last one, so every hole has a close before it.
+    Holes get the last close before them. There always is one, since the range starts at the latest
+    first bar.
     """
     timeframe = series[0].timeframe
     step = bar_seconds(timeframe)
@@ -216,9 +242,10 @@ def align(series: Sequence[TickerBars]) -> Bars:
 
 
 def hole_problems(series: Sequence[TickerBars], max_hole_share: float) -> Iterable[str]:
-    """One sentence for each ticker whose share of holes in the common range is above the limit.
+    """Yield one sentence for each ticker with too many holes in the common range.
 
-    Counted before anything is aligned, so that one stray date far away cannot ask for a grid of centuries.
+    Holes are counted before alignment, so that a single wrong date far away does not require a grid
+    of centuries.
     """
     step = bar_seconds(series[0].timeframe)
     start, last = _common_range(series)
@@ -232,17 +259,20 @@ def hole_problems(series: Sequence[TickerBars], max_hole_share: float) -> Iterab
             edges = np.concatenate([[start - step], inside, [last + step]])
             first = int(edges[np.argmax(np.diff(edges) > step)]) + step
             yield (
-                f"{bars.path}: {missing:,} of {expected:,} bars are missing ({missing / expected:.2%}; the first is "
-                f"{stamp(first)} UTC), above the limit of {max_hole_share:.2%}; download it again or leave "
-                f"{bars.ticker} out"
+                f"{bars.path}: {missing:,} of {expected:,} bars are missing "
+                f"({missing / expected:.2%}; the first is {stamp(first)} UTC), above the limit of "
+                f"{max_hole_share:.2%}; download it again or leave {bars.ticker} out"
             )
 
 
 def write_bars(bars: Bars, data_dir: Path) -> list[Path]:
-    """Write one parquet file per ticker ("BTC_USDT-1h.parquet"), each whole or not at all; returns their paths.
+    """Write one parquet file per ticker ("BTC_USDT-1h.parquet"), each atomically.
 
-    Holes are not written, so reading gives the same bars and fingerprint, less those before the first and after the
-    last bar that each ticker really has. Synthetic bars say so in their file's metadata.
+    Holes are not written. Reading the files gives the same bars and fingerprint, except for holes
+    before a ticker's first and after its last bar. Synthetic bars are marked in the metadata.
+
+    Returns:
+        The paths.
     """
     paths = []
     for asset, ticker in enumerate(bars.tickers):

@@ -1,4 +1,4 @@
-"""`sweepd data`: check, download or make up the bars that everything else stands on."""
+"""`sweepd data`: check, download or generate bars."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ from envs.crypto.timeframe import SECONDS
 from envs.support.errors import InputError
 
 DEFAULT_BASES = "AAVE,BCH,BTC,ETH,LINK,LTC,UNI"
-_PLAIN_LINE_EVERY = 15.0  # seconds between progress lines where there is no terminal
+_PLAIN_LINE_EVERY = 15.0  # seconds between progress lines if there is no terminal
 
 data_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Check, download or make up OHLCV bars: one file per ticker and timeframe, named like BTC_USDT-1h.parquet.",
+    help="Check, download or generate OHLCV bars: one file per ticker and timeframe, named like "
+    "BTC_USDT-1h.parquet.",
 )
 
 DataDir = Annotated[
@@ -57,25 +58,24 @@ def check(
         typer.Option(help="Comma-separated, e.g. BTC/USDT,ETH/USDT or BTC,ETH. Default: all."),
     ] = None,
     max_hole_share: Annotated[
-        float,
-        typer.Option(
-            min=0.0, max=1.0, help="Largest share of missing bars that a ticker may have."
-        ),
+        float, typer.Option(min=0.0, max=1.0, help="Largest fraction of missing bars per ticker.")
     ] = MAX_HOLE_SHARE,
 ) -> None:
-    """Report what a folder holds and everything that is wrong with it.
+    """Report the content and all problems of a folder of bars.
 
-    Bars are aligned by timestamp on the range that all tickers share. Missing bars (holes) are filled with the last
-    close and marked: nothing trades in them.
+    Bars are aligned by timestamp on the range common to all tickers. Missing bars (holes) are
+    filled with the last close and marked; orders do not fill in them.
 
-    Refused are duplicate or falling times, prices that are not finite and positive, high below low, bars off the grid
-    of their timeframe, bars that are still open, tickers without a common range, and more holes than --max-hole-share.
+    Refused are duplicate or decreasing times, prices that are not finite and positive, high below
+    low, bars off the grid of their timeframe, bars that are still open, tickers without a common
+    range, and more holes than --max-hole-share.
 
-    Exit code 0: `sweepd train` will take these bars. 2: not as they are, and each reason is printed.
+    Exit code 0: `sweepd train` accepts these bars. Exit code 2: it does not; all reasons are
+    printed.
     """
     console, errors = Console(), Console(stderr=True)
     if not console.is_terminal:
-        console = Console(width=120)  # a pipe or log has no width to fit
+        console = Console(width=120)  # pipes and logs have no width
     reports = check_dir(data_dir, timeframe, split_list(tickers), max_hole_share=max_hole_share)
     for report in reports:
         _print_report(report, console)
@@ -99,27 +99,30 @@ def download(
     source: Annotated[
         Literal["alpaca", "ccxt"],
         typer.Option(
-            help="alpaca: its public crypto history, no key needed. ccxt: an exchange, see --exchange."
+            help="alpaca: its public crypto history, without a key. ccxt: an exchange, see "
+            "--exchange."
         ),
     ] = "alpaca",
     exchange: Annotated[
-        str, typer.Option(help="With --source ccxt: ccxt's name of the exchange.")
+        str, typer.Option(help="With --source ccxt: the exchange's name in ccxt.")
     ] = "binance",
     start: Annotated[
         str | None,
         typer.Option(help="First day or time, UTC, e.g. 2023-01-01. Default: two years ago."),
     ] = None,
     end: Annotated[
-        str | None,
-        typer.Option(help="Day or time to stop before, UTC. Default: the last closed bar."),
+        str | None, typer.Option(help="End (exclusive), UTC. Default: the last closed bar.")
     ] = None,
-    url: Annotated[str, typer.Option(help="With --source alpaca: where to ask.")] = ALPACA_URL,
+    url: Annotated[
+        str, typer.Option(help="With --source alpaca: address of the API.")
+    ] = ALPACA_URL,
 ) -> None:
-    """Fetch bars, or bring those already there up to date.
+    """Download bars, or update those already in the folder.
 
-    Run it again to go on: it continues after the last stored bar (and before the first, if --start is earlier than
-    before), whether the last run ended or was interrupted. Busy and failing servers are asked again, with growing
-    pauses. Only closed bars are written, each file appears whole, and a file is only continued from its own source.
+    Repeating the command continues after the last stored bar (and before the first one, if --start
+    is earlier than before), also after an interruption. Requests to busy or failing servers are
+    retried with increasing delays. Only closed bars are written, each file atomically, and a file
+    is only continued from its own source.
     """
     console = Console()
 
@@ -128,7 +131,7 @@ def download(
 
     if source == "ccxt" and url != ALPACA_URL:
         raise InputError(
-            f"--url {url}: belongs to --source alpaca; with ccxt the exchange's own address is used"
+            f"--url {url}: only for --source alpaca; ccxt uses the exchange's own address"
         )
     origin: Source = (
         AlpacaSource(url, notice=notice)
@@ -150,13 +153,12 @@ def download(
         )
     for result in results:
         odd = (
-            f"; [yellow]{result.left_out} impossible bars left out[/yellow]"
-            if result.left_out
-            else ""
+            f"; [yellow]{result.left_out} invalid bars left out[/yellow]" if result.left_out else ""
         )
         console.print(
-            f"{result.ticker}: {result.new:,} new, {result.total:,} bars from {stamp(result.first)} to "
-            f"{stamp(result.last)} UTC in {escape(str(result.path))}{odd}",
+            f"{result.ticker}: {result.new:,} new, {result.total:,} bars from "
+            f"{stamp(result.first)} to {stamp(result.last)} UTC in "
+            f"{escape(str(result.path))}{odd}",
             soft_wrap=True,
             highlight=False,
         )
@@ -172,17 +174,17 @@ def demo(
     data_dir: DataDir = Path("data/demo"),
     timeframe: Annotated[str, typer.Option(help=f"One of {' '.join(SECONDS)}.")] = "1h",
     seed: Annotated[
-        int, typer.Option(min=0, help="The same seed makes the same market, to the last digit.")
+        int, typer.Option(min=0, help="The same seed gives the same market, to the bit.")
     ] = 0,
-    assets: Annotated[int, typer.Option(min=1, max=50, help="How many assets.")] = 5,
+    assets: Annotated[int, typer.Option(min=1, max=50, help="Number of assets.")] = 5,
     bars: Annotated[
-        int | None, typer.Option(min=1, help="How many bars. Default: its own usual length.")
+        int | None, typer.Option(min=1, help="Number of bars. Default: 24,000.")
     ] = None,
 ) -> None:
-    """Write the demo market: SYNTHETIC bars with regimes, fat tails, volatility clustering and something to learn.
+    """Write the demo market: SYNTHETIC bars with regimes, fat tails and a learnable pattern.
 
-    For trying sweepd out without any download. What works on it says nothing about a real market. The files say that
-    they are synthetic, and are never mixed with real ones.
+    For trying sweepd without a download. Results on it say nothing about real markets. The files
+    are marked as synthetic and never mixed with real ones.
     """
     from envs.crypto.demo_market import make_demo_market
 
@@ -194,8 +196,9 @@ def demo(
     )
     write_bars(market, data_dir)
     console.print(
-        f"[bold yellow]SYNTHETIC[/bold yellow] demo market: {len(market.tickers)} assets, {len(market):,} {timeframe} "
-        f"bars from {stamp(market.time[0])} to {stamp(market.time[-1])} UTC in {escape(str(data_dir))}",
+        f"[bold yellow]SYNTHETIC[/bold yellow] demo market: {len(market.tickers)} assets, "
+        f"{len(market):,} {timeframe} bars from {stamp(market.time[0])} to "
+        f"{stamp(market.time[-1])} UTC in {escape(str(data_dir))}",
         soft_wrap=True,
         highlight=False,
     )
@@ -203,12 +206,16 @@ def demo(
 
 
 def split_list(text: str | None) -> list[str] | None:
-    """The names of a comma-separated option; None stays None."""
+    """Split a comma-separated option; None stays None."""
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
 def parse_time(flag: str, text: str) -> int:
-    """Seconds since the epoch of "2023-01-01", "2023-01-01 05:00", …; naive is UTC. Raises InputError naming `flag`."""
+    """Return the seconds since the epoch of "2023-01-01", "2023-01-01 05:00", …; UTC if naive.
+
+    Raises:
+        InputError: it is not a date; the message names `flag`.
+    """
     try:
         moment = pd.Timestamp(text)
         if pd.isna(moment):  # "", "NaT", …
@@ -232,7 +239,7 @@ def _print_report(report: FolderReport, console: Console) -> None:
     )
     table.add_column("ticker", no_wrap=True)
     for name in ("first", "last"):
-        table.add_column(name, min_width=10)  # on a narrow terminal the time goes below the day
+        table.add_column(name, min_width=10)  # a narrow terminal breaks between date and time
     for name in ("bars", "holes", "share", "no volume"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("sha256", no_wrap=True)
@@ -262,8 +269,8 @@ def _print_report(report: FolderReport, console: Console) -> None:
     if bars is None:
         return
     console.print(
-        f"together: {len(bars):,} bars × {len(bars.tickers)} tickers from {stamp(bars.time[0])} to "
-        f"{stamp(bars.time[-1])} UTC{', SYNTHETIC' if bars.synthetic else ''}",
+        f"together: {len(bars):,} bars × {len(bars.tickers)} tickers from {stamp(bars.time[0])} "
+        f"to {stamp(bars.time[-1])} UTC{', SYNTHETIC' if bars.synthetic else ''}",
         soft_wrap=True,
         highlight=False,
     )
@@ -280,20 +287,25 @@ def _print_report(report: FolderReport, console: Console) -> None:
 
 
 def _refuse_other_files(data_dir: Path, own: set[str]) -> None:
-    """The demo market may replace an older one of the same tickers, and nothing else. Raises InputError."""
+    """Refuse to replace any files but an older demo market of the same tickers.
+
+    Raises:
+        InputError: the folder has other files.
+    """
     if not data_dir.exists():
         return
     for files in find_files(data_dir).values():
         for path in files.values():
             if path.name not in own or not read_bars(path).synthetic:
                 raise InputError(
-                    f"--data-dir {data_dir}: {path.name} is there and not of this demo market; give an empty folder"
+                    f"--data-dir {data_dir}: {path.name} is not part of this demo market; give an "
+                    "empty folder"
                 )
 
 
 @contextmanager
 def _progress(console: Console) -> Iterator[Callable[[str, float], None]]:
-    """A bar with share and time left for each ticker on a terminal; now and then a line where there is none."""
+    """Show progress: a bar with percentage and ETA per ticker on a terminal, else log lines."""
     if console.is_terminal:
         columns = (
             TextColumn("{task.description:<12}"),
@@ -304,19 +316,19 @@ def _progress(console: Console) -> Iterator[Callable[[str, float], None]]:
         with Progress(*columns, console=console) as bars:
             tasks: dict[str, TaskID] = {}
 
-            def show(ticker: str, share: float) -> None:
+            def show(ticker: str, fraction: float) -> None:
                 if ticker not in tasks:
                     tasks[ticker] = bars.add_task(ticker, total=1.0)
-                bars.update(tasks[ticker], completed=share)
+                bars.update(tasks[ticker], completed=fraction)
 
             yield show
         return
     last = time.monotonic()
 
-    def line(ticker: str, share: float) -> None:
+    def line(ticker: str, fraction: float) -> None:
         nonlocal last
-        if share >= 1.0 or time.monotonic() - last > _PLAIN_LINE_EVERY:
+        if fraction >= 1.0 or time.monotonic() - last > _PLAIN_LINE_EVERY:
             last = time.monotonic()
-            console.print(f"{ticker}: {share:.0%}", highlight=False)
+            console.print(f"{ticker}: {fraction:.0%}", highlight=False)
 
     yield line

@@ -1,4 +1,4 @@
-"""What a folder of bars holds, and everything that is wrong with it: the report behind `sweepd data check`."""
+"""Content and problems of a folder of bars: the report of `sweepd data check`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,20 @@ from envs.support.errors import InputError
 
 @dataclass(frozen=True)
 class TickerReport:
-    """One file: times in seconds UTC, counts over its own range; a file that cannot be read has only problems."""
+    """Report on one file. Counts are over its own range; an unreadable file only has problems.
+
+    Attributes:
+        ticker: "BTC/USDT".
+        path: the file.
+        bars: number of bars.
+        first: opening time of the first bar, seconds UTC.
+        last: opening time of the last bar, seconds UTC.
+        holes: missing bars between them.
+        zero_volume: bars without volume.
+        strays: bars with open or close outside low … high. They are unusual but not refused.
+        fingerprint: SHA-256 of times and values.
+        problems: one sentence each.
+    """
 
     ticker: str
     path: Path
@@ -34,23 +47,26 @@ class TickerReport:
     last: int = 0
     holes: int = 0
     zero_volume: int = 0
-    strays: int = (
-        0  # bars whose open or close lies outside low … high: odd, and reported, but not refused
-    )
+    strays: int = 0
     fingerprint: str = ""
     problems: tuple[str, ...] = ()
 
     @property
     def hole_share(self) -> float:
-        """Missing bars over all bars there should be."""
+        """Return the fraction of missing bars."""
         return self.holes / max(1, self.bars + self.holes)
 
 
 @dataclass(frozen=True)
 class FolderReport:
-    """The files of one timeframe, and the market they make together (`bars`, None where something forbids it).
+    """Report on the files of one timeframe and the market that they form.
 
-    outages: (first bar's time, number of bars) of each run of bars that no ticker has.
+    Attributes:
+        timeframe: of the files.
+        tickers: one report per file.
+        bars: the aligned market; None if a problem prevents it.
+        outages: (time of the first bar, number of bars) of each run of bars missing in all tickers.
+        problems: problems of the files together.
     """
 
     timeframe: str
@@ -61,7 +77,7 @@ class FolderReport:
 
     @property
     def all_problems(self) -> tuple[str, ...]:
-        """The files' problems, then those they have together."""
+        """Return the problems of the files, then those of the files together."""
         return (
             tuple(sentence for report in self.tickers for sentence in report.problems)
             + self.problems
@@ -76,10 +92,20 @@ def check_dir(
     max_hole_share: float = MAX_HOLE_SHARE,
     now: float | None = None,
 ) -> list[FolderReport]:
-    """Check the bars of a folder and report all problems, not just the first, one report per timeframe.
+    """Check the bars of a folder and report all problems.
 
-    timeframe: None for each one there is; the other arguments as for `load_bars`. What `load_bars` would raise is in
-    the reports, except a missing or empty folder, timeframe or ticker, which raise InputError here too.
+    Args:
+        data_dir: the folder.
+        timeframe: the timeframe to check; None for all in the folder.
+        tickers: as in `load_bars`.
+        max_hole_share: as in `load_bars`.
+        now: as in `load_bars`.
+
+    Returns:
+        One report per timeframe, with everything for which `load_bars` would raise.
+
+    Raises:
+        InputError: the folder, timeframe or a ticker does not exist.
     """
     data_dir = Path(data_dir)
     now = clock.time() if now is None else now
@@ -133,7 +159,7 @@ def _report(bars: TickerBars, found: tuple[str, ...]) -> TickerReport:
         bars=len(bars.time),
         first=first,
         last=last,
-        # Broken files have no meaningful number of holes; their problems are what matters.
+        # The number of holes is undefined in a file with problems.
         holes=0 if found else (last - first) // step + 1 - len(bars.time),
         zero_volume=int(np.count_nonzero(volume == 0)),
         strays=int(
@@ -145,7 +171,7 @@ def _report(bars: TickerBars, found: tuple[str, ...]) -> TickerReport:
 
 
 def _outages(bars: Bars) -> tuple[tuple[int, int], ...]:
-    """Runs of bars that are holes of every ticker: (time of the first, length)."""
+    """Return the runs of bars that are holes of all tickers: (time of the first, length)."""
     edge = np.diff(np.concatenate([[0], bars.hole.all(axis=1).astype(np.int8), [0]]))
     starts, stops = np.flatnonzero(edge == 1), np.flatnonzero(edge == -1)
     return tuple((int(bars.time[a]), int(b - a)) for a, b in zip(starts, stops, strict=True))

@@ -1,4 +1,4 @@
-"""Keeping a folder of bars up to date from a source: resumed, closed bars only, whole files."""
+"""Download of bars into a folder: resumable, closed bars only, atomic files."""
 
 from __future__ import annotations
 
@@ -22,15 +22,24 @@ from envs.crypto.sources import Source
 from envs.crypto.timeframe import bar_seconds
 from envs.support.errors import InputError, RunError
 
-SETTLE_SECONDS = (
-    30  # a bar counts as closed this long after its end: late trades, and clocks that differ
-)
-SAVE_EVERY = 100_000  # bars kept in memory at most before the file is written
+# Seconds after its end from which a bar counts as closed, for late trades and clock differences.
+SETTLE_SECONDS = 30
+SAVE_EVERY = 100_000  # bars kept in memory before the file is written
 
 
 @dataclass(frozen=True)
 class Downloaded:
-    """What became of one ticker. new: bars written now; left_out: bars with impossible values, which stay holes."""
+    """Result for one ticker.
+
+    Attributes:
+        ticker: "BTC/USDT".
+        path: the file.
+        new: bars written by this download.
+        total: bars in the file.
+        first: opening time of the first bar, seconds UTC.
+        last: opening time of the last bar, seconds UTC.
+        left_out: bars with invalid values, which become holes.
+    """
 
     ticker: str
     path: Path
@@ -42,7 +51,11 @@ class Downloaded:
 
 
 def full_tickers(tickers: Sequence[str], source: Source) -> tuple[str, ...]:
-    """Names as "BASE/QUOTE"; a bare "BTC" gets the source's usual quote currency. Raises InputError otherwise."""
+    """Return names as "BASE/QUOTE"; "BTC" gets the source's default quote currency.
+
+    Raises:
+        InputError: a name is not a ticker or is repeated, or there is none.
+    """
     names: list[str] = []
     for text in tickers:
         parts = text.strip().upper().replace("_", "/").replace("-", "/").split("/")
@@ -68,16 +81,27 @@ def download(
     end: int | None = None,
     *,
     now: Callable[[], float] = clock.time,
-    on_progress: Callable[[str, float], None] = lambda _ticker, _share: None,
+    on_progress: Callable[[str, float], None] = lambda _ticker, _fraction: None,
 ) -> list[Downloaded]:
-    """Bring the files of `tickers` up to date; start, end: seconds UTC, bars with start ≤ time < end (None: now).
+    """Update the files of `tickers`, or create them.
 
-    Goes on from the last stored bar, and before the first one where `start` is earlier than ever asked. Only bars that
-    have been closed for `SETTLE_SECONDS` are kept. Whatever happens, the bars fetched so far are stored and each file
-    is whole. on_progress: called with a ticker and the share of its time that is done, 0 … 1.
+    Continues after the last stored bar, and before the first one if `start` is earlier than in any
+    download before. Only bars that have been closed for `SETTLE_SECONDS` are kept. If the download
+    fails, the bars fetched so far are stored, and each file is complete.
 
-    Raises InputError for bad names, times, or files that this source did not write; RunError where the source or the
-    disk fails.
+    Args:
+        source: where to fetch bars.
+        data_dir: folder of the files.
+        timeframe: of the bars.
+        tickers: as in `full_tickers`.
+        start: seconds UTC; bars with start ≤ time < end are fetched.
+        end: seconds UTC; None for now.
+        now: clock, for tests.
+        on_progress: called with a ticker and the fraction of its time range done, 0 … 1.
+
+    Raises:
+        InputError: a name or time is wrong, or a file comes from another source.
+        RunError: the source or the disk fails.
     """
     step = bar_seconds(timeframe)
     names = full_tickers(tickers, source)
@@ -86,7 +110,8 @@ def download(
     stop = closed if end is None else min(closed, int(end) // step * step)
     if start >= stop:
         raise InputError(
-            f"--start {stamp(start)}: no {timeframe} bar closes between it and {stamp(stop)} UTC; give an earlier start"
+            f"--start {stamp(start)}: no {timeframe} bar closes between it and {stamp(stop)} UTC; "
+            "give an earlier start"
         )
     stored = {name: _stored(source, Path(data_dir), name, timeframe, now()) for name in names}
     source.check(names, timeframe)
@@ -118,14 +143,14 @@ def _stored(
     origin = bars.metadata.get("source", "")
     if origin != source.name:
         raise InputError(
-            f"{path}: comes from {origin or 'another program'}, not from {source.name}; bars of two sources are not "
-            "joined: give another --data-dir"
+            f"{path}: comes from {origin or 'another program'}, not from {source.name}; bars of "
+            "two sources are not joined: give another --data-dir"
         )
     return bars
 
 
 class _Ticker:
-    """The file of one ticker while it grows."""
+    """The file of one ticker during its download."""
 
     def __init__(
         self, source: Source, data_dir: Path, ticker: str, timeframe: str, stored: TickerBars | None
@@ -147,7 +172,7 @@ class _Ticker:
         before = len(self.rows)
         if self.asked_from is not None and start < self.asked_from:
             first = int(self.rows[0, 0])
-            # All of it or nothing: half of it would leave a gap that no later run looks for.
+            # All or nothing: a partial result would leave a gap that no later run fills.
             head = [
                 self._clean(page, start, first) for page in self._pages(start, first, on_progress)
             ]
@@ -169,8 +194,8 @@ class _Ticker:
         on_progress(self.ticker, 1.0)
         if not len(self.rows):
             raise InputError(
-                f"--tickers {self.ticker}: {self.source.name} has no {self.timeframe} bars of it between "
-                f"{stamp(start)} and {stamp(stop)} UTC; check the name or give other times"
+                f"--tickers {self.ticker}: {self.source.name} has no {self.timeframe} bars of it "
+                f"between {stamp(start)} and {stamp(stop)} UTC; check the name or give other times"
             )
         first, last = int(self.rows[0, 0]), int(self.rows[-1, 0])
         return Downloaded(
@@ -198,7 +223,7 @@ class _Ticker:
                 )
 
     def _clean(self, page: np.ndarray, start: int, stop: int) -> np.ndarray:
-        """Rows of this range, once each and in order; those no market can have had are left out and counted."""
+        """Return rows of this range, sorted and without duplicates; leave out invalid ones."""
         page = page[(page[:, 0] >= start) & (page[:, 0] < stop)]
         page = page[np.unique(page[:, 0], return_index=True)[1]]
         good = np.isfinite(page).all(axis=1) & (page[:, 1:5] > 0).all(axis=1) & (page[:, 5] >= 0)

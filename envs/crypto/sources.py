@@ -1,4 +1,4 @@
-"""Where bars come from: an exchange through ccxt, or Alpaca's public crypto history; with retries and back-off."""
+"""Sources of bars: exchanges through ccxt, and Alpaca's public crypto history, with retries."""
 
 from __future__ import annotations
 
@@ -18,31 +18,40 @@ from envs.support.invocation import install_extra
 
 ALPACA_URL = "https://data.alpaca.markets"
 ATTEMPTS = 7
-LONGEST_WAIT = 60.0
-LATE_SECONDS = 30.0  # after the end of a longer bar, its last hour may still come
+LONGEST_WAIT = 60.0  # seconds between attempts
+LATE_SECONDS = 30.0  # after the end of a longer bar, during which its last hour may be missing
 
-_BUSY = (408, 425, 429, 500, 502, 503, 504)
+_BUSY = (408, 425, 429, 500, 502, 503, 504)  # HTTP status codes that are retried
 T = TypeVar("T")
 
 
 class Source(Protocol):
-    """Where bars come from. name: stored in the files, so that two sources never mix; quote: for bare tickers."""
+    """A source of bars.
+
+    Attributes:
+        name: stored in the files, so that bars of two sources are never mixed.
+        quote: default quote currency.
+    """
 
     name: str
     quote: str
 
     def check(self, tickers: Sequence[str], timeframe: str) -> None:
-        """Raise InputError for a timeframe or ticker that it does not have, before anything is fetched."""
+        """Raise InputError for a timeframe or ticker that the source does not have."""
 
     def pages(self, ticker: str, timeframe: str, start: int, end: int) -> Iterator[np.ndarray]:
-        """Pages (n, 6) float64 of time (s), open, high, low, close, volume with start ≤ time < end, times rising.
+        """Yield pages (n, 6) float64: time (s), open, high, low, close, volume; times ascending.
 
-        Raises InputError for a ticker unknown there, RunError where the source stays out of reach.
+        Bars with start ≤ time < end.
+
+        Raises:
+            InputError: the ticker is unknown.
+            RunError: the source cannot be reached.
         """
 
 
 class Busy(Exception):
-    """The source asks to be asked again; wait: seconds, None for the usual back-off."""
+    """The source asks for a retry. wait: seconds; None for exponential back-off."""
 
     def __init__(self, message: str, wait: float | None = None) -> None:
         super().__init__(message)
@@ -52,9 +61,12 @@ class Busy(Exception):
 def retrying(
     call: Callable[[], T], what: str, sleep: Callable[[float], None], notice: Callable[[str], None]
 ) -> T:
-    """Call until it doesn't raise Busy, waiting 1, 2, 4, … s (or as long as asked, at most a minute) between attempts.
+    """Call until it does not raise Busy.
 
-    Raises RunError after `ATTEMPTS` attempts.
+    Waits 1, 2, 4, … s between attempts, or as long as the source asks for, at most a minute.
+
+    Raises:
+        RunError: `ATTEMPTS` attempts failed.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -62,7 +74,8 @@ def retrying(
         except Busy as busy:
             if attempt + 1 == ATTEMPTS:
                 raise RunError(
-                    f"{what}: {busy}, {ATTEMPTS} times; what came before is kept, the same command goes on from there"
+                    f"{what}: {busy}, {ATTEMPTS} times; bars fetched so far are stored, and the "
+                    "same command continues from there"
                 ) from None
             wait = min(LONGEST_WAIT, 2.0**attempt if busy.wait is None else busy.wait)
             notice(f"{what}: {busy}; trying again in {wait:g} s")
@@ -75,11 +88,11 @@ def _ignore(_: str) -> None:
 
 
 class AlpacaSource:
-    """Alpaca's crypto history over plain HTTPS; it needs no key.
+    """Alpaca's crypto history over HTTPS, without a key.
 
-    Bars longer than an hour are put together from hours: Alpaca's own daily bars began at midnight in Chicago until
-    2025, which is off the UTC grid. For `LATE_SECONDS` after its end, such a bar is left out while its last hour is
-    missing. now: seconds since the epoch.
+    Bars longer than an hour are aggregated from hours, because Alpaca's daily bars began at
+    midnight in Chicago until 2025, off the UTC grid. Until `LATE_SECONDS` after its end, such a bar
+    is left out if its last hour is missing.
     """
 
     quote = "USD"
@@ -106,7 +119,7 @@ class AlpacaSource:
         self.session = requests.Session()
 
     def check(self, tickers: Sequence[str], timeframe: str) -> None:
-        """Every timeframe is to be had; Alpaca names unknown tickers itself, when asked for their bars."""
+        """Check the timeframe. Unknown tickers are reported by Alpaca when bars are requested."""
         bar_seconds(timeframe)
         del tickers
 
@@ -143,7 +156,7 @@ class AlpacaSource:
                 page = np.array(rows, dtype=np.float64).reshape(-1, 6)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise RunError(
-                    f"{self.url}: the answer for {ticker} is not laid out as Alpaca's ({error!r})"
+                    f"{self.url}: the answer for {ticker} has an unknown format ({error!r})"
                 ) from None
             yield page
             if not token:
@@ -189,7 +202,7 @@ class AlpacaSource:
 
 
 class CcxtSource:
-    """Any exchange that ccxt knows and that gives out its candles. exchange: a ready ccxt object, for tests."""
+    """An exchange that ccxt supports. exchange: a ccxt object, for tests."""
 
     quote = "USDT"
 
@@ -205,7 +218,8 @@ class CcxtSource:
             import ccxt
         except ImportError:
             raise InputError(
-                f"--source ccxt needs the package ccxt: {install_extra('ccxt')}; or use --source alpaca"
+                f"--source ccxt needs the package ccxt: {install_extra('ccxt')}; or use --source "
+                "alpaca"
             ) from None
         if exchange_id not in ccxt.exchanges:
             near = get_close_matches(exchange_id, ccxt.exchanges, 1)
@@ -224,11 +238,11 @@ class CcxtSource:
         self.notice = notice
 
     def check(self, tickers: Sequence[str], timeframe: str) -> None:
-        """See `Source.check`; asks the exchange for its markets."""
+        """See `Source.check`. Requests the exchange's markets."""
         bar_seconds(timeframe)
         if not self.exchange.has.get("fetchOHLCV"):
             raise InputError(
-                f"--exchange {self.exchange.id}: it gives out no bars; another does, for instance binance"
+                f"--exchange {self.exchange.id}: it offers no bars; others do, for instance binance"
             )
         offered = self.exchange.timeframes or {}
         if timeframe not in offered:
@@ -243,7 +257,7 @@ class CcxtSource:
                 hint = (
                     f"did you mean {' or '.join(near)}?"
                     if near
-                    else "look its symbols up on the exchange's site"
+                    else "look up its symbols on the exchange's site"
                 )
                 raise InputError(
                     f"--tickers {ticker}: {self.exchange.id} has no such market; {hint}"
@@ -256,7 +270,7 @@ class CcxtSource:
         cursor = start
         while cursor < end:
             ask = partial(self.exchange.fetch_ohlcv, ticker, timeframe, cursor * 1000, limit)
-            # Bars stepped over are never asked for again, so an empty answer is believed only when given twice.
+            # A skipped range is never requested again, so an empty answer must be confirmed.
             rows = self._call(ask, ticker) or self._call(ask, ticker)
             page = np.array([row[:6] for row in rows], dtype=np.float64).reshape(-1, 6)
             page[:, 0] //= 1000
@@ -266,13 +280,13 @@ class CcxtSource:
             if len(page):
                 cursor = int(page[-1, 0]) + step
             elif len(rows) and min(row[0] for row in rows) >= end * 1000:
-                return  # the exchange skips to its first bars, and they lie beyond
+                return  # the exchange's first bars lie beyond the range
             else:
                 # Nothing in this window: before the listing, or in an outage longer than a page.
                 cursor += limit * step
 
     def _page_size(self, ticker: str) -> int:
-        """The most bars the exchange gives at once; a guess too high would step over bars, too low is only slow."""
+        """Return the exchange's page size. Too large a guess would skip bars; too small is slow."""
         try:
             limit = self.exchange.featureValue(ticker, "fetchOHLCV", "limit")
         except (AttributeError, KeyError, TypeError):
@@ -283,16 +297,15 @@ class CcxtSource:
         def attempt() -> Any:
             try:
                 result = call()
-                # ccxt passes an answer that is cut off on as text, in which its parsers find no bars.
+                # ccxt returns truncated answers as text, in which its parsers find no bars.
                 json.loads(getattr(self.exchange, "last_http_response", None) or "null")
                 return result
             except self.errors.BadSymbol as error:
                 raise InputError(
                     f"--tickers {what}: refused by {self.exchange.id} ({error})"
                 ) from None
-            except (
-                self.errors.OperationFailed
-            ) as error:  # network, time-out, rate limit, maintenance
+            # Network errors, time-outs, rate limits and maintenance.
+            except self.errors.OperationFailed as error:
                 raise Busy(_first_line(error)) from None
             except self.errors.BaseError as error:
                 raise RunError(f"{self.exchange.id}: {what}: {_first_line(error)}") from None
@@ -305,9 +318,14 @@ class CcxtSource:
 def aggregate(
     pages: Iterator[np.ndarray], step: int, base: int, past: float
 ) -> Iterator[np.ndarray]:
-    """Bars of `step` seconds from bars of `base` seconds, on the UTC grid; a bar may lie across pages.
+    """Aggregate bars of `base` seconds to bars of `step` seconds on the UTC grid, across pages.
 
-    past: a newest bar that ends later than that is left out if its last part is missing, since it may come yet.
+    Args:
+        pages: of `base` bars.
+        step: seconds.
+        base: seconds.
+        past: seconds since the epoch. A newest bar that ends later is left out if its last part is
+            missing, because it may still arrive.
     """
     rest = np.empty((0, 6))
     for page in pages:
@@ -327,6 +345,7 @@ def aggregate(
 
 
 def _merge(rows: np.ndarray, step: int) -> np.ndarray:
+    # Rows are sorted, so each group is a run of rows.
     group = rows[:, 0] // step
     first = np.flatnonzero(np.diff(group, prepend=group[0] - 1))
     last = np.append(first[1:], len(rows)) - 1
@@ -348,7 +367,7 @@ def _rfc3339(seconds: int) -> str:
 
 
 def _epoch(text: str) -> float:
-    """Seconds of "2024-01-01T05:00:00Z"; a fraction is kept, and found off the grid later."""
+    """Return the seconds of "2024-01-01T05:00:00Z". A fraction is kept; it is off the grid."""
     return float(np.datetime64(text.removesuffix("Z"), "ns").astype(np.int64)) / 1e9
 
 

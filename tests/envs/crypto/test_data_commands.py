@@ -151,7 +151,7 @@ def test_download_refuses(tmp_path: Path, market: Market) -> None:
     assert "--start 'last week': not a date" in refused(*common, "--start", "last week")
     assert "--end '': not a date" in refused(*common, "--end", "")
     assert "--tickers is empty" in refused(*common, "--tickers", "")
-    assert "belongs to --source alpaca" in refused(*common, "--source", "ccxt")
+    assert "only for --source alpaca" in refused(*common, "--source", "ccxt")
     assert "invalid symbol: AAVE/USD" in refused(*common)
     assert run(*common, "--source", "yahoo").exit_code == 2
     assert list(tmp_path.iterdir()) == []
@@ -174,13 +174,13 @@ def test_demo_market_is_written_and_says_what_it_is(tmp_path: Path) -> None:
 def test_demo_market_never_lands_among_other_bars(tmp_path: Path) -> None:
     put(tmp_path, "BTC_USDT-1h.feather", frame())
     sentence = refused("demo", "--data-dir", tmp_path, "--assets", "2", "--bars", "2000")
-    assert "BTC_USDT-1h.feather is there and not of this demo market" in sentence
+    assert "BTC_USDT-1h.feather is not part of this demo market" in sentence
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_help_says_what_the_commands_are_for() -> None:
     for name, text in {
-        "check": "everything that is wrong",
+        "check": "all problems of a folder",
         "download": "Run it again",
         "demo": "SYNTHETIC",
     }.items():

@@ -343,7 +343,7 @@ def test_a_source_that_stays_away_ends_in_one_sentence_and_keeps_the_pages(
             return 503
 
     market.failures = AfterThree()  # type: ignore[assignment]
-    with pytest.raises(RunError, match=f"{ATTEMPTS} times; what came before is kept"):
+    with pytest.raises(RunError, match=f"{ATTEMPTS} times; bars fetched so far are stored"):
         fetch(source, tmp_path)
     np.testing.assert_array_equal(stored(tmp_path, source), market.rows[:900])
     market.failures = fails
