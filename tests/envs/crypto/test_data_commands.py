@@ -181,7 +181,7 @@ def test_demo_market_never_lands_among_other_bars(tmp_path: Path) -> None:
 def test_help_says_what_the_commands_are_for() -> None:
     for name, text in {
         "check": "all problems of a folder",
-        "download": "Run it again",
+        "download": "Repeating the command",
         "demo": "SYNTHETIC",
     }.items():
         result = run(name, "--help")
