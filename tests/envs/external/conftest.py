@@ -1,4 +1,4 @@
-"""Tests here say who steps what, or leave it in this process: nothing is measured on a busy machine."""
+"""Tests choose layouts explicitly or use one process: measuring them on a busy machine is slow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envs.external.sharded import Layout
 
 @pytest.fixture(autouse=True)
 def all_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no layout is given, it is the plain one."""
+    """Keep all environments in this process unless a test gives a layout."""
 
     def choose(source: Any, own: Sequence[Any], what: Any) -> LayoutChoice:  # noqa: ARG001
         return LayoutChoice(Layout(len(own)), {}, "in tests")

@@ -1,4 +1,4 @@
-"""A module as PettingZoo's packages have them: `parallel_env` makes the environment."""
+"""A module like PettingZoo's: `parallel_env` makes the environment."""
 
 from tests.envs.external.samples import Tag as parallel_env
 

@@ -1,4 +1,4 @@
-"""A module that registers environments when it is imported, as packages of environments do."""
+"""A module that registers environments with Gymnasium when it is imported."""
 
 import gymnasium
 

@@ -1,4 +1,4 @@
-"""Small environments of every kind that the tests host, some of them with faults."""
+"""Small environments of every kind for the tests, some of which fail on request."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 
 class Counter(gymnasium.Env[Any, Any]):
-    """Counts its steps; the observation is the count, a random number of the episode, and the action before.
+    """Counts its steps; it observes the count, a random number of the episode, and the last action.
 
-    length: of an episode. trouble: what happens at a step (`at`) of it: "raise", "hang", "hang in C", "die", "crash",
-    "slow"; only in the process that made `flag`, if given: so that it happens once.
+    Args:
+        length: Steps of an episode.
+        trouble: How it fails: "raise", "hang", "hang in C", "die", "crash" or "slow".
+        at: Step of an episode in which it fails.
+        flag: If given, a file that is removed by the failure: without it, there is no failure.
     """
 
     def __init__(self, length: int = 5, trouble: str = "", at: int = 3, flag: str = "") -> None:
@@ -53,7 +56,7 @@ class Counter(gymnasium.Env[Any, Any]):
 
 
 class Drawn(Counter):
-    """It draws how often it has stepped, as grey."""
+    """`Counter` that renders its number of steps as a shade of grey."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - Gymnasium's own way
 
@@ -66,28 +69,28 @@ class Drawn(Counter):
 
 
 class Spoilt(Counter):
-    """It shows what is no number."""
+    """`Counter` whose observations contain NaN."""
 
     def _observe(self, action: int) -> np.ndarray:
         return np.array([0.0, np.nan, action], dtype=np.float32)
 
 
 class Blank(Drawn):
-    """It cannot."""
+    """`Counter` whose `render` raises."""
 
     def render(self) -> Any:
         raise ValueError("nothing to draw with")
 
 
 def counters(mode: AutoresetMode = AutoresetMode.SAME_STEP) -> SyncVectorEnv:
-    """Three of them, whose episodes last 2, 3 and 4 steps."""
+    """Make a vector environment of three counters with episodes of 2, 3 and 4 steps."""
     return SyncVectorEnv(
         [lambda length=length: Counter(length) for length in (2, 3, 4)], autoreset_mode=mode
     )
 
 
 def misbehave(how: str) -> None:
-    """What environments do when they fail."""
+    """Fail in the given way."""
     if how == "raise":
         raise ValueError("the cart has left the rails")
     if how == "hang":
@@ -104,14 +107,14 @@ def misbehave(how: str) -> None:
 
 
 def only_in(pid: int) -> Counter:
-    """One that other processes cannot make."""
+    """Make a `Counter`, but only in the process with that id."""
     if os.getpid() != pid:
         raise OSError("cannot be made here")
     return Counter()
 
 
 class Everything(gymnasium.Env[Any, Any]):
-    """Spaces within spaces, in both directions: the reward says how the action arrived."""
+    """Nested observation and action spaces; the reward encodes the action that arrived."""
 
     def __init__(self) -> None:
         self.observation_space = spaces.Dict(
@@ -139,8 +142,9 @@ class Everything(gymnasium.Env[Any, Any]):
 
 
 class Tag:
-    """A parallel environment as PettingZoo defines them, of up to three agents: agent i leaves after `2 + i` steps, the
-    last one by truncation.
+    """A PettingZoo parallel environment of up to three agents.
+
+    Agent i leaves after `2 + i` steps, the last one by truncation.
     """
 
     possible_agents = ("ann", "bob", "cid")
@@ -186,7 +190,7 @@ class Tag:
 
 
 class Buffered:
-    """A PufferLib-style environment of two agents: it writes into the arrays it is given, and resets itself."""
+    """A PufferLib-style environment of two agents; writes into given arrays and resets itself."""
 
     single_observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     single_action_space = spaces.Discrete(3)
@@ -223,7 +227,7 @@ class Buffered:
 
 
 class Pixels(gymnasium.Env[Any, Any]):
-    """Pictures: the red channel is the count, the others are still."""
+    """Image observations: the red channel changes with the number of steps."""
 
     observation_space = spaces.Box(0, 255, (40, 48, 3), np.uint8)
     action_space = spaces.Box(np.array([-1.0, 0.0]), np.array([3.0, 10.0]), dtype=np.float64)
@@ -242,10 +246,14 @@ class Pixels(gymnasium.Env[Any, Any]):
 
 
 class Masked(gymnasium.Env[Any, Any]):
-    """Which of its options are legal is drawn anew at every step; others it doesn't take. The last legal one pays 1.
+    """Draws its legal options at every step; the last legal one has the reward 1.
 
-    several: two choices instead of one. told: whether the mask is in the observation, or else in `info`. empty: at that
-    step of an episode nothing is legal. strict: otherwise it takes what is illegal.
+    Args:
+        several: Whether an action is two choices instead of one.
+        told: Whether the mask is in the observation; else it is in `info`.
+        length: Steps of an episode.
+        empty: Step of an episode in which nothing is legal.
+        strict: Whether an illegal action raises.
     """
 
     def __init__(
@@ -297,12 +305,12 @@ class Masked(gymnasium.Env[Any, Any]):
 
 
 def masked_ones(mode: AutoresetMode) -> SyncVectorEnv:
-    """Two of them."""
+    """Make a vector environment of two `Masked`."""
     return SyncVectorEnv([Masked] * 2, autoreset_mode=mode)
 
 
 class Table(Tag):
-    """That game of three, who may do only what their masks allow: agent i not i, and not what all did before."""
+    """`Tag` with masks: agent i must not choose i, nor the number of steps modulo 4."""
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         seen, flags = super().observation_space(agent), spaces.MultiBinary(4)
@@ -330,12 +338,12 @@ class Table(Tag):
 
 
 def sized_counters(num_envs: int) -> SyncVectorEnv:
-    """As many as are asked for."""
+    """Make as many copies as the argument says."""
     return SyncVectorEnv([Counter] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 class TurnTag:
-    """`Tag` as PettingZoo's AEC API has it: agents act one after the other, and the game goes on once all have."""
+    """`Tag` with PettingZoo's AEC API: agents act in turn, and a step follows the last of them."""
 
     metadata = {"is_parallelizable": True}  # noqa: RUF012 - PettingZoo's own way
 
@@ -394,21 +402,21 @@ class TurnTag:
 
 
 class OldStep(Counter):
-    """Its step is that of Gym before 0.26."""
+    """Its `step` returns what Gym's did before 0.26."""
 
     def step(self, action: int) -> Any:
         return (*super().step(action)[:3], {})
 
 
 class OldReset(Counter):
-    """So is its reset."""
+    """Its `reset` returns what Gym's did before 0.26."""
 
     def reset(self, **kwargs: Any) -> Any:
         return super().reset(**kwargs)[0]
 
 
 class Gym21:
-    """An environment of the package gym."""
+    """An environment of the old package gym."""
 
     action_space, observation_space = spaces.Discrete(2), spaces.Discrete(2)
 
@@ -420,7 +428,7 @@ class Gym21:
 
 
 class Pool(gymnasium.Env[Any, Any]):
-    """What an EnvPool looks like."""
+    """The methods of an EnvPool."""
 
     action_space, observation_space = spaces.Discrete(2), spaces.Box(-1.0, 1.0, (2,))
 
@@ -430,8 +438,9 @@ class Pool(gymnasium.Env[Any, Any]):
 
 
 class Forking(Counter):
-    """It starts processes that nobody tells to end: a copy of its own process, a program, and one in a session of its
-    own; their process ids go to the end of a file.
+    """Starts processes that it does not end, and appends their ids to a file.
+
+    A fork of its own process, a program, and a program in a session of its own.
     """
 
     def __init__(self, pids: str) -> None:

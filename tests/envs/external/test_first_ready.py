@@ -1,4 +1,4 @@
-"""First come, first served: nobody waits for the slow, and no trajectory is mixed up."""
+"""`FirstReadyEnvs`: slow environments delay no batch, and trajectories are not mixed up."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def test_trajectories_stay_straight_and_slow_ones_keep_nobody_waiting() -> None:
     envs = FirstReadyEnvs(FactorySource(Counter, {"length": 4}), own, 2)
     envs.reset(range(6))
     rng = np.random.default_rng(0)
-    count: dict[
-        int, tuple[float, int]
-    ] = {}  # of each environment: what it saw last, and the action it got
+    count: dict[int, tuple[float, int]] = {}  # last observation and action of each environment
     steps: collections.Counter[int] = collections.Counter()
     began = time.monotonic()
     while steps[5] < 200:
@@ -65,7 +63,7 @@ def test_the_really_first_come_first() -> None:
     envs.reset(range(3))
     ready = envs.receive(3)
     envs.send(ready.envs, np.zeros((3, 1), np.int64))
-    time.sleep(0.3)  # all are ready now, and still the slow one was last
+    time.sleep(0.3)  # all are ready now, and the slow one still comes last
     assert envs.receive(3).envs.tolist()[2] == 0
     envs.close()
 

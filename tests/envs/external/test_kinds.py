@@ -1,4 +1,4 @@
-"""Environments of several rows: games of several agents, vector environments, those that write for themselves."""
+"""Environments of several rows: multi-agent, vector and PufferLib-style environments."""
 
 from __future__ import annotations
 
@@ -34,17 +34,19 @@ def test_agents_that_are_absent_are_masked() -> None:
         [False, True, True],
         [False, False, True],
         [True] * 3,
-    ]  # and a new game
+    ]  # and a new episode
     assert terminated == [[False] * 3, [True, False, False], [False, True, False], [False] * 3]
     assert truncated == [[False] * 3, [False] * 3, [False] * 3, [False, False, True]]
     np.testing.assert_allclose(rewards[3], [0.0, 0.0, 0.6], rtol=1e-6)  # scaled to the bounds of 2
     assert env.final_obs()[:3, 0].tolist() == [2.0, 3.0, 4.0]
     assert made.obs[:3, 0].tolist() == [0.0] * 3
-    assert not torch.equal(made.obs[0, 1], made.obs[3, 1])  # games have their own random numbers
+    assert not torch.equal(
+        made.obs[0, 1], made.obs[3, 1]
+    )  # environments have their own random numbers
 
 
 class PaidLater(Tag):
-    """Pays an agent that has left as well."""
+    """An environment that also rewards an agent that has left."""
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         seen, rewards, *rest = super().step(actions)
@@ -78,7 +80,7 @@ def test_an_environment_writes_into_the_buffers_itself() -> None:
         assert made.reward.tolist() == [0.0, 1.0, 2.0, 0.0] * 2
         assert made.obs[:, 0].tolist() == [step % 4] * 8
         assert made.truncated.tolist() == [step == 4] * 8
-    assert env.final_obs()[:, 0].tolist() == [3.0] * 8  # the last one that was ever seen
+    assert env.final_obs()[:, 0].tolist() == [3.0] * 8  # the last one that was observed
     assert torch.equal(
         ExternalVecEnv(Buffered, 1, 4).reset([5]), ExternalVecEnv(Buffered, 2, 4).reset([4, 5])[4:]
     )
@@ -97,7 +99,7 @@ def test_vector_environments_are_hosted_whole(mode: AutoresetMode) -> None:
     assert env.has_absent_agents == (mode is AutoresetMode.NEXT_STEP)
     if mode is AutoresetMode.SAME_STEP:
         assert [row[0] for row in seen] == [1.0, 0.0, 1.0, 0.0, 1.0, 0.0]
-    else:  # the step in which the next episode begins is nobody's
+    else:  # absent in the step in which the next episode begins
         assert [row[0] for row in seen] == [1.0, 2.0, 0.0, 1.0, 2.0, 0.0]
         assert [row[0] for row in there] == [True, False, True, True, False, True]
     assert ends[1] == [True, False, False]

@@ -1,4 +1,4 @@
-"""Who steps what: measured, remembered, or as the user wants."""
+"""Layouts: measured, cached, or given by the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learners and external environments together."""
+"""Learners trained in external environments."""
 
 from __future__ import annotations
 

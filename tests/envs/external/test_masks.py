@@ -1,4 +1,4 @@
-"""Which options are legal, where environments say so: these raise where an illegal one is taken."""
+"""Action masks of environments that raise if an illegal option is taken."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_is_legal_is_known_whoever_steps(kind: str) -> None:
     source, rows, layout = KINDS[kind]
     alone, shared = ExternalVecEnv(source, 2, rows), ExternalVecEnv(source, 2, rows, layout=layout)
     assert alone.masked
-    assert alone.state_dim == 2  # nobody reads the mask as an observation
+    assert alone.state_dim == 2  # the mask is not part of the observation
     assert torch.equal(alone.reset(4), shared.reset(4))
     lucks = [torch.Generator().manual_seed(0) for _ in range(2)]
     varied = set()
@@ -200,7 +200,10 @@ def test_a_row_without_a_legal_option_stops_the_run(kind: str) -> None:
     env.reset([1, 2])
     learner = program(env)
     learner.begin(env.observe())
-    said = r"row 2 \(member 1\) had no legal option for choice 0 in step 3, .* player 0, observation\[0\] 2, "
+    said = (
+        r"row 2 \(member 1\) had no legal option for choice 0 in step 3, .* player 0, "
+        r"observation\[0\] 2, "
+    )
     with pytest.raises(RunError, match=said):
         learner.train(env, 1)
     assert env.faults().tolist() == [False, False, True, True]
@@ -228,7 +231,7 @@ def test_layouts_are_measured_with_legal_actions(
 
 
 class Lopsided(gymnasium.Env[Any, Any]):
-    """A mask with too few flags."""
+    """An environment whose mask has too few flags."""
 
     observation_space = spaces.Dict(
         observation=spaces.Discrete(2), action_mask=spaces.MultiBinary(3)
@@ -251,7 +254,7 @@ def test_masks_that_do_not_fit_are_refused(source: Any, said: str) -> None:
 
 
 class Numbers(gymnasium.Env[Any, Any]):
-    """Where actions are numbers, it is an observation like others."""
+    """With continuous actions, "action_mask" is an observation like others."""
 
     observation_space = spaces.Dict(
         observation=spaces.Discrete(2), action_mask=spaces.MultiBinary(3)
@@ -266,7 +269,7 @@ def test_only_choices_have_masks() -> None:
 
 
 class Painted(Masked):
-    """A picture and a mask."""
+    """An environment that observes an image and a mask."""
 
     def __init__(self) -> None:
         super().__init__()

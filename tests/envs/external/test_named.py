@@ -1,4 +1,4 @@
-"""External environments by the names that `--env` takes, from the command line to a frozen study."""
+"""External environments by their names for `--env`, from the command line to a study."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_agents_that_act_by_turns_are_the_same_game() -> None:
 
 
 class Late(Tag):
-    """Nobody but the first agent ever comes, and it leaves without a word."""
+    """Only the first agent appears, and it leaves without being terminated."""
 
     def reset(
         self, seed: int | None = None, options: object = None
@@ -152,7 +152,7 @@ def test_environments_made_together_stay_together() -> None:
     [
         (
             "vector:Acrobot-v1",
-            "no vector environment is registered with this id (vector_entry_point); use gym:Acrobot",
+            "no vector environment is registered with this id (vector_entry_point); use gym:Acr",
         ),
         ("vector:NoSuch-v1", "--env vector:NoSuch-v1: Gymnasium knows no such environment"),
         ("pettingzoo:json", "the module json has neither parallel_env nor env"),

@@ -1,4 +1,4 @@
-"""Workers: the same numbers as in one process, and what becomes of them when something fails."""
+"""Env workers: same numbers as in one process, and failures of environments and processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from envs.support.errors import InputError, RunError
 from tests.envs.external.samples import Buffered, Counter, Everything, Tag, only_in
 from tests.envs.external.test_external_env import actions_for
 
-QUICKLY = 8.0  # seconds within which a failure is told, on a busy machine
+QUICKLY = 8.0  # seconds until a failure is reported, on a busy machine
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_shares_are_even_and_this_process_has_the_smallest() -> None:
 
 
 def failing(trouble: str, layout: Layout, **more: Any) -> tuple[str, float]:
-    """What is said when the last of three environments fails, and how long that took."""
+    """Return the message when the last of three environments fails, and the seconds it took."""
     env = ExternalVecEnv(Counter, [{}, {}, {"trouble": trouble}], 1, layout=layout, **more)
     env.reset(0)
     pids = env.pids
@@ -109,7 +109,7 @@ def failing(trouble: str, layout: Layout, **more: Any) -> tuple[str, float]:
 
 
 def gone(pids: list[int]) -> None:
-    """Wait until these processes are no more."""
+    """Wait until these processes have ended."""
     deadline = time.monotonic() + QUICKLY
     while any(
         psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
@@ -187,11 +187,12 @@ def test_one_that_cannot_be_made_in_a_worker_is_named() -> None:
 
 DRIVER = """
     import signal
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests were started with
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest may have inherited another
     from envs.external.sharded import ShardedEnvs, Layout
     from envs.external.sources import FactorySource
     from tests.envs.external.samples import Counter
-    envs = ShardedEnvs(FactorySource(Counter), [{}, {"length": 9}, TROUBLE], Layout(1, (1, 1)), step_timeout=1e6)
+    env_kwargs = [{}, {"length": 9}, TROUBLE]
+    envs = ShardedEnvs(FactorySource(Counter), env_kwargs, Layout(1, (1, 1)), step_timeout=1e6)
     envs.reset(range(3), range(3))
     print(*envs.pids, flush=True)
     while True:
@@ -203,7 +204,7 @@ DRIVER = """
     ("how", "trouble"), [(signal.SIGKILL, "hang in C"), (signal.SIGKILL, ""), (signal.SIGINT, "")]
 )
 def test_workers_leave_with_their_driver(how: signal.Signals, trouble: str) -> None:
-    """Whatever they are doing, and however it ends; and nothing is left in shared memory."""
+    """Whatever they are doing and however it ends; nothing is left in /dev/shm."""
     shared = Path("/dev/shm")
     before = set(shared.iterdir()) if shared.is_dir() else set()
     program = textwrap.dedent(DRIVER).replace(
@@ -235,7 +236,7 @@ FORKING = """
 
 
 def test_nothing_that_an_environment_started_survives_its_host(tmp_path: Path) -> None:
-    """Neither in the host's own process nor in a worker: forks (which hold its pipes, too), programs, sessions."""
+    """In the host's own process and in a worker: forks (inheriting pipes), programs, sessions."""
     started = tmp_path / "pids"
     command = [sys.executable, "-c", textwrap.dedent(FORKING), str(started)]
     with subprocess.Popen(
@@ -247,7 +248,7 @@ def test_nothing_that_an_environment_started_survives_its_host(tmp_path: Path) -
         driver.wait()
     pids = workers + [int(pid) for pid in started.read_text().split()]
     try:
-        assert len(pids) == 1 + 3 * 3  # one environment is looked at before, in the driver
+        assert len(pids) == 1 + 3 * 3  # `describe` makes one in the parent first
         gone(pids)
     finally:
         for pid in pids:

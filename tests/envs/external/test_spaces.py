@@ -1,4 +1,4 @@
-"""Spaces of any kind to flat rows, and back."""
+"""Layouts of observations and actions of any space."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEAVES = st.one_of(
 
 
 def nested(leaves: Any) -> Any:
-    """Dict and Tuple of them, some levels deep."""
+    """Strategy of Dict and Tuple spaces, nested several levels deep."""
     return st.recursive(
         leaves,
         lambda inner: st.one_of(
@@ -48,7 +48,7 @@ def nested(leaves: Any) -> Any:
 
 
 def numbers(space: spaces.Space[Any], value: Any) -> list[float]:
-    """What Gymnasium makes of it, but for the order of the leaves."""
+    """Return Gymnasium's flat numbers, sorted, since the order of leaves differs here."""
     return sorted(np.asarray(flatten(space, value), dtype=np.float32).tolist())
 
 

@@ -1,4 +1,4 @@
-"""A module of PettingZoo's kind with an AEC environment alone."""
+"""A module like PettingZoo's with an AEC environment only."""
 
 from tests.envs.external.samples import TurnTag as env
 

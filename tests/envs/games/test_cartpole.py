@@ -1,4 +1,4 @@
-"""CartPole: Gymnasium's, whatever the actions; and the promises of the contract."""
+"""CartPole: equal to Gymnasium's for any actions, and the contract of `VecEnv`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from envs.support.errors import InputError, RunError
 from tests.envs.host_sync import NoHostSync
 
 DEFAULT = CartPoleParams()
-# Each is another world than the default, and yet its episodes last a while.
+# Each differs from the default, and its episodes still last a while.
 OTHER: dict[str, Any] = {
     "gravity": 12.0,
     "masscart": 0.7,
@@ -62,7 +62,7 @@ def reference_step(p: CartPoleParams, state: np.ndarray, action: int) -> np.ndar
 
 
 def exact_state(env: CartPole) -> np.ndarray:
-    """(num_envs, 4) float64: what observations are rounded from."""
+    """Return the states (num_envs, 4) float64, which observations are rounded from."""
     member = [env.get_member(m)["state"][:4] for m in range(env.num_members)]
     return torch.cat(member, dim=1).t().numpy()
 
@@ -92,16 +92,16 @@ def random_params(seed: int) -> CartPoleParams:
     return CartPoleParams(**changed, max_steps=int(rng.integers(5, 200)))
 
 
-# ---- Gymnasium's --------------------------------------------------------------------------------------------
+# ---- Gymnasium's ----
 
 
 def follow(
     params: CartPoleParams, seed: int, act: Callable[[np.ndarray, int], int], *, resync: bool
 ) -> tuple[int, float]:
-    """One episode beside Gymnasium's. Returns its length and by how much the states differed at most.
+    """Play an episode in Gymnasium and here; return its length and the largest difference.
 
-    resync: both take every step from our state, so that only one step's rounding can differ; otherwise from the same
-    start on their own.
+    resync: Both take every step from the state here, so that only the rounding of one step can
+    differ; otherwise they only have the start in common.
     """
     env = CartPole(params, 1)
     env.reset([seed])
@@ -150,7 +150,7 @@ def test_every_step_of_whole_episodes_is_gymnasiums(
 @given(seed=st.integers(0, 2**40), actions=st.lists(st.integers(0, 1), min_size=1, max_size=40))
 def test_episodes_on_their_own_stay_together(seed: int, actions: list[int]) -> None:
     steps, worst = follow(DEFAULT, seed, lambda _, step: actions[step % len(actions)], resync=False)
-    # A pole multiplies differences by exp(.08) a step at most; those of rounding begin at about 1e-16.
+    # A pole multiplies differences by at most exp(.08) per step; rounding begins at about 1e-16.
     assert worst < 1e-14 * math.exp(0.08 * steps)
 
 
@@ -179,12 +179,12 @@ def test_starts_are_uniform() -> None:
     np.testing.assert_allclose(np.corrcoef(starts.T), np.eye(4), atol=0.06)
 
 
-# ---- episodes ------------------------------------------------------------------------------------------------
+# ---- episodes ----
 
 
 @pytest.mark.parametrize("drawn", [True, False])
 def test_every_episode_has_a_start_of_its_own(drawn: bool) -> None:
-    """Whether or not anybody draws ahead: no start is used twice, and all are in range."""
+    """With or without `draw`: no start is used twice, and all are in range."""
     params = [
         dataclasses.replace(DEFAULT, max_steps=9),
         dataclasses.replace(DEFAULT, force_mag=20.0),
@@ -237,7 +237,7 @@ def test_no_episode_is_shorter_than_the_shortest(
     "params", [DEFAULT, CartPoleParams(x_threshold=0.06), CartPoleParams(force_mag=30.0)]
 )
 def test_and_one_is_as_short(params: CartPoleParams) -> None:
-    """So `bootstrap_interval` couldn't be longer."""
+    """So `bootstrap_interval` is as long as possible."""
     lengths = []
     for corner in range(16):
         start = params.start_range * np.array(
@@ -266,7 +266,7 @@ def test_final_observations_stay_for_the_interval() -> None:
         kept.append((step, made.terminated | made.truncated, final))
 
 
-# ---- parameters ------------------------------------------------------------------------------------------------
+# ---- parameters ----
 
 
 @pytest.mark.parametrize("name", OTHER)
@@ -306,7 +306,7 @@ def test_no_rows_are_refused() -> None:
         CartPole(DEFAULT, 0)
 
 
-# ---- members -----------------------------------------------------------------------------------------------------
+# ---- members ----
 
 
 def run(env: CartPole, actions: Tensor, per_draw: int = 0) -> list[Tensor]:
@@ -397,7 +397,7 @@ def test_a_slot_given_to_another_member_disturbs_nobody() -> None:
         assert not torch.equal(one[3:], two[3:])
 
 
-# ---- the device --------------------------------------------------------------------------------------------------
+# ---- the device ----
 
 
 @pytest.mark.parametrize("drawn", [True, False])
@@ -435,7 +435,7 @@ def test_what_a_step_returned_stays_as_it_was() -> None:
         assert torch.equal(part, then)
 
 
-# ---- faults ------------------------------------------------------------------------------------------------------
+# ---- faults ----
 
 
 @pytest.mark.parametrize("bad", [2, -1, 2**40])
@@ -491,7 +491,7 @@ def test_wrong_shapes_and_orders_are_refused() -> None:
         env.step(torch.tensor([[0], [1]]))
 
 
-# ---- views ---------------------------------------------------------------------------------------------------------
+# ---- views ----
 
 
 def test_the_single_environment_passes_gymnasiums_check() -> None:

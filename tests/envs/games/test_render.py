@@ -1,4 +1,4 @@
-"""Pictures of Gymnasium's environments."""
+"""Rendering of Gymnasium's environments."""
 
 from __future__ import annotations
 

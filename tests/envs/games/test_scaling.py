@@ -32,7 +32,7 @@ COLUMNS: dict[str, Callable[[np.random.Generator, int], float]] = {
 
 
 class Columns(gymnasium.Env[Any, Any]):
-    """A column of each kind."""
+    """Observations with one column of each kind."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (len(COLUMNS),), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -90,7 +90,7 @@ def test_what_needs_no_scaling_has_none() -> None:
     assert torch.equal(random_play_scale(brigade, 0)[1], torch.ones(brigade.state_dim))
     cartpole = get_game("cartpole")
     made = cartpole.make([cartpole.params()], 16, together=1, device="cpu")
-    assert float(random_play_scale(made, 0)[1][0]) < 0.5  # the cart's place
+    assert float(random_play_scale(made, 0)[1][0]) < 0.5  # position of the cart
 
 
 def test_numbers_that_are_not_finite_are_named() -> None:
@@ -99,7 +99,7 @@ def test_numbers_that_are_not_finite_are_named() -> None:
 
 
 class Slow(Columns):
-    """54 steps a second, and less."""
+    """An environment of at most 54 steps per second."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         time.sleep(0.002)
@@ -131,5 +131,6 @@ def test_random_play_is_bounded_by_time_says_what_it_does_and_can_be_repeated(
     longer = random_play(cast(GameEnv, ExternalVecEnv(Columns, 1, 16)), 3, steps=STEPS)
     assert (longer.steps, longer.episodes) == (STEPS, 16 * (STEPS // 50))
     assert str(longer) == (
-        "observations are scaled by 4,096 of random play (256 steps of each environment, in which 80 episodes ended)"
+        "observations are scaled by 4,096 of random play (256 steps of each environment, in which "
+        "80 episodes ended)"
     )

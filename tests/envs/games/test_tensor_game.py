@@ -1,6 +1,4 @@
-"""The game of `examples/own_game.py`, in so few lines, keeps every promise of a vectorized environment, and is searched like
-any other.
-"""
+"""The game of `examples/own_game.py` fulfils the contract of `VecEnv` and can be searched."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def target(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
 
 
 def played(env: TensorGame, steps: int, slot: int = 0) -> list[Tensor]:
-    """What one member's rows see and get, by actions that follow from what they see."""
+    """Return one member's trajectory under actions that depend on its observations."""
     found, obs = [], env.observe()
     for step in range(steps):
         if step % 16 == 0:
@@ -61,7 +59,7 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 
 
 def test_it_is_its_rules_row_by_row(target: ModuleType) -> None:
-    """Against a plain loop over one episode after the other."""
+    """Compare with a plain loop over one episode after the other."""
     env = target.Target([target.Wind(0.2), target.Wind(2.5)], 3)
     env.reset([1, 2])
     state = [(float(place), 0.0, 0) for place in env.observe()[:, 0].double()]
@@ -146,7 +144,7 @@ def test_illegal_actions_are_told(target: ModuleType) -> None:
 
 
 class Guess(TensorGame):
-    """Discrete, with a state of whole numbers and no luck in its moves."""
+    """A discrete game with an integer state and deterministic moves."""
 
     state_dim, action_dim, if_discrete, max_step = 3, 3, True, 4
 

@@ -1,4 +1,4 @@
-"""Bucket Brigade's recorded games, and a plain scalar reading of its rules."""
+"""Recorded games of Bucket Brigade, and a scalar reference implementation of its rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REFERENCE = Path(__file__).resolve().parents[5] / "shared" / "reference"
 
 
 def reference_file(name: str) -> Path:
-    """One of the acceptance files beside the checkout; tests that need it are skipped where it is absent."""
+    """Return a reference file next to the checkout; skip the test if it does not exist."""
     path = REFERENCE / name
     if not path.is_file():
         pytest.skip(f"the recorded games (../shared/reference/{name}) are not here")
@@ -26,7 +26,7 @@ def reference_file(name: str) -> Path:
 
 @dataclass(frozen=True)
 class Recorded:
-    """One recorded game. Fields as in the file."""
+    """One recorded game, with the fields of the file."""
 
     case: str
     params: BucketParams
@@ -34,7 +34,7 @@ class Recorded:
 
 
 def recorded_games() -> Iterator[Recorded]:
-    """Every game of the golden file."""
+    """Return all recorded games."""
     with np.load(reference_file("bucket_brigade_golden.npz"), allow_pickle=False) as stored:
         everything = {name: stored[name] for name in stored.files}
     meta: dict[str, Any] = json.loads(str(everything.pop("meta_json")))
@@ -47,7 +47,7 @@ def recorded_games() -> Iterator[Recorded]:
 
 
 class ScalarGame:
-    """One game in plain Python, house by house and agent by agent, as the rules are written down."""
+    """Scalar reference: one game in plain Python, house by house and agent by agent."""
 
     def __init__(self, params: BucketParams) -> None:
         self.params = params
@@ -82,7 +82,14 @@ class ScalarGame:
     def step(
         self, actions: Any, u_ext: Any, u_spread: Any, u_ign: Any
     ) -> tuple[list[float], bool, bool]:
-        """Rewards, terminated, truncated. actions: (N, 3); u_ext, u_ign: (H,); u_spread: (H, 2)."""
+        """Return rewards, terminated, truncated.
+
+        Args:
+            actions: (N, 3).
+            u_ext: (H,) uniform numbers that decide which fires are put out.
+            u_ign: (H,) uniform numbers that decide which houses ignite.
+            u_spread: (H, 2) uniform numbers that decide which fires spread to the left and right.
+        """
         p, count = self.params, self.params.num_houses
         acts = [tuple(int(part) for part in action) for action in actions]
         if p.action_validity_mode == "adjacent_only":
@@ -168,7 +175,7 @@ class ScalarGame:
         return float(total)
 
     def observation(self) -> np.ndarray:
-        """What all agents see alike, float32."""
+        """Return what all agents observe in common, float32."""
         last = [part for action in self.actions for part in action]
         seen = [*self.houses, *self.signals, *self.locations, *last, *self.params.observed()]
         return np.array(seen, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Bucket Brigade as a vectorized environment: members, shared games, luck, faults, and the baseline players."""
+"""Bucket Brigade as a vectorized environment: members, shared games, luck, faults, players."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def actions(seed: int, steps: int, rows: int) -> Tensor:
 
 
 def run(env: BucketBrigade, taken: Tensor, per_draw: int = 0) -> list[Tensor]:
-    """Per step, everything that a row gets, side by side."""
+    """Return everything that rows get per step, concatenated."""
     made = []
     for step, action in enumerate(taken):
         if per_draw and step % per_draw == 0:
@@ -58,7 +58,7 @@ def same(
     return all(torch.equal(a[rows], b[others]) for a, b in zip(one, two, strict=True))
 
 
-# ---- members ---------------------------------------------------------------------------------------------------------
+# ---- members ----
 
 
 @pytest.mark.parametrize("per_member", [4, 68])
@@ -84,7 +84,7 @@ def test_a_members_numbers_depend_neither_on_slot_nor_on_company(per_member: int
 
 @pytest.mark.parametrize("at", [20, 33])
 def test_a_member_resumes_exactly_in_another_slot(at: int, tmp_path: Path) -> None:
-    """At a draw, and amid what was drawn."""
+    """Save and restore at a draw, and between draws."""
     taken = actions(0, 80, 16)
     source = BucketBrigade([DEFAULT, FIERY], 8)
     source.reset([1, 2])
@@ -131,7 +131,7 @@ def test_many_rows_on_two_threads_equal_few_on_one() -> None:
     assert same(*made)
 
 
-# ---- games that members share ----------------------------------------------------------------------------------------
+# ---- games that members share ----
 
 
 def test_every_draw_deals_the_seats_anew() -> None:
@@ -150,7 +150,7 @@ def test_every_draw_deals_the_seats_anew() -> None:
     assert torch.equal(dealt[:, 0].sort(1).values, whole)
     assert torch.equal(dealt[:, 1].sort(1).values, whole + 60)
     assert not torch.equal(dealt[:, 0], dealt[:, 1] - 60)
-    # Every member gets every seat of a game as often as any, and at times a game's seats all alike.
+    # Every member gets every seat equally often, and sometimes all seats of a game.
     seats = dealt[:, 0].view(300, 3, 20)
     for seat in range(4):
         share = (seats % 4 == seat).double().mean((0, 2))
@@ -214,7 +214,7 @@ def test_a_group_goes_on_exactly_elsewhere(at: int) -> None:
     assert same(expected, got, slice(24, None))
 
 
-# ---- luck ------------------------------------------------------------------------------------------------------------
+# ---- luck ----
 
 
 def test_events_happen_as_often_as_they_should() -> None:
@@ -239,7 +239,7 @@ def test_events_happen_as_often_as_they_should() -> None:
         ..., 500:
     ]
     np.testing.assert_allclose(spreads.double().mean((0, 1, 3)), 0.25, atol=0.008)
-    # What is decided by the same number is as good as decided by several.
+    # Events decided by the same number are distributed as if decided by several.
     left, right = spreads.double().unbind(2)
     pairs = [
         (ignites[:, 0], ignites[:, 1]),
@@ -254,7 +254,7 @@ def test_events_happen_as_often_as_they_should() -> None:
 
 @pytest.mark.parametrize("drawn", [True, False])
 def test_no_start_serves_two_games(drawn: bool) -> None:
-    """With many houses a start is known by its fires: none turns up twice in the same place."""
+    """With many houses, starts can be told apart by their fires: a place never gets one twice."""
     params = BucketParams(num_houses=90, prob_house_catches_fire=0.5, min_nights=0, max_nights=3)
     env = BucketBrigade(params, 8)
     env.reset(0)
@@ -286,7 +286,7 @@ def test_final_observations_stay_for_the_interval() -> None:
     assert sum(int(rows.sum()) for _, rows, _ in kept) > 300
 
 
-# ---- the device ------------------------------------------------------------------------------------------------------
+# ---- the device ----
 
 
 @pytest.mark.parametrize(("together", "scaled"), [(1, True), (3, True), (1, False)])
@@ -327,7 +327,7 @@ def test_what_a_step_returned_stays_as_it_was() -> None:
         assert torch.equal(part, then)
 
 
-# ---- faults ----------------------------------------------------------------------------------------------------------
+# ---- faults ----
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,10 @@ def test_the_first_illegal_action_is_named(
             action[1, 1] = -7
         env.step(action)
     assert env.faults().tolist() == [False, True, *[False] * 4, True, False]
-    wrong = rf"row 6 \(member 1\) got an illegal action in step {step + 1} for choice {choice}: {named}; .* 0 to {most}$"
+    wrong = (
+        rf"row 6 \(member 1\) got an illegal action in step {step + 1} for choice {choice}: "
+        rf"{named}; .* 0 to {most}$"
+    )
     with pytest.raises(RunError, match=wrong):
         env.check()
     other = BucketBrigade(DEFAULT, 4)
@@ -390,11 +393,11 @@ def test_what_cannot_be_is_refused() -> None:
         ScriptedPolicy("heroine", env.encoder, 0)
 
 
-# ---- the baseline players --------------------------------------------------------------------------------------------
+# ---- the baseline players ----
 
 
 def brigade_returns(params: BucketParams, player: str, games: int, seed: int = 1) -> np.ndarray:
-    """(games,): the whole team's return in one game each."""
+    """Return the team's return in each game, (games,)."""
     env = BucketBrigade(params, games * params.num_agents)
     env.reset(seed)
     return play_episodes(
@@ -418,7 +421,7 @@ def test_baseline_players_do_as_well_as_recorded(name: str) -> None:
 
 
 def test_players_see_their_own_houses() -> None:
-    """Specialists look after the lowest own house that burns, and after nobody else's."""
+    """Specialists work at their lowest own burning house, and at no other agent's."""
     params = scenario("default", prob_house_catches_fire=0.5)
     env = BucketBrigade(params, 80)
     brigade = ScriptedPolicy("specialist", env.encoder, 0)

@@ -1,4 +1,4 @@
-"""Bucket Brigade's rules: the recorded games, and a plain scalar reading of them, step by step."""
+"""Bucket Brigade's rules against recorded games and the scalar reference, step by step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 
 def random_params(seed: int, houses: int = 10, agents: int = 4) -> BucketParams:
-    """Rules in which everything matters."""
+    """Return random rules in which every parameter has an effect."""
     rng = np.random.default_rng(seed)
 
     def maybe_each(high: float) -> Any:
@@ -75,11 +75,11 @@ def random_actions(generator: torch.Generator, rows: int, houses: int) -> Tensor
     return (torch.rand(rows, 3, generator=generator) * options).to(torch.int64)
 
 
-# ---- the recorded games ---------------------------------------------------------------------------------------------
+# ---- the recorded games ----
 
 
 def test_recorded_games_come_out_the_same() -> None:
-    """All that have as many houses and agents at once, each by its own rules."""
+    """Play all games with the same numbers of houses and agents at once, each by its own rules."""
     together: dict[tuple[int, int], list[Recorded]] = {}
     for game in recorded_games():
         together.setdefault((game.params.num_houses, game.params.num_agents), []).append(game)
@@ -111,7 +111,7 @@ def test_recorded_games_come_out_the_same() -> None:
         for night in range(longest + 1):
             rows = torch.empty(count * agents, seen.size)
             seen.show(games.houses, games.acts, rows, torch.arange(count * agents) // agents, None)
-            shown = rows[::agents, : seen.shared].t()  # which all of a game's agents see alike
+            shown = rows[::agents, : seen.shared].t()  # common to all agents of a game
             states.append((games.houses.clone(), games.progress.clone(), shown))
             if night < longest:
                 luck = Luck(needed[night], ignites[night], spreads[night])
@@ -146,11 +146,11 @@ def test_the_scalar_reading_is_theirs_too() -> None:
             assert over == fields["done"][night]
 
 
-# ---- the scalar reading ---------------------------------------------------------------------------------------------
+# ---- the scalar reading ----
 
 
 def follow(env: BucketBrigade, steps: int, act: Callable[[int], Tensor], per_draw: int = 0) -> int:
-    """Play the scalar game beside every one of the environment's. Returns how many games ended."""
+    """Compare every game with the scalar reference; return how many games ended."""
     agents, houses, seen = env.num_agents, env.num_houses, env.encoder
     rules = [env.member_params(game // env.games_per_member) for game in range(env.num_games)]
     scalars = [ScalarGame(params) for params in rules]
@@ -209,7 +209,7 @@ def follow(env: BucketBrigade, steps: int, act: Callable[[int], Tensor], per_dra
 
 @pytest.mark.parametrize(("houses", "agents"), [(10, 4), (7, 3), (2, 4), (1, 1)])
 def test_many_games_at_once_are_the_scalar_game(houses: int, agents: int) -> None:
-    """Every member with rules of its own."""
+    """Every member has its own rules."""
     params = [random_params(seed, houses, agents) for seed in range(10)]
     generator = torch.Generator().manual_seed(0)
     env = BucketBrigade(params, agents, scaled=False)
@@ -219,7 +219,7 @@ def test_many_games_at_once_are_the_scalar_game(houses: int, agents: int) -> Non
 
 
 def test_shared_games_are_the_scalar_game() -> None:
-    """Members that play together, with new seats at every draw."""
+    """Members play together, with other seats after every draw."""
     generator = torch.Generator().manual_seed(0)
     env = BucketBrigade(
         [random_params(seed) for seed in (1, 1, 1, 2, 2, 2)], 4, together=3, scaled=False
@@ -235,7 +235,7 @@ def test_any_rules_are_the_scalar_games(seed: int, houses: int, agents: int) -> 
     follow(env, 12, lambda _: random_actions(generator, agents, houses))
 
 
-# ---- observations made for learning ---------------------------------------------------------------------------------
+# ---- observations made for learning ----
 
 
 @pytest.mark.parametrize(("houses", "agents"), [(10, 4), (7, 3), (2, 4), (1, 1)])
@@ -292,11 +292,11 @@ def test_scaled_observations_say_the_same(houses: int, agents: int) -> None:
         plain, made = step.obs, learned.obs
 
 
-# ---- scenarios and parameters ---------------------------------------------------------------------------------------
+# ---- scenarios and parameters ----
 
 SHAPED = {"team_welfare_kind": "team_welfare_closed_form", "team_welfare_lambda": 0.5}
 CONTINUOUS = {"extinguish_mode": "continuous", "suppression_per_worker": 0.5}
-# Another value for each parameter, and the world in which it matters.
+# Another value of each parameter, and other parameters under which it has an effect.
 OTHER: dict[str, tuple[Any, dict[str, Any]]] = {
     "prob_fire_spreads_to_neighbor": (0.9, CONTINUOUS),
     "prob_solo_agent_extinguishes_fire": (0.9, {}),
@@ -329,7 +329,7 @@ OTHER: dict[str, tuple[Any, dict[str, Any]]] = {
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("name", OTHER)
 def test_every_parameter_has_an_effect_on_its_own_games_alone(name: str, scaled: bool) -> None:
-    """On what happens, not only on the scenario that agents are shown."""
+    """On the course of a game, not only on the observed scenario."""
     assert {field.name for field in dataclasses.fields(BucketParams)} == {
         *OTHER,
         "num_houses",

@@ -1,4 +1,4 @@
-"""Bucket Brigade as Gymnasium and PettingZoo know environments, and its pictures."""
+"""Bucket Brigade's views for Gymnasium and PettingZoo, and its rendering."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from envs.support.errors import InputError, RunError
 SHORT = scenario("hard", min_nights=2, max_nights=6)
 
 
-# ---- Gymnasium -------------------------------------------------------------------------------------------------------
+# ---- Gymnasium ----
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -77,7 +77,7 @@ def test_the_vector_view_has_a_row_per_seat() -> None:
         env.step(np.full((8, 3), 2))
 
 
-# ---- PettingZoo ------------------------------------------------------------------------------------------------------
+# ---- PettingZoo ----
 
 
 def test_the_parallel_api_passes_pettingzoos_test() -> None:
@@ -119,7 +119,7 @@ def test_all_agents_leave_with_the_game() -> None:
     assert (env.num_agents, env.max_num_agents, env.unwrapped) == (0, 4, env)
 
 
-# ---- pictures --------------------------------------------------------------------------------------------------------
+# ---- pictures ----
 
 FIRE = Scene(
     (0, 1, 2, 0, 0, 0, 0, 0, 0, 0),
