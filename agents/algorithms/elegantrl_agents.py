@@ -133,7 +133,7 @@ class DiscreteA2C(AgentA2C):  # type: ignore[misc]  # ElegantRL is untyped
 
 
 @dataclass(frozen=True)
-class Kind:
+class AgentKind:
     """One of ElegantRL's algorithms.
 
     Attributes:
@@ -152,16 +152,16 @@ class Kind:
 
 
 KINDS = {
-    "ppo": Kind(AgentPPO, AgentDiscretePPO, ElegantPPOParams, replays=False),
-    "a2c": Kind(AgentA2C, DiscreteA2C, A2CParams, replays=False),
-    "ddpg": Kind(AgentDDPG, None, DDPGParams),
-    "td3": Kind(AgentTD3, None, TD3Params),
-    "sac": Kind(AgentSAC, None, SACParams),
-    "modsac": Kind(AgentModSAC, None, SACParams),
-    "dqn": Kind(None, AgentDQN, DQNParams),
-    "duelingdqn": Kind(None, AgentDuelingDQN, DQNParams),
-    "doubledqn": Kind(None, AgentDoubleDQN, DQNParams),
-    "d3qn": Kind(None, AgentD3QN, DQNParams),
+    "ppo": AgentKind(AgentPPO, AgentDiscretePPO, ElegantPPOParams, replays=False),
+    "a2c": AgentKind(AgentA2C, DiscreteA2C, A2CParams, replays=False),
+    "ddpg": AgentKind(AgentDDPG, None, DDPGParams),
+    "td3": AgentKind(AgentTD3, None, TD3Params),
+    "sac": AgentKind(AgentSAC, None, SACParams),
+    "modsac": AgentKind(AgentModSAC, None, SACParams),
+    "dqn": AgentKind(None, AgentDQN, DQNParams),
+    "duelingdqn": AgentKind(None, AgentDuelingDQN, DQNParams),
+    "doubledqn": AgentKind(None, AgentDoubleDQN, DQNParams),
+    "d3qn": AgentKind(None, AgentD3QN, DQNParams),
 }
 BROKEN = {
     **dict.fromkeys(
@@ -514,7 +514,7 @@ class ElegantAgents(Program):
 
 
 @functools.cache  # called often, and finding a class's network constructs two agents
-def kind_of(algorithm: str) -> Kind:
+def kind_of(algorithm: str) -> AgentKind:
     """Return the kind of `elegantrl:NAME`, or of `elegantrl:NAME:MODULE:CLASS`.
 
     The latter is a user's agent, whose class must be a subclass of ElegantRL's.
@@ -533,7 +533,7 @@ def kind_of(algorithm: str) -> Kind:
     return _with(KINDS[name], find(f"--algo {algorithm}", own), algorithm) if own else KINDS[name]
 
 
-def _with(kind: Kind, own: Any, algorithm: str) -> Kind:
+def _with(kind: AgentKind, own: Any, algorithm: str) -> AgentKind:
     theirs = [
         agent_class for agent_class in (kind.discrete, kind.continuous) if agent_class is not None
     ]
@@ -541,7 +541,7 @@ def _with(kind: Kind, own: Any, algorithm: str) -> Kind:
         if isinstance(own, type) and issubclass(own, agent_class):
             continuous, discrete = (own, None) if agent_class is kind.continuous else (None, own)
             own_network = _actor_type(own) is not _actor_type(agent_class)
-            return Kind(continuous, discrete, kind.params, kind.replays, own_network)
+            return AgentKind(continuous, discrete, kind.params, kind.replays, own_network)
     names = " or ".join(agent_class.__name__ for agent_class in theirs)
     raise InputError(f"--algo {algorithm}: the class must be a subclass of ElegantRL's {names}")
 

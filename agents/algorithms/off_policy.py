@@ -20,7 +20,7 @@ from torch import Tensor
 
 from agents.engine.learner import Act
 from agents.engine.program import Member, Program, check_tensors
-from agents.engine.replay import Batch, Replay
+from agents.engine.replay import Batch, ReplayBuffers
 from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape
 from agents.networks.stacked import Stack
@@ -68,7 +68,7 @@ class OffPolicy(Program):
                 f"{self.algorithm} takes actions that are {takes}; this environment's are not."
             )
         self.networks = networks
-        self.replay = Replay(
+        self.replay = ReplayBuffers(
             shape.slots,
             shape.num_envs,
             shape.buffer // shape.num_envs,

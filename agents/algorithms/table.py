@@ -15,9 +15,9 @@ from agents.algorithms.d3qn import D3QN, D3QNParams, D3QNStats
 from agents.algorithms.elegantrl_agents import (
     KINDS,
     PREFIX,
+    AgentKind,
     ElegantAgents,
     ElegantStats,
-    Kind,
     kind_of,
 )
 from agents.algorithms.heuristic import HeuristicParams, Heuristics, HeuristicStats
@@ -48,6 +48,7 @@ class Algorithm:
         trains: whether members learn. If not, a trial consists of its evaluation.
         frozen: whether `agents.policy.frozen` can run its members.
         deployed: whether its members can be promoted.
+        markets: whether it can train on the crypto market.
         games: names of the only games that it plays; (): any.
         extras: fields of `Shape` that a game's search space may name besides those of `shape`,
             with their defaults.
@@ -66,6 +67,7 @@ class Algorithm:
     trains: bool = True
     frozen: bool = True
     deployed: bool = True
+    markets: bool = False
     games: tuple[str, ...] = ()
     extras: Mapping[str, Any] = field(default_factory=dict)
 
@@ -80,7 +82,7 @@ def _curves(stats: type[Any]) -> tuple[str, ...]:
     return tuple(name for name in stats._fields if name != "updates")
 
 
-def _elegant(name: str, kind: Kind) -> Algorithm:
+def _elegant(name: str, kind: AgentKind) -> Algorithm:
     discrete, continuous = kind.discrete is not None, kind.continuous is not None
     if kind.replays:
         shape, horizon, num_envs = OFF_POLICY_SHAPE, 16, 4
@@ -129,6 +131,7 @@ ALGORITHMS = {
         PPO.supports,
         discrete=True,
         continuous=True,
+        markets=True,
         extras={"recurrent": "", "bptt": 16},
     ),
     "sac": Algorithm(

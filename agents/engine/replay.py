@@ -31,7 +31,7 @@ class Batch(NamedTuple):
     next_obs: Tensor
 
 
-class Replay:
+class ReplayBuffers:
     """Rings of `capacity` steps of num_envs rows for each of G members.
 
     The oldest step is overwritten first. A rollout is staged step by step with `note`, then written

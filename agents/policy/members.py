@@ -43,7 +43,7 @@ _STATE, _VALUE = frozenset({"state_avg", "state_std"}), frozenset({"value_avg", 
 
 
 @dataclass(frozen=True)
-class Kind:
+class NetworkKind:
     """How a kind of network acts.
 
     Attributes:
@@ -64,24 +64,24 @@ class Kind:
 
 
 _KINDS = {  # by a tensor name, or its beginning, that no kind further down has
-    "net_s.": Kind(("net_s", "net_a"), gives="means and deviations"),
-    "net_adv1.": Kind(
+    "net_s.": NetworkKind(("net_s", "net_a"), gives="means and deviations"),
+    "net_adv1.": NetworkKind(
         ("net_state", "net_val1"), ("net_adv1", "net_val2", "net_adv2"), _STATE | _VALUE, "values"
     ),
-    "net_val1.": Kind(("net_state", "net_val1"), ("net_val2",), _STATE | _VALUE, "values"),
-    "net_adv.": Kind(("net_state", "net_val"), ("net_adv",), _STATE | _VALUE, "values"),
-    "value_avg": Kind(("net",), extras=_STATE | _VALUE, gives="values"),
-    "action_std_log": Kind(("net",), extras=_STATE | {"action_std_log"}, gives="means"),
-    ACTION_DIMS: Kind(("net",), extras=_STATE | {ACTION_DIMS}),
+    "net_val1.": NetworkKind(("net_state", "net_val1"), ("net_val2",), _STATE | _VALUE, "values"),
+    "net_adv.": NetworkKind(("net_state", "net_val"), ("net_adv",), _STATE | _VALUE, "values"),
+    "value_avg": NetworkKind(("net",), extras=_STATE | _VALUE, gives="values"),
+    "action_std_log": NetworkKind(("net",), extras=_STATE | {"action_std_log"}, gives="means"),
+    ACTION_DIMS: NetworkKind(("net",), extras=_STATE | {ACTION_DIMS}),
 }
 
 
-def kind_of(member: Member) -> Kind:
+def kind_of(member: Member) -> NetworkKind:
     """Return a member's kind by its tensors' names, even if some are missing."""
     for beginning, kind in _KINDS.items():
         if any(name.startswith(beginning) for name in member):
             return kind
-    return Kind(("net",))
+    return NetworkKind(("net",))
 
 
 def layers_of(member: Member) -> list[tuple[str, bool]]:
@@ -223,7 +223,7 @@ def _fault(member: Member) -> str | None:
     return None
 
 
-def _shapes(member: Member, kind: Kind, layers: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def _shapes(member: Member, kind: NetworkKind, layers: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Return the shapes that fit the observations' columns and the layers' sizes."""
     columns = member["state_avg"].numel()
     shapes: dict[str, tuple[int, ...]] = {"state_avg": (columns,), "state_std": (columns,)}

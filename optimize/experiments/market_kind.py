@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from agents.algorithms.table import get_algorithm
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.features import get_recipe
 from envs.crypto.metrics import OBJECTIVES
@@ -52,7 +53,7 @@ class MarketKind(StudyKind):
     needs_data = True
 
     def check(self, request: Request) -> None:
-        if request.algorithm != "ppo":
+        if not get_algorithm(request.algorithm).markets:
             raise InputError(
                 f"--algo {request.algorithm} is for games; --env crypto trains with --algo ppo"
             )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.engine.replay import Replay
+from agents.engine.replay import ReplayBuffers
 from envs.core.streams import Streams
 from tests.agents.helpers import assert_same
 from tests.agents.toy_env import ToyEnv
@@ -14,10 +14,10 @@ from tests.agents.toy_env import ToyEnv
 
 def filled(
     env: ToyEnv, capacity: int, horizon: int, rollouts: int, dtype: torch.dtype | None = None
-) -> tuple[Replay, list[list[tuple[Tensor, ...]]]]:
+) -> tuple[ReplayBuffers, list[list[tuple[Tensor, ...]]]]:
     """A ring, and every transition of each row in order: (obs, action, reward, alive, next obs)."""
     members, envs = env.num_members, env.envs_per_member
-    replay = Replay(
+    replay = ReplayBuffers(
         members, envs, capacity, horizon, env.state_dim, env.action_dim, env.device, dtype
     )
     scale = torch.arange(1.0, members + 1.0).view(-1, 1)
@@ -100,7 +100,7 @@ def test_a_member_moves_with_all_it_remembers() -> None:
 
 def test_images_stay_bytes() -> None:
     env = ToyEnv(1, 2)
-    replay = Replay(1, 2, 4, 2, 3, 2, env.device, torch.uint8)
+    replay = ReplayBuffers(1, 2, 4, 2, 3, 2, env.device, torch.uint8)
     obs = env.reset(1)
     for at in range(2):
         picture = torch.full((1, 2, 3), 250 + at, dtype=torch.uint8)
