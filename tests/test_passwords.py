@@ -139,7 +139,7 @@ def test_child_processes_get_a_password_through_the_environment(
         patch.setattr(
             stopping.os, "execv", lambda _, words: started.append((words, dict(os.environ)))
         )
-        stopping.start_again(Life())
+        stopping.restart(Life())
     for command, environment in started:
         assert SECRET not in " ".join(command)
         assert command[command.index("--seed") + 1] == "1"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from optimize.experiments.outlook import CountLooks
-    from optimize.worker.worker import AfterStudy, OnNewBest
+    from optimize.worker.lifecycle import AfterStudy
+    from optimize.worker.worker import OnNewBest
 
 
 @dataclass(frozen=True)

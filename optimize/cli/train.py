@@ -28,8 +28,9 @@ from optimize.study.registration import leave, register_worker
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle, study_exists
 from optimize.worker.freeze import open_study
+from optimize.worker.lifecycle import work
 from optimize.worker.stopping import default_limit
-from optimize.worker.worker import WorkerOptions, work
+from optimize.worker.worker import WorkerOptions
 
 GIB = 2**30
 

@@ -1,10 +1,9 @@
-"""Training a batch of trials of one shape: all members of all its trials and folds, in programs of G slots.
+"""Training of a batch of trials of one shape, in programs of G slots.
 
-Between rollouts a member is a bundle of tensors (`MemberState`) that any slot can take up, so a program is loaded,
-trained to the next
-rung and unloaded again; what one program does not hold waits in host memory. Members that end (pruned, diverged) simply
-are not
-loaded again, and the rest is packed into fewer programs. No member's numbers depend on which others are in its program.
+Between rollouts, a member is a set of tensors (`MemberState`) that any slot can hold. A program is
+loaded with members, trained to the next rung, and unloaded; the other members wait in host memory.
+Members that have ended (pruned, diverged) are not loaded again, so the rest needs fewer programs. The
+numbers of a member do not depend on the other members of its program.
 """
 
 from __future__ import annotations
@@ -31,16 +30,23 @@ from optimize.worker.pace import CheckpointPace
 
 
 class Interrupted(Exception):
-    """A stop was asked for; members are between rollouts."""
+    """A stop was requested; all members are between rollouts."""
 
 
 @dataclass
 class Training:
-    """A trial in training. rung: rungs reached. fault: why it cannot go on ("" while it can). seconds: spent on it,
-    attempts before too.
+    """A trial in training.
 
-    initial: actors whose weights and normalisers the members start from, in turn; none: as initialised.
-    curves: per rollout, a row of the algorithm's curves from each member, since they were last taken.
+    Attributes:
+        plan: its parameters and seed.
+        members: states of its members.
+        rung: number of rungs reached.
+        fault: why it cannot continue; "" while it can.
+        seconds: training time, earlier attempts included.
+        initial: actors whose weights and normalizers the members start from, in turn; empty for
+            the usual initialization.
+        curves: by rollout, one row of the algorithm's curves per member, since they were last
+            taken.
     """
 
     plan: Plan
@@ -52,7 +58,7 @@ class Training:
     curves: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
 
     def take_curves(self, names: Sequence[str]) -> list[tuple[int, dict[str, float]]]:
-        """Means over members by rollout."""
+        """Return the means over members by rollout, and clear the curves."""
         taken = [
             (rollout, dict(zip(names, np.mean(rows, axis=0).tolist(), strict=True)))
             for rollout, rows in sorted(self.curves.items())
@@ -63,7 +69,7 @@ class Training:
 
 @dataclass(frozen=True, eq=False)
 class _Seat:
-    """One member's place in a group: whose, and which one."""
+    """A member of a trial, to be loaded into a slot."""
 
     training: Training
     member: int
@@ -76,10 +82,16 @@ class _Seat:
 class Trainer:
     """Trains trials of one shape on one device.
 
-    stop: asked between rollouts; True interrupts. keep: given the trials in training, between two rollouts and after a
-    rung's last one, whenever `pace` says that checkpoints are due. progress: told the environment steps of each
-    rollout. slots: members to compute at once, fewer than the study's G on some machines. ran_out: told how many there
-    are from now on, when memory ran out.
+    Args:
+        experiment: environments and algorithm.
+        stop: called between rollouts; True interrupts training.
+        progress: called with the number of environment steps of each rollout.
+        say: prints one line.
+        slots: members per program; fewer than the study's G on machines with little memory.
+        ran_out: called with the new number of slots after memory ran out.
+        keep: writes checkpoints of the trials in training. Called between two rollouts or after the
+            last one of a rung, when `pace` says that checkpoints are due.
+        pace: decides when checkpoints are due.
     """
 
     def __init__(
@@ -101,25 +113,30 @@ class Trainer:
         self._together = experiment.spec.trials_per_batch  # trials evaluated at once
         self.seconds = 0.0
         self.steps = 0
-        self._env: Any = None  # a `VecEnv` as the experiment makes it, and seats members in it
+        self._env: Any = None  # the experiment's own kind of `VecEnv`
         self._learner: Learner | None = None
         self._shape: tuple[tuple[str, int], ...] = ()
         self._in_training: Sequence[Training] = ()
         self._counted = 0.0  # when seconds were last added to the trials
 
     def start(self, plan: Plan) -> Training:
-        """A trial from the beginning. Its members are made when they are first loaded."""
+        """Return a trial at its beginning; its members are initialized when they are first loaded."""
         return Training(plan, [MemberState() for _ in range(self.experiment.members)])
 
     # -- training
-    # -----------------------------------------------------------------------------------------------------------------
 
     def advance(self, trainings: Sequence[Training], rung: Callable[[Training], int]) -> None:
-        """Train every member of these trials up to the end of its trial's rung. Diverged trials get their `fault`.
+        """Train every member of these trials to the end of its trial's rung.
 
-        Raises Interrupted where `stop` said so: all members are then between rollouts, at most one rollout later. A
-        device out of memory
-        is met with programs of fewer slots; RunError where the fewest are too many.
+        Sets `fault` of diverged trials. If the device runs out of memory, programs get fewer slots.
+
+        Args:
+            trainings: the trials.
+            rung: returns the rung (1 …) to which a trial is trained.
+
+        Raises:
+            Interrupted: `stop` returned True at most one rollout ago.
+            RunError: the smallest program does not fit into memory.
         """
         began = time.monotonic()
         self._counted = began
@@ -135,14 +152,14 @@ class Trainer:
                 ]
                 if not waiting:
                     return
-                # Members with equally much left share a program, so that all of its slots are used to the end.
+                # Members with equally many rollouts left share a program, which then stays full.
                 left = {
                     seat: self.spec.rung_end(rung(seat.training)) - seat.state.rollouts
                     for seat in waiting
                 }
                 most, *fewer = sorted(set(left.values()), reverse=True)
                 group = [seat for seat in waiting if left[seat] == most][: self.slots]
-                # A program that is not full catches up with members that are ahead, and is joined by them.
+                # A program that is not full trains until other members have as many rollouts left.
                 rollouts = most - fewer[0] if fewer and len(group) < self.slots else most
                 try:
                     self._train(group, rollouts)
@@ -161,7 +178,7 @@ class Trainer:
         self._counted = now
 
     def _smaller(self, error: BaseException) -> None:
-        """Give up the programs in memory and go on with half as many slots: the same experiment, to rounding."""
+        """Release the programs and halve the slots; results change by rounding only."""
         self._env = self._learner = None
         gc.collect()
         if torch.cuda.is_available():
@@ -171,14 +188,15 @@ class Trainer:
         if self.slots <= fewest:
             members = f"{self.slots} members" + (" that play together" if together > 1 else "")
             raise RunError(
-                f"out of memory with {members} ({str(error).splitlines()[0]}); use fewer --n-envs or smaller networks"
+                f"out of memory with {members} ({str(error).splitlines()[0]}); use fewer --n-envs or "
+                "smaller networks"
             ) from None
         self.slots = max(fewest, self.slots // (2 * together) * together)
         self.ran_out(self.slots)
-        self.say(f"out of memory: going on with {self.slots} members per program")
+        self.say(f"out of memory: continuing with {self.slots} members per program")
 
     def _program(self, training: Training) -> tuple[Any, Learner]:
-        """Environment and learner for this trial's shape; kept as long as shape and slots stay."""
+        """Return environment and learner of the trial's shape, cached while shape and slots stay."""
         settings = training.plan.settings
         shape = tuple(sorted(settings.shape.items()))
         if self._learner is None or shape != self._shape or self._learner.shape.slots != self.slots:
@@ -191,7 +209,7 @@ class Trainer:
         return self._env, self._learner
 
     def _load(self, group: Sequence[_Seat]) -> tuple[Any, Learner]:
-        """Put members into slots 0 …; new ones are made, the rest of the slots emptied."""
+        """Load members into slots 0, 1, …, initialize new ones, and empty the other slots."""
         env, learner = self._program(group[0].training)
         fresh = []
         for slot, seat in enumerate(group):
@@ -256,10 +274,10 @@ class Trainer:
                 training.fault = f"diverged: {at} the gradient was not finite"
         if stopped:
             raise Interrupted
-        self._keep_if_due()  # an evaluation, which may be long, or another program may come next
+        self._keep_if_due()  # a long evaluation or another program may follow
 
     def _keep_if_due(self, take: Callable[[], None] = lambda: None) -> None:
-        """Have checkpoints written of the trials in training, if they are due. take: updates the trials' members."""
+        """Write checkpoints of the trials in training if due. take: updates the trials' members."""
         trainings = [training for training in self._in_training if not training.fault]
         if self.keep is None or not trainings or not self.pace.due():
             return
@@ -271,12 +289,18 @@ class Trainer:
         self.pace.spent(time.perf_counter() - began)
 
     # -- evaluation
-    # ---------------------------------------------------------------------------------------------------------------
 
     def evaluate(self, trainings: Sequence[Training]) -> list[Evaluation | None]:
-        """Judge all members of these trials in one batch. None, and a `fault`, where a trial's numbers are not finite.
+        """Evaluate all members of these trials in one batch.
 
-        Raises Interrupted where `stop` said so. A device out of memory is met with half the trials at a time.
+        If the device runs out of memory, half of the trials are evaluated at a time.
+
+        Returns:
+            One evaluation per trial; None, with the trial's `fault` set, if its results are not
+            finite.
+
+        Raises:
+            Interrupted: `stop` returned True.
         """
         if not trainings:
             return []
@@ -299,7 +323,7 @@ class Trainer:
 
     def _evaluate(self, trainings: Sequence[Training]) -> list[Evaluation | None]:
         seats = self._seats(trainings)
-        # As many programs of G slots as a full batch needs: rounding must not depend on the company.
+        # As many programs as a full batch needs: rounding must not depend on the number of trials.
         full = -(-max(self._together, len(trainings)) * self.experiment.members // self.slots)
         programs: list[Act] = []
         for start in range(0, len(seats), self.slots):
@@ -317,8 +341,10 @@ class Trainer:
         return [_Seat(t, member) for t in trainings for member in range(self.experiment.members)]
 
     def actors_of(self, plan: Plan, states: Sequence[State]) -> list[StateDict]:
-        """The actors in members' states, which may come from another run. Raises InputError where they are of another
-        shape.
+        """Return the actors in members' states, which may come from another run.
+
+        Raises:
+            InputError: the states have another shape.
         """
         _, learner = self._program(self.start(plan))
         exported = []
@@ -328,7 +354,7 @@ class Trainer:
         return exported
 
     def actors(self, training: Training) -> list[StateDict]:
-        """The trained actors, one per member, as `agents.policy.frozen` saves them."""
+        """Return the trained actors, one per member, as `agents.policy.frozen` saves them."""
         exported: list[StateDict] = []
         seats = self._seats([training])
         for start in range(0, len(seats), self.slots):

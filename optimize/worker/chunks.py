@@ -1,11 +1,13 @@
-"""How many of a program's G slots a machine computes at once: measured, and remembered in a file.
+"""How many of a program's G slots a machine computes at once (the chunk): measured and cached.
 
-The study freezes G. A worker may compute a program in chunks of fewer members, because that is faster on this machine
-or because more do not fit into its memory: every member keeps its environments, minibatches and numbers, to rounding.
+The study fixes G. A worker may compute a program in chunks of fewer members, because this is faster
+on its machine or because more do not fit into memory. Every member keeps its environments,
+minibatches and, to rounding, its numbers.
 
-What was measured is remembered per machine (processor or graphics card, memory, threads, versions) and shape in a JSON
-file that may be read, edited and deleted; entries of another machine or version are never looked at, and a chunk that
-was found because memory ran out counts for a day, since something else may have used the memory then.
+Measurements are cached in a JSON file by machine (processor or GPU, memory, threads, versions) and
+shape. The file may be read, edited and deleted. Entries of other machines and versions are ignored. A
+chunk that was chosen because memory ran out is valid for one day, since another process may have
+used the memory at that time.
 """
 
 from __future__ import annotations
@@ -30,21 +32,29 @@ MEASURED, SHORTAGE = "measured", "out of memory"
 
 
 def machine_key(device: torch.device) -> str:
-    """Everything about machine and software that a measurement depends on."""
+    """Return a description of the hardware and software that a measurement depends on."""
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         what = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
     else:
         memory = psutil.virtual_memory().total / 2**30
-        what = f"{processor_name()}, {cpu_count()} cores, {torch.get_num_threads()} threads, {memory:.0f} GiB"
+        what = (
+            f"{processor_name()}, {cpu_count()} cores, {torch.get_num_threads()} threads, "
+            f"{memory:.0f} GiB"
+        )
     what = f"{what}, {torch.get_float32_matmul_precision()} precision"
     return f"{what}; torch {torch.__version__}, sweepd {code_version()}"
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """size: members computed at once. why: `MEASURED` or `SHORTAGE`. at: seconds since the epoch. speeds: steps per
-    second by size, where measured.
+    """A cached choice.
+
+    Attributes:
+        size: members computed at once.
+        why: `MEASURED` or `SHORTAGE`.
+        at: time of the choice, seconds since the epoch.
+        speeds: measured steps per second by size.
     """
 
     size: int
@@ -54,14 +64,14 @@ class Chunk:
 
 
 class ChunkFile:
-    """The file."""
+    """The file of cached choices."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._file = MeasurementCache(path or cache_dir() / "chunks.json")
         self.path = self._file.path
 
     def get(self, machine: str, shape: str) -> Chunk | None:
-        """What is remembered, unless it is too old."""
+        """Return the cached choice, or None if there is none or it has expired."""
         entry = self._file.get(machine, shape)
         try:
             chunk = Chunk(
@@ -73,16 +83,22 @@ class ChunkFile:
         return None if stale or chunk.size < 1 else chunk
 
     def put(self, machine: str, shape: str, chunk: Chunk) -> None:
-        """Remember."""
+        """Cache a choice."""
         self._file.put(machine, shape, vars(chunk))
 
 
 class Chunks:
     """Chooses chunks for the programs of one study on this machine.
 
-    measure: steps per second of programs of these shape parameters with so many members. fixed: what else decides a
-    program's size (observation, envs, horizon). slots: the study's G, the largest chunk. unit:
-    what a chunk must be a multiple of; it has at least `FEWEST_SLOTS`.
+    Args:
+        measure: returns steps per second of a program with these shape parameters and this number
+            of members.
+        fixed: other sizes of the program: observation, environments, horizon.
+        slots: the study's G, the largest chunk.
+        device: where programs run.
+        say: prints one line.
+        file: cached choices.
+        unit: chunks are multiples of it, and have at least `FEWEST_SLOTS` members.
     """
 
     def __init__(
@@ -102,7 +118,7 @@ class Chunks:
         self._chosen: dict[str, int] = {}
 
     def size(self, shape: Mapping[str, int]) -> int:
-        """Members to compute at once for programs of these shape parameters: as remembered, else measured now."""
+        """Return the chunk for these shape parameters, from the cache or measured now."""
         key = self._key(shape)
         if key not in self._chosen:
             known = self._file.get(self._machine, key)
@@ -114,14 +130,14 @@ class Chunks:
         return self._chosen[key]
 
     def share_with(self, workers: int) -> None:
-        """From now on, so many workers share the device's memory, this one included: other sizes may fit."""
+        """Choose chunks for a device shared by this number of workers, this one included."""
         self._machine = (
             self._whole if workers == 1 else f"{self._whole}; shared by {workers} workers"
         )
         self._chosen = {}
 
     def ran_out(self, shape: Mapping[str, int], size: int) -> None:
-        """Memory ran out, and `size` members are what is tried now."""
+        """Cache that memory ran out, and that `size` members are used from now on."""
         key = self._key(shape)
         self._chosen[key] = size
         self._file.put(self._machine, key, Chunk(size, SHORTAGE, time.time(), {}))
@@ -131,7 +147,7 @@ class Chunks:
         return " ".join(f"{name}={value}" for name, value in sorted(parts.items()))
 
     def _choose(self, shape: Mapping[str, int], key: str) -> int:
-        """All slots at once, then half as many, as long as that is faster or the larger ones do not fit."""
+        """Measure G, G/2, … while the smaller chunk is faster or the larger one does not fit."""
         speeds: dict[int, float] = {}
         size, chosen = self._slots, 0
         while size:
@@ -147,7 +163,7 @@ class Chunks:
             half = size // (2 * self._unit) * self._unit
             size = max(self._fewest, half) if size > self._fewest else 0
         if not chosen:
-            return self._fewest  # training will say what is wrong
+            return self._fewest  # training will report the error
         self._file.put(
             self._machine,
             key,

@@ -1,4 +1,4 @@
-"""Automatic choices that are measured: CPU threads, and environments per member (`--n-envs auto`)."""
+"""Measured automatic choices: CPU threads, and environments per member (`--n-envs auto`)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from optimize.study.fit import UPDATES_PER_FOLD, fewest_envs, fit_shape, most_en
 from optimize.study.search_space import SearchSpace, Settings
 from optimize.worker.chunks import Chunks
 
-GAIN = 1.1  # what is not faster by this factor is not worth more threads or envs
+GAIN = 1.1  # more threads or environments must be faster by this factor
 
 
 class Bench:
-    """Rollout and update of a study's program, full of members, on this device, as they will be in training."""
+    """Measures rollout and update of a full program of a study on this device."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.spec, self.device, self.experiment = experiment.spec, experiment.device, experiment
@@ -31,14 +31,14 @@ class Bench:
         return f"rollout and update of {self.spec.slots} members, {network}, on {self.device}"
 
     def measure(self, num_envs: int) -> Measurement:
-        """Speed and memory with that many environments per member."""
+        """Return speed and memory with this number of environments per member."""
         return measure_program(self.experiment, self.shape, self.spec.slots, num_envs)
 
 
 def full_program(
     experiment: Experiment, shape: Mapping[str, int], slots: int, num_envs: int
 ) -> tuple[VecEnv, Learner]:
-    """A program full of members, begun, with the minibatch fitted to the rollout."""
+    """Return a started program with all slots in use, its minibatch fitted to the rollout."""
     spec = experiment.spec
     env = experiment.training_env(slots, num_envs)
     settings = Settings(fit_shape(shape, num_envs * spec.horizon), {}, {})
@@ -59,9 +59,17 @@ def measure_program(
     num_envs: int,
     progress: Callable[[], None] = lambda: None,
 ) -> Measurement:
-    """Steps per second of a full program, and its peak memory: a rollout to warm up, then a third of a second.
+    """Measure a full program for 0.3 seconds after one rollout to warm up.
 
-    progress: called after every rollout.
+    Args:
+        experiment: environments and algorithm.
+        shape: shape parameters.
+        slots: members of the program.
+        num_envs: environments per member.
+        progress: called after every rollout.
+
+    Returns:
+        Steps per second and peak memory.
     """
     device, spec = experiment.device, experiment.spec
     if device.type == "cuda":
@@ -84,7 +92,7 @@ def measure_program(
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has done what it was given."""
+    """Wait until the device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -92,29 +100,38 @@ def synchronise(device: torch.device) -> None:
 def make_chunks(
     experiment: Experiment, say: Callable[[str], None], progress: Callable[[], None] = lambda: None
 ) -> Chunks:
-    """The choice of chunks for a study's programs on this machine. progress: called after every rollout measured."""
+    """Return the choice of chunks for a study on this machine.
+
+    Args:
+        experiment: environments and algorithm.
+        say: prints one line.
+        progress: called after every measured rollout.
+    """
     spec = experiment.spec
     env = experiment.training_env(experiment.together, 1)
     fixed = {
         "obs": env.state_dim + env.privileged_dim,
         "act": env.action_dim,
         "envs": spec.num_envs,
+        "horizon": spec.horizon,
     }
 
     def speed(shape: Mapping[str, int], slots: int) -> float:
         return measure_program(experiment, shape, slots, spec.num_envs, progress).steps_per_second
 
-    fixed["horizon"] = spec.horizon
     return Chunks(speed, fixed, spec.slots, experiment.device, say, unit=experiment.together)
 
 
 def measure_threads(
     bench: Bench, num_envs: int, say: Callable[[str], None]
 ) -> tuple[int, list[str]]:
-    """Choose torch's CPU threads: 1, 2, 4, … up to the cores there are; the fewest within a tenth of the fastest.
+    """Choose and set torch's number of CPU threads: the fewest within a factor `GAIN` of the fastest.
 
-    More is not always faster: threads wait for each other by spinning, which on a core that something else uses, too,
-    costs many times what a second thread gains. Leaves torch set to the choice. Returns it, and what was measured.
+    Measures 1, 2, 4, … threads up to the number of cores. More threads are not always faster: they
+    wait for each other by spinning, which is slow on a core that another process uses as well.
+
+    Returns:
+        The number of threads, and the measurements as lines of text.
     """
     cores = cpu_count()
     candidates = sorted({min(2**power, cores) for power in range(cores.bit_length() + 1)})
@@ -139,14 +156,18 @@ def measure_threads(
 
 
 def measure_num_envs(bench: Bench, say: Callable[[str], None]) -> tuple[int, list[str]]:
-    """Measure growing numbers of envs per member. Returns the number chosen, and all that was measured, as lines."""
+    """Choose the number of environments per member by measuring growing numbers.
+
+    Returns:
+        The number, and the measurements as lines of text.
+    """
     spec = bench.spec
     sizes = SearchSpace.of_study(spec).minibatches
     unit = bench.experiment.unit
     upper = multiple(most_envs(spec.budget, spec.horizon, sizes), unit)
     say(
-        f"--n-envs auto: measuring {bench}; at most {upper} envs, so that {spec.budget:,} steps hold "
-        f"about {UPDATES_PER_FOLD} rollouts of {spec.horizon}"
+        f"--n-envs auto: measuring {bench}; at most {upper} envs, so that {spec.budget:,} steps "
+        f"contain about {UPDATES_PER_FOLD} rollouts of {spec.horizon} steps"
     )
     start = multiple(fewest_envs(spec.budget, spec.horizon, sizes), unit)
     choice = choose_num_envs(
@@ -162,7 +183,7 @@ def measure_num_envs(bench: Bench, say: Callable[[str], None]) -> tuple[int, lis
 
 
 def typical_shape(space: SearchSpace) -> dict[str, int]:
-    """The middle of the space's shapes."""
+    """Return the median of each shape parameter in the space."""
     shape = dict(space.subject.learner.shape)
     for name, dimension in space.tables["shape"].items():
         options = sorted(

@@ -1,4 +1,4 @@
-"""`sweepd profile`: where the time of a study's batches would go on this machine, and what to change."""
+"""`sweepd profile`: where a study's batches would spend their time on this machine."""
 
 from __future__ import annotations
 
@@ -26,40 +26,42 @@ MEANS = {
     "env": "stepping the environments",
     "policy": "choosing actions and storing transitions",
     "update": "advantages, gradients, optimizer",
-    "transfer": "members in and out of programs, checkpoint contents",
-    "evaluation": "trading the test groups at every rung",
+    "transfer": "loading and unloading members of programs, contents of checkpoints",
+    "evaluation": "evaluation at every rung",
     "host": "study database, files, bookkeeping",
 }
-# (phase, share from which it is much, what to change), the first that applies is said first.
+# (phase, share of time from which the advice applies, advice), in order of priority.
 ADVICE = (
     (
         "evaluation",
         0.20,
-        "fewer --rungs, a larger --budget, or more --trials-per-batch, which are evaluated together",
+        "use fewer --rungs, a larger --budget, or more --trials-per-batch, which share evaluations",
     ),
     (
         "env",
         0.35,
-        "more --n-envs or --slots: a step of many rows hardly takes longer than one of few",
+        "use more --n-envs or --slots: a step of many rows takes hardly longer than one of few",
     ),
     (
         "policy",
         0.35,
-        "more --n-envs or --slots: a step of many rows hardly takes longer than one of few",
+        "use more --n-envs or --slots: a step of many rows takes hardly longer than one of few",
     ),
-    ("transfer", 0.10, "fewer --rungs, or --slots of at least a trial's folds"),
-    ("host", 0.05, "fewer --rungs, a larger --budget, or the database on a faster disk"),
-    (
-        "update",
-        0.50,
-        "larger minibatches, fewer epochs or smaller networks in the search space, if the search may do so",
-    ),
+    ("transfer", 0.10, "use fewer --rungs, or at least as many --slots as a trial has folds"),
+    ("host", 0.05, "use fewer --rungs, a larger --budget, or a faster disk for the database"),
+    ("update", 0.50, "if acceptable, search larger minibatches, fewer epochs or smaller networks"),
 )
 
 
 @dataclass(frozen=True)
 class Profile:
-    """seconds: of one whole batch, by phase, scaled up from what was measured. steps: environment steps of it."""
+    """Estimated times of one batch.
+
+    Attributes:
+        seconds: time of the whole batch by phase, extrapolated from the measurements.
+        steps: environment steps of the batch.
+        trials: trials of the batch.
+    """
 
     seconds: dict[str, float]
     steps: int
@@ -70,34 +72,33 @@ class Profile:
         return sum(self.seconds.values())
 
     def lines(self) -> list[str]:
-        """A table, and what to change."""
+        """Return a table of the phases, and advice."""
         rows = [
-            f"{'':12}{'share':>7}{'seconds':>10}   (of a batch of {self.trials} unpruned trials, extrapolated)"
+            f"{'':12}{'share':>7}{'seconds':>10}   (extrapolated to a batch of {self.trials} "
+            "unpruned trials)"
         ]
         for name, spent in sorted(self.seconds.items(), key=lambda row: -row[1]):
             rows.append(f"{name:12}{spent / self.total:>7.1%}{spent:>10.1f}   {MEANS[name]}")
         speed, rate = self.steps / self.total, 3600 * self.trials / self.total
-        return [
-            *rows,
-            f"{speed:,.0f} steps/s and {rate:.1f} trials/hour, all included",
-            *self.advice(),
-        ]
+        return [*rows, f"{speed:,.0f} steps/s and {rate:.1f} trials/hour in total", *self.advice()]
 
     def advice(self) -> list[str]:
-        """One or two sentences."""
+        """Return one or two sentences."""
         shares = {name: spent / self.total for name, spent in self.seconds.items()}
         found = [
             f"{name} {shares[name]:.0%}: {what}."
             for name, much, what in ADVICE
             if shares.get(name, 0) >= much
         ]
-        return found[:2] or ["No phase stands out: nothing to change."]
+        return found[:2] or ["No phase dominates: nothing to change."]
 
 
 def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
-    """Train a part of one batch of the study with the middle of its shapes, evaluate it, and time the phases.
+    """Train and evaluate part of one batch with the median shape of the study, and time the phases.
 
-    seconds: about how long the training part lasts.
+    Args:
+        experiment: environments and algorithm of the study.
+        seconds: approximate training time.
     """
     spec = experiment.spec
     shape = fit_shape(typical_shape(SearchSpace.of_study(spec)), spec.transitions)
@@ -121,7 +122,7 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
         if owner is not None:
             setattr(owner, method, _timed(getattr(owner, method), phases, phase, sync))
 
-    # The first programs warm up; then as many rollouts as fill the seconds, counted from their second rollout on.
+    # One rollout to warm up, then as many as fit into the time.
     done = _advance(trainer, trainings, 1)
     phases.seconds.clear()
     began = time.perf_counter()
@@ -150,7 +151,7 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
 
 
 def _advance(trainer: Trainer, trainings: list[Training], rollouts: int) -> int:
-    """Train every member up to that many rollouts. Returns how many it has."""
+    """Train every member up to this number of rollouts; return the number reached."""
     spec = trainer.spec
     trainer.spec = dataclasses.replace(spec, budget=rollouts * spec.transitions, rungs=1)
     try:
@@ -174,7 +175,7 @@ def _timed(
 
 
 def _bookkeeping(experiment: Experiment, trainings: list[Training]) -> float:
-    """Seconds of a batch for asking, reporting and checkpoints, by doing each once in a study made for that."""
+    """Return the seconds per batch for asking, reporting and checkpoints, measured in a temporary study."""
     spec = experiment.spec
     with tempfile.TemporaryDirectory() as folder:
         storage = open_storage(storage_url(None, Path(folder)))
@@ -196,7 +197,7 @@ def _bookkeeping(experiment: Experiment, trainings: list[Training]) -> float:
 
 
 def _attributes(plan: Plan, spec: StudySpec) -> Mapping[str, Any]:
-    """About as much as a worker writes."""
+    """Return about as many attributes as a worker writes."""
     params = plan.params
     record = TrialRecord(
         env_params=params, learner_params=params, metrics=params, shape=params, reason=""

@@ -1,14 +1,17 @@
-"""What the trials in hand leave on disk: checkpoints, curves, members, paths and pictures.
+"""Files of the trials in training: checkpoints, curves, members, back-test paths and plots.
 
-A thread writes most of it, beside the training. The order makes a kill harmless at any instant. A checkpoint is
-recorded in the database once its file is whole; the file before it is deleted afterwards, and no checkpoint is ever
-overwritten. A trial is told complete once its members and paths are whole; its picture and the copies for
-optuna-dashboard, whose names are recorded before, are made afterwards. The next worker makes those that a killed worker
-did not make.
+A background thread writes most of them. The order of writes makes a kill harmless at any time:
+
+* A checkpoint is recorded in the database once its file is complete; then the previous file is
+  deleted. No checkpoint is ever overwritten.
+* A trial is told COMPLETE once its members and paths are written. Its plot, and the copies for
+  optuna-dashboard, whose names are recorded before, follow. The next worker creates those that a
+  killed worker did not.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -37,14 +40,18 @@ from optimize.worker.batch import Trainer, Training
 from optimize.worker.pace import CheckpointPace
 from optimize.worker.telemetry import Curves
 
-Place = tuple[int, int]  # how far a trial is: rollouts of all its members, rungs reached
+Progress = tuple[int, int]  # of a trial: rollouts of all its members, rungs reached
 
 
 class Records:
-    """Writes for one worker.
+    """Writes the files of one worker's trials.
 
-    lost: told the id of a trial that turned out to be someone else's while its checkpoint was recorded. say: one line
-    for a person.
+    Args:
+        handle: the study.
+        experiment: knows what a complete trial writes.
+        lost: called with the id of a trial that another worker took over before its checkpoint
+            was recorded.
+        say: prints one line.
     """
 
     def __init__(
@@ -57,34 +64,37 @@ class Records:
         self.handle, self.experiment = handle, experiment
         self._lost, self._say = lost, say
         self._thread = Background("records")
-        self._kept: dict[int, Place] = {}  # of each trial's newest checkpoint, by trial id
+        self._saved: dict[int, Progress] = {}  # progress in the newest checkpoint, by trial id
         self.pace = CheckpointPace(lambda: self._thread.busy)
-        self._made_folder()
+        self._create_folder()
 
     def wait(self) -> None:
-        """Return once everything is on disk. Raises what went wrong (OSError: a full disk)."""
+        """Wait until everything is on disk; raise the error of a failed write, e.g. OSError."""
         self._thread.wait()
 
     def close(self) -> None:
-        """Write what is left, and end the thread."""
+        """Write what is pending, and end the thread."""
         self._thread.submit(self.handle.storage.remove_session)
         self._thread.close()
 
-    def _made_folder(self) -> bool:
-        """Make the study's folder where it is missing. Whether it was."""
+    def _create_folder(self) -> bool:
+        """Create the study's folder if it is missing; return whether it was."""
         missing = not self.handle.run_dir.exists()
         if missing:
             self.handle.run_dir.mkdir(parents=True, exist_ok=True)
         return missing
 
-    def look_after_folder(self) -> None:
-        """Make the study's folder again, and say so, where it was deleted. The trials in training lose nothing: their
-        state is in memory. Raises StudyGone where the database was deleted with it.
+    def ensure_folder(self) -> None:
+        """Create the study's folder again if it was deleted.
 
-        Any thread may call it, so the trials are read from the database, not through the handle's cache.
+        Trials in training lose nothing: their state is in memory. Any thread may call this method,
+        so it reads the trials from the database, not through the handle's cache.
+
+        Raises:
+            StudyGone: the database was deleted as well.
         """
         self.handle.storage.file.check()
-        if self._made_folder():
+        if self._create_folder():
             complete = (TrialState.COMPLETE,)
             lost = len(
                 self.handle.storage.get_all_trials(
@@ -92,15 +102,12 @@ class Records:
                 )
             )
             files = f"; the files of {lost} complete trial(s) are lost" if lost else ""
-            self._say(
-                f"the folder {self.handle.run_dir} was deleted meanwhile{files}; it is made again"
-            )
+            self._say(f"the folder {self.handle.run_dir} was deleted{files}; created it again")
 
     # -- while a trial trains
-    # -----------------------------------------------------------------------------------------------------------------
 
     def curves(self, training: Training, evaluation: Evaluation) -> None:
-        """The training curves since the last rung, and the rung's scores, for TensorBoard."""
+        """Write the training curves since the last rung and the rung's scores for TensorBoard."""
         names = self.experiment.algorithm.curves
         taken, transitions = training.take_curves(names), self.handle.spec.transitions
         folder = self.handle.run_dir / "tensorboard" / f"trial-{training.plan.number:05d}"
@@ -123,30 +130,27 @@ class Records:
         self._thread.submit(write)
 
     def checkpoints(self, trainings: Sequence[Training]) -> None:
-        """Write checkpoints of the trials that have advanced since their last ones, inside a rung."""
+        """Write checkpoints of those trials that have advanced since their last one."""
         for training in trainings:
-            if not self._is_kept(training):
+            if not self._is_saved(training):
                 self.checkpoint(training)
 
-    def _is_kept(self, training: Training) -> bool:
-        """Whether the trial has not begun, or its newest checkpoint is as far as the trial."""
-        return self._kept.get(training.plan.trial_id, (0, 0)) == _place_of(training)
+    def _is_saved(self, training: Training) -> bool:
+        """Return whether the trial has not begun, or its newest checkpoint is up to date."""
+        return self._saved.get(training.plan.trial_id, (0, 0)) == _progress_of(training)
 
     def checkpoint(self, training: Training) -> None:
-        """Write a checkpoint of the trial as it is now, beside the training that goes on."""
-        write = self._checkpoint_of(training)
-        self._kept[training.plan.trial_id] = _place_of(training)
+        """Write a checkpoint of the trial's present state in the background."""
+        write = self._checkpoint_writer(training)
+        self._saved[training.plan.trial_id] = _progress_of(training)
 
         def job() -> None:
-            began = (
-                time.thread_time()
-            )  # what the training may miss: not the time of waiting for a disk
+            began = time.thread_time()  # CPU time taken from training, without waiting for the disk
             try:
                 try:
                     write()
-                except (
-                    FileNotFoundError
-                ):  # the folder was deleted, or swept by the worker that finished the trial
+                except FileNotFoundError:
+                    # The folder was deleted, or cleaned by the worker that finished the trial.
                     write()
                 self.pace.spent(time.thread_time() - began)
             except TrialLost:
@@ -155,41 +159,45 @@ class Records:
         self._thread.submit(job)
 
     def checkpoint_now(self, training: Training) -> None:
-        """Write a checkpoint, if the trial has advanced since its last one, and return once it is on disk and recorded.
-        Call `wait` before. Raises TrialLost where the trial is no longer ours.
-        """
-        if not self._is_kept(training):
-            self._checkpoint_of(training)()
+        """Write and record a checkpoint if the trial has advanced. Call `wait` before.
 
-    def keep(self, training: Training) -> None:
-        """Write a checkpoint as a file only, while the database is away: the next worker on this machine resumes the
-        trial from it.
+        Raises:
+            TrialLost: another worker has taken over the trial.
         """
-        path, content = self._file_of(training)
+        if not self._is_saved(training):
+            self._checkpoint_writer(training)()
+
+    def save_unrecorded(self, training: Training) -> None:
+        """Write a checkpoint without recording it, while the database does not answer.
+
+        The next worker on this machine resumes the trial from the file.
+        """
+        path, content = self._checkpoint_file(training)
         begun = any(member.learner is not None for member in training.members)
         if begun and not path.exists():  # the database may have recorded that file
             write_checkpoint(path, content)
 
-    def _file_of(self, training: Training) -> tuple[Path, Checkpoint]:
+    def _checkpoint_file(self, training: Training) -> tuple[Path, Checkpoint]:
+        """Return the path and content of a checkpoint of the trial's present state."""
         plan = training.plan
-        # The trainer replaces a member's state as a whole, so the list is all that has to be kept.
+        # The trainer replaces a member's state as a whole, so a copy of the list is enough.
         note, curves = (
             note_of(plan),
             {rollout: list(rows) for rollout, rows in training.curves.items()},
         )
         content = Checkpoint(list(training.members), training.rung, training.seconds, note, curves)
         token = self.handle.storage.held().get(plan.trial_id, "")
-        rollouts, rung = _place_of(training)
+        rollouts, rung = _progress_of(training)
         name = f"checkpoint-{rollouts:09d}-r{rung:03d}-{token[:8]}.safetensors"
         return self.handle.trial_dir(plan.number) / name, content
 
-    def _checkpoint_of(self, training: Training) -> Callable[[], None]:
+    def _checkpoint_writer(self, training: Training) -> Callable[[], None]:
         trial_id, storage = training.plan.trial_id, self.handle.storage
-        path, content = self._file_of(training)
+        path, content = self._checkpoint_file(training)
 
         def write() -> None:
-            """Write the file, then its record under the attempt's token, and delete the files before it last."""
-            self.look_after_folder()
+            """Write the file, record it under the attempt's token, then delete the older files."""
+            self.ensure_folder()
             before = [old for old in path.parent.glob("checkpoint-*.safetensors") if old != path]
             sha256 = write_checkpoint(path, content)
             recorded = {
@@ -203,32 +211,33 @@ class Records:
             except (TrialLost, StudyGone):
                 path.unlink(missing_ok=True)
                 raise
-            for old in before:  # not what the trial's next holder may have written meanwhile
+            for old in before:  # not newer ones, which the trial's next worker may have written
                 old.unlink(missing_ok=True)
 
         return write
 
     def resume(self, training: Training) -> None:
-        """Go on from the trial's last checkpoint that is here and whole, else from the beginning: the same numbers
-        either way.
+        """Load the trial's last valid checkpoint, if there is one.
+
+        Without one, the trial starts again; its results are the same.
         """
         plan = training.plan
-        self._kept.pop(plan.trial_id, None)
+        self._saved.pop(plan.trial_id, None)
         checkpoint = self._unrecorded(plan) or self._recorded(plan)
         if checkpoint is None:
             return
         at = describe_rollouts(checkpoint.members)
-        self._say(f"trial {plan.number} goes on from rung {checkpoint.rung} ({at})")
+        self._say(f"trial {plan.number} resumes from rung {checkpoint.rung} ({at})")
         training.members, training.rung, training.seconds = (
             checkpoint.members,
             checkpoint.rung,
             checkpoint.seconds,
         )
         training.curves.update(checkpoint.curves)
-        self._kept[plan.trial_id] = _place_of(training)
+        self._saved[plan.trial_id] = _progress_of(training)
 
     def _recorded(self, plan: Plan) -> Checkpoint | None:
-        """The checkpoint that the database knows of."""
+        """Return the checkpoint recorded in the database."""
         if plan.checkpoint is None:
             return None
         try:
@@ -240,13 +249,15 @@ class Records:
             return None
 
     def _unrecorded(self, plan: Plan) -> Checkpoint | None:
-        """A newer checkpoint that the database does not know of: its worker was killed before it recorded the file, or
-        the database was away. One of a rung that was not reported is left out: that rung has to be evaluated.
+        """Return a newer checkpoint that is not recorded, if there is one.
+
+        Its worker was killed before it recorded the file, or the database did not answer.
+        Checkpoints of a rung that was not reported are skipped: that rung must be evaluated.
         """
-        recorded = _place_in_name(Path(plan.checkpoint["path"])) if plan.checkpoint else (-1, 0)
+        recorded = _progress_in_name(Path(plan.checkpoint["path"])) if plan.checkpoint else (-1, 0)
         found = self.handle.trial_dir(plan.number).glob("checkpoint-*.safetensors")
-        for path in sorted(found, key=_place_in_name, reverse=True):
-            if _place_in_name(path) <= recorded:
+        for path in sorted(found, key=_progress_in_name, reverse=True):
+            if _progress_in_name(path) <= recorded:
                 break
             with suppress(InputError):
                 checkpoint = self._read(plan, path)
@@ -261,10 +272,13 @@ class Records:
         return checkpoint
 
     # -- when a trial ends
-    # -----------------------------------------------------------------------------------------------------------------
 
     def complete(self, trainer: Trainer, training: Training, evaluation: Evaluation) -> None:
-        """Everything that must be there before the trial is told complete. Raises TrialLost."""
+        """Write all that must exist before the trial is told COMPLETE.
+
+        Raises:
+            TrialLost: another worker has taken over the trial.
+        """
         plan, handle = training.plan, self.handle
         members = self.experiment.write(
             handle.trial_dir(plan.number), trainer.actors(training), evaluation
@@ -273,65 +287,63 @@ class Records:
         handle.set_attributes(plan.trial_id, record.to_attributes(handle.spec))
         announce(plan.trial_id, handle.storage, self.experiment.published)
 
-    def ended(self, training: Training) -> None:
-        """The trial was told: make its picture, and delete what it needed on disk while it trained."""
-        self._thread.submit(lambda: self._sweep(training.plan.number))
+    def finished(self, training: Training) -> None:
+        """Delete the checkpoints of a finished trial, and draw its plot if it is complete."""
+        self._thread.submit(functools.partial(self._delete_checkpoints, training.plan.number))
         trial = self.handle.storage.get_trial(training.plan.trial_id)
         if trial.state == TrialState.COMPLETE:
-            self._thread.submit(lambda: self._publish(trial))
+            self._thread.submit(functools.partial(self._publish, trial))
 
     def dropped(self, training: Training) -> None:
-        """The trial is not this worker's any longer: where it was finished elsewhere, nothing on disk is needed."""
-        with suppress(KeyError):  # deleted
+        """Delete the checkpoints of a lost trial if another worker has finished it."""
+        with suppress(KeyError):  # the trial was deleted
             if self.handle.storage.get_trial(training.plan.trial_id).state.is_finished():
-                self._thread.submit(lambda: self._sweep(training.plan.number))
+                self._thread.submit(
+                    functools.partial(self._delete_checkpoints, training.plan.number)
+                )
 
-    def make_up(self) -> None:
-        """Make the pictures that a killed worker left unmade, and delete what it left behind of finished trials."""
+    def finish_interrupted(self) -> None:
+        """Draw the plots and delete the checkpoints that a killed worker did not."""
         for trial in self.handle.trials():
             if trial.state.is_finished():
-                self._thread.submit(lambda number=trial.number: self._sweep(number))  # type: ignore[misc]
+                self._thread.submit(functools.partial(self._delete_checkpoints, trial.number))
             here = (self.handle.trial_dir(trial.number) / self.experiment.published[-1]).exists()
             if (
                 here
                 and trial.state == TrialState.COMPLETE
                 and announced(self.handle.run_dir, trial, missing=True)
             ):
-                self._thread.submit(lambda trial=trial: self._publish(trial))  # type: ignore[misc]
+                self._thread.submit(functools.partial(self._publish, trial))
 
-    def _sweep(self, number: int) -> None:
-        """Delete what a finished trial needed while it trained, half-written files of killed workers included."""
+    def _delete_checkpoints(self, number: int) -> None:
+        """Delete a finished trial's checkpoints and the incomplete files of killed workers."""
         folder = self.handle.trial_dir(number)
         for old in (*folder.glob("checkpoint-*.safetensors"), *folder.glob(".*.tmp.*")):
             old.unlink(missing_ok=True)
 
     def _publish(self, trial: FrozenTrial) -> None:
-        folder, title = (
-            self.handle.trial_dir(trial.number),
-            f"{self.handle.name}, trial {trial.number}",
-        )
+        folder = self.handle.trial_dir(trial.number)
+        title = f"{self.handle.name}, trial {trial.number}"
         try:
             if not (folder / self.experiment.published[0]).exists():
                 self.experiment.draw(folder, title)
             publish(self.handle.run_dir, folder, trial)
-        except (
-            OSError,
-            RunError,
-        ) as error:  # the trial is complete without it, and the next worker tries again
+        except (OSError, RunError) as error:
+            # The trial is complete without its plot, and the next worker tries again.
             said = error.strerror if isinstance(error, OSError) else None
-            self._say(f"trial {trial.number}: its picture could not be made ({said or error})")
+            self._say(f"trial {trial.number}: its plot could not be drawn ({said or error})")
 
 
-def _place_of(training: Training) -> Place:
+def _progress_of(training: Training) -> Progress:
     return total_rollouts(training.members), training.rung
 
 
-def _place_in_name(path: Path) -> Place:
-    """How far the checkpoint in this file is. Names that older versions wrote lack the rung."""
+def _progress_in_name(path: Path) -> Progress:
+    """Read the progress from the name of a checkpoint; older versions did not write the rung."""
     found = re.match(r"checkpoint-(\d+)(?:-r(\d+))?-", path.name)
     return (int(found[1]), int(found[2] or 0)) if found else (-1, 0)
 
 
 def note_of(plan: Plan) -> dict[str, Any]:
-    """What identifies a trial in its checkpoint."""
+    """Return what identifies a trial in its checkpoint."""
     return {"number": plan.number, "seed": plan.seed, "params": plan.params}

@@ -1,7 +1,8 @@
-"""Several workers on one GPU: each sees the others and keeps to its share of the memory.
+"""Sharing the memory of a GPU among several workers.
 
-Every worker on a device holds a lock on a file of its own, whatever its study and database. The kernel releases the
-lock when the process ends, for any reason. So the number of locked files of a device is the number of live workers.
+Each worker on a device, of any study and database, holds a lock on a file of its own. The kernel
+releases the lock when the process ends for any reason, so the number of locked files of a device is
+the number of live workers.
 """
 
 from __future__ import annotations
@@ -22,21 +23,23 @@ SUFFIX = ".lock"
 
 
 def device_key(device: torch.device) -> str:
-    """What names this device among all of the machine; "" for the CPU, whose memory the system shares out itself."""
+    """Return the UUID of a GPU; "" for the CPU, whose memory the operating system manages."""
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
 
 
-def keep_to(device: torch.device, share: float) -> None:
-    """Let this process's tensors take no more than a share of the device's memory, and give back what is unused."""
+def limit_memory(device: torch.device, share: float) -> None:
+    """Limit this process's tensors to a share of the device's memory, and release unused memory."""
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(share, device)
 
 
 class DeviceShare:
-    """This process's place on a device. Use as a context manager around the work.
+    """Counts the workers on a device. Use it as a context manager around the work.
 
-    limit: told the share of the memory, 0 to 1, whenever it changes. folder: of the lock files, which all workers of
-    this account on this machine have in common.
+    Args:
+        key: see `device_key`.
+        limit: called with this worker's share of the memory, 0 to 1, whenever it changes.
+        folder: folder of the lock files, common to all workers of this account on this machine.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class DeviceShare:
             unnamed = self._own.with_suffix(".new")
             self._lock = os.open(unnamed, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-            unnamed.rename(self._own)  # locked before anybody can take it for a dead worker's
+            unnamed.rename(self._own)  # locked first, so that nobody takes it for a dead worker's
         return self
 
     def __exit__(
@@ -69,8 +72,10 @@ class DeviceShare:
             self._lock = -1
 
     def look(self) -> bool:
-        """Count the workers on the device, this one included (`workers`), and limit this one to its share. Whether
-        their number has changed.
+        """Count the workers on the device, this one included, and set this one's share.
+
+        Returns:
+            Whether the number (`workers`) has changed.
         """
         if self._lock < 0:
             return False
@@ -87,15 +92,14 @@ class DeviceShare:
 
 
 def _lives(path: Path) -> bool:
-    """Whether a process holds the lock on this file. Deletes the file if no process does."""
+    """Return whether a process holds the lock on this file; delete the file if none does."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(
-            file, fcntl.LOCK_SH | fcntl.LOCK_NB
-        )  # shared: two processes that look at once get the same answer
+        # A shared lock, so that two processes that count at the same time get the same answer.
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
     except BlockingIOError:
         return True

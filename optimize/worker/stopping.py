@@ -1,8 +1,9 @@
-"""Stopping a worker: by signals, or to start again with fresh memory.
+"""Stopping a worker on a signal, and restarting it when its memory has grown too large.
 
-A process that runs for weeks may grow: by fragmentation, or by a leak in a library. Once its resident set passes a
-limit, it puts its trials back at the next rung and replaces itself by execve(2). The process id stays the same for
-systemd, for `--detach`, and for a worker that takes over. The numbers stay the same, too, as after every interruption.
+The memory of a process that runs for weeks may grow, through fragmentation or a leak in a library.
+Once its resident set exceeds a limit, the worker requeues its trials at the next rung and replaces
+itself with execve(2). The process id stays the same, which systemd, `--detach` and a worker that
+takes over rely on. Results stay the same, as after every interruption.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ RECYCLED = "SWEEPD_RECYCLED"
 
 
 class StopRequest:
-    """SIGINT and SIGTERM: the first asks for a stop at the next safe point, a second one ends the process at once.
+    """Handler of SIGINT and SIGTERM; calling it returns whether a stop was requested.
 
-    A process that ends at once loses no trial: their heartbeats stop, and the next worker puts them back.
+    The first signal requests a stop at the next safe point, the second ends the process at once.
+    No trial is lost even then: its heartbeats stop, and the next worker requeues it.
+
+    Args:
+        say: prints one line.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -47,15 +52,15 @@ class StopRequest:
             os._exit(128 + signum)
         self.requested = True
         self._say(
-            f"{signal.Signals(signum).name}: finishing this rollout, then putting the trials back (once more to stop "
-            "at once)"
+            f"{signal.Signals(signum).name}: finishing this rollout, then requeueing the trials "
+            "(send it again to stop at once)"
         )
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Handle both signals within the block."""
         before = {s: signal.signal(s, self._handle) for s in SIGNALS}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # `start_again` blocked them
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # `restart` blocked them
         try:
             yield
         finally:
@@ -66,10 +71,13 @@ class StopRequest:
 class MemoryLimit:
     """Decides at each rung whether the process has grown too large.
 
-    limit: bytes; 0: never. resident: the process's resident set in bytes. say: prints one line.
+    A new process would need as much memory as this one at its first rung. A limit below that is
+    reported once and then ignored, so a process completes at least one rung before it restarts.
 
-    The memory at the first rung is what the process needs, and a fresh process would need it, too. A limit below that
-    is reported once and then ignored. So a process completes at least one rung before it starts again.
+    Args:
+        limit: bytes; 0 for no limit.
+        resident: returns the resident set of the process in bytes.
+        say: prints one line.
     """
 
     def __init__(self, limit: int, resident: Callable[[], int], say: Callable[[str], None]) -> None:
@@ -89,28 +97,32 @@ class MemoryLimit:
             return False
         if first:
             self._say(
-                f"this worker needs {resident / 2**30:.2f} GiB from the start, more than its limit of "
-                f"{self.limit / 2**30:.2f} GiB (--max-memory): it goes on without the limit"
+                f"this worker needs {resident / 2**30:.2f} GiB from the start, more than its "
+                f"limit of {self.limit / 2**30:.2f} GiB (--max-memory): continuing without a limit"
             )
             self.limit = 0
             return False
         self._say(
-            f"memory has grown from {self._needed / 2**30:.2f} to {resident / 2**30:.2f} GiB, over the limit of "
-            f"{self.limit / 2**30:.2f} GiB (--max-memory): putting the trials back and starting again"
+            f"memory has grown from {self._needed / 2**30:.2f} to {resident / 2**30:.2f} GiB, over "
+            f"the limit of {self.limit / 2**30:.2f} GiB (--max-memory): requeueing the trials and "
+            "restarting"
         )
         self.passed = True
         return True
 
 
 def default_limit(workers: int = 1) -> int:
-    """Bytes: a share of what this machine, or the control group, grants to so many workers."""
+    """Return the default memory limit in bytes of one of `workers` workers on this machine."""
     return int(SHARE_OF_MEMORY * total_memory() / workers)
 
 
 @dataclass(frozen=True)
 class Life:
-    """How often this process has started again (`recycled`), and the name under which it is recorded in the study
-    (`worker`; "" before it first starts again).
+    """What a process passes on to itself when it restarts.
+
+    Attributes:
+        recycled: number of restarts so far.
+        worker: name under which the worker is registered; "" before the first restart.
     """
 
     recycled: int = 0
@@ -118,16 +130,19 @@ class Life:
 
     @classmethod
     def present(cls) -> Life:
-        """Read it from the environment variable, and remove that, so that child processes do not inherit it."""
+        """Read it from the environment variable, which is removed so that children do not inherit it."""
         words = os.environ.pop(RECYCLED, "").split()
         return cls(int(words[0]), words[1]) if len(words) == 2 and words[0].isdigit() else cls()
 
 
-def start_again(life: Life) -> None:
-    """Replace this process by a fresh one that runs the same command. Everything of value must be on disk, and all
-    threads ended. Processes that environments started are killed.
+def restart(life: Life) -> None:
+    """Replace this process by a new one that runs the same command.
 
-    Signals that arrive from here on wait until the fresh process handles them. Raises RunError if it cannot be started.
+    All state must be on disk, and all threads must have ended. Processes that environments started
+    are killed. Signals are blocked until the new process handles them.
+
+    Raises:
+        RunError: the new process cannot be started.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     stand_down()
@@ -146,5 +161,5 @@ def start_again(life: Life) -> None:
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         raise RunError(
-            f"{sys.executable} cannot be started again ({error.strerror}); start the worker again"
+            f"{sys.executable} cannot be restarted ({error.strerror}); start the worker again"
         ) from None

@@ -1,4 +1,4 @@
-"""What a worker shows while it works: a live panel on a terminal, plain log lines otherwise, and TensorBoard curves."""
+"""Progress of a worker: a live panel on a terminal, log lines elsewhere, and TensorBoard curves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIGURES_EVERY = 2.0
 
 
 def duration(seconds: float) -> str:
-    """3725 → "1:02:05"; for what is not finite "?"."""
+    """Format seconds: 3725 as "1:02:05"; "?" for values that are not finite."""
     if not 0 <= seconds < 1e8:
         return "?"
     minutes, rest = divmod(round(seconds), 60)
@@ -38,7 +38,13 @@ def duration(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """share: of the last moments in which a kernel ran, 0 to 1. used, total: bytes of memory, of all processes."""
+    """Use of a GPU.
+
+    Attributes:
+        share: share of the last sampling period in which a kernel ran, 0 to 1.
+        used: bytes of memory used by all processes.
+        total: bytes of memory of the GPU.
+    """
 
     share: float
     used: int
@@ -51,7 +57,7 @@ class GpuUse:
 
 
 class GpuMeter:
-    """Utilisation and memory of one CUDA device; silent where there is none or the driver does not tell."""
+    """Reads utilization and memory of a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
         self._handle: Any = None
@@ -66,13 +72,11 @@ class GpuMeter:
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(
                 uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
             )
-        except (
-            Exception
-        ):  # a driver that does not answer must not end a training run; ROCm has no NVML
+        except Exception:  # a driver error must not stop training; ROCm has no NVML
             self._handle = None
 
     def read(self) -> GpuUse | None:
-        """None where it cannot be told."""
+        """Return None without a GPU, or if the driver does not answer."""
         if self._handle is None:
             return None
         try:
@@ -84,10 +88,16 @@ class GpuMeter:
 
 
 class Telemetry:
-    """Progress of one worker on one study. Use as a context manager around the work; `say` works outside it too.
+    """Shows the progress of one worker. Use it as a context manager; `say` also works outside.
 
-    total: finished trials wanted. steps_per_trial: environment steps of an unpruned trial, all folds. recycled: how
-    often the process has started itself again for memory.
+    Attributes:
+        total: number of finished trials at which the study is complete.
+        steps_per_trial: environment steps of an unpruned trial, over all folds.
+        recycled: number of restarts of the process to free memory.
+        counts: trials of the study by state.
+        best: value and number of the best trial.
+        activity: what the worker is doing.
+        share_of_batch: progress to the next rung, 0 to 1.
     """
 
     def __init__(self, console: Console, study_name: str, device: torch.device) -> None:
@@ -131,15 +141,14 @@ class Telemetry:
             self._live.stop()
             self._live = None
 
-    # -- told by the worker
-    # -------------------------------------------------------------------------------------------------------
+    # -- called by the worker
 
     def say(self, text: str, **fields: Any) -> None:
-        """Print one line, with date and time in a log. fields: the same figures as data, for JSON logs."""
+        """Print one line, with the time in a log. fields: the same information for JSON logs."""
         say_line(self.console, text, study=self.study_name, **fields)
 
     def steps(self, count: int) -> None:
-        """Environment steps just done."""
+        """Count environment steps."""
         now = time.monotonic()
         self._steps += count
         self._recent.append((now, count))
@@ -150,12 +159,11 @@ class Telemetry:
             self.say(self.line(), event="progress", **self.figures())
 
     def finished(self, count: int) -> None:
-        """Trials finished by this worker."""
+        """Count trials finished by this worker."""
         self._finished_here += count
         self._steps_finished = self._steps
 
     # -- figures
-    # ------------------------------------------------------------------------------------------------------------------
 
     @property
     def steps_done(self) -> int:
@@ -167,7 +175,7 @@ class Telemetry:
 
     @property
     def steps_per_second(self) -> float:
-        """Over the last half minute, everything between the rollouts included."""
+        """Environment steps per second of wall time over the last 30 seconds."""
         if not self._recent:
             return 0.0
         span = max(time.monotonic() - self._recent[0][0], 1.0)
@@ -183,8 +191,10 @@ class Telemetry:
 
     @property
     def eta(self) -> float:
-        """Seconds left at the pace so far, evaluations included: trials are taken to cost what those finished here have
-        cost on average, or all steps where none has, and what is done of those in hand is done.
+        """Seconds left at the average speed so far, evaluations included.
+
+        The remaining trials are assumed to need as many steps as the average finished one; before
+        the first has finished, the steps of an unpruned trial.
         """
         if not self._steps:
             return float("nan")
@@ -197,7 +207,7 @@ class Telemetry:
         return max(0.0, left) * self.elapsed / self._steps
 
     def figures(self) -> dict[str, Any]:
-        """What `sweepd status` shows of this worker, as plain data; a few seconds old at most."""
+        """Return what `sweepd status` shows of this worker, at most `FIGURES_EVERY` seconds old."""
         now = time.monotonic()
         if now - self._figured[0] > FIGURES_EVERY:
             gpu = self.gpu()
@@ -217,21 +227,21 @@ class Telemetry:
         return self._figured[1]
 
     def gpu(self) -> GpuUse | None:
-        """What the GPU is at; None without one, or where the driver does not tell."""
+        """Return the use of the GPU; None without one, or if the driver does not answer."""
         return self._gpu.read()
 
     def resident_bytes(self) -> int:
-        """This process's memory."""
+        """Return the resident memory of this process."""
         return int(self._process.memory_info().rss)
 
     def line(self) -> str:
-        """The panel as one line."""
+        """Return the progress as one line."""
         best = f"best {self.best[0]:+.3f} (trial {self.best[1]})" if self.best else "no best yet"
         gpu = self.gpu()
         return (
-            f"trials {self.done}/{self.total} ({self.counts.get('PRUNED', 0)} pruned, {self.counts.get('FAIL', 0)} "
-            "failed) · "
-            f"{self.activity} · {self.steps_per_second:,.0f} steps/s · {self.trials_per_hour:.1f} trials/hour · "
+            f"trials {self.done}/{self.total} ({self.counts.get('PRUNED', 0)} pruned, "
+            f"{self.counts.get('FAIL', 0)} failed) · {self.activity} · "
+            f"{self.steps_per_second:,.0f} steps/s · {self.trials_per_hour:.1f} trials/hour · "
             f"ETA {duration(self.eta)} · {best}" + (f" · GPU {gpu}" if gpu else "")
         )
 
@@ -250,7 +260,7 @@ class Telemetry:
             "speed",
             f"{self.steps_per_second:,.0f} steps/s · {self.trials_per_hour:.1f} trials/hour",
         )
-        grid.add_row("time", f"{duration(self.elapsed)} gone · ETA {duration(self.eta)}")
+        grid.add_row("time", f"{duration(self.elapsed)} elapsed · ETA {duration(self.eta)}")
         grid.add_row(
             "best", f"{self.best[0]:+.4f} (trial {self.best[1]})" if self.best else "none yet"
         )
@@ -261,7 +271,7 @@ class Telemetry:
 
 
 class Curves:
-    """TensorBoard curves of one trial: means over its folds, by environment steps per fold."""
+    """TensorBoard curves of one trial: means over its members by environment steps per member."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
         self.folder, self.first_step = folder, first_step
@@ -272,7 +282,7 @@ class Curves:
             from torch.utils.tensorboard import SummaryWriter
 
             self.folder.mkdir(parents=True, exist_ok=True)
-            # What an interrupted attempt wrote after its last checkpoint is hidden.
+            # Hides what an interrupted attempt wrote after its last checkpoint.
             self._writer = SummaryWriter(str(self.folder), purge_step=self.first_step or None)
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)

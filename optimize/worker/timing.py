@@ -1,4 +1,4 @@
-"""Where wall time goes: seconds by name, measured by the code that spends them."""
+"""Measuring where a worker spends its time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from contextlib import contextmanager
 
 
 class Phases:
-    """A stopwatch with names. Every second counts once: a phase within another interrupts it.
+    """A stopwatch with named phases, for one thread.
 
-    seconds: spent so far, by name. For one thread.
+    A nested phase interrupts the outer one, so every second counts once.
+
+    Attributes:
+        seconds: time spent so far, by phase.
     """
 
     def __init__(self) -> None:
@@ -21,7 +24,7 @@ class Phases:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Count the time of the block as `name`."""
+        """Count the time within the block as `name`."""
         self._settle()
         self._running.append(name)
         try:
@@ -37,7 +40,7 @@ class Phases:
         self._since = now
 
     def shares(self, total: float) -> list[tuple[str, float, float]]:
-        """(name, seconds, share of `total` seconds), the longest first; what no phase counted is called `other`."""
+        """Return (phase, seconds, share of `total` seconds), longest first; the rest as `other`."""
         rows = {**self.seconds, "other": max(0.0, total - sum(self.seconds.values()))}
         return [
             (name, spent, spent / max(total, 1e-9))

@@ -81,7 +81,7 @@ def test_a_hung_worker_falls_silent_although_its_heartbeat_goes_on(
     worker.signal(signal.SIGQUIT)  # what the watchdog sends
     worker.finish(-signal.SIGQUIT)
     [crash] = market.glob("runs/*/crashes/*.txt")
-    assert "in _batch" in crash.read_text(), "the stacks say where it hung"
+    assert "in _train_batch" in crash.read_text(), "the stacks say where it hung"
     handle = open_handle(market)
     for taken in recover_stale(handle.storage, handle.study_id, run_dir=handle.run_dir):
         assert taken.how.startswith("SIGQUIT ended its process")

@@ -83,7 +83,7 @@ def _next_worker(dead: OneWorker) -> OneWorker:
 
 
 def _without_database(records: Records, training: Training) -> None:
-    records.keep(training)
+    records.save_unrecorded(training)
 
 
 def _killed_before_the_record(records: Records, training: Training) -> None:
@@ -121,7 +121,7 @@ def test_a_recorded_file_is_not_overwritten(
             records.checkpoints([worker.training])
             records.wait()
     again = _next_worker(worker)
-    assert again.said == [f"trial 0 goes on from rung {rung} (rollout 8)"]
+    assert again.said == [f"trial 0 resumes from rung {rung} (rollout 8)"]
     assert again.training.members[0].learner is not None
     again.train(9, rung, seconds=3.0)
     again.records.checkpoint_now(again.training)
@@ -144,14 +144,14 @@ def test_files_of_older_versions_without_a_rung_in_their_name_are_resumed(
         worker.training.plan.trial_id, {CHECKPOINT_KEY: {**recorded, "path": path}}
     )
     again = _next_worker(worker)
-    assert again.said == ["trial 0 goes on from rung 0 (rollout 8)"]
+    assert again.said == ["trial 0 resumes from rung 0 (rollout 8)"]
 
 
 def test_a_trial_that_has_not_begun_has_no_checkpoint(worker: OneWorker) -> None:
     worker.records.checkpoints([worker.training])
     worker.records.wait()
     worker.records.checkpoint_now(worker.training)
-    worker.records.keep(worker.training)
+    worker.records.save_unrecorded(worker.training)
     assert worker.files == []
 
 
@@ -163,7 +163,5 @@ def test_a_deleted_folder_is_said_by_the_checkpoint_that_makes_it_again(worker: 
     worker.train(9, 0, seconds=2.0)
     worker.records.checkpoints([worker.training])
     worker.records.wait()
-    assert worker.said == [
-        f"the folder {worker.handle.run_dir} was deleted meanwhile; it is made again"
-    ]
+    assert worker.said == [f"the folder {worker.handle.run_dir} was deleted; created it again"]
     assert len(worker.files) == 1

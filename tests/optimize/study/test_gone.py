@@ -441,7 +441,7 @@ def test_a_worker_whose_database_is_deleted_with_everything_stops_and_writes_not
     shutil.rmtree(market / "runs")
     out = _ended_with_a_sentence(worker)
     assert f"the database {market}/runs/sweepd.db was deleted or moved" in out
-    assert "put back" not in out
+    assert "requeued" not in out
     assert not (market / "runs").exists()
 
 
@@ -450,7 +450,7 @@ def test_a_worker_whose_database_is_deleted_with_everything_stops_and_writes_not
 def test_a_deleted_folder_is_said_and_made_again(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rung = Worker._rung
+    rung = Worker._finish_rung
 
     def delete_once(own: Worker, *arguments: object) -> object:
         if not (market / "deleted").exists() and own.telemetry.done:
@@ -459,12 +459,11 @@ def test_a_deleted_folder_is_said_and_made_again(
             shutil.rmtree(own.handle.run_dir)
         return rung(own, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Worker, "_rung", delete_once)
+    monkeypatch.setattr(Worker, "_finish_rung", delete_once)
     out = sweepd("train", "--n-trials", 2, "--trials-per-batch", 1, "--pruner", "none").finish()
     handle = open_handle(market)
     assert (
-        f"the folder {handle.run_dir} was deleted meanwhile; the files of 1 complete trial(s) are lost"
-        in out
+        f"the folder {handle.run_dir} was deleted; the files of 1 complete trial(s) are lost" in out
     )
     assert {t.state for t in handle.trials()} == {TrialState.COMPLETE}
     assert [(handle.trial_dir(n) / "members.safetensors").exists() for n in range(2)] == [

@@ -157,7 +157,7 @@ def test_a_server_stopped_under_a_worker_loses_and_doubles_nothing(
     assert len(list(handle.run_dir.glob("trial-*/checkpoint-*.safetensors"))) == 3
     out = sweepd("train", *study, *here).finish()
     assert "its worker died" in out
-    assert out.count("goes on from rung 1") == 3
+    assert out.count("resumes from rung 1") == 3
     assert numbers(market, postgresql_database) == numbers(market / "alone")
     assert not list(handle.run_dir.glob("trial-*/checkpoint-*.safetensors"))
 

@@ -53,7 +53,7 @@ def test_paused_again_and_again_equals_uninterrupted(market: Path, sweepd: Sweep
     out = worker.finish()
     assert interruptions >= 2, "too quick to be interrupted"
     assert out.count("is paused") == out.count("was resumed") == interruptions
-    assert "put back at rollout" in out
+    assert "requeued at rollout" in out
     assert numbers(market) == numbers(market / "alone")
     assert {t.state for t in open_handle(market).trials()} == {TrialState.COMPLETE}
 
@@ -66,14 +66,14 @@ def test_a_paused_worker_lets_go_within_seconds_waits_and_stops_when_asked(
     began = time.monotonic()
     out = sweepd("pause", "s").finish()
     assert time.monotonic() - began < 10
-    assert "waits, without memory" in out
+    assert "paused, GPU memory released" in out
     assert "sweepd resume s" in out
     assert {t.state for t in open_handle(market).trials()} == {TrialState.WAITING}
     [seen] = _workers(market)
     assert (seen.state, seen.alive, seen.info.get("trials")) == ("paused", True, [])
     assert "paused since" in sweepd("pause", "s").finish()
     worker.signal(signal.SIGINT)
-    assert "stopped as asked" in worker.finish()
+    assert "stopped by a signal" in worker.finish()
 
 
 def test_started_on_a_paused_study_a_worker_waits_and_resume_sets_it_going(
@@ -110,7 +110,7 @@ def test_pauses_are_not_counted_as_deaths(market: Path, sweepd: Sweepd) -> None:
     worker.finish(-signal.SIGKILL)
     after = sweepd("train", "--n-trials", 1, "--trials-per-batch", 1, *ENDLESS)
     wait_for(lambda: "trial 0: " in after.output.read_text())
-    assert "put back, its worker died" in after.output.read_text()
+    assert "requeued, its worker died" in after.output.read_text()
 
 
 def test_a_database_that_is_away_neither_pauses_nor_resumes(

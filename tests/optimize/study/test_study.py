@@ -15,7 +15,8 @@ from optimize.study.registration import claim_closing, list_workers
 from optimize.study.storage import open_storage
 from optimize.study.study import Plan, StudyHandle
 from optimize.study.tables import workers
-from optimize.worker.worker import Outcome, Worker, WorkerOptions, work
+from optimize.worker.lifecycle import work
+from optimize.worker.worker import Outcome, Worker, WorkerOptions
 from tests.optimize.study_files import make_handle, wait_for
 from tests.optimize.worker.test_batch import make_spec
 

@@ -152,7 +152,7 @@ def test_a_kill_inside_a_rung_costs_only_what_came_after_the_last_checkpoint(
     for kill in range(2):
         worker = sweepd("train", *study)
         if kill:
-            wait_for(lambda own=worker: "goes on from rung 0" in own.output.read_text())  # type: ignore[misc]
+            wait_for(lambda own=worker: "resumes from rung 0" in own.output.read_text())  # type: ignore[misc]
         before = set(market.glob("runs/*/trial-*/checkpoint-*"))
         wait_for(
             lambda own=worker, b=before: (

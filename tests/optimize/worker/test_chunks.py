@@ -188,7 +188,7 @@ def test_a_worker_that_runs_out_of_memory_halves_the_chunk_once_and_fails_no_tri
     out = sweepd("train", *words, "--n-trials", 4).finish()
     shapes = {tuple(t.user_attrs["sweepd:shape"].values()) for t in _trials(market / "runs")}
     assert (
-        out.count("out of memory: going on with 2 members per program") == len(shapes) < 4
+        out.count("out of memory: continuing with 2 members per program") == len(shapes) < 4
     )  # once per shape
     for one, other in zip(_trials(market / "runs"), _trials(market / "whole"), strict=True):
         assert one.state == other.state == TrialState.COMPLETE

@@ -26,7 +26,7 @@ from envs.support.logs import LIBRARIES, LogConsole, say_line
 from optimize.cli.launch import own_arguments
 from optimize.study.recovery import Heartbeat
 from optimize.study.storage import open_storage, storage_url
-from optimize.worker.metrics import serving_metrics
+from optimize.worker.prometheus import serving_metrics
 from optimize.worker.telemetry import GpuUse, Telemetry
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import training_begun, wait_for

@@ -82,7 +82,7 @@ def test_a_worker_that_slept_too_long_drops_its_copy_and_takes_another(
     wait_for((market / "asleep").exists)
     other = sweepd("train", *study, "--alongside")
     wait_for(
-        lambda: "trial 0: put back, its worker died (no heartbeat for" in other.output.read_text()
+        lambda: "trial 0: requeued, its worker died (no heartbeat for" in other.output.read_text()
     )
     wait_for(lambda: "training trial" in other.output.read_text())
     sleeper.signal(signal.SIGCONT)
@@ -126,7 +126,7 @@ def test_a_main_thread_that_hangs_loses_its_trials_and_drops_them_when_it_wakes(
     monkeypatch.setattr(train_command, "WorkerOptions", options)
     other = sweepd("train", *study, "--alongside")
     wait_for(
-        lambda: "trial 0: put back, its worker died (no heartbeat for" in other.output.read_text()
+        lambda: "trial 0: requeued, its worker died (no heartbeat for" in other.output.read_text()
     )
     # Its worker is alive and says so, and in which line it hangs.
     assert "in wait_for (study_files.py:" in hanging.output.read_text()
@@ -281,7 +281,7 @@ def test_a_trial_that_diverged_while_the_database_was_away_fails_afterwards(
     study = ("--n-trials", 1, "--rungs", 1, "--pruner", "none")
     with monkeypatch.context() as patch:
         patch.setattr(StudyHandle, "fail", away)
-        patch.setattr("optimize.worker.worker.leave", lambda *_: None)
+        patch.setattr("optimize.worker.lifecycle.leave", lambda *_: None)
         sweepd("train", *study).finish(75)
     out = sweepd("train", *study).finish()
     assert "trial 0 failed: diverged" in out
@@ -321,7 +321,7 @@ def test_without_the_checkpoint_a_trial_starts_again_with_the_same_numbers(
             else:
                 file.write_bytes(file.read_bytes()[:-10])
         out = sweepd("train", *study, f"{damage}/runs").finish()
-        assert "goes on from rung" not in out
+        assert "resumes from rung" not in out
         assert numbers(market / damage) == numbers(market / "alone")
 
 

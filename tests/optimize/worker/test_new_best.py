@@ -13,7 +13,8 @@ from rich.console import Console
 from envs.crypto.bars import load_bars
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.study.study import StudyHandle, best_trial
-from optimize.worker.worker import WorkerOptions, work
+from optimize.worker.lifecycle import work
+from optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import open_handle
 

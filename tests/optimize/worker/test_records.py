@@ -127,7 +127,7 @@ def test_a_picture_that_cannot_be_made_is_no_trials_failure(
 
     monkeypatch.setattr(records, "publish", failing)
     out = sweepd("train", "--n-trials", 1, "--pruner", "none").finish()
-    assert f"its picture could not be made ({getattr(problem, 'strerror', None) or problem})" in out
+    assert f"its plot could not be drawn ({getattr(problem, 'strerror', None) or problem})" in out
     assert [t.state for t in _handle(market).trials()] == [TrialState.COMPLETE]
 
 

@@ -20,7 +20,7 @@ from optuna.trial import TrialState
 from envs.core import sizing
 from envs.support.errors import RunError
 from optimize.worker import stopping
-from optimize.worker.stopping import Life, MemoryLimit, StopRequest, default_limit, start_again
+from optimize.worker.stopping import Life, MemoryLimit, StopRequest, default_limit, restart
 from tests.notify_listener import Listener
 from tests.optimize.conftest import TRAIN, Sweepd
 from tests.optimize.study_files import numbers, open_handle, wait_for
@@ -33,8 +33,8 @@ import torch
 from optimize.worker.telemetry import Telemetry
 from optimize.worker.worker import Worker
 from tests.optimize.conftest import search_app
-rungs, rung = [], Worker._rung
-Worker._rung = lambda *arguments: (rungs.append(1), rung(*arguments))[1]
+rungs, rung = [], Worker._finish_rung
+Worker._finish_rung = lambda *arguments: (rungs.append(1), rung(*arguments))[1]
 Telemetry.resident_bytes = lambda _: (1 + len(rungs)) * 2**30
 torch.set_num_threads(1)
 search_app()(sys.argv[1:])
@@ -45,12 +45,12 @@ import sys
 import psutil
 from envs.external.sharded import ShardedEnvs, Layout
 from envs.external.sources import FactorySource
-from optimize.worker.stopping import Life, start_again
+from optimize.worker.stopping import Life, restart
 from tests.envs.external.samples import Forking
 life = Life.present()
 if not life.recycled:
     envs = ShardedEnvs(FactorySource(Forking), [{"pids": sys.argv[1]}] * 2, Layout(1, (1,)))
-    start_again(Life(1, "w"))
+    restart(Life(1, "w"))
 print(life.recycled, psutil.Process().children(recursive=True))
 """
 ROOT = str(Path(__file__).resolve().parents[3])
@@ -102,7 +102,7 @@ def test_a_recycled_worker_ends_with_the_same_numbers_as_one_process(
     assert worker.exitcode == 0, out
     listener.close()
     assert out.count("memory has grown from 2.00 to 3.00 GiB, over the limit of 2.50 GiB") == 1
-    assert re.findall(r"trial (\d) goes on from rung (\d)", out) in (
+    assert re.findall(r"trial (\d) resumes from rung (\d)", out) in (
         [("0", "2"), ("1", "2")],
         [("0", "2")],
         [("1", "2")],
@@ -136,12 +136,12 @@ def test_a_signal_while_it_starts_again_stops_it_properly(market: Path, growing:
         "--max-memory",
         2.5,
     )
-    wait_for(lambda: "starting again" in (market / "out").read_text())
+    wait_for(lambda: "restarting" in (market / "out").read_text())
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGTERM)
     worker.join(60)
     assert worker.exitcode == 0, (market / "out").read_text()
-    assert "stopped as asked" in (market / "out").read_text()
+    assert "stopped by a signal" in (market / "out").read_text()
     trials = open_handle(market).trials()
     assert {t.state for t in trials} == {TrialState.WAITING}
     assert {len(t.intermediate_values) for t in trials} == {2}
@@ -214,8 +214,8 @@ def test_the_fresh_process_knows_who_it_was_and_its_children_do_not(
 
     monkeypatch.setattr(os, "execv", refuse)
     monkeypatch.setattr(sys, "orig_argv", ["python", "-P", "-m", "sweepd", "train"])
-    with pytest.raises(RunError, match="cannot be started again"):
-        start_again(Life(3, "w"))
+    with pytest.raises(RunError, match="cannot be restarted"):
+        restart(Life(3, "w"))
     assert asked == [(sys.executable, [sys.executable, "-P", "-m", "sweepd", "train"], "3 w")]
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) & set(stopping.SIGNALS) == set()
     assert Life.present() == Life(3, "w")

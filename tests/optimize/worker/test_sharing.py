@@ -92,12 +92,12 @@ def test_a_second_worker_on_the_same_device_says_so(
     monkeypatch.setenv("SWEEPD_CACHE_DIR", str(market / "cache"))
     monkeypatch.setattr(worker, "device_key", lambda _: "a-gpu")
     monkeypatch.setattr(
-        worker, "keep_to", lambda _, share: print(f"limited to {share}", flush=True)
+        worker, "limit_memory", lambda _, share: print(f"limited to {share}", flush=True)
     )
     first = sweepd("train", "--n-trials", 1, "--trials-per-batch", 1, "--budget", 200_000)
     wait_for(lambda: training_begun(market))
     out = sweepd("train", "--n-trials", 1, "--study-name", "other").finish()
-    assert "another worker is on cpu, too: this one keeps to 1/2 of its memory" in out
+    assert "another worker uses cpu: this one limits itself to 1/2 of the memory" in out
     assert "limited to 0.5" in out
     first.signal(signal.SIGTERM)
     assert "another worker" not in first.finish()

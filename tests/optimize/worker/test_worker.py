@@ -114,7 +114,7 @@ def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweep
     wait_for(lambda: training_begun(market))
     first.signal(signal.SIGINT)
     out = first.finish()
-    assert "stopped as asked" in out
+    assert "stopped by a signal" in out
     states = {t.state for t in open_handle(market).trials()}
     assert states <= {TrialState.WAITING, TrialState.COMPLETE}, states
 
@@ -144,7 +144,7 @@ def test_a_started_again_worker_takes_over_and_sigterm_leaves_nothing_running(
     wait_for(lambda: training_begun(market))
     second = sweepd("train", "--n-trials", 3, *endless)
     second_out = []
-    assert "stopped as asked" in first.finish()
+    assert "stopped by a signal" in first.finish()
     wait_for(lambda: training_begun(market))
     second.signal(signal.SIGTERM)
     second_out.append(second.finish())
@@ -167,7 +167,7 @@ def test_a_second_signal_ends_the_process_at_once_and_the_next_worker_takes_its_
     second = sweepd("train", "--n-trials", 1, *endless)
     wait_for(lambda: "training trial 0" in second.output.read_text())
     second.signal(signal.SIGTERM)
-    assert "trial 0: put back, its worker died" in second.finish()
+    assert "trial 0: requeued, its worker died" in second.finish()
     assert [t.state for t in open_handle(market).trials()] == [TrialState.WAITING]
 
 

@@ -1,4 +1,4 @@
-"""A worker's figures for Prometheus, on http://127.0.0.1:PORT/metrics."""
+"""Prometheus metrics of a worker, served on http://127.0.0.1:PORT/metrics."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ STATES = ("WAITING", "RUNNING", "COMPLETE", "PRUNED", "FAIL")
 
 
 class WorkerMetrics:
-    """What is asked for at each scrape; nothing is counted in between, and the database is left alone."""
+    """Collects the metrics at each scrape from memory, without reading the database."""
 
     def __init__(self, telemetry: Telemetry, heartbeat: Heartbeat) -> None:
         self.telemetry, self.heartbeat = telemetry, heartbeat
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics, all labelled with the study."""
+        """Yield the metrics, all labelled with the study."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         telemetry, heartbeat = self.telemetry, self.heartbeat
@@ -48,41 +48,45 @@ class WorkerMetrics:
             trials.add_metric([*label, state.lower()], telemetry.counts.get(state, 0))
         yield trials
         doing = GaugeMetricFamily(
-            "sweepd_worker_state", "1 for what this worker is at.", labels=["study", "state"]
+            "sweepd_worker_state", "1 for the worker's current state.", labels=["study", "state"]
         )
         doing.add_metric([*label, heartbeat.state], 1)
         yield doing
-        yield gauge("trials_wanted", "Finished trials that the study shall have.", telemetry.total)
+        yield gauge(
+            "trials_wanted",
+            "Number of finished trials at which the study is complete.",
+            telemetry.total,
+        )
         yield gauge(
             "steps_per_second",
-            "Environment steps, over the last half minute.",
+            "Environment steps per second over the last 30 seconds.",
             telemetry.steps_per_second,
         )
         yield counter("steps", "Environment steps of this worker.", telemetry.steps_done)
         yield gauge(
             "heartbeat_age_seconds",
-            "Since the last beat that was written.",
+            "Seconds since the last heartbeat was written.",
             time.monotonic() - heartbeat.beaten,
         )
         yield counter(
-            "storage_retries",
-            "Accesses to the database that were tried again.",
-            heartbeat.storage.retries,
+            "storage_retries", "Retries of accesses to the database.", heartbeat.storage.retries
         )
-        yield counter("recycled", "Fresh starts of this process for memory.", telemetry.recycled)
+        yield counter("recycled", "Restarts of this process to free memory.", telemetry.recycled)
         gpu = telemetry.gpu()
         if gpu is not None:
             yield gauge(
-                "gpu_utilization_ratio", "Share of the time in which the GPU worked.", gpu.share
+                "gpu_utilization_ratio", "Share of time in which the GPU was busy.", gpu.share
             )
-            yield gauge("gpu_memory_used_bytes", "Of all processes.", gpu.used)
-            yield gauge("gpu_memory_total_bytes", "Of the GPU.", gpu.total)
+            yield gauge("gpu_memory_used_bytes", "GPU memory used by all processes.", gpu.used)
+            yield gauge("gpu_memory_total_bytes", "Memory of the GPU.", gpu.total)
 
 
 @contextmanager
 def serving_metrics(port: int | None, telemetry: Telemetry, heartbeat: Heartbeat) -> Iterator[None]:
-    """Answer scrapes within the block; None: don't. Raises InputError where the port is taken, or prometheus_client is
-    missing.
+    """Serve metrics within the block unless `port` is None.
+
+    Raises:
+        InputError: the port is in use, or prometheus_client is not installed.
     """
     if port is None:
         yield
@@ -107,7 +111,7 @@ def serving_metrics(port: int | None, telemetry: Telemetry, heartbeat: Heartbeat
 
 
 def make_registry() -> Any:
-    """An empty registry with the process's own figures (resident memory, CPU seconds, open files)."""
+    """Return a registry with metrics of the process: resident memory, CPU seconds, open files."""
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector
     except ImportError:

@@ -1,0 +1,133 @@
+"""The life of a worker process: register, train, summarize, close the study, leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import Console
+
+from envs.support.study_record import TOTAL_KEY
+from optimize.experiments.experiment import Experiment
+from optimize.study.gone import StudyGone
+from optimize.study.recovery import Heartbeat
+from optimize.study.registration import claim_closing, leave, register_worker
+from optimize.study.study import StudyHandle
+from optimize.worker.stopping import Life, StopRequest, restart
+from optimize.worker.summary import print_summary
+from optimize.worker.telemetry import Telemetry
+from optimize.worker.worker import OnNewBest, Outcome, Worker, WorkerOptions
+
+AfterStudy = Callable[[StudyHandle, Console], None]
+CLOSING_SECONDS = 3600.0  # the longest promotion without a sign of life
+
+
+def work(
+    handle: StudyHandle,
+    experiment: Experiment,
+    options: WorkerOptions,
+    console: Console,
+    after_study: AfterStudy | None = None,
+    on_new_best: OnNewBest | None = None,
+) -> bool:
+    """Work on a study until it is complete, and print a summary.
+
+    Args:
+        handle: the study.
+        experiment: its environments.
+        options: see `WorkerOptions`.
+        console: for output.
+        after_study: called by exactly one worker when the study is complete.
+        on_new_best: called between batches when the study has a new best trial.
+
+    Returns:
+        False if the worker was stopped before the study was complete.
+
+    Raises:
+        StudyGone: the study or its database was deleted.
+    """
+    try:
+        return _work(handle, experiment, options, console, after_study, on_new_best)
+    except Exception as error:
+        # A deleted study shows in many ways: a missing row, a missing table, a refused reference.
+        gone = handle.gone()
+        if gone is None:
+            raise
+        handle.storage.tidy()
+        files = f"; its files in {handle.run_dir} are kept" if handle.run_dir.exists() else ""
+        raise StudyGone(f"{gone}: this worker stops{files}") from error
+
+
+def _work(
+    handle: StudyHandle,
+    experiment: Experiment,
+    options: WorkerOptions,
+    console: Console,
+    after_study: AfterStudy | None,
+    on_new_best: OnNewBest | None,
+) -> bool:
+    telemetry = Telemetry(console, handle.name, experiment.device)
+    telemetry.total = options.total
+    telemetry.steps_per_trial = experiment.members * handle.spec.rollouts * handle.spec.transitions
+    stop, life = StopRequest(telemetry.say), Life.present()
+    telemetry.recycled = life.recycled
+    handle.storage.set_study_user_attr(handle.study_id, TOTAL_KEY, options.total)
+    with stop.installed():
+        name = register_worker(
+            handle.storage,
+            handle.study_id,
+            alongside=options.alongside,
+            say=telemetry.say,
+            name=life.worker,
+        )
+        try:
+            worker = Worker(handle, experiment, options, telemetry, name, stop, on_new_best)
+            outcome = _run(worker, life)
+        except BaseException:
+            leave(handle.storage, name)
+            raise
+    try:
+        if outcome is not Outcome.DONE:
+            worker.supervisor.stopping("stopped by a signal")
+            console.print(
+                f"stopped by a signal; {_describe_counts(handle)}. Run the same command to "
+                "continue.",
+                highlight=False,
+                soft_wrap=True,
+            )
+            return False
+        print_summary(handle, console, telemetry, worker.batches, worker.phases)
+        worker.supervisor.expect_silence(CLOSING_SECONDS)
+        if after_study is not None and claim_closing(handle.storage, handle.study_id, name):
+            # Without heartbeats, a worker in another container would claim the closing as well.
+            heartbeat = Heartbeat(handle.storage, name, options.beat_seconds)
+            heartbeat.info = worker.heartbeat.info
+            with heartbeat:
+                after_study(handle, console)
+        return True
+    finally:
+        leave(handle.storage, name)
+
+
+def _run(worker: Worker, life: Life) -> Outcome:
+    """Run the loop; if memory exceeded its limit, replace this process and never return."""
+    spec, say = worker.spec, worker.telemetry.say
+    say(
+        f"Using Vectorized Environments: {spec.num_envs * spec.slots} parallel envs "
+        f"({spec.num_envs} per member x {spec.slots} members per program)"
+    )
+    if life.recycled:
+        say(f"process restarted to free memory; restarts so far: {life.recycled}")
+    outcome = worker.run()
+    if outcome is Outcome.RECYCLE and not worker.stop():
+        worker.supervisor.starting_again("restarting to free memory")
+        worker.handle.storage.engine.dispose()
+        restart(Life(life.recycled + 1, worker.name))
+    return outcome
+
+
+def _describe_counts(handle: StudyHandle) -> str:
+    counts = handle.counts()
+    return (
+        f"{counts['WAITING']} trials waiting, {counts['RUNNING']} running elsewhere, "
+        f"{counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} failed"
+    )

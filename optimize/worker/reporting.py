@@ -1,0 +1,160 @@
+"""Writing the results of trials to the study: reports, and the end of each trial."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from optimize.experiments.experiment import Evaluation, Experiment
+from optimize.study.checkpoint import describe_rollouts
+from optimize.study.storage import TrialLost
+from optimize.study.study import StudyHandle
+from optimize.worker.batch import Trainer, Training
+from optimize.worker.records import Records
+from optimize.worker.telemetry import Telemetry
+from optimize.worker.timing import Phases
+
+
+class TrialReporter:
+    """Reports, completes, prunes, fails and requeues the trials of one worker.
+
+    Another worker or program may have taken over or finished a trial in the meantime. Every write
+    notices this, and the trial is then dropped.
+
+    Args:
+        alive: called after a piece of work that may take long.
+    """
+
+    def __init__(
+        self,
+        handle: StudyHandle,
+        experiment: Experiment,
+        records: Records,
+        telemetry: Telemetry,
+        phases: Phases,
+        alive: Callable[[], None],
+    ) -> None:
+        self.handle, self.experiment, self.records = handle, experiment, records
+        self.telemetry, self.phases, self._alive = telemetry, phases, alive
+
+    def report(self, training: Training, evaluation: Evaluation, rate: float) -> bool:
+        """Write the evaluation of a rung; return False if the trial was lost.
+
+        Args:
+            training: the trial, which has reached the rung.
+            evaluation: its results at the rung.
+            rate: environment steps per second.
+        """
+        attributes = self._attributes(training, evaluation, rate)
+
+        def write() -> None:
+            self.handle.set_attributes(training.plan.trial_id, attributes)
+            self.handle.report(training.plan, training.rung, evaluation.value)
+
+        with self.phases("reports"):
+            return self._write(training, write)
+
+    def complete(self, trainer: Trainer, training: Training, evaluation: Evaluation) -> None:
+        """Write the files of a trial that has reached the last rung, and tell the study its value."""
+
+        def write() -> None:
+            with self.phases("files"):
+                self.records.complete(trainer, training, evaluation)
+            self._alive()
+            self.handle.complete(training.plan.trial_id, evaluation.final)
+
+        self._finish(training, write)
+        number = training.plan.number
+        self.telemetry.say(f"trial {number} complete: objective {evaluation.final:+.4f}")
+
+    def prune(self, training: Training, evaluation: Evaluation) -> None:
+        """End a trial that is worse than its peers."""
+        reason = (
+            f"pruned at rung {training.rung} of {self.handle.spec.rungs}: "
+            f"{evaluation.value:+.4f} is worse than its peers"
+        )
+        plan = training.plan
+        self._finish(training, functools.partial(self.handle.prune, plan.trial_id, reason))
+        self.telemetry.say(f"trial {plan.number} {reason}")
+
+    def fail_diverged(self, trainings: list[Training]) -> list[Training]:
+        """End the trials that have a fault; return the others."""
+        failed = [training for training in trainings if training.fault]
+        if failed:
+            self.records.wait()
+        for training in failed:
+            plan, fault = training.plan, training.fault
+            self._finish(training, functools.partial(self.handle.fail, plan.trial_id, fault))
+            self.telemetry.say(f"trial {plan.number} failed: {fault}")
+        return [training for training in trainings if not training.fault]
+
+    def requeue(self, training: Training, *, with_checkpoint: bool) -> None:
+        """Change a trial from RUNNING to WAITING under the same number.
+
+        Args:
+            training: the trial; nothing is done if this worker no longer holds it.
+            with_checkpoint: first write a checkpoint if the trial has advanced.
+        """
+        trial_id = training.plan.trial_id
+        if trial_id not in self.handle.storage.held():
+            return
+        try:
+            if with_checkpoint and any(member.learner is not None for member in training.members):
+                self.records.checkpoint_now(training)
+            self.handle.put_back(trial_id)
+        except TrialLost:
+            self.drop(training)
+            return
+        at = describe_rollouts(training.members)
+        self.telemetry.say(
+            f"trial {training.plan.number} requeued at {at} of {self.handle.spec.rollouts}"
+        )
+
+    def drop(self, training: Training) -> None:
+        """Give up a trial that this worker has lost."""
+        fate = self.handle.storage.give_up(training.plan.trial_id)
+        self.telemetry.say(
+            f"trial {training.plan.number} {fate} meanwhile; its copy here is dropped"
+        )
+        self.records.dropped(training)
+
+    def _write(self, training: Training, write: Callable[[], None]) -> bool:
+        """Write to a trial; return False if it was lost."""
+        try:
+            write()
+        except TrialLost:
+            self.drop(training)
+            return False
+        return True
+
+    def _finish(self, training: Training, write: Callable[[], None]) -> None:
+        """End a trial and delete the files that it needed while it trained."""
+        if self._write(training, write):
+            self.telemetry.finished(1)
+            self.records.finished(training)
+
+    def _attributes(
+        self, training: Training, evaluation: Evaluation, rate: float
+    ) -> dict[str, Any]:
+        plan = training.plan
+        record = replace(
+            evaluation.record(),
+            env_params=asdict(self.experiment.env_params(plan.settings)),
+            learner_params=asdict(self.experiment.learner_params(plan.settings)),
+            shape=plan.settings.shape,
+            seed=plan.seed,
+            num_envs=self.handle.spec.num_envs,
+            device=device_name(self.experiment.device),
+            steps_per_second=round(rate),
+            seconds=round(training.seconds, 1),
+        )
+        return record.to_attributes(self.handle.spec)
+
+
+def device_name(device: torch.device) -> str:
+    """Return "cpu", or the model of the GPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
