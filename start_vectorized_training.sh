@@ -154,4 +154,4 @@ if ! kill -0 "$worker" 2>/dev/null; then
     exit "$code"
 fi
 say "the worker runs in the background as process $worker; follow it with: tail -f $log"
-say "ask it to stop (its trials are put back, nothing is lost) with: kill $worker"
+say "stop it (its trials are requeued) with: kill $worker"

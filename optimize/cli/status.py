@@ -183,7 +183,7 @@ def show(found: dict[str, Any]) -> Group:
     if not found["workers"]:
         grid.add_row("worker", "none")
     for reason in found["unhealthy"]:
-        grid.add_row(Text("unwell", style="bold red"), Text(reason))
+        grid.add_row(Text("unhealthy", style="bold red"), Text(reason))
     title = Text.assemble((f"study {found['study']}", "bold cyan"), f"  {found['about']}")
     return Group(title, grid, "")
 

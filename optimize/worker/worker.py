@@ -372,7 +372,7 @@ class Worker:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         name = self.handle.name
-        self.telemetry.say(f"study {name} is paused; resume it with: sweepd resume {name}")
+        self.telemetry.say(f"study {name} is paused; this worker waits for: sweepd resume {name}")
         self._show_idle("paused", "paused")
         while self.pause.paused and not self.stop():
             self._sleep()
