@@ -76,7 +76,7 @@ def test_trials_of_heuristics_cost_their_evaluation_and_keep_their_numbers(tmp_p
     assert alone.scores == scores[2]
     kept = experiment.write(tmp_path, trainer.actors(trainings[2]), alone)
     assert (tmp_path / "members.safetensors").exists()
-    assert kept["path"].endswith("members.safetensors")
+    assert kept.path.endswith("members.safetensors")
     assert "league.json" not in experiment.published
     with pytest.raises(
         InputError, match="--algo heuristic plays bucket-brigade alone, not --env cartpole"
