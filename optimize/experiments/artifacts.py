@@ -1,4 +1,4 @@
-"""What a finished trial leaves behind: its members, its paths as parquet, its metrics, and a picture of its equity."""
+"""Files of a finished trial: its members, its back-test paths, its metrics and a picture."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PREFIX = "artifacts:"  # of the attributes that optuna-dashboard reads
 
 
 def artifact_store(run_dir: Path) -> FileSystemArtifactStore:
-    """Where a study's artifacts lie, for upload and for optuna-dashboard."""
+    """Return the folder of a study's artifacts, for upload and for optuna-dashboard."""
     folder = run_dir / ARTIFACTS
     folder.mkdir(parents=True, exist_ok=True)
     return FileSystemArtifactStore(str(folder))
@@ -44,8 +44,15 @@ def write_trial(
 ) -> RecordedFile:
     """Write `members.safetensors`, `paths.parquet` and `metrics.json` into the trial's folder.
 
-    members: one actor per fold. times: (T,) open of the bar of each column of the paths, seconds since the epoch.
-    Returns `scored_file` of the members.
+    Args:
+        folder: the trial's folder.
+        members: one actor per fold.
+        paths: back-test paths of T bars.
+        metrics: metrics of each path.
+        times: (T,) open of each bar of the paths, in seconds since the epoch.
+
+    Returns:
+        The record of the file of the members.
     """
     weights = folder / "members.safetensors"
     save_members(weights, members)
@@ -56,13 +63,15 @@ def write_trial(
 
 
 def scored_file(path: Path) -> RecordedFile:
-    """Return the record of a file in a trial's folder, by which promotion finds exactly these bytes."""
+    """Return the record of a file in a trial's folder."""
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     return RecordedFile(f"{path.parent.name}/{path.name}", sha256)
 
 
 def path_frame(paths: PathTrades, times: NDArray[np.int64]) -> pd.DataFrame:
-    """Paths below each other: columns path, date (UTC, bar open), returns, equal_weight, trades, fees, notional,
+    """Return the paths as a table, one after the other.
+
+    Columns: path, date (open of the bar, UTC), returns, equal_weight, trades, fees, notional,
     exposure.
     """
     phi, count = paths.returns.shape
@@ -76,7 +85,9 @@ def path_frame(paths: PathTrades, times: NDArray[np.int64]) -> pd.DataFrame:
 
 
 def draw_equity(folder: Path, title: str) -> None:
-    """Draw `equity.png` from `paths.parquet`: equity of every path, from 1, against equal weight over the same bars, on
+    """Draw `equity.png` from `paths.parquet`.
+
+    It shows the equity of every path, starting at 1, and that of equal weight on the same bars, on
     a logarithmic scale.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -104,7 +115,7 @@ def draw_equity(folder: Path, title: str) -> None:
             axes.plot(dates, equal, color="tab:gray", linewidth=1.3, label=label)
         first_equal = equal if first_equal is None else first_equal
     axes.set_yscale("log")
-    # Plain numbers: matplotlib sets powers of ten as mathematics, which takes longer than all the rest of the picture.
+    # Plain numbers: matplotlib typesets powers of ten, which takes longer than the whole picture.
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -116,9 +127,10 @@ def draw_equity(folder: Path, title: str) -> None:
 
 
 def announce(trial_id: int, storage: BaseStorage, names: Sequence[str]) -> None:
-    """Record the trial's artifacts as optuna-dashboard reads them; `publish` makes them. Raises TrialLost.
+    """Record the trial's artifacts as optuna-dashboard reads them. `publish` writes the files.
 
-    `optuna.artifacts.upload_artifact` does both at once, and cannot do the first half of it once a trial is finished.
+    `optuna.artifacts.upload_artifact` does both at once, which is impossible for a finished trial.
+    Raises TrialLost.
     """
     for name in names:
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
@@ -131,7 +143,13 @@ def announce(trial_id: int, storage: BaseStorage, names: Sequence[str]) -> None:
 
 
 def announced(run_dir: Path, trial: FrozenTrial, *, missing: bool = False) -> dict[str, Path]:
-    """Recorded artifacts of a trial: name to its file among the study's artifacts. missing: only those without one."""
+    """Return the recorded artifacts of a trial: name to file.
+
+    Args:
+        run_dir: folder of the study.
+        trial: the trial.
+        missing: return only artifacts whose files do not exist.
+    """
     metas = [json.loads(text) for key, text in trial.system_attrs.items() if key.startswith(PREFIX)]
     files = {
         str(meta["filename"]): run_dir / ARTIFACTS / str(meta["artifact_id"]) for meta in metas
@@ -140,6 +158,6 @@ def announced(run_dir: Path, trial: FrozenTrial, *, missing: bool = False) -> di
 
 
 def publish(run_dir: Path, folder: Path, trial: FrozenTrial) -> None:
-    """Put what is recorded of the trial among the study's artifacts, where it is not yet."""
+    """Copy the trial's recorded artifacts into the study's artifacts, if they are missing."""
     for name, file in announced(run_dir, trial, missing=True).items():
         write_atomic(file, (folder / name).read_bytes())

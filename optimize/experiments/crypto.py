@@ -1,4 +1,4 @@
-"""A study on a market: folds as members, judged by what they trade in their test groups."""
+"""Studies on a market: folds as members, judged by trading their test groups."""
 
 from __future__ import annotations
 
@@ -30,8 +30,14 @@ from optimize.study.search_space import Settings
 
 @dataclass(frozen=True)
 class CryptoEvaluation(Evaluation):
-    """What a trial traded in all test groups. value: mean over folds of the objective on the fold's own test groups.
-    final: the objective over the paths.
+    """Trades of a trial in all test groups.
+
+    Attributes:
+        value: mean over folds of the objective on the fold's own test groups.
+        final: objective over the back-test paths.
+        path_scores: score of each path.
+        paths: the paths.
+        metrics: metrics of each path.
     """
 
     path_scores: tuple[float, ...]
@@ -39,7 +45,7 @@ class CryptoEvaluation(Evaluation):
     metrics: list[Metrics]
 
     def record(self) -> TrialRecord:
-        """The metrics are means over paths of every number in `Metrics`."""
+        """Return the record; its metrics are means over paths."""
         rows = [m.to_dict() for m in self.metrics]
         numbers = [name for name, value in rows[0].items() if not isinstance(value, str)]
         means = {name: float(np.mean([float(row[name]) for row in rows])) for name in numbers}
@@ -52,8 +58,11 @@ class CryptoEvaluation(Evaluation):
 
 
 class CryptoExperiment(Experiment):
-    """Market, folds and environments. Raises InputError where the bars are too few, or the feature recipe is another
-    version than the study's.
+    """Market, folds and environments of a study.
+
+    Raises:
+        InputError: there are too few bars, or the feature recipe has another version than the
+            study's.
     """
 
     published = ("equity.png", "paths.parquet")
@@ -64,12 +73,12 @@ class CryptoExperiment(Experiment):
         recipe = get_recipe(spec.recipe["name"])
         if recipe.version != spec.recipe["version"]:
             raise InputError(
-                f"the study uses version {spec.recipe['version']} of feature recipe {recipe.name!r}, and this is "
-                f"version {recipe.version}"
+                f"the study uses version {spec.recipe['version']} of feature recipe "
+                f"{recipe.name!r}, and this is version {recipe.version}"
             )
         self.market = make_market(bars, recipe.name)
         self.splits: Splits = study_splits(spec)
-        # Only where some trial's reward depends on an episode's age does the critic get to see it.
+        # The critic sees an episode's age only if some trial's reward depends on it.
         self.privileged_age = (
             "time_decay_floor" in spec.space["env"] or spec.env.get("time_decay_floor", 1.0) < 1.0
         )
@@ -86,14 +95,14 @@ class CryptoExperiment(Experiment):
         return EnvParams(**self.env_settings(settings))
 
     def normaliser(self, member: int, settings: Settings) -> tuple[Tensor, Tensor]:
-        """Over the bars at which this fold's training decides."""
+        """Return mean and deviation over the bars at which this fold decides in training."""
         lookback = self.env_params(settings).lookback
         return observation_normaliser(
             self.market, self.folds[member].train, lookback, self.spec.max_lookback
         )
 
     def training_env(self, slots: int, num_envs: int) -> CryptoEnv:
-        """Dummies are on the first fold's training windows."""
+        """Return an environment whose dummies use the first fold's training windows."""
         params = EnvParams(**self.spec.env)
         windows = [list(self.folds[0].train)] * slots
         env = CryptoEnv(
@@ -105,7 +114,7 @@ class CryptoExperiment(Experiment):
             privileged_age=self.privileged_age,
             device=self.device,
         )
-        env.reset([0] * slots)  # so that slots which stay empty compute along with sound numbers
+        env.reset([0] * slots)  # empty slots need valid numbers too
         return env
 
     def seat(self, env: CryptoEnv, slot: int, member: int, settings: Settings) -> None:
@@ -114,7 +123,10 @@ class CryptoExperiment(Experiment):
     def evaluation_env(
         self, params: Sequence[EnvParams], windows: Sequence[Sequence[Window]]
     ) -> CryptoEnv:
-        """One row per member and test window, each trading its window once from flat cash."""
+        """Return an environment with one row per member and test window.
+
+        Each row trades its window once, starting with cash only.
+        """
         return CryptoEnv.for_windows(
             self.market,
             list(params),
@@ -124,7 +136,6 @@ class CryptoExperiment(Experiment):
         )
 
     # -- evaluation
-    # -----------------------------------------------------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -134,7 +145,7 @@ class CryptoExperiment(Experiment):
         full: int,
         ask: Callable[[], None],
     ) -> list[CryptoEvaluation | None]:
-        """All test groups of all folds of all trials in one pass over the bars."""
+        """Evaluate all test groups of all folds of all trials in one pass over the bars."""
         folds = self.splits.folds
         windows = [self.splits.test_windows(fold) for _ in settings for fold in folds]
         params = [self.env_params(own) for own in settings for _ in folds]
@@ -153,7 +164,13 @@ class CryptoExperiment(Experiment):
     def _judge(
         self, trades: WindowTrades, first_row: int, order: list[tuple[int, int]]
     ) -> CryptoEvaluation | None:
-        """One trial's rows begin at `first_row`; order: (fold, group) of each."""
+        """Return the evaluation of one trial.
+
+        Args:
+            trades: trades of all rows.
+            first_row: the trial's first row.
+            order: (fold, group) of each of its rows.
+        """
         if not np.isfinite(trades.returns[first_row : first_row + len(order)]).all():
             return None
         name, timeframe = self.spec.objective, self.spec.data.timeframe
@@ -175,16 +192,16 @@ class CryptoExperiment(Experiment):
             paths.summarise(timeframe),
         )
 
-    # -- for people
-    # -----------------------------------------------------------------------------------------------------------------
+    # -- output
 
     def describe(self) -> list[str]:
         data, splits = self.spec.data, self.splits
         return [
-            f"data: {', '.join(data.tickers)}; {data.bars:,} bars of {data.timeframe}, {data.first} to {data.last}"
-            + ("; SYNTHETIC" if data.synthetic else ""),
-            f"folds: {self.spec.cv['scheme']}, {len(splits.folds)} folds, {len(splits.paths)} paths, "
-            f"purge {splits.purge} bars, hold-out {splits.holdout[1] - splits.holdout[0]:,} bars",
+            f"data: {', '.join(data.tickers)}; {data.bars:,} bars of {data.timeframe}, "
+            f"{data.first} to {data.last}" + ("; SYNTHETIC" if data.synthetic else ""),
+            f"folds: {self.spec.cv['scheme']}, {len(splits.folds)} folds, "
+            f"{len(splits.paths)} paths, purge {splits.purge} bars, "
+            f"hold-out {splits.holdout[1] - splits.holdout[0]:,} bars",
         ]
 
     def write(
@@ -201,7 +218,7 @@ FIELDS = ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
 
 
 def _one_path(trades: WindowTrades, rows: Sequence[int]) -> PathTrades:
-    """The windows of one fold behind each other, as if they were a path."""
+    """Return the windows of one fold, concatenated as if they were a path."""
     joined = {
         name: np.concatenate([getattr(trades, name)[row, : trades.lengths[row]] for row in rows])[
             None
@@ -212,7 +229,7 @@ def _one_path(trades: WindowTrades, rows: Sequence[int]) -> PathTrades:
 
 
 def _side_by_side(programs: Sequence[Act]) -> Act:
-    """One call that acts for the members of all programs."""
+    """Return one function that acts for the members of all programs."""
     actors = [program for program in programs if isinstance(program, Actors)]
     if len(actors) == len(programs):
         return Actors.together(actors)

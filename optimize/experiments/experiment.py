@@ -1,6 +1,6 @@
-"""What a study trains on and how its trials are judged: the one interface that search, profiling and sizing know.
+"""The interface of what a study trains on: environments, normalisers and evaluation.
 
-`optimize.experiments.crypto` is the market, with folds; `optimize.experiments.games` any game, with seeds.
+`optimize.experiments.crypto` implements it for a market, `optimize.experiments.games` for games.
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ from optimize.study.search_space import Settings
 
 @dataclass(frozen=True)
 class Evaluation(ABC):
-    """How a trial did. value: what a rung reports. final: what it is told when complete. scores: one per member.
-    reasons: why `final` is not what the scores alone would make it.
+    """The result of evaluating a trial.
+
+    Attributes:
+        value: what a rung reports.
+        final: value of the trial if it is complete.
+        scores: one score per member.
+        reasons: why `final` differs from what the scores alone would give.
     """
 
     value: float
@@ -39,10 +44,13 @@ class Evaluation(ABC):
 
 
 class Experiment(ABC):
-    """Environments and normalisers of one study. device: where training runs.
+    """Environments and normalisers of one study.
 
-    together: members that share environments and so must be in one program.
-    unit: environments that can only be made together; `--n-envs` is a multiple.
+    Attributes:
+        spec: the study's spec.
+        device: where training runs.
+        together: number of members that share environments, and so must be in one program.
+        unit: number of environments that can only be created together; divides num_envs.
     """
 
     together: int = 1
@@ -63,36 +71,44 @@ class Experiment(ABC):
         """Members of one trial."""
 
     def env_settings(self, settings: Settings) -> dict[str, Any]:
-        """Return the keyword arguments of the environment's parameters: the study's and the trial's."""
+        """Return the environment parameters of the study and the trial, by name."""
         return {**self.spec.env, **settings.env}
 
     @property
     @abstractmethod
     def published(self) -> tuple[str, ...]:
-        """Names of a complete trial's files that the dashboard shows, the first one a picture of it."""
+        """Names of a complete trial's files that the dashboard shows, a picture first."""
 
     @abstractmethod
     def env_params(self, settings: Settings) -> Any:
-        """The environment's parameters, a dataclass. Raises InputError where a value is out of range."""
+        """Return the environment's parameters, a dataclass.
+
+        Raises:
+            InputError: a value is out of range.
+        """
 
     def learner_params(self, settings: Settings) -> Any:
-        """The algorithm's parameters, a dataclass. Raises InputError where a value is out of range."""
+        """Return the algorithm's parameters, a dataclass.
+
+        Raises:
+            InputError: a value is out of range.
+        """
         return self.algorithm.params(**settings.learner)
 
     @abstractmethod
     def training_env(self, slots: int, num_envs: int) -> VecEnv:
-        """An environment of `slots` members, all still dummies."""
+        """Return an environment of `slots` members, all of them dummies."""
 
     @abstractmethod
     def seat(self, env: Any, slot: int, member: int, settings: Settings) -> None:
-        """Give a slot of a training environment to a trial's member."""
+        """Assign a slot of a training environment to a member of a trial."""
 
     @abstractmethod
     def normaliser(self, member: int, settings: Settings) -> tuple[Tensor, Tensor]:
-        """state_avg and state_std, (state_dim,) float32, that this member's networks see through."""
+        """Return state_avg and state_std of a member's networks, (state_dim,) float32."""
 
     def shape(self, settings: Settings, env: VecEnv, slots: int) -> Shape:
-        """The program's shape for a trial's shape parameters on this environment."""
+        """Return the program's shape for a trial's shape parameters on this environment."""
         own = {**env_fields(env), "slots": slots}
         return Shape(
             **own, algorithm=self.spec.algorithm, horizon=self.spec.horizon, **settings.shape
@@ -107,23 +123,33 @@ class Experiment(ABC):
         full: int,
         ask: Callable[[], None],
     ) -> Sequence[Evaluation | None]:
-        """Judge trials by their members as they are now; None where a trial's numbers are not finite.
+        """Evaluate trials with the present state of their members.
 
-        programs: they act for all members of all trials in order, `slots` of them each, the last one filled up with
-        dummies. full: as many programs as a full batch needs, since rounding must not depend on the company. ask:
-        called at every step; it may raise, to interrupt.
+        Args:
+            settings: settings of each trial.
+            programs: act for all members of all trials in order, `slots` members each; the last
+                program is filled up with dummies.
+            slots: members per program.
+            full: number of programs of a full batch, since rounding must not depend on the other
+                trials.
+            ask: called at every step; may raise an exception to interrupt.
+
+        Returns:
+            One evaluation per trial, None if its numbers are not finite.
         """
 
     @abstractmethod
     def describe(self) -> list[str]:
-        """Lines to print when the study starts."""
+        """Return the lines to print when the study starts."""
 
     @abstractmethod
     def write(self, folder: Path, members: Sequence[StateDict], evaluation: Any) -> RecordedFile:
-        """Everything that a complete trial leaves, but for its pictures. Returns what `optimize.experiments.artifacts.scored_file`
-        says of the members' file.
+        """Write all files of a complete trial except its pictures.
+
+        Returns:
+            The record of the file with the members' weights.
         """
 
     @abstractmethod
     def draw(self, folder: Path, title: str) -> None:
-        """Draw the pictures from what `write` wrote."""
+        """Draw the pictures of a trial from the files of `write`."""

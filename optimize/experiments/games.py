@@ -1,4 +1,4 @@
-"""A study on a game: seeds as members, judged by the returns of whole episodes."""
+"""Studies on a game: seeds as members, judged by the returns of whole episodes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,19 @@ from optimize.study.search_space import Settings
 
 LOOK_ENVS = 16  # environments of the random play that measures the scale of observations
 _looks: dict[tuple[Any, ...], ObservationScale] = {}  # the last one
-ENDLESS_NOTE = f"no limit of steps is known: an episode that has not ended after {LONGEST:,} steps is judged as it is"
+ENDLESS_NOTE = (
+    f"no limit of steps is known: an episode that has not ended after {LONGEST:,} steps is "
+    "truncated for evaluation"
+)
 
 
 @dataclass(frozen=True)
 class GameEvaluation(Evaluation):
-    """What a trial's members scored. value, final: interquartile mean over seeds of the mean return of an episode;
-    episodes: (seeds, episodes) of it.
+    """Returns of a trial's members.
+
+    Attributes:
+        value: interquartile mean over seeds of the mean return per episode; equal to `final`.
+        episodes: returns and lengths, (seeds, episodes).
     """
 
     episodes: EpisodeResults
@@ -50,7 +56,11 @@ class GameEvaluation(Evaluation):
         )
 
     def metrics(self) -> dict[str, float]:
-        """iqm with its 95 % bootstrap interval over seeds; mean and deviation over all episodes; their mean length."""
+        """Return the metrics of the trial.
+
+        iqm with its 95 % bootstrap interval over seeds; mean, deviation and minimum of the return
+        over all episodes; mean length of an episode.
+        """
         low, high = interval(np.array(self.scores))
         returns, lengths = self.episodes.returns, self.episodes.lengths
         return {
@@ -65,14 +75,24 @@ class GameEvaluation(Evaluation):
 
 
 class GameExperiment(Experiment):
-    """Copies of one game. Raises InputError where it is not known, or the algorithm cannot take its actions."""
+    """Copies of one game.
+
+    Raises:
+        InputError: the game is unknown, or the algorithm does not support its actions.
+    """
 
     spec: GameSpec
 
     def __init__(
         self, spec: GameSpec, device: torch.device, say: Callable[[str], None] = lambda _: None
     ) -> None:
-        """say: told what takes long."""
+        """Create the experiment. Random play may measure the scale of observations.
+
+        Args:
+            spec: the study's spec.
+            device: where training runs.
+            say: receives a line before what takes long.
+        """
         super().__init__(spec, device)
         self.game = get_game(spec.environment)
         params = self.game.params(**spec.env)
@@ -80,20 +100,20 @@ class GameExperiment(Experiment):
         self.together = spec.seeds if self.seats > 1 and not self.game.external else 1
         if spec.slots % self.together:
             raise InputError(
-                f"--slots {spec.slots} is not a multiple of the {self.together} members of a trial (--seeds), which "
-                "play with each other"
+                f"--slots {spec.slots} is not a multiple of the {self.together} members of a trial "
+                "(--seeds), which play with each other"
             )
         if self.algorithm.games and spec.environment not in self.algorithm.games:
             raise InputError(
-                f"--algo {spec.algorithm} plays {', '.join(self.algorithm.games)} alone, not --env {spec.environment}; "
-                "choose another algorithm"
+                f"--algo {spec.algorithm} plays {', '.join(self.algorithm.games)} alone, not "
+                f"--env {spec.environment}; choose another algorithm"
             )
         env = self._make(1, LOOK_ENVS, device=torch.device("cpu"))
         kind = "discrete" if env.if_discrete else "continuous"
         if not getattr(self.algorithm, kind):
             raise InputError(
-                f"--algo {spec.algorithm} has no {kind} actions, and those of --env {spec.environment} are; "
-                "choose another algorithm"
+                f"--algo {spec.algorithm} does not support the {kind} actions of "
+                f"--env {spec.environment}; choose another algorithm"
             )
         self.algorithm.supports.check_env(f"--algo {spec.algorithm}", env)
         self._endless = env.max_step >= LONGEST
@@ -102,7 +122,7 @@ class GameExperiment(Experiment):
         self._judging: GameEnv | None = None
 
     def _look(self, env: GameEnv, say: Callable[[str], None]) -> ObservationScale:
-        """Random play with the study's own settings: once per process, also if the experiment is made again."""
+        """Return the scale of observations, by random play; cached in the process."""
         spec = self.spec
         own = (
             spec.environment,
@@ -147,7 +167,7 @@ class GameExperiment(Experiment):
         env.configure_member(slot, self.env_params(settings))
 
     def normaliser(self, member: int, settings: Settings) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """From random play with the study's own settings; the same for all members."""
+        """Return mean and deviation of random play; the same for all members."""
         return self.look.avg, self.look.std
 
     def evaluate(
@@ -158,8 +178,10 @@ class GameExperiment(Experiment):
         full: int,
         ask: Callable[[], None],
     ) -> list[GameEvaluation | None]:
-        """Program after program; every member plays the same episodes of the study's own game: what a trial's `[env]`
-        changed was for training.
+        """Evaluate one program after the other.
+
+        Every member plays the same episodes with the study's own parameters. A trial's `[env]`
+        parameters are for training only.
         """
         del full  # a program's rows are as many as its slots, however many programs there are
         count = len(settings) * self.members
@@ -184,13 +206,12 @@ class GameExperiment(Experiment):
         return [_judge(EpisodeResults(returns[part], lengths[part])) for part in parts]
 
     def _judging_env(self, slots: int) -> GameEnv:
-        """Kept, since some environments take long to make."""
+        """Return the environment for evaluations; cached, since some take long to create."""
         if self._judging is None or self._judging.num_members != slots:
             self._judging = self._make(slots, self.spec.episodes)
         return self._judging
 
-    # -- for people
-    # -----------------------------------------------------------------------------------------------------------------
+    # -- output
 
     def describe(self) -> list[str]:
         spec = self.spec
@@ -200,7 +221,8 @@ class GameExperiment(Experiment):
         together = ", which learn by playing with each other" if self.together > 1 else ""
         return [
             f"game: {spec.game}{players}; algorithm {spec.algorithm}",
-            f"seeds: {spec.seeds} members per trial{together}, each judged by {spec.episodes} episodes",
+            f"seeds: {spec.seeds} members per trial{together}, each judged by {spec.episodes} "
+            "episodes",
             *([str(self.look)] if self.look.rows else []),
             *([ENDLESS_NOTE + self._how_to_limit] if self._endless else []),
         ]
@@ -212,7 +234,7 @@ class GameExperiment(Experiment):
 
     @property
     def published(self) -> tuple[str, ...]:
-        """With the league of the trial's members where the game is one of several players."""
+        """With the league of the trial's members if the game has several players."""
         league = ("league.png", "league.json") if self._in_league else ()
         return ("returns.png", *league, "episodes.parquet")
 
@@ -256,7 +278,7 @@ def _judge(episodes: EpisodeResults) -> GameEvaluation | None:
 
 
 def episode_frame(episodes: EpisodeResults) -> pd.DataFrame:
-    """Columns seed, episode, return, length."""
+    """Return a table with the columns seed, episode, return and length."""
     seeds, count = episodes.returns.shape
     return pd.DataFrame(
         {
@@ -269,8 +291,10 @@ def episode_frame(episodes: EpisodeResults) -> pd.DataFrame:
 
 
 def draw_returns(folder: Path, title: str) -> None:
-    """Draw `returns.png` from `episodes.parquet`: every episode's return by seed, their means, and the interquartile
-    mean over seeds with its interval.
+    """Draw `returns.png` from `episodes.parquet`.
+
+    It shows the return of every episode by seed, the means, and the interquartile mean over seeds
+    with its interval.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""A trial's league: its members among each other and beside the game's baseline players, as a file and a picture."""
+"""The league of a trial: its members against each other and the game's baseline players."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ ROUNDS = 12  # games of every pair, times the game's seats
 def write_league(
     folder: Path, game: Game, params: Any, members: Sequence[Member], seed: int
 ) -> None:
-    """Play, and write `league.json`: see `agents.policy.league.report`."""
+    """Play the league and write `league.json`, see `agents.policy.league.report`."""
     players = frozen_players([f"seed {index}" for index in range(len(members))], members)
     matches = play_matches(game, params, [players], ROUNDS * game.seats(params), seed)
     write_atomic(folder / "league.json", json.dumps(report(matches, len(members)), indent=1))
 
 
 def draw_league(folder: Path, title: str) -> None:
-    """Draw `league.png` from `league.json`: mean returns of the row's player at one seat beside the column's at all
-    others, its own and the team's; below them the equilibrium of all players.
+    """Draw `league.png` from `league.json`.
+
+    It shows mean returns, own and of the team, for the row's player at one seat and the column's
+    player at all others, and the equilibrium of all players.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -66,7 +68,7 @@ def draw_league(folder: Path, title: str) -> None:
 
 
 def equilibrium_words(found: Mapping[str, Any]) -> str:
-    """An equilibrium of `league.json` in words."""
+    """Describe an equilibrium of `league.json` in words."""
     if "unsolved" in found:
         return str(found["unsolved"])
     weights = ", ".join(f"{name} {weight:.0%}" for name, weight in found["weights"].items())

@@ -1,6 +1,7 @@
-"""What the winner of a study has to show to be told from luck: planned before the study starts, measured while it runs.
+"""The ratio that a study's best trial needs for significance.
 
-The measured figures are those of the gate's rule `deflated-sharpe`, from the same function.
+It is planned before the study starts and measured while it runs. The measured figures are those of
+the gate's rule `deflated-sharpe`, computed by the same function.
 """
 
 from __future__ import annotations
@@ -18,27 +19,35 @@ from envs.crypto.timeframe import bars_per_year
 from envs.support.study_record import CryptoSpec, StudySpec
 from optimize.study.study import StudyHandle, best_trial
 
-CountLooks = Callable[[StudyHandle], int]  # looks taken so far at the study's hold-out bars
-MEASURABLE = 2  # complete trials needed to measure their spread and correlation
+CountLooks = Callable[[StudyHandle], int]  # number of evaluations on a study's hold-out so far
+MEASURABLE = 2  # complete trials from which spread and correlation can be measured
 
 
 def outlook(
     spec: StudySpec, total: int, returns: TrialReturns | None = None, best: int | None = None
 ) -> dict[str, Any] | None:
-    """The figures for a study of `total` trials on a market; None for games, whose gate is more games.
-
-    returns: those of its complete trials; best: the number of the best one.
+    """Return the figures for a study of `total` trials.
 
     Ratios are annual information ratios (Sharpe ratios of the returns in excess of equal weight).
-    planned_sharpe: what the winner needs for a deflated Sharpe ratio of 95 % if all trials were independent and without
-        skill, and their returns normal; None where no ratio would do.
-    needed_sharpe: the same measured on the best trial's median path, from how much the trials differ and how alike they
-        are: what the gate asks for once the study has ended. As planned where it cannot be measured yet.
-    best, sharpe: that trial's number, and what it has on that path; None where nothing is measured.
-    measured: complete trials that this is from; 0 where nothing is measured. effective: how many independent trials the
-        `total` count as.
-    bars, years: of a back-test path. enough_years: from which on luck alone is not expected to show an annual ratio of
-        1.
+
+    Args:
+        spec: the study's spec.
+        total: number of trials.
+        returns: returns of the complete trials.
+        best: number of the best trial.
+
+    Returns:
+        None for a game, whose gate plays further games. Otherwise:
+        planned_sharpe: ratio for a deflated Sharpe ratio of 95 % if the trials are independent and
+            without skill, and their returns normal; None if no ratio suffices.
+        needed_sharpe: the same, measured on the best trial's median path from the spread and
+            correlation of the trials, as the gate requires it; as planned if it cannot be measured
+            yet.
+        best, sharpe: number of the best trial and its ratio on that path; None if not measured.
+        measured: number of complete trials that were measured.
+        effective: number of independent trials that `total` trials are equivalent to.
+        bars, years: length of a back-test path.
+        enough_years: length from which luck alone is not expected to reach an annual ratio of 1.
     """
     if not isinstance(spec, CryptoSpec):
         return None
@@ -70,8 +79,10 @@ def outlook(
 
 
 def study_outlook(handle: StudyHandle, total: int) -> dict[str, Any] | None:
-    """`outlook` of a study as it is now. The paths of each complete trial are read once per handle; where they are not
-    on this machine, the figures are those planned.
+    """Return `outlook` for the present state of a study.
+
+    The paths of each complete trial are read once per handle. If they are not on this machine, the
+    figures are the planned ones.
     """
     if isinstance(handle.spec, CryptoSpec):
         for trial in handle.trials():
@@ -86,7 +97,12 @@ def study_outlook(handle: StudyHandle, total: int) -> dict[str, Any] | None:
 
 
 def sentence(found: dict[str, Any] | None, looks: int | None = None) -> str:
-    """The figures in words. looks: number of looks at the hold-out so far; None if not counted."""
+    """Return the figures as a sentence.
+
+    Args:
+        found: result of `outlook`.
+        looks: number of evaluations on the hold-out so far; None if unknown.
+    """
     if found is None:
         return "the best trial plays a panel of games on seeds that no trial saw"
     needed, planned = found["needed_sharpe"], found["planned_sharpe"]
@@ -98,13 +114,16 @@ def sentence(found: dict[str, Any] | None, looks: int | None = None) -> str:
         before = "" if planned is None else f"; planned was {planned:+.2f}"
         text = (
             f"trial {found['best']}, the best of {found['measured']} complete, has an {ratio} of "
-            f"{found['sharpe']:+.2f} on its median path and needs {needed:+.2f} to be told from luck among "
-            f"{found['trials']} trials ({found['effective']:.1f} independent ones), measured{before}"
+            f"{found['sharpe']:+.2f} on its median path and needs {needed:+.2f} to be told from "
+            f"luck among {found['trials']} trials ({found['effective']:.1f} independent ones), "
+            f"measured{before}"
         )
     else:
-        text = f"{size} needs an {ratio} of {needed:+.2f} to be told from luck (planned, for independent trials "
-        text += "without skill)"
-    return text if looks is None else f"{text}; looks at the hold-out so far: {looks}"
+        text = (
+            f"{size} needs an {ratio} of {needed:+.2f} to be told from luck (planned, for "
+            "independent trials without skill)"
+        )
+    return text if looks is None else f"{text}; hold-out evaluations used: {looks}"
 
 
 def _annual(ratio: float, per_year: float) -> float | None:

@@ -1,20 +1,21 @@
-"""Finished trials kept in memory, and the unfinished ones read no oftener than needed."""
+"""Cache of trials: finished ones are kept in memory, others are read only when needed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from optuna.storages._cached_storage import (
-    _CachedStorage,
-)  # what optuna.storages.get_storage makes of any RDBStorage
+# `optuna.storages.get_storage` wraps every RDBStorage in this class.
+from optuna.storages._cached_storage import _CachedStorage
 
 from optimize.study.storage import StudyStorage
 
 
 class StudyCache(_CachedStorage):
-    """Optuna's cache, which asks the database for every unfinished trial whenever anybody wants to see trials: the
-    sampler for each parameter, the pruner for each trial of a batch. For a caller in one thread.
+    """Optuna's cached storage, with blocks in which the database is read once.
+
+    Otherwise the cache queries the database for every unfinished trial each time that the sampler
+    draws a parameter or the pruner judges a trial. For use from one thread.
     """
 
     def __init__(self, storage: StudyStorage) -> None:
@@ -23,7 +24,7 @@ class StudyCache(_CachedStorage):
 
     @contextmanager
     def read_once(self, study_id: int) -> Iterator[None]:
-        """Within the block, trials are what they are at its beginning."""
+        """Within the block, trials are as they are at its beginning."""
         self._read_trials_from_remote_storage(study_id)
         self._still = True
         try:

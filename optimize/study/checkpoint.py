@@ -1,5 +1,6 @@
-"""Checkpoints of trials: one safetensors file each, whole or not at all, with what is not a tensor as JSON in its
-header.
+"""Checkpoints of trials: one safetensors file each, written atomically.
+
+What is not a tensor is stored as JSON in the header.
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ State = dict[str, Tensor]
 
 @dataclass
 class MemberState:
-    """One member between rollouts: what `Learner.get_member` and `VecEnv.get_member` return (None before the first),
-    and how far it got.
+    """One member between two rollouts.
+
+    Attributes:
+        learner: result of `Learner.get_member`; None before the first rollout.
+        env: result of `VecEnv.get_member`; None before the first rollout.
+        rollouts: number of rollouts done.
     """
 
     learner: State | None = None
@@ -35,23 +40,27 @@ class MemberState:
 
 
 def total_rollouts(members: Sequence[MemberState]) -> int:
-    """How far a trial is: rollouts of all its members. Grows with every rollout of any of them."""
+    """Return the rollouts of all members together. Every rollout of a member increases it."""
     return sum(member.rollouts for member in members)
 
 
 def describe_rollouts(members: Sequence[MemberState]) -> str:
-    """ "rollout 12", or "rollouts 8 to 12" where some members are ahead."""
+    """Return "rollout 12", or "rollouts 8 to 12" if some members are ahead."""
     fewest, most = min(m.rollouts for m in members), max(m.rollouts for m in members)
     return f"rollout {most}" if fewest == most else f"rollouts {fewest} to {most}"
 
 
 @dataclass
 class Checkpoint:
-    """A trial between rollouts. members: one per fold or seed. rung: rungs reached. seconds: spent training it so far,
-    all attempts.
+    """A trial between two rollouts.
 
-    curves: by rollout, one row of the algorithm's curves per member that has trained it, since the last rung. note:
-    what identifies the trial (seed, params), checked on resuming.
+    Attributes:
+        members: one per fold or seed.
+        rung: number of rungs reached.
+        seconds: training time so far, all attempts together.
+        note: identity of the trial (number, seed, parameters), checked when it is resumed.
+        curves: by rollout since the last rung, one row of the algorithm's curves per member that
+            has done that rollout.
     """
 
     members: list[MemberState]
@@ -62,7 +71,7 @@ class Checkpoint:
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
-    """Write it and return the file's sha256."""
+    """Write a checkpoint and return the sha256 of the file."""
     tensors: State = {}
     for fold, member in enumerate(checkpoint.members):
         for part, state in (("learner", member.learner), ("env", member.env)):
@@ -85,8 +94,10 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
 
 
 def read_checkpoint(path: Path, sha256: str | None = None) -> Checkpoint:
-    """Read it back. Raises InputError where the file is missing, damaged, of another format, or not the one with this
-    sha256.
+    """Read a checkpoint.
+
+    Raises:
+        InputError: the file is missing, damaged, of another format, or does not have this sha256.
     """
     try:
         if sha256 is not None and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
@@ -98,7 +109,8 @@ def read_checkpoint(path: Path, sha256: str | None = None) -> Checkpoint:
         raise InputError(f"{path} is not a checkpoint of sweepd ({error})") from None
     if described.get("format") != FORMAT:
         raise InputError(
-            f"{path} is a checkpoint of format {described.get('format')!r}; this version reads format {FORMAT}"
+            f"{path} is a checkpoint of format {described.get('format')!r}; this version reads "
+            f"format {FORMAT}"
         )
     members = [
         MemberState(_part(tensors, fold, "learner"), _part(tensors, fold, "env"), int(rollouts))
@@ -124,7 +136,7 @@ def _packed(curves: Mapping[int, list[list[float]]]) -> State:
 
 
 def _unpacked(tensors: Mapping[str, Tensor]) -> dict[int, list[list[float]]]:
-    if "curves.counts" not in tensors:  # none, or a checkpoint made before they were kept
+    if "curves.counts" not in tensors:  # none, or a checkpoint of an earlier version
         return {}
     rollouts, counts = tensors["curves.counts"].T.tolist()
     parts = torch.split(tensors["curves.rows"], counts)

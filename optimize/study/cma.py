@@ -1,4 +1,4 @@
-"""CMA-ES as a sampler whose state is the study's history."""
+"""CMA-ES sampler that derives its state from the trials of the study."""
 
 from __future__ import annotations
 
@@ -16,21 +16,26 @@ from optuna.trial import FrozenTrial, TrialState
 
 from envs.support.study_record import CMA_GENERATION_KEY
 
-SIGMA = 0.25  # of the first generation, where every range has the width 1
+SIGMA = 0.25  # step size of the first generation; every range has the width 1
 Range = FloatDistribution | IntDistribution
 
 
 class CMASampler(BaseSampler):
-    """CMA-ES (Hansen, "The CMA evolution strategy: a tutorial", 2016) by the package `cmaes`, over the ranges that all
-    trials have; what is no range is drawn at random, and so is everything before the first trial is complete.
+    """CMA-ES over the ranges that all trials share, computed by the package `cmaes`.
 
-    Every call runs the strategy again on the values of the complete generations; each trial records its generation. So
-    every process proposes the same, and only numbers are stored. (Optuna's own sampler
-    keeps a pickle in the database, which would have to be trusted.) Trials that are asked for together, or while others
-    run, are of one generation; the first ones of it that are complete, by number, are its population.
+    Hansen, "The CMA Evolution Strategy: A Tutorial" (2016). Parameters that are not ranges are
+    drawn at random, and so are all parameters until a trial is complete.
 
-    seed: of this trial's draw. space: of one study, and kept as long as it. start: the mean of the first generation, by
-    parameter; the middle of the range for a parameter that is not in it.
+    Each trial records its generation. Every call replays the strategy on the values of the complete
+    generations, so that all processes propose the same and only numbers are stored. (Optuna's own
+    sampler stores a pickle in the database, which would have to be trusted.) Trials that are asked
+    for together, or while others run, belong to one generation; its population consists of the
+    first complete ones, by number.
+
+    Args:
+        seed: seed of this trial's draw.
+        space: shared search space of the study; one object per study.
+        start: mean of the first generation by parameter; by default the middle of the range.
     """
 
     def __init__(self, seed: int, space: IntersectionSearchSpace, start: Mapping[str, Any]) -> None:
@@ -59,9 +64,8 @@ class CMASampler(BaseSampler):
             if _covers(t, ranges)
         ]
         strategy = _replay(complete, ranges, self._start, self._seed)
-        if (
-            CMA_GENERATION_KEY not in trial.system_attrs
-        ):  # a trial that was asked for before, and put back, keeps what it drew
+        # A trial that was put back and is asked for again keeps its generation.
+        if CMA_GENERATION_KEY not in trial.system_attrs:
             study._storage.set_trial_system_attr(
                 trial._trial_id, CMA_GENERATION_KEY, strategy.generation
             )
@@ -85,7 +89,7 @@ def _replay(
     start: Mapping[str, Any],
     seed: int,
 ) -> Any:
-    """The strategy after all generations that are over; it draws by `seed`."""
+    """Return the strategy after all complete generations; `seed` seeds its next draw."""
     from cmaes import CMA
 
     count = len(ranges)
@@ -106,25 +110,29 @@ def _covers(trial: FrozenTrial, ranges: Mapping[str, Range]) -> bool:
 
 
 def _ends(of: Range) -> tuple[float, float]:
-    """Of a range, on the scale that it is drawn on; half a step more where it is of integers, so that all are alike."""
+    """Return the ends of a range on the scale on which it is drawn.
+
+    A range of integers is extended by half a step on both sides, so that all integers have the same
+    share.
+    """
     half = of.step / 2 if isinstance(of, IntDistribution) else 0.0
     low, high = of.low - half, of.high + half
     return (math.log(low), math.log(high)) if of.log else (low, high)
 
 
 def _point(params: Mapping[str, Any], ranges: Mapping[str, Range]) -> NDArray[np.float64]:
-    """(ranges,) numbers from 0 to 1."""
+    """Return the parameters as (ranges,) numbers from 0 to 1."""
     return np.array([_share(own, params[name]) for name, own in ranges.items()])
 
 
 def _share(of: Range, value: float) -> float:
-    """The place of a value in its range, from 0 to 1."""
+    """Return the position of a value in its range, from 0 to 1."""
     low, high = _ends(of)
     return float(((math.log(value) if of.log else value) - low) / (high - low))
 
 
 def _value(of: Range, share: float) -> float | int:
-    """The value at a share of the range."""
+    """Return the value at a position from 0 to 1 in the range."""
     low, high = _ends(of)
     value = low + float(share) * (high - low)
     value = math.exp(value) if of.log else value

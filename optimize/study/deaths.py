@@ -1,16 +1,20 @@
-"""Why a worker died while it held trials, as far as there is evidence, and what that means for the trials.
+"""Evidence of why a worker died while it held trials, and its consequence for the trials.
 
-A kill from outside (eviction, reboot, SIGKILL) says nothing about a trial. SIGQUIT, which systemd's watchdog sends to
-a worker that hangs, is such a kill, too; it leaves the stacks in the crash file. Two kinds of evidence exist:
+A kill from outside (eviction, reboot, SIGKILL) says nothing about a trial. This includes SIGQUIT,
+which systemd's watchdog sends to a worker that hangs; it leaves the stacks in the crash file. There
+are two kinds of evidence:
 
-- A crash signal (SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE). Python's faulthandler writes the stacks into the worker's
-  crash file in the study's folder before the process dies, below the numbers of the trials in training.
-- Memory that ran out. The kernel counts the processes that it killed for memory, on the machine and in each control
-  group; every heartbeat records both counters, and the worker that takes the trials back compares them.
+- A crash signal (SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE). Python's faulthandler writes the stacks
+  into the worker's crash file in the study's folder before the process dies, after the numbers of
+  the trials in training.
+- Out of memory. The kernel counts the processes that it killed for memory, on the machine and in
+  each control group. Every heartbeat records both counters, and the worker that recovers the trials
+  compares them.
 
-A death with evidence counts against a trial that was alone in training. Where several trials were in training, each of
-them is a suspect and is trained alone from then on, until it has a new checkpoint. A new checkpoint also ends the
-count: a trial fails only where `MAX_DEATHS` deaths lie between two checkpoints.
+A death with evidence counts against a trial that was alone in training. If several trials were in
+training, each of them is a suspect and is trained alone until it has a new checkpoint. A new
+checkpoint also resets the count: a trial fails only after `MAX_DEATHS` deaths between two
+checkpoints.
 """
 
 from __future__ import annotations
@@ -30,13 +34,14 @@ from typing import Any, Self
 from envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY
 
 MAX_DEATHS = 3  # deaths that count, without a new checkpoint, before a trial fails
-SOON = 300.0  # seconds after the last heartbeat in which the machine's counter of memory kills is evidence
+# Seconds after the last heartbeat in which the machine's counter of memory kills is evidence.
+SOON = 300.0
 KEPT_WITHOUT_EVIDENCE = 20
 FATAL, STACK = "Fatal Python error: ", "(most recent call first)"  # as faulthandler writes them
 
 
 def boot_id() -> str:
-    """The kernel's id of this boot; "" if the system has none."""
+    """Return the kernel's id of this boot, "" if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
@@ -44,7 +49,7 @@ def boot_id() -> str:
 
 
 def _count(path: Path) -> int | None:
-    """The value of `oom_kill` in a file of `name value` lines; None where the file or the line is missing."""
+    """Return the value of `oom_kill` in a file of `name value` lines, None if it is missing."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -53,12 +58,12 @@ def _count(path: Path) -> int | None:
 
 
 def memory_kills(machine: Path = Path("/proc/vmstat")) -> int:
-    """How many processes this machine's kernel has killed for memory since it started; 0 if unknown."""
+    """Return how many processes the kernel has killed for memory since boot, 0 if unknown."""
     return _count(machine) or 0
 
 
 def _group_of(root: Path) -> str:
-    """The folder of this process's control group (version 2); "" where there is none."""
+    """Return the folder of this process's control group (version 2), "" if there is none."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -68,7 +73,7 @@ def _group_of(root: Path) -> str:
 
 
 def _group_counter(folder: str) -> tuple[int, int] | None:
-    """(inode, processes killed for memory) of a control group; None where it does not exist or does not count."""
+    """Return (inode, memory kills) of a control group, None if it has no counter."""
     try:
         kills, inode = _count(Path(folder) / "memory.events"), Path(folder).stat().st_ino
     except OSError:
@@ -77,7 +82,10 @@ def _group_counter(folder: str) -> tuple[int, int] | None:
 
 
 def memory_counters(root: Path = Path("/sys/fs/cgroup")) -> dict[str, Any]:
-    """What a heartbeat records: the boot id, and the counts of memory kills (machine, this process's control group)."""
+    """Return the counters that a heartbeat records.
+
+    They are the boot id and the memory kills of the machine and of this process's control group.
+    """
     counters: dict[str, Any] = {"boot": boot_id(), "memory_kills": memory_kills()}
     group = _group_of(root)
     if group and (found := _group_counter(group)) is not None:
@@ -86,11 +94,14 @@ def memory_counters(root: Path = Path("/sys/fs/cgroup")) -> dict[str, Any]:
 
 
 def ran_out_of_memory(before: Mapping[str, Any], silence: float) -> bool:
-    """Whether the kernel has killed a process for lack of memory since a dead worker's last heartbeat.
+    """Return whether the kernel has killed for memory since a dead worker's last heartbeat.
 
-    before: `memory_counters()` of that heartbeat. silence: seconds since then. Where the worker's control group still
-    exists, its counter decides. The machine's counter also counts other processes, so it decides only for `SOON`
-    seconds.
+    If the worker's control group still exists, its counter decides. The machine's counter includes
+    other processes, so it decides only for `SOON` seconds.
+
+    Args:
+        before: `memory_counters()` of that heartbeat.
+        silence: seconds since that heartbeat.
     """
     if not before.get("boot") or before["boot"] != boot_id():
         return False
@@ -104,9 +115,10 @@ def ran_out_of_memory(before: Mapping[str, Any], silence: float) -> bool:
 
 
 class CrashFile:
-    """Where faulthandler writes the stacks if this process crashes, or if SIGQUIT ends it; removed when the block ends.
+    """The file for faulthandler's stacks of this process, after a crash or SIGQUIT.
 
-    A context manager. Without a writable folder, crashes leave no evidence and nothing else changes.
+    A context manager that removes the file at the end of the block. If the folder is not writable,
+    crashes leave no evidence and nothing else changes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -124,7 +136,7 @@ class CrashFile:
         return self
 
     def training(self, numbers: Sequence[int]) -> None:
-        """Note which trials are in training from now on."""
+        """Record which trials are in training from now on."""
         header = {"trials": list(numbers), "thread": threading.main_thread().ident}
         if self._file >= 0:
             with suppress(OSError):
@@ -144,8 +156,11 @@ class CrashFile:
 
 @dataclass(frozen=True)
 class Crash:
-    """A crash file's content. what: "Segmentation fault in step (game.py:31)". trials: numbers in training; empty where
-    another thread than the training's crashed.
+    """The content of a crash file.
+
+    Attributes:
+        what: signal and place, like "Segmentation fault in step (game.py:31)".
+        trials: numbers of the trials in training; empty if another thread crashed.
     """
 
     what: str
@@ -153,7 +168,7 @@ class Crash:
 
 
 def read_crash(path: Path) -> Crash | None:
-    """The content of a crash file; None without the file, or if its process did not crash."""
+    """Read a crash file; None if it is missing or records no crash."""
     head, found, dump = _text(path).partition(FATAL)
     if not found:
         return None
@@ -171,7 +186,7 @@ def read_crash(path: Path) -> Crash | None:
 
 
 def has_stacks(path: Path) -> bool:
-    """Whether there is a crash file with stacks: of a crash, or of a process that SIGQUIT ended."""
+    """Return whether the crash file has stacks, of a crash or after SIGQUIT."""
     return STACK in _text(path)
 
 
@@ -183,7 +198,7 @@ def _text(path: Path) -> str:
 
 
 def _place(frame: str) -> str:
-    """`File "/x/game.py", line 31 in step` → " in step (game.py:31)"."""
+    """Turn `File "/x/game.py", line 31 in step` into " in step (game.py:31)"."""
     try:
         _, file, rest = frame.split('"')
         line, _, function = rest.removeprefix(", line ").partition(" in ")
@@ -197,8 +212,11 @@ def _place(frame: str) -> str:
 
 @dataclass(frozen=True)
 class Death:
-    """The end of a worker. how: in words. suspects: numbers of the trials that may have caused it; empty without
-    evidence that one of them did.
+    """The end of a worker.
+
+    Attributes:
+        how: description.
+        suspects: numbers of the trials that may have caused it; empty without evidence.
     """
 
     how: str
@@ -207,7 +225,13 @@ class Death:
     def note(
         self, number: int, checkpoint: Mapping[str, Any] | None, **known: Any
     ) -> dict[str, Any]:
-        """The entry of one trial's history. checkpoint: the trial's attribute. known: other entries."""
+        """Return the entry for the history of a trial.
+
+        Args:
+            number: number of the trial.
+            checkpoint: the trial's checkpoint attribute.
+            known: further entries.
+        """
         found: dict[str, Any] = {
             **known,
             "how": self.how,
@@ -219,12 +243,15 @@ class Death:
 
 
 def checkpoint_position(checkpoint: Mapping[str, Any] | None) -> int:
-    """How far a trial's recorded checkpoint is, in rollouts of all its members; 0 without one."""
+    """Return the rollouts of all members at a recorded checkpoint, 0 without one."""
     return int((checkpoint or {}).get("rollouts", 0))
 
 
 def add_note(history: Sequence[dict[str, Any]], note: dict[str, Any]) -> list[dict[str, Any]]:
-    """The history with one more entry. Of entries without evidence the newest are kept, and the older ones counted."""
+    """Return the history with one more entry.
+
+    Of the entries without evidence, the newest are kept and the older ones are counted.
+    """
     entries = [*history, note]
     plain = [entry for entry in entries if "evidence" not in entry]
     if len(plain) <= KEPT_WITHOUT_EVIDENCE:
@@ -235,7 +262,7 @@ def add_note(history: Sequence[dict[str, Any]], note: dict[str, Any]) -> list[di
 
 
 def counted(history: Sequence[Mapping[str, Any]], checkpoint: Mapping[str, Any] | None) -> int:
-    """Deaths that count against a trial: alone, with evidence, and since its last checkpoint."""
+    """Return the number of deaths that count: alone, with evidence, since the last checkpoint."""
     here = checkpoint_position(checkpoint)
     return sum(
         entry.get("evidence") == "alone" and entry.get("checkpoint") == here for entry in history
@@ -243,8 +270,9 @@ def counted(history: Sequence[Mapping[str, Any]], checkpoint: Mapping[str, Any] 
 
 
 def is_suspect(attributes: Mapping[str, Any]) -> bool:
-    """Whether a trial with these attributes is to be trained alone: it may have killed a worker since its last
-    checkpoint.
+    """Return whether a trial with these attributes must be trained alone.
+
+    That is so if it may have killed a worker since its last checkpoint.
     """
     here = checkpoint_position(attributes.get(CHECKPOINT_KEY))
     return any(

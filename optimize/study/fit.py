@@ -1,8 +1,8 @@
-"""Numbers that must fit each other: environments, horizon, minibatches, budget and rungs.
+"""Fit numbers to each other: environments, horizon, minibatches, budget and rungs.
 
-A rollout has num_envs x horizon transitions. Minibatches divide it, so that every transition is learned from in every
-epoch, and the budget holds at least one rollout per rung. Automatic values are fitted to the given ones; where both
-were given and do not fit, the combination is refused with its valid neighbours.
+A rollout has num_envs x horizon transitions. Minibatches must divide it, so that every epoch uses
+every transition, and the budget must contain at least one rollout per rung. Automatic values are
+fitted to given ones. Given values that do not fit are refused, with the nearest valid values.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ UPDATES_PER_FOLD = 100
 
 
 def neighbours(size: int, transitions: int) -> tuple[int, int]:
-    """The divisors of `transitions` next to `size`: the largest not above it and the smallest not below it (the largest
-    there is, where none is).
+    """Return the divisors of `transitions` next to `size`.
+
+    Returns:
+        The largest divisor that is at most `size`, and the smallest that is at least `size`
+        (`transitions` if there is none).
     """
     divisors = sorted(
         {
@@ -34,20 +37,22 @@ def neighbours(size: int, transitions: int) -> tuple[int, int]:
 
 
 def fit_minibatch(size: int, transitions: int) -> int:
-    """The divisor of `transitions` nearest to `size` by ratio, the smaller of equals."""
+    """Return the divisor of `transitions` that is nearest by ratio, the smaller of a tie."""
     below, above = neighbours(size, transitions)
     return below if size / below <= above / size or above < size else above
 
 
 def env_unit(sizes: Sequence[int], horizon: int) -> int:
-    """Of how many environments a multiple is needed, for all minibatches to divide a rollout."""
+    """Return the unit of which num_envs must be a multiple for all minibatches to fit."""
     together = math.lcm(*sizes)
     return together // math.gcd(together, horizon)
 
 
 def most_envs(budget: int, horizon: int, sizes: Sequence[int]) -> int:
-    """The most environments per member that leave about `UPDATES_PER_FOLD` rollouts in the budget: the multiple that
-    all minibatches fit, nearest to that bound, or the bound itself where even one such multiple is far above it.
+    """Return the upper limit of environments per member.
+
+    The budget must contain about `UPDATES_PER_FOLD` rollouts. The result is the multiple of
+    `env_unit` nearest to that bound, or the bound itself if the smallest multiple is far above it.
     """
     bound = budget / (UPDATES_PER_FOLD * horizon)
     unit = env_unit(sizes, horizon)
@@ -55,8 +60,9 @@ def most_envs(budget: int, horizon: int, sizes: Sequence[int]) -> int:
 
 
 def fewest_envs(budget: int, horizon: int, sizes: Sequence[int]) -> int:
-    """From where on every minibatch fits into a rollout, as far as the bound allows: fewer would be a smaller search,
-    not only a slower one.
+    """Return the fewest environments for which every minibatch fits, at most `most_envs`.
+
+    Fewer environments would restrict the search space.
     """
     return min(
         most_envs(budget, horizon, sizes),
@@ -65,22 +71,34 @@ def fewest_envs(budget: int, horizon: int, sizes: Sequence[int]) -> int:
 
 
 def multiple(num_envs: int, unit: int) -> int:
-    """The largest multiple of `unit` that is not above `num_envs`; `unit` where there is none."""
+    """Return the largest multiple of `unit` that is at most `num_envs`, at least `unit`."""
     return max(unit, num_envs // unit * unit)
 
 
 def fit_num_envs(num_envs: int, unit: int, environment: str, *, fixed: bool) -> tuple[int, str]:
-    """`num_envs` as a multiple of the `unit` environments that can only be made together, and a sentence where it was
-    raised to one. fixed: it was given as a flag, so it is not raised.
+    """Fit the number of environments to environments that are created `unit` at a time.
 
-    Raises InputError if it is fixed and not a multiple.
+    Args:
+        num_envs: the number that was asked for.
+        unit: number of environments that can only be created together.
+        environment: name of the environment.
+        fixed: whether the number was given as a flag, so that it must not be raised.
+
+    Returns:
+        The number and a message if it was raised, else "".
+
+    Raises:
+        InputError: the number is fixed and not a multiple.
     """
     if num_envs % unit == 0:
         return num_envs, ""
     above = -(-num_envs // unit) * unit
-    reason = f"--env {environment} makes {unit} environments together, and --n-envs {num_envs} is not a multiple"
+    reason = (
+        f"--env {environment} creates {unit} environments together, and --n-envs {num_envs} is not "
+        "a multiple"
+    )
     if not fixed:
-        return above, f"{reason}; it is raised to {above}"
+        return above, f"{reason}; it was raised to {above}"
     below = above - unit
     raise InputError(f"{reason}; use {f'{below} or ' if below else ''}{above}")
 
@@ -88,10 +106,20 @@ def fit_num_envs(num_envs: int, unit: int, environment: str, *, fixed: bool) -> 
 def fit_budget(
     budget: int, rungs: int, num_envs: int, horizon: int, *, fixed: bool
 ) -> tuple[int, str]:
-    """The budget, raised to one rollout per rung where it holds less, and a sentence where it was.
+    """Raise the budget to one rollout per rung if it is smaller.
 
-    fixed: the budget and the other numbers were given as flags, so it is not raised. Raises InputError if it is fixed
-    and too small.
+    Args:
+        budget: environment steps per member.
+        rungs: number of rungs.
+        num_envs: environments per member.
+        horizon: steps per rollout and environment.
+        fixed: whether the numbers were given as flags, so that the budget must not be raised.
+
+    Returns:
+        The budget and a message if it was raised, else "".
+
+    Raises:
+        InputError: the budget is fixed and too small.
     """
     rollout = num_envs * horizon
     least = rungs * rollout
@@ -99,10 +127,10 @@ def fit_budget(
         return budget, ""
     short = (
         f"--budget {budget:,} holds less than one rollout for each of {rungs} rungs "
-        f"({num_envs} envs x {horizon} steps = {rollout:,} a rollout)"
+        f"({num_envs} envs x {horizon} steps = {rollout:,} per rollout)"
     )
     if not fixed:
-        return least, f"{short}; it is {least:,} now"
+        return least, f"{short}; it was raised to {least:,}"
     others = {
         "--n-envs": budget // (rungs * horizon),
         "--horizon": budget // (rungs * num_envs),
@@ -110,19 +138,24 @@ def fit_budget(
     }
     smaller = " or ".join(f"{flag} {most}" for flag, most in others.items() if most >= 1)
     raise InputError(
-        f"{short}; give at least --budget {least}" + (f", or at most {smaller}" if smaller else "")
+        f"{short}; give --budget {least} or more" + (f", or at most {smaller}" if smaller else "")
     )
 
 
 def fit_shape(shape: Mapping[str, int], transitions: int) -> dict[str, int]:
-    """Shape parameters with a minibatch that divides a rollout, where it is one that has to: in epochs over it."""
+    """Return the shape with a minibatch that divides a rollout, if the algorithm has epochs."""
     if "epochs" not in shape:
         return dict(shape)
     return {**shape, "minibatch": fit_minibatch(shape["minibatch"], transitions)}
 
 
 def fit_space(space: SearchSpace, transitions: int) -> tuple[SearchSpace, str]:
-    """The space with minibatches that divide a rollout of `transitions`, and a sentence where some did not."""
+    """Return the space with minibatches that divide a rollout, and a message if some did not.
+
+    Args:
+        space: the search space.
+        transitions: transitions per rollout.
+    """
     sizes = space.minibatches
     fitted = list(dict.fromkeys(fit_minibatch(size, transitions) for size in sizes))
     if fitted == list(sizes):
@@ -135,15 +168,20 @@ def fit_space(space: SearchSpace, transitions: int) -> tuple[SearchSpace, str]:
         dimension = Dimension("minibatch", value=fitted[0])
     shape = {**space.tables["shape"], "minibatch": dimension}
     note = (
-        f"minibatch {_listed(sizes)} of the space became {_listed(fitted)}: a rollout has {transitions:,} transitions "
-        "(num_envs x horizon), and minibatches must divide it"
+        f"minibatch {_listed(sizes)} of the space became {_listed(fitted)}: a rollout has "
+        f"{transitions:,} transitions (num_envs x horizon), and minibatches must divide it"
     )
     return replace(space, tables={**space.tables, "shape": shape}), note
 
 
 def refuse_misfit(sizes: Sequence[int], num_envs: int, horizon: int, source: str) -> None:
-    """Raise InputError, naming the valid neighbours, where a minibatch does not divide a rollout. source: where the
-    minibatches were chosen.
+    """Raise InputError with the nearest valid values if a minibatch does not divide a rollout.
+
+    Args:
+        sizes: the minibatches.
+        num_envs: environments per member.
+        horizon: steps per rollout and environment.
+        source: where the minibatches were chosen, for the message.
     """
     transitions = num_envs * horizon
     for size in sizes:
@@ -154,8 +192,9 @@ def refuse_misfit(sizes: Sequence[int], num_envs: int, horizon: int, source: str
             fewer = num_envs // unit * unit
             envs = f"{fewer} or {fewer + unit}" if fewer else str(unit)
             raise InputError(
-                f"minibatch {size} of {source} does not divide the {num_envs} envs x {horizon} steps = {transitions:,} "
-                f"transitions of a rollout; use a minibatch of {either}, or {envs} envs"
+                f"minibatch {size} of {source} does not divide the {num_envs} envs x {horizon} "
+                f"steps = {transitions:,} transitions of a rollout; use a minibatch of {either}, "
+                f"or {envs} envs"
             )
 
 

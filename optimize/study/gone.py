@@ -1,4 +1,4 @@
-"""What a worker trains may be deleted under it: the study, or the file of its database."""
+"""Detection of a study, or of its database file, that was deleted during training."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ class StudyGone(RunError):
 
 
 class DatabaseFile:
-    """The file of a SQLite database. Of a database on a server there is none, and nothing is checked.
+    """The file of a SQLite database; for a database server nothing is checked.
 
-    An open connection goes on writing into a deleted file without an error, and a new one makes a new file.
+    An open connection keeps writing into a deleted file without an error, and a new connection
+    creates a new file.
     """
 
     def __init__(self, url: str) -> None:
@@ -23,11 +24,11 @@ class DatabaseFile:
         self._identity: tuple[int, int] | None = None
 
     def remember(self) -> None:
-        """From now on the file that is there is the right one."""
+        """Record the identity of the present file, for `check`."""
         self._identity = self._present()
 
     def check(self) -> None:
-        """Raise StudyGone where the file was deleted, moved or replaced."""
+        """Raise StudyGone if the file was deleted, moved or replaced."""
         if self._identity is None:
             return
         try:
@@ -40,11 +41,16 @@ class DatabaseFile:
             )
         if present != self._identity:
             raise StudyGone(
-                f"the database {self._path} was replaced by another file while this process worked on it"
+                f"the database {self._path} was replaced by another file while this process worked "
+                "on it"
             )
 
     def _present(self) -> tuple[int, int] | None:
-        """(device, inode); None without a file. Raises OSError where that cannot be seen."""
+        """Return (device, inode), None without a file.
+
+        Raises:
+            OSError: the file cannot be inspected.
+        """
         if self._path is None:
             return None
         try:

@@ -1,6 +1,7 @@
-"""Patience with a database that is away: server stopped, network cut, file locked, pool exhausted, disk full.
+"""Retries of database operations while the database is unavailable.
 
-Every operation of the study's storage is one transaction, so one that failed may be tried again as a whole.
+Causes are a stopped server, a lost network, a locked file, an exhausted pool or a full disk. Every
+operation of the study's storage is one transaction, so a failed one can be retried as a whole.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 
 def is_away(error: BaseException | None) -> bool:
-    """Whether this error says that the database could not be reached or used, not that it refused what was asked."""
+    """Return whether the error says that the database is unavailable, not that it refused."""
     if isinstance(error, optuna.exceptions.StorageInternalError):
         return is_away(error.__cause__)
     if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
@@ -36,10 +37,13 @@ def is_away(error: BaseException | None) -> bool:
 
 
 class Patience:
-    """Tries again, ever more slowly, for `limit` seconds (0: not at all), and counts the retries.
+    """Retries with increasing pauses for `limit` seconds (0: no retries), and counts the retries.
 
-    say: prints one line when waiting begins and ends. stopping: asked several times a second while waiting;
-    whether the worker was asked to stop.
+    Attributes:
+        limit: seconds after which an unavailable database is an error.
+        retries: number of retries so far.
+        say: prints a line when waiting begins and when it ends.
+        stopping: returns whether the worker was asked to stop; called several times per second.
     """
 
     def __init__(self, limit: float = 0.0) -> None:
@@ -50,7 +54,11 @@ class Patience:
         self._inside = threading.local()
 
     def __call__(self, operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The operation's result. Raises TryAgainLater where the database is still away after `limit` seconds."""
+        """Return the result of the operation.
+
+        Raises:
+            TryAgainLater: the database is still unavailable after `limit` seconds.
+        """
         if not self.limit or getattr(
             self._inside, "active", False
         ):  # a part of a larger operation fails with it
@@ -68,13 +76,14 @@ class Patience:
                         raise
                     if away > (min(self.limit, ASKED_TO_STOP) if self.stopping() else self.limit):
                         raise TryAgainLater(
-                            f"the database has been away for {away:.0f} s ({reason_of(error)}); started again, the "
-                            "worker goes on from the last checkpoints"
+                            f"the database has been away for {away:.0f} s ({reason_of(error)}); "
+                            "started again, the worker goes on from the last checkpoints"
                         ) from error
                     self.retries += 1
                     if not told:
                         self.say(
-                            f"the database is away ({reason_of(error)}); trying again for {self.limit:.0f} s"
+                            f"the database is away ({reason_of(error)}); trying again for "
+                            f"{self.limit:.0f} s"
                         )
                         told = True
                 else:
@@ -97,7 +106,7 @@ class Patience:
 
 
 def patient(*names: str) -> Callable[[type[T]], type[T]]:
-    """A class decorator: these methods are tried again while the database is away, by the object's `patience`."""
+    """Return a class decorator that retries these methods by the object's `patience`."""
 
     def decorate(owner: type[T]) -> type[T]:
         for name in names:
@@ -116,6 +125,6 @@ def _patient_method(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reason_of(error: BaseException) -> str:
-    """The first line of what the database's driver said."""
+    """Return the first line of the database driver's message."""
     cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
     return str(getattr(cause, "orig", None) or cause).strip().splitlines()[0]

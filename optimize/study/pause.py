@@ -1,4 +1,4 @@
-"""Pausing a study: recorded in its database, so that every worker hears of it, wherever it runs."""
+"""Pauses of a study, recorded in its database, so that all workers on all machines see them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,29 @@ LOOK_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Pause:
-    """since: UTC, ISO 8601. by: user@host."""
+    """A pause.
+
+    Attributes:
+        since: time, ISO 8601, UTC.
+        by: user@host.
+    """
 
     since: str
     by: str
 
 
 def pause_of(attributes: dict[str, Any]) -> Pause | None:
-    """The pause among a study's user attributes."""
+    """Return the pause among a study's user attributes, None without one."""
     found = attributes.get(PAUSE_KEY)
     return None if found is None else Pause(**found)
 
 
 def pause_study(storage: StudyStorage, study_id: int) -> Pause | None:
-    """Ask all workers of the study to put their trials back and wait. Returns the pause that there was already."""
+    """Ask all workers of a study to put their trials back and wait.
+
+    Returns:
+        The earlier pause if the study is paused already.
+    """
     by = f"{user_name()}@{socket.gethostname()}"
     pause = Pause(datetime.now(UTC).isoformat(timespec="seconds"), by)
     with storage.transaction() as session:
@@ -52,7 +61,7 @@ def pause_study(storage: StudyStorage, study_id: int) -> Pause | None:
 
 
 def resume_study(storage: StudyStorage, study_id: int) -> bool:
-    """Let the workers go on. False where the study was not paused."""
+    """Let the workers continue. Returns False if the study was not paused."""
     table = StudyUserAttributeModel
     with storage.transaction() as session:
         storage.lock_study(session, study_id)
@@ -68,9 +77,10 @@ def _query(study_id: int) -> sa.Select[Any]:
 
 
 class PauseWatch:
-    """A thread that looks every `LOOK_SECONDS` whether the study is paused, so that training need not ask the database.
+    """A thread that checks every `LOOK_SECONDS` whether the study is paused.
 
-    paused: what it saw last; a database that does not answer changes nothing.
+    Training reads `paused` instead of the database. If the database does not answer, it keeps its
+    value.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Which process a recorded pid stands for, and whether it still runs.
+"""Identify the process of a recorded pid, and tell whether it is still running.
 
-A pid is valid in one PID namespace of one running kernel only: two containers may share a host name and a pid, and a
-cloned machine has the host name of its original. So the namespace is recorded with the pid. Whether a process that was
-recorded in another namespace still runs is unknown.
+A pid is valid in one PID namespace of one running kernel only: two containers may share a host name
+and a pid, and a cloned machine has the host name of its original. So the namespace is recorded with
+the pid. The state of a process in another namespace is unknown.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ _RANDOM_NODE = (
 
 
 def namespace() -> str:
-    """An identifier of this process's PID namespace, unique across machines; "" where there is none.
+    """Return an identifier of this process's PID namespace, unique across machines.
 
-    On Linux the kernel's boot id and the namespace's inode: containers on one kernel share the former, initial
-    namespaces of all kernels the latter. Elsewhere, where there is one namespace per machine, a network address.
+    On Linux it is the kernel's boot id and the namespace's inode: containers on one kernel share
+    the boot id, and the initial namespaces of all kernels share the inode. Elsewhere a machine has
+    one namespace, identified by a network address. "" if neither is known.
     """
     if platform.system() != "Linux":
         node = uuid.getnode()
@@ -41,9 +42,11 @@ def namespace() -> str:
 
 
 def started(pid: int) -> str | None:
-    """When the process started; with the pid this identifies a process of this namespace.
+    """Return the start time of a process, which identifies it together with its pid.
 
-    None if there is no such process; "" if its start cannot be read (that of another account, for example).
+    Returns:
+        None if there is no such process; "" if the time cannot be read, for example of another
+        account.
     """
     try:
         fields = (
@@ -77,22 +80,23 @@ def _exists(pid: int) -> bool:
 
 
 def identity(pid: int) -> str:
-    """What to record with the pid of a running process, for `is_running`; "" if it could not be identified later."""
+    """Return what `is_running` needs to identify a running process, "" if that is unknown."""
     where, start = namespace(), started(pid)
     return f"{where}/{start}" if where and start else ""
 
 
 def same_namespace(recorded: str) -> bool:
-    """Whether the process with this `identity` was recorded in this process's PID namespace, and on this machine."""
+    """Return whether this `identity` was recorded in this PID namespace of this machine."""
     where = namespace()
     return bool(where) and recorded.rpartition("/")[0] == where
 
 
 def is_running(pid: int, recorded: str) -> bool | None:
-    """Whether the process that was recorded with this pid and `identity` still runs; None if that is
-    unknown: it belongs to another machine, another boot, or another PID namespace.
+    """Return whether the process with this pid and `identity` is still running.
 
-    A rebooted machine has another boot id, so the state of its earlier processes is unknown.
+    Returns:
+        None if that is unknown: it belongs to another machine, boot or PID namespace. A rebooted
+            machine has another boot id.
     """
     if not same_namespace(recorded):
         return None

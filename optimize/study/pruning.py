@@ -1,9 +1,8 @@
-"""Samplers and pruners by name, and the pruner that judges a batch of trials at a rung.
+"""Samplers and pruners by name, and the pruner for batches of trials.
 
-Optuna's `SuccessiveHalvingPruner` writes a trial's place at a rung when it is judged, so in a batch that reports
-together the first
-one judged would compete with fewer than the last. `RungPruner` looks at reported values only: the order of judging does
-not matter.
+Optuna's `SuccessiveHalvingPruner` records a trial's position at a rung when it judges it, so the
+first trial of a batch would compete with fewer trials than the last one. `RungPruner` uses reported
+values only, so the order does not matter.
 """
 
 from __future__ import annotations
@@ -30,10 +29,14 @@ PRUNERS = ("hyperband", "median", "none")
 class RungPruner(BasePruner):
     """Hyperband's brackets (Li et al. 2018, JMLR 18) with successive halving by reported values.
 
-    A trial of bracket b is judged from rung b + 1 on; its bracket follows from its number. At a rung it goes on if it
-    is among the
-    best ⌈n / eta⌉ of the n trials that reported there, and is never pruned while fewer than `least` have. The last rung
-    prunes no trial.
+    A trial's bracket b follows from its number; it is judged from rung b + 1 on. At a rung it
+    continues if it is among the best ⌈n / eta⌉ of the n trials that reported there. Nothing is
+    pruned while fewer than `least` trials have reported, or at the last rung.
+
+    Args:
+        rungs: number of rungs of a trial.
+        eta: reduction factor of successive halving.
+        least: number of reports from which trials are pruned.
     """
 
     def __init__(self, rungs: int, eta: float = 2.0, least: int = 4) -> None:
@@ -41,7 +44,10 @@ class RungPruner(BasePruner):
         self.brackets = max(1, min(3, rungs - 1))
 
     def bracket(self, number: int) -> int:
-        """0 … brackets - 1; lower brackets, which prune earlier, hold more trials, as in Hyperband."""
+        """Return the bracket of a trial, 0 … brackets - 1.
+
+        Lower brackets prune earlier and have more trials, as in Hyperband.
+        """
         shares = [self.eta ** (self.brackets - 1 - b) for b in range(self.brackets)]
         at = zlib.crc32(str(number).encode()) / 2**32 * sum(shares)
         for b, share in enumerate(shares):
@@ -66,7 +72,7 @@ class RungPruner(BasePruner):
 
 
 def make_pruner(name: str, rungs: int) -> BasePruner:
-    """Raises InputError for an unknown name."""
+    """Return a pruner by name. Raises InputError for an unknown one."""
     if name == "hyperband":
         return RungPruner(rungs)
     if name == "median":
@@ -77,10 +83,14 @@ def make_pruner(name: str, rungs: int) -> BasePruner:
 
 
 class SharedSpaceTPE(TPESampler):
-    """Optuna's multivariate TPE, with a search space that is shared between samplers.
+    """Optuna's multivariate TPE with a search space that samplers share.
 
-    Every trial has a sampler of its own. Without `space`, each would intersect the parameters of all trials again.
-    space: one object per study.
+    Every trial has its own sampler. Without the shared `space`, each would compute the intersection
+    of all trials' parameters again.
+
+    Args:
+        seed: seed of the sampler.
+        space: one object per study.
     """
 
     def __init__(self, seed: int, space: IntersectionSearchSpace) -> None:
@@ -106,10 +116,17 @@ def make_sampler(
     space: IntersectionSearchSpace | None = None,
     start: Mapping[str, Any] | None = None,
 ) -> BaseSampler:
-    """A sampler, with some parameters fixed where given. Raises InputError for an unknown name.
+    """Return a sampler by name.
 
-    seed: any non-negative integer. space: the study's, to be used again for its other samplers. start: parameters that
-    the search begins at.
+    Args:
+        name: one of `SAMPLERS`.
+        seed: any non-negative integer.
+        fixed: parameters with a fixed value.
+        space: shared search space of the study.
+        start: parameters at which the search starts.
+
+    Raises:
+        InputError: the name is unknown.
     """
     sampler: BaseSampler
     if name == "tpe":

@@ -1,7 +1,7 @@
-"""Heartbeats of trials and workers, and taking back the trials of workers that died.
+"""Heartbeats of trials and workers, and recovery of the trials of dead workers.
 
-Optuna's own heartbeat is started by `study.optimize` only and never sees a trial that did not beat, so ask-and-tell
-needs this one.
+Optuna's heartbeat is started by `study.optimize` only and ignores trials without a heartbeat, so
+ask-and-tell needs its own.
 """
 
 from __future__ import annotations
@@ -47,14 +47,24 @@ FORGET_SECONDS = (
 
 
 class Heartbeat:
-    """A thread that beats for every trial this worker holds, and for the worker itself.
+    """A thread that writes heartbeats of the worker and of every trial that it holds.
 
-    progress: of the main thread. While it is stalled, the worker still beats, as "stalled", but its trials don't, so
-    that another worker takes them after the grace period. say: one line for a person, when that begins and ends.
+    While the main thread makes no progress, the worker's heartbeat says "stalled" and its trials
+    get none, so that another worker takes them after the grace period.
 
-    lost: ids of trials that are not this worker's any longer: given to another one (this process was suspended or
-    stalled, or the database out of reach, for longer than the grace period), told by another program, or deleted. The
-    trainer drops its copies of them. gone: set once the study or its database was deleted.
+    Args:
+        storage: database of the study.
+        worker: name of the worker.
+        interval: seconds between two heartbeats.
+        progress: progress of the main thread.
+        say: prints a line when a stall begins and when it ends.
+
+    Attributes:
+        lost: ids of trials that no longer belong to this worker: another worker has taken them
+            (this process was suspended, stalled or without the database for longer than the grace
+            period), another program has finished them, or they were deleted. The trainer drops its
+            copies.
+        gone: set when the study or its database was deleted.
     """
 
     def __init__(
@@ -93,12 +103,14 @@ class Heartbeat:
         self._thread.stop()
 
     def lost_trial(self, trial_id: int) -> None:
-        """Note that a trial turned out to be someone else's."""
+        """Record that another worker holds the trial."""
         self.lost.add(trial_id)
 
     def try_beat(self) -> None:
-        """Beat. After an error of the database or the system, which `last_error` names, the next beat tries again: it
-        must not end the thread.
+        """Write a heartbeat.
+
+        An error of the database or the system is stored in `last_error` and does not end the
+        thread; the next heartbeat is a new attempt.
         """
         with suppress(OSError):  # the log's disk is full, say
             self._watch()
@@ -111,19 +123,25 @@ class Heartbeat:
             self.last_error = str(error).splitlines()[0]
 
     def _watch(self) -> None:
-        """Notice the beginning and the end of a stall."""
+        """Report the beginning and the end of a stall."""
         stalled, self._stalled = self._stalled, self._progress.stalled
         if self._stalled and not stalled:
             self._say(
-                f"no progress for {self._progress.age:,.0f} s (limit {self._progress.limit:,.0f} s), in "
-                f"{where_main_thread_is()}: the heartbeats of its trials stop, so that another worker takes them"
+                f"no progress for {self._progress.age:,.0f} s (limit {self._progress.limit:,.0f} "
+                f"s), in {where_main_thread_is()}: the heartbeats of its trials stop, so that "
+                "another worker takes them"
             )
         elif stalled and not self._stalled:
             self._say("progress again; the trials that are still held get heartbeats")
 
     def beat(self) -> None:
-        """Write one beat for the worker and, unless it is stalled, all held trials, in one transaction. Note the trials
-        that are no longer ours. Raises StudyGone.
+        """Write heartbeats of the worker and, unless it is stalled, of its trials, in one
+        transaction.
+
+        Trials that no longer belong to this worker are added to `lost`.
+
+        Raises:
+            StudyGone: the study or its database was deleted.
         """
         stalled, held = self._progress.stalled, self.storage.held()
         trial, lost = models.TrialModel, set()
@@ -149,7 +167,9 @@ class Heartbeat:
         }  # not those that were told or released while this ran
 
     def _write(self, session: Session, now: float, state: str) -> None:
-        """This worker's record; written again where somebody took this process for dead and deleted it."""
+        """Update this worker's record, or insert it again if it was deleted as that of a dead
+        worker.
+        """
         own = workers.c.worker == self.worker
         values = {"beat": now, "info": json.dumps({**self.info, **memory_counters()})}
         changed = session.execute(workers.update().where(own).values(**values))
@@ -162,10 +182,14 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Recovered:
-    """A trial that a dead worker held: WAITING again, or failed (`quarantined`) after `MAX_DEATHS` deaths that it
-    caused.
+    """A trial of a dead worker, now WAITING again or failed.
 
-    deaths: that count against it since its last checkpoint. how: what is known of the worker's end.
+    Attributes:
+        trial_id: row id of the trial.
+        number: number of the trial.
+        deaths: deaths that count against it since its last checkpoint.
+        quarantined: whether it was failed because of `MAX_DEATHS` deaths.
+        how: what is known of the worker's end.
     """
 
     trial_id: int
@@ -176,19 +200,26 @@ class Recovered:
 
 
 def crash_file(run_dir: Path, worker: str) -> Path:
-    """Where a worker's crash is written (`deaths.CrashFile`)."""
+    """Return the path of a worker's crash file (`deaths.CrashFile`)."""
     return run_dir / "crashes" / f"{worker}.txt"
 
 
 def _end_of(worker: WorkerRecord | None, silence: float, run_dir: Path | None) -> Death:
-    """What is known of the end of a trial's last worker. silence: seconds since its last beat for the trial."""
+    """Return what is known of the end of a trial's last worker.
+
+    Args:
+        worker: record of the worker, if there is one.
+        silence: seconds since its last heartbeat for the trial.
+        run_dir: folder of the study.
+    """
     if worker is None:
         return Death(f"no heartbeat for {silence:.0f} s")
     if run_dir and not worker.alive and has_stacks(file := crash_file(run_dir, worker.worker)):
         crash = read_crash(file)
         if crash is None:
             return Death(
-                f"SIGQUIT ended its process, as the watchdog does when a worker hangs; stacks in {file}"
+                "SIGQUIT ended its process, as the watchdog does when a worker hangs; stacks in "
+                f"{file}"
             )
         return Death(
             f"its process crashed: {crash.what}; stacks in {file}", frozenset(crash.trials)
@@ -202,7 +233,7 @@ def _end_of(worker: WorkerRecord | None, silence: float, run_dir: Path | None) -
 
 
 def _attribute(session: Session, trial_id: int, key: str) -> Any:
-    """A trial's attribute; None where there is none yet."""
+    """Return an attribute of a trial, None if it is not set."""
     table = models.TrialUserAttributeModel
     text = session.execute(
         sa.select(table.value_json).where(table.trial_id == trial_id, table.key == key)
@@ -217,15 +248,21 @@ def recover_stale(
     grace: float = GRACE_SECONDS,
     run_dir: Path | None = None,
 ) -> list[Recovered]:
-    """Put RUNNING trials whose attempt is dead back to WAITING under their own number.
+    """Put RUNNING trials of dead workers back to WAITING under their own numbers.
 
-    Dead: no beat for `grace` seconds by the database's clock, or the recorded process belongs to this PID namespace and
-    is gone. A RUNNING trial that no worker holds (another program took it) gets its first beat here. Each trial is
-    changed in one transaction that checks its token, beat and state once more, and notes how the attempt ended
-    (`sweepd:attempts`). A trial that has
-    killed `MAX_DEATHS` workers without a new checkpoint is failed instead (`optimize/study/deaths.py` says what counts).
+    A worker is dead if it has sent no heartbeat for `grace` seconds by the database's clock, or if
+    its recorded process belongs to this PID namespace and does not run. A RUNNING trial that no
+    worker holds (taken by another program) gets its first heartbeat here.
 
-    run_dir: the study's folder, with the crash files.
+    Each trial is changed in one transaction that checks its token, heartbeat and state again, and
+    records how the attempt ended (`ATTEMPTS_KEY`). A trial that has killed `MAX_DEATHS` workers
+    without a new checkpoint is failed; `optimize/study/deaths.py` defines which deaths count.
+
+    Args:
+        storage: database of the study.
+        study_id: row id of the study.
+        grace: seconds without a heartbeat.
+        run_dir: folder of the study, with the crash files.
     """
     trial, recovered = models.TrialModel, []
     with storage.transaction() as session:
@@ -304,8 +341,8 @@ def recover_stale(
             changes: dict[str, Any] = {ATTEMPTS_KEY: history}
             if quarantined:
                 changes[REASON_KEY] = (
-                    f"quarantined: {deaths} workers died while they trained it alone, without a new checkpoint "
-                    f"({death.how})"
+                    f"quarantined: {deaths} workers died while they trained it alone, without a "
+                    f"new checkpoint ({death.how})"
                 )
             attribute = models.TrialUserAttributeModel
             session.execute(

@@ -1,4 +1,4 @@
-"""Workers as recorded in the study's database: their state, and handing a study over to a new worker."""
+"""Workers as recorded in the study's database, and handing a study over to a new worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,15 @@ GIVE_UP_AFTER = 30.0
 
 @dataclass(frozen=True)
 class WorkerRecord:
-    """A worker as recorded in the database. started: its process's `processes.identity`."""
+    """A worker as recorded in the database.
+
+    Attributes:
+        worker: its name.
+        started: `processes.identity` of its process.
+        alongside: whether it runs in addition to another worker on its machine.
+        beat_age: seconds since its last heartbeat.
+        info: device, trials in training and figures, for `sweepd status`.
+    """
 
     worker: str
     host: str
@@ -45,22 +53,23 @@ class WorkerRecord:
 
     @property
     def is_here(self) -> bool:
-        """Whether its pid is valid for this process: the same machine, boot and PID namespace.
+        """Whether its pid is valid here: the same machine, boot and PID namespace.
 
-        The host name is compared, too: virtual machines resumed from one memory snapshot share the rest.
+        The host name is compared too, since virtual machines that were resumed from one memory
+        snapshot share the rest.
         """
         return self.host == socket.gethostname() and processes.same_namespace(self.started)
 
     @property
     def alive(self) -> bool | None:
-        """Whether its process runs; None if that cannot be checked here, so that only its heartbeats count."""
+        """Whether its process is running; None if only its heartbeats can tell."""
         return processes.is_running(self.pid, self.started) if self.is_here else None
 
 
 def list_workers(
     storage: StudyStorage, study_id: int, session: Session | None = None
 ) -> list[WorkerRecord]:
-    """All recorded workers of a study, dead ones included."""
+    """Return all recorded workers of a study, including dead ones."""
     if session is None:
         with storage.transaction() as opened:
             return list_workers(storage, study_id, opened)
@@ -93,14 +102,26 @@ def register_worker(
     give_up_after: float = GIVE_UP_AFTER,
     name: str = "",
 ) -> str:
-    """Record this process as a worker of the study and return its name.
+    """Record this process as a worker of the study.
 
-    name: the recorded name of a process that has started itself again; "" for a new worker.
+    Unless `alongside` is set, another worker of the study in this PID namespace is asked to stop
+    first: SIGTERM to the recorded process, after checking its identity, and once more after
+    `second_request_after` seconds. A worker in another container is left alone.
 
-    Unless `alongside`, a worker of the same study in this PID namespace of this machine is asked to drain first
-    (SIGTERM to the recorded process, after checking that it still is that process; once more after
-    `second_request_after` seconds). A worker in another container is left alone. Raises RunError where the worker still
-    runs `give_up_after` seconds after the first request.
+    Args:
+        storage: database of the study.
+        study_id: row id of the study.
+        alongside: whether to run in addition to another worker.
+        say: prints a line for the user.
+        second_request_after: seconds until the second request.
+        give_up_after: seconds until this process gives up.
+        name: recorded name of a process that has restarted itself, "" for a new worker.
+
+    Returns:
+        The name of the worker.
+
+    Raises:
+        RunError: the other worker is still running after `give_up_after` seconds.
     """
     name = name or uuid.uuid4().hex
     asked: dict[str, tuple[float, int]] = {}
@@ -134,8 +155,8 @@ def register_worker(
             waited = time.monotonic() - first
             if waited > give_up_after:
                 raise RunError(
-                    f"the worker of this study with pid {other.pid} does not stop; end it, or start this one with "
-                    "--alongside"
+                    f"the worker of this study with pid {other.pid} does not stop; end it, or "
+                    "start this one with --alongside"
                 )
             if requests == 0 or (requests == 1 and waited > second_request_after):
                 say(
@@ -156,18 +177,22 @@ def _terminate(worker: WorkerRecord) -> None:
             return
         except PermissionError:
             raise RunError(
-                f"the worker of this study with pid {worker.pid} belongs to another user; ask them, or use --alongside"
+                f"the worker of this study with pid {worker.pid} belongs to another user; ask "
+                "them, or use --alongside"
             ) from None
 
 
 def leave(storage: StudyStorage, worker: str) -> None:
-    """Remove this worker's record; where the database does not answer, the next worker will do it."""
+    """Delete this worker's record. If the database does not answer, the next worker deletes it."""
     with suppress(SQLAlchemyError, StudyGone), storage.transaction() as session:
         session.execute(workers.delete().where(workers.c.worker == worker))
 
 
 def claim_closing(storage: StudyStorage, study_id: int, worker: str) -> bool:
-    """Whether this worker is the one that closes the study (promotion): at most one live worker does at a time."""
+    """Return whether this worker may close the study (promotion).
+
+    At most one live worker does so at a time.
+    """
     with storage.transaction() as session:
         storage.lock_study(session, study_id)
         others = [

@@ -1,19 +1,22 @@
-"""Search spaces: what a trial may vary, as a plain TOML file that a user can copy and edit.
+"""Search spaces: what a trial may vary, as a TOML file that a user can copy and edit.
 
-A space has three tables, `[shape]`, one named after the algorithm (`[ppo]`), and `[env]`; each key in them is one
-parameter and is described by one of
+A space has three tables: `[shape]`, one named after the algorithm (`[ppo]`), and `[env]`. Each key
+is one parameter, described by one of
 
-    { low = 1e-4, high = 2e-3, log = true }      a range (integers where both ends are), optionally `step`
-    { low = 0.02, high = 0.3, off = 0.0 }        the same, or switched off; a boolean `<name>_on` is sampled beside it
-    { choices = [64, 128, 256] }                 one of these values
-    { value = 2 }                                this value in every trial
+    { low = 1e-4, high = 2e-3, log = true }   a range (of integers if both ends are integers),
+                                              optionally with `step`
+    { low = 0.02, high = 0.3, off = 0.0 }     a range that can be switched off; a boolean
+                                              `<name>_on` is sampled too
+    { choices = [64, 128, 256] }              one of these values
+    { value = 2 }                             this value in every trial
 
-With `start` beside a range or choices, trial 0 has that value; the sampler draws its other parameters.
-`[timeframe.<name>.<table>]` replaces single entries for studies on bars of that length. What is not named keeps its
-default.
-Parameters live in one flat namespace under the names of the environment's and the algorithm's parameters (`EnvParams`
-and `PPOParams`, say); the discount is searched as `one_minus_gamma`, since its distance from 1 is what matters on a
-logarithmic scale.
+With `start` next to a range or choices, trial 0 has that value; the sampler draws its other
+parameters. `[timeframe.<name>.<table>]` replaces single entries for studies on bars of that length.
+A parameter that is not named keeps its default.
+
+Parameters share one flat namespace, with the names of the environment's and the algorithm's
+parameters (such as `EnvParams` and `PPOParams`). The discount is searched as `one_minus_gamma`,
+since its distance from 1 matters on a logarithmic scale.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ STUDY_LEVEL = frozenset(
 
 
 class Suggest(Protocol):
-    """The three methods of `optuna.Trial` used here; `optuna.trial.FixedTrial` has them too."""
+    """The methods of `optuna.Trial` that are used here; `optuna.trial.FixedTrial` has them too."""
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = ..., log: bool = ...
@@ -59,7 +62,7 @@ class Suggest(Protocol):
 
 @dataclass(frozen=True)
 class Subject:
-    """What a space is for: names and bounds of its parameters follow from environment and algorithm."""
+    """What a space is for: environment and algorithm determine names and bounds of parameters."""
 
     environment: str = CRYPTO
     algorithm: str = "ppo"
@@ -80,19 +83,19 @@ class Subject:
 
     @property
     def tables(self) -> tuple[str, str, str]:
-        """Those of a space, in the order in which they are drawn."""
+        """Names of a space's tables, in the order in which they are drawn."""
         return "shape", self.learner.table, "env"
 
     @property
     def presets(self) -> dict[str, str]:
-        """Names of the spaces that come with the package, and their files."""
+        """Names of the included spaces, with their files."""
         if self.is_market and self.algorithm == "ppo":
             return {name: f"{name}.toml" for name in PRESETS}
         own = OWN_SPACES.get((self.environment, self.algorithm))
         return {name: own or f"{name}-{self.learner.table}.toml" for name in GAME_PRESETS}
 
     def names(self, table: str) -> dict[str, Any]:
-        """Names that may stand in `table`, with their defaults."""
+        """Return the names that are allowed in `table`, with their defaults."""
         if table == "shape":
             extras = {} if self.is_market else self.learner.extras
             return {**self.learner.shape, **extras}
@@ -107,7 +110,7 @@ class Subject:
         return names
 
     def check(self, table: str, name: str, value: Scalar) -> None:
-        """Raise InputError, TypeError or ValueError where the engine would not take this value."""
+        """Raise InputError, TypeError or ValueError if the value of a parameter is invalid."""
         if table != "shape":
             key, given = (
                 ("gamma", 1.0 - float(value)) if name == "one_minus_gamma" else (name, value)
@@ -117,9 +120,12 @@ class Subject:
 
 @dataclass(frozen=True)
 class Dimension:
-    """How one parameter is drawn. Exactly one of (low, high), choices, value is used; `off` goes with a range.
+    """How one parameter is drawn: by a range (low, high), by choices, or as a constant value.
 
-    start: the value in the search's first trial.
+    Attributes:
+        log: whether the range has a logarithmic scale.
+        off: value of a range that is switched off; None if it cannot be.
+        start: value in the first trial.
     """
 
     name: str
@@ -134,11 +140,14 @@ class Dimension:
 
     @property
     def whole(self) -> bool:
-        """True where the range is one of integers."""
+        """Whether the range is one of integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def suggest(self, trial: Suggest) -> dict[str, Scalar]:
-        """Draw this parameter, and its switch where it has one. A switched-off parameter is not drawn at all."""
+        """Draw this parameter, and its switch if it has one.
+
+        A parameter that is switched off is not drawn.
+        """
         if self.value is not None:
             return {}
         if self.choices:
@@ -162,7 +171,7 @@ class Dimension:
         )
 
     def resolve(self, params: Mapping[str, Scalar]) -> Scalar:
-        """The value in force for a trial with these parameters."""
+        """Return the value that a trial with these parameters uses."""
         if self.value is not None:
             return self.value
         if self.off is not None and not params[f"{self.name}_on"]:
@@ -170,7 +179,7 @@ class Dimension:
         return params[self.name]
 
     def highest(self) -> float:
-        """Largest number this parameter can take."""
+        """Return the largest number that this parameter can have."""
         options = [self.value, self.off, self.high, *self.choices]
         return max(float(v) for v in options if isinstance(v, int | float))
 
@@ -192,9 +201,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Settings:
-    """A trial's parameters resolved to what the engine takes: fields of `Shape`, of the algorithm's parameters, and of
-    the environment's.
-    """
+    """A trial's parameters as keyword arguments of the shape, the algorithm and the environment."""
 
     shape: dict[str, Any]
     learner: dict[str, Any]
@@ -203,7 +210,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The whole space, timeframe already applied. `tables[table][name]` is a `Dimension`."""
+    """A search space, with the entries of its timeframe applied.
+
+    `tables[table][name]` is a `Dimension`.
+    """
 
     name: str
     version: int
@@ -218,7 +228,7 @@ class SearchSpace:
 
     @property
     def start(self) -> dict[str, Scalar]:
-        """Parameters of the first trial: those whose dimensions have a `start`. The sampler draws the others."""
+        """Parameters of the first trial that the space sets; the sampler draws the others."""
         start: dict[str, Scalar] = {}
         for dimension in self.dimensions:
             if dimension.start is None:
@@ -230,34 +240,39 @@ class SearchSpace:
 
     @property
     def shape_names(self) -> tuple[str, ...]:
-        """Sampled parameters that decide a program's shape."""
+        """Sampled parameters that determine a program's shape."""
         return tuple(d.name for d in self.tables["shape"].values() if d.value is None)
 
     @property
     def max_lookback(self) -> int:
-        """Longest lookback of any trial: observations are padded to it."""
+        """Longest lookback of any trial; observations are padded to it."""
         dimension = self.tables["env"].get("lookback")
         return int(dimension.highest()) if dimension else EnvParams().lookback
 
     def suggest(self, trial: Suggest) -> dict[str, Scalar]:
-        """Draw every parameter from an Optuna trial, shape first. Returns the flat parameters as Optuna stores them."""
+        """Draw all parameters of an Optuna trial, those of the shape first.
+
+        Returns:
+            The flat parameters, as Optuna stores them.
+        """
         params: dict[str, Scalar] = {}
         for dimension in self.dimensions:
             params.update(dimension.suggest(trial))
         return params
 
     def shape_of(self, params: Mapping[str, Scalar]) -> dict[str, Any]:
-        """The shape parameters of a trial, fixed ones and defaults included."""
+        """Return all shape parameters of a trial, including constants and defaults."""
         chosen = {
             name: dimension.resolve(params) for name, dimension in self.tables["shape"].items()
         }
         return {**self.subject.learner.shape, **chosen}
 
     def resolve(self, params: Mapping[str, Scalar]) -> Settings:
-        """Turn sampled parameters into shape, and keyword arguments of algorithm and environment.
+        """Return the settings of a trial with these parameters.
 
-        Raises InputError where a parameter that this space needs is missing (a trial that was enqueued for another
-        space).
+        Raises:
+            InputError: a parameter of this space is missing, as in a trial that was enqueued for
+                another space.
         """
         try:
             _, *others = self.subject.tables
@@ -267,21 +282,23 @@ class SearchSpace:
             shape = self.shape_of(params)
         except KeyError as missing:
             raise InputError(
-                f"parameter {missing} of search space {self.name!r} is not among the trial's parameters"
+                f"parameter {missing} of search space {self.name!r} is not among the trial's "
+                "parameters"
             ) from None
         if "one_minus_gamma" in learner:
             learner["gamma"] = 1.0 - float(learner.pop("one_minus_gamma"))
         return Settings(shape=shape, learner=learner, env=env)
 
     def validate(self, params: Mapping[str, Scalar]) -> None:
-        """Raise InputError if a parameter lies outside this space, as in an enqueued trial."""
+        """Raise InputError if a parameter is not in this space, as in an enqueued trial."""
         for dimension in self.dimensions:
             value = params.get(dimension.name)
             if value is None or dimension.value is not None:
                 continue
             if dimension.choices and value not in dimension.choices:
                 raise InputError(
-                    f"{dimension.name} = {value!r} is not one of {', '.join(map(str, dimension.choices))}"
+                    f"{dimension.name} = {value!r} is not one of "
+                    f"{', '.join(map(str, dimension.choices))}"
                 )
             if not dimension.choices and not float(dimension.low or 0) <= float(value) <= float(
                 dimension.high or 0
@@ -292,7 +309,7 @@ class SearchSpace:
 
     @property
     def minibatches(self) -> tuple[int, ...]:
-        """Every minibatch that a trial may have and that must divide a rollout: none where there is replay."""
+        """Possible minibatches that must divide a rollout; none for algorithms with replay."""
         if "epochs" not in self.subject.learner.shape:
             return ()
         default = self.subject.learner.shape["minibatch"]
@@ -300,7 +317,10 @@ class SearchSpace:
         return tuple(int(v) for v in (dimension.choices or (dimension.value,)) if v is not None)
 
     def around(self, params: Mapping[str, Scalar], share: float = 0.2) -> SearchSpace:
-        """The preset `narrow`: shape and choices as in `params`, ranges cut to `share` of their width either side."""
+        """Return the space `narrow` around the parameters of a trial.
+
+        Shape and choices are constant. Ranges keep `share` of their width on both sides.
+        """
         tables: dict[str, dict[str, Dimension]] = {}
         for table in self.subject.tables:
             tables[table] = {n: _narrow(d, params, share) for n, d in self.tables[table].items()}
@@ -319,7 +339,17 @@ class SearchSpace:
         timeframe: str | None = None,
         source: str = "search space",
     ) -> SearchSpace:
-        """Build and check. Raises InputError naming `source`, the key and what would be right."""
+        """Build a space and check it.
+
+        Args:
+            described: the tables of a TOML file.
+            subject: environment and algorithm.
+            timeframe: length of the bars, for the entries that depend on it.
+            source: name of the space in messages.
+
+        Raises:
+            InputError: an entry is invalid.
+        """
         every = subject.tables
         unknown = set(described) - {"name", "version", "description", "timeframe", *every}
         if unknown:
@@ -337,7 +367,8 @@ class SearchSpace:
         for frame, replaced in overrides.items():
             if frame not in SECONDS:
                 raise InputError(
-                    f"{source}: [timeframe.{frame}] is not a timeframe; choose of {', '.join(SECONDS)}"
+                    f"{source}: [timeframe.{frame}] is not a timeframe; choose of "
+                    f"{', '.join(SECONDS)}"
                 )
             for table in replaced:
                 if table not in every:
@@ -353,7 +384,8 @@ class SearchSpace:
         minibatch = tables["shape"].get("minibatch")
         if minibatch is not None and minibatch.low is not None:
             raise InputError(
-                f"{source}: [shape] minibatch must be choices or a value, since it must divide a rollout"
+                f"{source}: [shape] minibatch must be choices or a value, since it must divide a "
+                "rollout"
             )
         if {"gamma", "one_minus_gamma"} <= set(tables[every[1]]):
             raise InputError(f"{source}: [{every[1]}] has both gamma and one_minus_gamma; keep one")
@@ -410,8 +442,8 @@ def _dimension(source: str, subject: Subject, table: str, name: str, entry: Any)
     unknown = set(entry) - {"low", "high", "log", "step", "off", "start", "choices", "value"}
     if unknown:
         raise InputError(
-            f"{where} has the unknown key {sorted(unknown)[0]!r}; use low, high, log, step, off, start, "
-            "choices or value"
+            f"{where} has the unknown key {sorted(unknown)[0]!r}; use low, high, log, step, off, "
+            "start, choices or value"
         )
     kinds = [k for k in ("low", "choices", "value") if k in entry]
     if len(kinds) != 1:
@@ -420,7 +452,8 @@ def _dimension(source: str, subject: Subject, table: str, name: str, entry: Any)
     if kinds == ["value"]:
         if start is not None and start != entry["value"]:
             raise InputError(
-                f"{where} start = {start!r} differs from its only value {entry['value']!r}; leave it out"
+                f"{where} start = {start!r} differs from its only value {entry['value']!r}; leave "
+                "it out"
             )
         return Dimension(name, value=entry["value"])
     if kinds == ["choices"]:
@@ -440,7 +473,8 @@ def _dimension(source: str, subject: Subject, table: str, name: str, entry: Any)
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (low, high))
     if not numbers or not low < high or (entry.get("log") and low <= 0):
         raise InputError(
-            f"{where} low = {low!r}, high = {high!r} should be numbers with low < high (and low > 0 on a log scale)"
+            f"{where} low = {low!r}, high = {high!r} should be numbers with low < high (and low > "
+            "0 on a log scale)"
         )
     dimension = Dimension(
         name,
@@ -457,7 +491,7 @@ def _dimension(source: str, subject: Subject, table: str, name: str, entry: Any)
 
 
 def _check_start(where: str, dimension: Dimension) -> None:
-    """Raise InputError where a range does not contain its `start`."""
+    """Raise InputError if a range does not contain its `start`."""
     start, low, high = dimension.start, dimension.low, dimension.high
     if isinstance(start, bool | str) or not isinstance(start, float | int):
         raise InputError(f"{where} start = {start!r} should be a number")
@@ -475,7 +509,7 @@ def _check_start(where: str, dimension: Dimension) -> None:
 
 
 def _probe(source: str, space: SearchSpace) -> None:
-    """Both ends of every parameter must be acceptable to the engine, each by itself."""
+    """Raise InputError if the engine refuses an end of a range or a choice."""
     for table in space.subject.tables:
         for name, dimension in space.tables[table].items():
             for value in (
@@ -510,7 +544,7 @@ def read_space(
 
 
 def preset_text(name: str, subject: Subject = Subject()) -> str:
-    """The TOML of a preset, to copy and edit."""
+    """Return the TOML text of a preset, to copy and edit."""
     return (
         resources.files("optimize")
         .joinpath(f"spaces/{subject.presets[name]}")
@@ -521,14 +555,17 @@ def preset_text(name: str, subject: Subject = Subject()) -> str:
 def load_space(
     name: str, subject: Subject = Subject(), timeframe: str | None = None
 ) -> SearchSpace:
-    """A preset by name, or a file by path. (`narrow:…` needs a study and is resolved in `optimize.worker.freeze`.)"""
+    """Return a space by the name of a preset or the path of a file.
+
+    `optimize.worker.freeze.resolve_space` handles `narrow:…`, which needs a study.
+    """
     if name in subject.presets:
         return SearchSpace.from_dict(
             tomllib.loads(preset_text(name, subject)), subject, timeframe, f"preset {name}"
         )
     if not name.endswith(".toml") and not Path(name).exists():
         raise InputError(
-            f"--search-space {name!r} is neither a preset ({', '.join(subject.presets)}, narrow:STUDY[#TRIAL]) nor a "
-            "TOML file"
+            f"--search-space {name!r} is neither a preset ({', '.join(subject.presets)}, "
+            "narrow:STUDY[#TRIAL]) nor a TOML file"
         )
     return read_space(Path(name), subject, timeframe)

@@ -20,16 +20,24 @@ NOT_COMPARED = ("data.dir", "threads", "processor")
 
 
 def check_folds(cv: CrossValidation, budget: int) -> str | None:
-    """A warning where a trial has very many folds. Raises InputError where it has more than any machine should train.
+    """Check the number of folds of a trial.
 
-    budget: environment steps per fold.
+    Args:
+        cv: the cross-validation.
+        budget: environment steps per fold.
+
+    Returns:
+        A warning if there are very many folds, else None.
+
+    Raises:
+        InputError: there are more than `MOST_FOLDS`.
     """
     if cv.folds <= MANY_FOLDS:
         return None
     tests = f" and --test-groups {cv.test_groups}" if cv.scheme == "cpcv" else ""
     costs = (
-        f"--groups {cv.groups}{tests} make {cv.folds:,} folds: every trial would train {cv.folds:,} members, "
-        f"{cv.folds * budget:,} steps in all"
+        f"--groups {cv.groups}{tests} make {cv.folds:,} folds: every trial would train "
+        f"{cv.folds:,} members, {cv.folds * budget:,} steps in all"
     )
     if cv.folds > MOST_FOLDS:
         advice = (
@@ -41,9 +49,9 @@ def check_folds(cv: CrossValidation, budget: int) -> str | None:
     return f"{costs}; --groups 5 to 10 are usual"
 
 
-def differences(frozen: StudySpec, now: StudySpec) -> list[tuple[str, Any, Any]]:
-    """(dotted name, frozen value, value now) of everything that differs and matters."""
-    ours, theirs = _flat(json.loads(frozen.to_json())), _flat(json.loads(now.to_json()))
+def differences(recorded: StudySpec, requested: StudySpec) -> list[tuple[str, Any, Any]]:
+    """Return (dotted name, recorded, requested value) of all fields that differ and matter."""
+    ours, theirs = _flat(json.loads(recorded.to_json())), _flat(json.loads(requested.to_json()))
     absent = "nothing"
     return [
         (name, ours.get(name, absent), theirs.get(name, absent))
@@ -52,19 +60,19 @@ def differences(frozen: StudySpec, now: StudySpec) -> list[tuple[str, Any, Any]]
     ]
 
 
-def refuse_other(study_name: str, frozen: StudySpec, now: StudySpec) -> None:
-    """Raise InputError naming the first difference between the study as it was frozen and what was asked for."""
-    found = differences(frozen, now)
+def refuse_other(study_name: str, recorded: StudySpec, requested: StudySpec) -> None:
+    """Raise InputError that names the first difference between a study and a request."""
+    found = differences(recorded, requested)
     if found:
-        # A difference in a flag is named before those in what follows from it.
+        # A difference in a flag is named before the differences that follow from it.
         name, was, given = min(
             found,
             key=lambda d: (d[0].startswith(("data.f", "data.l", "data.b", "first_bar")), d[0]),
         )
         also = f" ({len(found) - 1} more differ)" if len(found) > 1 else ""
         raise InputError(
-            f"study {study_name!r} was created with {name} = {_short(was)}, and now it is {_short(given)}{also}; "
-            "leave that as it was, or choose another --study-name"
+            f"study {study_name!r} was created with {name} = {_short(was)}, and now it is "
+            f"{_short(given)}{also}; leave that as it was, or choose another --study-name"
         )
 
 

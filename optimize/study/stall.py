@@ -1,8 +1,9 @@
-"""Whether the main thread still makes progress: the heartbeats of its trials depend on it.
+"""Progress of the main thread, on which the heartbeats of its trials depend.
 
-Heartbeats come from a thread of their own, so that a slow piece of work does not lose the trials. Without a check, a
-main thread that hangs would keep its trials for ever. So the main thread marks every piece of work that it finishes (a
-rollout, a step of an evaluation, a measurement), and the heartbeats of the trials stop once the last mark is too old.
+A separate thread sends the heartbeats, so that slow work does not lose the trials. Without a check,
+a main thread that hangs would keep its trials forever. So the main thread marks each finished piece
+of work (a rollout, a step of an evaluation, a measurement), and the heartbeats of the trials stop
+when the last mark is too old.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ FACTOR = 3.0  # the limit is also at least this many times the longest piece of 
 
 
 class Progress:
-    """The marks of the main thread. limit: seconds without a mark that make a stall."""
+    """The marks of the main thread.
+
+    Attributes:
+        limit: seconds without a mark that count as a stall.
+    """
 
     def __init__(
         self, shortest: float = STALL_SECONDS, clock: Callable[[], float] = time.monotonic
@@ -28,7 +33,7 @@ class Progress:
         self.limit = shortest
 
     def mark(self) -> None:
-        """Note that a piece of work was finished. A long one raises the limit."""
+        """Record that a piece of work is finished. A long one raises the limit."""
         now = self._clock()
         self.limit = max(self.limit, FACTOR * (now - self._last))
         self._last = now
@@ -45,7 +50,7 @@ class Progress:
 
 
 def where_main_thread_is() -> str:
-    """ "step (game.py:31)": the innermost line of Python that the main thread executes."""
+    """Return the line that the main thread executes, like "step (game.py:31)"."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     if frame is None:
         return "an unknown place"

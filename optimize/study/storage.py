@@ -1,14 +1,15 @@
-"""The study's database: Optuna's `RDBStorage`, made safe for several workers at once.
+"""The study's database: Optuna's `RDBStorage`, made safe for concurrent workers.
 
-What is added, all of it inside transactions of the same database:
+Additions, all within transactions of the same database:
 
-- On SQLite every transaction starts with BEGIN IMMEDIATE, in WAL mode with a long busy timeout. Otherwise two workers
-  that pop the same WAITING trial both believe that they got it.
-- A trial is held by an *attempt*: a token in the table `sweepd_attempts`. Every write to a held trial first checks, in
-  its own transaction, that the token is still there and the trial RUNNING, and raises `TrialLost` otherwise.
-- A study that was deleted is noticed (`StudyGone`), also where its id was given to another one since.
-- The total of trials is exact: a trial is created, or a waiting one taken, in the transaction that counts them.
-- The database's clock times heartbeats, so the clocks of the workers do not matter.
+- On SQLite every transaction starts with BEGIN IMMEDIATE, in WAL mode with a long busy timeout.
+  Otherwise two workers that claim the same WAITING trial would both succeed.
+- An *attempt* holds a trial: a token in the table `sweepd_attempts`. Every write to a held trial
+  checks in its own transaction that the token is unchanged and the trial RUNNING, and raises
+  `TrialLost` otherwise.
+- A deleted study is detected (`StudyGone`), even if its row id was reused.
+- The number of trials is exact: the transaction that creates or claims a trial counts them.
+- Heartbeats use the database's clock, so the clocks of the workers do not matter.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ from optimize.study.tables import RELEASED, attempts, delete_orphans, make_table
 
 
 class TrialLost(Exception):
-    """The trial was given to another worker, finished by another program, or deleted: drop the copy held here."""
+    """The trial no longer belongs to this worker, which drops its copy.
+
+    Another worker has taken it, another program has finished it, or it was deleted.
+    """
 
     def __init__(self, trial_id: int) -> None:
         super().__init__(f"trial with id {trial_id} is no longer held by this worker")
@@ -84,8 +88,10 @@ class TrialLost(Exception):
     "_set_trial_param",
 )
 class StudyStorage(RDBStorage):
-    """`RDBStorage` whose writes to a held trial are fenced by the attempt's token, and which waits for a database that
-    is away (`patience`; not at all until somebody sets its limit).
+    """`RDBStorage` with fenced writes to held trials and retries while the database is unavailable.
+
+    Every write checks the attempt's token. `patience` retries operations; its default limit of 0
+    means no retries.
     """
 
     def __init__(
@@ -126,7 +132,8 @@ class StudyStorage(RDBStorage):
             def _begin(connection: sa.Connection) -> None:
                 connection.exec_driver_sql(begin)
 
-            self.engine.dispose()  # connections opened while the tables were made lack the two listeners
+            # Connections that were opened to create the tables lack these listeners.
+            self.engine.dispose()
         if not read_only:
             make_tables(self.engine, tidy=immediate)
             self.file.remember()
@@ -138,15 +145,14 @@ class StudyStorage(RDBStorage):
 
     @property
     def retries(self) -> int:
-        """Accesses that were tried again, since the database did not answer."""
+        """Number of operations that were retried because the database did not answer."""
         return self.patience.retries
 
     # -- transactions
-    # ---------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """One transaction of its own: committed at the end, rolled back where anything is raised."""
+        """Open a transaction; commit it at the end, roll it back after an exception."""
         session: Session = self.scoped_session()
         try:
             yield session
@@ -158,28 +164,27 @@ class StudyStorage(RDBStorage):
             session.close()
 
     def now(self, session: Session) -> float:
-        """Seconds since the epoch by the database's clock."""
+        """Return the time of the database's clock, in seconds since the epoch."""
         return float(session.execute(sa.select(self._now)).scalar_one())
 
     def tidy(self) -> None:
-        """Delete what is left of deleted trials and studies, where that is possible now."""
+        """Delete the rows of deleted trials and studies, if that is possible now."""
         with suppress(sa.exc.SQLAlchemyError, StudyGone), self.engine.begin() as connection:
             delete_orphans(connection)
 
     # -- holding trials
-    # -------------------------------------------------------------------------------------------------------
 
     def held(self) -> dict[int, str]:
-        """Trials held by this worker: trial id to token."""
+        """Return the trials that this worker holds: trial id to token."""
         return dict(self._tokens)
 
     def drop(self, trial_id: int) -> None:
-        """Let go of a trial: every later write to it from here raises TrialLost, until it is claimed again."""
+        """Release a trial: writes to it raise TrialLost until it is claimed again."""
         self._tokens.pop(trial_id, None)
         self._gone.add(trial_id)
 
     def give_up(self, trial_id: int) -> str:
-        """Let go of a trial that turned out to be lost. Returns what became of it, in words."""
+        """Release a lost trial. Returns what happened to it, as part of a sentence."""
         token = self._tokens.get(trial_id)
         self.drop(trial_id)
         return self._release(trial_id, token)
@@ -191,7 +196,7 @@ class StudyStorage(RDBStorage):
                 sa.select(trial.state).where(trial.trial_id == trial_id)
             ).scalar_one_or_none()
             ours = (attempts.c.trial_id == trial_id) & (attempts.c.token == token)
-            # The attempt is still ours where a program changed the state that does not know of attempts.
+            # A program that does not know attempts has changed the state but not the token.
             unnoticed = (
                 session.execute(attempts.update().where(ours).values(**RELEASED)).rowcount == 1  # type: ignore[attr-defined]
             )
@@ -206,11 +211,11 @@ class StudyStorage(RDBStorage):
         self._tokens[trial_id] = token
 
     def known_as(self, study_id: int, name: str, uid: str) -> None:
-        """Tell which study is meant by this id, for `check_study`."""
+        """Record name and uid of a study, for `check_study`."""
         self._studies[study_id] = (name, uid)
 
     def check_study(self, session: Session, study_id: int, *, lock: bool = False) -> None:
-        """Raise StudyGone where the study was deleted, or its id given to another one since."""
+        """Raise StudyGone if the study was deleted, or its row id was given to another."""
         self.file.check()
         study, attribute = models.StudyModel, models.StudyUserAttributeModel
         query = sa.select(study.study_id).where(study.study_id == study_id)
@@ -227,8 +232,9 @@ class StudyStorage(RDBStorage):
             )
 
     def lock_study(self, session: Session, study_id: int) -> None:
-        """Serialise what follows in this transaction with every other that locks the study (on SQLite BEGIN IMMEDIATE
-        did already). Raises StudyGone.
+        """Lock the study for the rest of the transaction.
+
+        On SQLite, BEGIN IMMEDIATE has done so already. Raises StudyGone.
         """
         self.check_study(session, study_id, lock=True)
 
@@ -240,8 +246,9 @@ class StudyStorage(RDBStorage):
         return int(session.execute(query).scalar_one())
 
     def _hold(self, session: Session, trial_id: int, worker: str) -> str:
-        """Write a fresh token and beat for a trial within the caller's transaction: a beat outlives its attempt, and
-        would look stale.
+        """Write a new token and heartbeat for a trial within the caller's transaction.
+
+        The heartbeat of an earlier attempt would be too old.
         """
         token = secrets.token_hex(16)
         now = self.now(session)
@@ -263,7 +270,11 @@ class StudyStorage(RDBStorage):
         return token
 
     def claim_new(self, study_id: int, worker: str, total: int) -> int | None:
-        """Create a RUNNING trial held by `worker`, unless the study has `total` trials already. Returns its id."""
+        """Create a RUNNING trial held by `worker`.
+
+        Returns:
+            The trial's row id, None if the study has `total` trials already.
+        """
         with self.transaction() as session:
             self.lock_study(session, study_id)
             if self._count(session, study_id, list(TrialState)) >= total:
@@ -287,7 +298,11 @@ class StudyStorage(RDBStorage):
         return trial_id
 
     def claim_waiting(self, study_id: int, trial_id: int, worker: str, total: int) -> bool:
-        """Take this WAITING trial, unless someone else did, or finished and running trials make up `total` already."""
+        """Claim a WAITING trial for `worker`.
+
+        Returns:
+            False if another worker has claimed it, or if `total` trials are finished or running.
+        """
         with self.transaction() as session:
             self.lock_study(session, study_id)
             if (
@@ -314,7 +329,7 @@ class StudyStorage(RDBStorage):
         return True
 
     def reached(self, trial_id: int, rung: int) -> None:
-        """Note that a held trial reached a rung. Raises TrialLost."""
+        """Record that a held trial has reached a rung. Raises TrialLost."""
         with self.transaction() as session:
             self._check_token(session, trial_id)
             session.execute(
@@ -324,7 +339,6 @@ class StudyStorage(RDBStorage):
             )
 
     # -- fenced writes
-    # --------------------------------------------------------------------------------------------------------
 
     def _check_token(self, session: Session, trial_id: int) -> None:
         self.file.check()  # an open connection would write into the deleted file
@@ -339,7 +353,7 @@ class StudyStorage(RDBStorage):
             raise TrialLost(trial_id)
 
     def holds(self, trial_id: int) -> bool:
-        """Whether the database still says that this worker holds the trial."""
+        """Return whether this worker holds the trial, by the database."""
         try:
             with self.transaction() as session:
                 self._check_token(session, trial_id)
@@ -349,9 +363,10 @@ class StudyStorage(RDBStorage):
 
     @contextmanager
     def _fence(self, trial_id: int) -> Iterator[Session | None]:
-        """Check a held trial's token in the transaction that the caller's write then joins.
+        """Check a held trial's token in the transaction that the caller's write joins.
 
-        `RDBStorage` writes through the thread's scoped session, so a transaction opened here is the one it commits.
+        `RDBStorage` writes through the thread's scoped session, so it commits the transaction that
+        was opened here.
         """
         if trial_id in self._gone:
             raise TrialLost(trial_id)
@@ -393,7 +408,7 @@ class StudyStorage(RDBStorage):
             super().set_trial_user_attr(trial_id, key, value)
 
     def set_trial_user_attrs(self, trial_id: int, attributes: Mapping[str, Any]) -> None:
-        """Several attributes of a held trial in one transaction. Raises TrialLost."""
+        """Write several attributes of a held trial in one transaction. Raises TrialLost."""
         with self.transaction() as session:
             self._check_token(session, trial_id)
             table = models.TrialUserAttributeModel
@@ -425,13 +440,19 @@ class StudyStorage(RDBStorage):
 
 
 def storage_url(storage: str | None, runs_dir: Path | None = None) -> str:
-    """The database URL for `--storage`; None: `sweepd.db` in runs_dir (default: `runs`). See `database_url`."""
+    """Return the database URL for `--storage`, see `database_url`.
+
+    Args:
+        storage: value of the flag; None is `sweepd.db` in the runs folder.
+        runs_dir: the runs folder; None is `runs`.
+    """
     return database_url(str((runs_dir or RUNS) / "sweepd.db") if storage is None else storage)
 
 
 def _may_come_back(reason: str) -> bool:
-    """Whether a server that refused a connection is away or too busy. Where it answers FATAL, something else is wrong:
-    the password, the name of the database.
+    """Return whether a server that refused a connection is unavailable or too busy.
+
+    A FATAL answer means another error, such as a wrong password or database name.
     """
     passing = (
         "starting up",
@@ -451,21 +472,28 @@ def open_storage(
     read_only: bool = False,
     busy_timeout: float | None = None,
 ) -> StudyStorage:
-    """Open the study database, making it where there is none.
+    """Open the study database, and create it if there is none.
 
-    create: False refuses a SQLite file that does not exist. immediate: False where most transactions only read: they
-    don't take a SQLite file's write lock. read_only: nothing is created or written (file and folder may be
-    write-protected), and a SQLite file in WAL mode is read while another program holds its write lock. busy_timeout:
-    seconds to wait for another program's lock; default 60, 5 for read_only.
-    Raises InputError naming the storage where it is missing, locked, unwritable, or no Optuna database; TryAgainLater
-    where a server does not answer, so that a supervisor starts the worker again as long as it is away.
+    Args:
+        url: SQLAlchemy URL of the database.
+        create: False refuses a SQLite file that does not exist.
+        immediate: False for a program that mostly reads: its transactions do not take the write
+            lock of a SQLite file.
+        read_only: create and write nothing (file and folder may be write-protected). A SQLite file
+            in WAL mode can be read while another program holds its write lock.
+        busy_timeout: seconds to wait for another program's lock; by default 60, or 5 if read_only.
+
+    Raises:
+        InputError: the database is missing, locked, not writable, or not one of Optuna.
+        TryAgainLater: a server does not answer; a supervisor restarts the worker until it does.
     """
     shown = hide_password(url)
     path = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
     timeout = busy_timeout or (READER_TIMEOUT if read_only else BUSY_TIMEOUT)
     if path is not None and (read_only or not create) and not path.exists():
         raise InputError(
-            f"--storage {path} does not exist; name the database of a study, or start one with sweepd train"
+            f"--storage {path} does not exist; name the database of a study, or start one with "
+            "sweepd train"
         )
     for last in (False, False, True):
         try:
@@ -479,10 +507,11 @@ def open_storage(
                 )
         except ImportError as error:
             raise InputError(
-                f"--storage {shown}: the driver is missing ({error.name or error}); {install_extra('postgres')}"
+                f"--storage {shown}: the driver is missing ({error.name or error}); "
+                f"{install_extra('postgres')}"
             ) from None
         except (sa.exc.ProgrammingError, sa.exc.IntegrityError) as error:
-            # On a server two workers may make the tables at once: one of them is told that they exist already.
+            # Two workers may create the tables of a server at once: one gets an error.
             if last:
                 raise InputError(f"--storage {shown} cannot be used ({reason_of(error)})") from None
             time.sleep(0.5)
@@ -500,7 +529,7 @@ def open_storage(
 
 
 def require_study(storage: StudyStorage, name: str) -> int:
-    """The id of the study called `name`. Raises InputError listing the studies there are."""
+    """Return the row id of a study. Raises InputError that lists the existing studies."""
     try:
         return storage.get_study_id_from_name(name)
     except KeyError:

@@ -1,4 +1,4 @@
-"""The study as a worker sees it: create or join, ask for a batch of one shape, report, judge, tell, put back."""
+"""The study as a worker sees it: create it, ask for a batch, report, judge and finish trials."""
 
 from __future__ import annotations
 
@@ -45,7 +45,18 @@ FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 @dataclass(frozen=True)
 class Plan:
-    """A trial to train. trial: None outside a study. reported: values of the rungs reported by earlier attempts."""
+    """A trial to train.
+
+    Attributes:
+        trial_id: row id of the trial.
+        number: number of the trial.
+        params: its parameters, as Optuna stores them.
+        settings: the parameters, resolved.
+        seed: its seed.
+        trial: None outside a study.
+        reported: values that earlier attempts reported, by rung.
+        checkpoint: its newest recorded checkpoint.
+    """
 
     trial_id: int
     number: int
@@ -60,7 +71,11 @@ class Plan:
 def create_study(
     storage: StudyStorage, name: str, spec: StudySpec, runs_dir: Path, flags: Mapping[str, Any]
 ) -> bool:
-    """Write the study with its frozen spec in one transaction. False where a study of that name exists already."""
+    """Write a new study with its spec in one transaction.
+
+    Returns:
+        False if a study of that name exists.
+    """
     uid = uuid.uuid4().hex
     attributes = {
         SPEC_KEY: spec.to_json(),
@@ -99,7 +114,7 @@ def study_exists(storage: StudyStorage, name: str) -> bool:
 
 
 def count_states(trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, int]:
-    """Trials by state name, every state named."""
+    """Return the number of trials by state; every state has an entry."""
     counts = dict.fromkeys((s.name for s in TrialState), 0)
     for trial in trials:
         counts[trial.state.name] += 1
@@ -112,10 +127,11 @@ class StudyHandle:
     Args:
         storage: its database.
         name: its name.
-        runs_dir: the folder that holds its folder, where the user named one (see `study_folder`).
+        runs_dir: folder that contains the study's folder, if the user named one (see
+            `study_folder`).
 
     Raises:
-        InputError: there is no study of that name, or sweepd did not make it.
+        InputError: there is no study of that name, or sweepd did not create it.
     """
 
     def __init__(self, storage: StudyStorage, name: str, runs_dir: Path | None = None) -> None:
@@ -124,7 +140,8 @@ class StudyHandle:
         attributes = storage.get_study_user_attrs(self.study_id)
         if SPEC_KEY not in attributes:
             raise InputError(
-                f"--study-name {name!r} is an Optuna study, but not one of sweepd; choose another name"
+                f"--study-name {name!r} is an Optuna study, but not one of sweepd; choose another "
+                "name"
             )
         if uid := attributes.get(UID_KEY):
             storage.known_as(self.study_id, name, uid)
@@ -141,14 +158,17 @@ class StudyHandle:
         self.study = optuna.load_study(study_name=name, storage=self.cached, pruner=self.pruner)
 
     # -- looking
-    # ----------------------------------------------------------------------------------------------------------------
 
     def trials(self) -> list[optuna.trial.FrozenTrial]:
-        """All trials, freshly read, in order of number. Do not modify them."""
+        """Return all trials from the database, ordered by number. Do not modify them."""
         return self.study.get_trials(deepcopy=False)
 
     def gone(self) -> StudyGone | None:
-        """What says that the study or its database was deleted; None where it is there, or cannot be asked now."""
+        """Return the error that the study or its database was deleted.
+
+        Returns:
+            None if it exists, or if the database does not answer.
+        """
         try:
             with self.storage.transaction() as session:
                 self.storage.check_study(session, self.study_id)
@@ -159,29 +179,33 @@ class StudyHandle:
         return None
 
     def counts(self) -> dict[str, int]:
-        """Trials by state name."""
+        """Return the number of trials by state."""
         return count_states(self.trials())
 
     def trial_dir(self, number: int) -> Path:
         return self.run_dir / f"trial-{number:05d}"
 
     def shape_known(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The shape parameters among `params`."""
+        """Return the shape parameters among `params`."""
         return {name: params[name] for name in self.space.shape_names if name in params}
 
     # -- asking
-    # -----------------------------------------------------------------------------------------------------------------
 
     def ask_batch(self, size: int, worker: str, total: int) -> list[Plan]:
-        """Take up to `size` trials of one shape: waiting ones first, by id, the oldest deciding the shape; then new
-        ones.
+        """Claim up to `size` trials of one shape.
 
-        A batch that was interrupted goes on as it was, without new ones: so a single worker asks for the same trials
-        after the same history, however often it was interrupted.
+        Waiting trials come first, by id, and the oldest determines the shape; new trials follow. A
+        batch that was interrupted continues without new trials, so that a single worker asks for
+        the same trials after the same history, however often it was interrupted.
 
-        total: trials the study shall have in the end. Trials whose parameters do not fit the space fail here, with the
-        reason. A trial that may have killed a worker comes alone (`deaths.is_suspect`). After an error, the trials that
-        were taken are WAITING again.
+        Trials whose parameters are not in the space are failed here. A trial that may have killed a
+        worker comes alone (`deaths.is_suspect`). After an error the claimed trials are WAITING
+        again.
+
+        Args:
+            size: largest number of trials.
+            worker: name of the worker.
+            total: number of trials that the study shall have.
         """
         before = set(self.storage.held())
         try:
@@ -228,15 +252,14 @@ class StudyHandle:
         return plans
 
     def _plan(self, trial_id: int, shape: Mapping[str, Any] | None) -> Plan | None:
-        """Draw what is not drawn yet of a claimed trial's parameters. None where the trial failed or was lost."""
+        """Draw the missing parameters of a claimed trial. None if it failed or was lost."""
         number = self.storage.get_trial(trial_id).number
-        # One sampler per trial, seeded by its number: proposals depend on the study's history, not on the process that
-        # asks.
+        # One sampler per trial, seeded by its number: proposals depend on the study's history, not
+        # on the process that asks.
         seed = derive_seed(self.spec.seed, "sampler", number)
         fixed = {**(self.space.start if number == 0 else {}), **(shape or {})}
         sampler = make_sampler(self.spec.sampler, seed, fixed, self._shared_space, self.space.start)
-        # A Study object of its own: one that is used again would show its sampler the trials as they were at its last
-        # `ask`.
+        # A new Study object, since a reused one shows its sampler the trials of its last `ask`.
         study = optuna.load_study(
             study_name=self.name, storage=self.cached, sampler=sampler, pruner=self.pruner
         )
@@ -269,21 +292,26 @@ class StudyHandle:
         )
 
     # -- telling
-    # ----------------------------------------------------------------------------------------------------------------
 
     def set_attributes(self, trial_id: int, attributes: Mapping[str, Any]) -> None:
-        """Write trial attributes. Raises TrialLost where the trial is no longer ours."""
+        """Write trial attributes. Raises TrialLost if another worker holds the trial."""
         self.storage.set_trial_user_attrs(trial_id, attributes)
 
     def report(self, plan: Plan, rung: int, value: float) -> None:
-        """Report the value of a rung (1 …) once; a repetition after a resume changes nothing. Raises TrialLost."""
+        """Report the value of a rung (1 …).
+
+        A repeated report after a resume has no effect. Raises TrialLost.
+        """
         if plan.trial is not None and rung not in plan.reported:
             plan.trial.report(value, step=rung)
             plan.reported[rung] = value
             self.storage.reached(plan.trial_id, rung)
 
     def judge(self, plans: Sequence[Plan]) -> list[bool]:
-        """Which of these trials are pruned at the rung they reported. Call it after all of them have reported."""
+        """Return for each trial whether it is pruned at the rung that it has reported.
+
+        Call it after all trials of the batch have reported.
+        """
         with self.cached.read_once(self.study_id):
             return [plan.trial is not None and plan.trial.should_prune() for plan in plans]
 
@@ -295,12 +323,15 @@ class StudyHandle:
         self._tell(trial_id, TrialState.PRUNED)
 
     def fail(self, trial_id: int, reason: str) -> None:
-        """FAIL for a reason of the trial's own. What the machine did wrong is never told this way: use `put_back`."""
+        """Fail a trial for a reason of its own.
+
+        After an error of the machine use `put_back` instead.
+        """
         self.storage.set_trial_user_attr(trial_id, REASON_KEY, reason)
         self._tell(trial_id, TrialState.FAIL)
 
     def put_back(self, trial_id: int) -> None:
-        """RUNNING back to WAITING under the same number, for whoever takes it next."""
+        """Set a RUNNING trial to WAITING under the same number, for the next worker."""
         self.storage.set_trial_state_values(trial_id, TrialState.WAITING)
 
     def _tell(self, trial_id: int, state: TrialState, value: float | None = None) -> None:
@@ -313,7 +344,11 @@ class StudyHandle:
 
 
 def best_trial(handle: StudyHandle) -> FrozenTrial | None:
-    """The complete trial with the highest value, the earliest of equals; None where none is complete."""
+    """Return the complete trial with the highest value, the earliest in a tie.
+
+    Returns:
+        None if no trial is complete.
+    """
     complete = [
         t for t in handle.trials() if t.state == TrialState.COMPLETE and t.value is not None
     ]

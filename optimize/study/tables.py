@@ -1,4 +1,4 @@
-"""sweepd's own tables in the study's database, beside Optuna's."""
+"""Tables of sweepd in the study's database, in addition to Optuna's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ attempts = sa.Table(
     sa.Column("trial_id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("token", sa.String(64), nullable=False),  # "" while no worker holds the trial
     sa.Column("worker", sa.String(64), nullable=False),
-    # Seconds since the epoch, by the database's clock; 0.0 from the end of an attempt to the first beat of the next.
+    # Seconds since the epoch by the database's clock; 0.0 between the end of an attempt and the
+    # first heartbeat of the next.
     sa.Column("beat", sa.Float, nullable=False),
     sa.Column("tries", sa.Integer, nullable=False),  # unused
     sa.Column("rung", sa.Integer, nullable=False),  # rungs reached so far
@@ -36,8 +37,9 @@ workers = sa.Table(
 )
 RELEASED = {"token": "", "worker": "", "beat": 0.0}  # values of an attempt that has ended
 
-# SQLite reuses the ids of deleted rows: a new trial would inherit the attempt of a deleted one, a new study the
-# workers. Triggers also run when other programs delete: the optuna command, optuna-dashboard, sqlite3.
+# SQLite reuses the ids of deleted rows: a new trial would inherit the attempt of a deleted one, a
+# new study its workers. Triggers also run if another program deletes: the optuna command,
+# optuna-dashboard, sqlite3.
 _SQLITE_TRIGGERS = tuple(
     f"CREATE TRIGGER IF NOT EXISTS {ours.name}_forget AFTER DELETE ON {theirs.__tablename__} "
     f"BEGIN DELETE FROM {ours.name} WHERE {key} = OLD.{key}; END"
@@ -49,7 +51,12 @@ _SQLITE_TRIGGERS = tuple(
 
 
 def make_tables(engine: sa.Engine, *, tidy: bool = True) -> None:
-    """Create what is missing, and remove recorded URLs. tidy: also delete the rows of deleted trials and studies."""
+    """Create missing tables and remove recorded URLs.
+
+    Args:
+        engine: the database.
+        tidy: whether to delete the rows of deleted trials and studies too.
+    """
     _metadata.create_all(engine)
     with engine.begin() as connection:
         remove_recorded_urls(connection)
@@ -63,7 +70,10 @@ def make_tables(engine: sa.Engine, *, tidy: bool = True) -> None:
 
 
 def remove_recorded_urls(connection: sa.Connection) -> None:
-    """Remove --storage from the recorded flags of all studies: earlier versions recorded it, with its password."""
+    """Remove --storage from the recorded flags of all studies.
+
+    Earlier versions recorded it, with the password in the URL.
+    """
     table = models.StudyUserAttributeModel
     key = table.study_user_attribute_id
     recorded = sa.select(key, table.value_json).where(
@@ -77,8 +87,9 @@ def remove_recorded_urls(connection: sa.Connection) -> None:
 
 
 def delete_orphans(connection: sa.Connection) -> None:
-    """Delete the rows of deleted trials and studies. On SQLite the triggers have done so, unless the trials were
-    deleted before the triggers existed.
+    """Delete the rows of deleted trials and studies.
+
+    On SQLite the triggers do so, except for trials that were deleted before the triggers existed.
     """
     for ours, key, theirs in (
         (attempts, attempts.c.trial_id, models.TrialModel.trial_id),

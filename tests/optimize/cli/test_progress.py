@@ -105,7 +105,7 @@ def test_a_study_is_watched_with_its_artifacts_and_optunas_dashboard(
         "1 of 1 done",
         "trials/hour",
         "best so far",
-        "looks at the hold-out so far: 3",
+        "hold-out evaluations used: 3",
     ):
         assert word in text, word
 

@@ -100,7 +100,7 @@ def test_a_budget_is_raised_to_a_rollout_per_rung_or_refused() -> None:
     assert fit_budget(100, 4, 1, 25, fixed=True) == (100, "")
     budget, note = fit_budget(99, 4, 1, 25, fixed=False)
     assert budget == 100
-    assert "it is 100 now" in note
+    assert "it was raised to 100" in note
     with pytest.raises(
         InputError,
         match="at least --budget 2048, or at most --n-envs 15 or --horizon 62 or --rungs 1",
