@@ -17,7 +17,6 @@ from envs.support.study_record import GameSpec, StudySpec
 from optimize.experiments.games import GameExperiment
 from optimize.experiments.kind import Say, StudyKind
 from optimize.experiments.request import Request, check_count
-from optimize.study.search_space import SearchSpace
 
 # Words of Python that are not JSON: as text, "False" would be true.
 PYTHON_WORDS = {"true": True, "false": False, "none": None}
@@ -66,7 +65,7 @@ class GameKind(StudyKind):
         self,
         request: Request,
         common: Mapping[str, Any],
-        space: SearchSpace,  # noqa: ARG002
+        max_lookback: int,  # noqa: ARG002
         bars: Bars | None,  # noqa: ARG002
     ) -> GameSpec:
         return GameSpec(

@@ -18,7 +18,6 @@ from envs.crypto.bars import Bars
 from envs.support.study_record import StudySpec
 from optimize.experiments.experiment import Experiment
 from optimize.experiments.request import Request
-from optimize.study.search_space import SearchSpace
 
 Say = Callable[[str], None]
 
@@ -81,9 +80,16 @@ class StudyKind(ABC):
 
     @abstractmethod
     def make_spec(
-        self, request: Request, common: Mapping[str, Any], space: SearchSpace, bars: Bars | None
+        self, request: Request, common: Mapping[str, Any], max_lookback: int, bars: Bars | None
     ) -> StudySpec:
-        """Return the spec of a new study. common: the fields of `StudySpec`."""
+        """Return the spec of a new study.
+
+        Args:
+            request: the request.
+            common: the fields of `StudySpec`.
+            max_lookback: longest lookback of any trial.
+            bars: the bars of a market.
+        """
 
     def measured_spec(self, spec: StudySpec, device: torch.device, say: Say) -> StudySpec:
         """Return the spec with automatic settings that only this kind measures."""

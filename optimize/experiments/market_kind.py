@@ -20,7 +20,6 @@ from envs.support.study_record import CRYPTO, CryptoSpec, DataSpec, StudySpec
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.experiments.kind import Say, StudyKind
 from optimize.experiments.request import Request
-from optimize.study.search_space import SearchSpace
 from optimize.study.spec import check_folds
 
 
@@ -90,7 +89,7 @@ class MarketKind(StudyKind):
         return request.cv.folds
 
     def make_spec(
-        self, request: Request, common: Mapping[str, Any], space: SearchSpace, bars: Bars | None
+        self, request: Request, common: Mapping[str, Any], max_lookback: int, bars: Bars | None
     ) -> CryptoSpec:
         assert bars is not None
         recipe = get_recipe(request.recipe)
@@ -110,8 +109,8 @@ class MarketKind(StudyKind):
             recipe={"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
             cv=dataclasses.asdict(request.cv),
             holdout=request.holdout,
-            first_bar=recipe.memory - 1 + space.max_lookback - 1,
-            max_lookback=space.max_lookback,
+            first_bar=recipe.memory - 1 + max_lookback - 1,
+            max_lookback=max_lookback,
         )
         study_splits(spec)  # raises InputError for bars that cannot be split
         return spec

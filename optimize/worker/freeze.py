@@ -274,7 +274,7 @@ def draft_spec(
         "precision": request.precision,
         "processor": processor_kind(device),
     }
-    return kind.make_spec(request, common, space, bars)
+    return kind.make_spec(request, common, space.max_lookback, bars)
 
 
 def choose_slots(members: int, device: torch.device, *, together: bool = False) -> int:

@@ -1,4 +1,4 @@
-"""One training run outside any study: `sweepd run CONFIG`, or `run(config)` from Python."""
+"""One training run outside a study: `sweepd run CONFIG`, or `run(config)` in Python."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from agents.networks.precision import set_precision
 from agents.policy.frozen import load_members
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.demo_market import make_demo_market
-from envs.crypto.features import get_recipe
 from envs.crypto.metrics import DEFAULT_OBJECTIVE, OBJECTIVES, Metrics, PathTrades
 from envs.crypto.params import EnvParams
 from envs.crypto.splits import CrossValidation
 from envs.support.errors import InputError, RunError
 from envs.support.files import write_atomic
-from envs.support.study_record import CRYPTO, CryptoSpec, DataSpec, objective_name
+from envs.support.study_record import CRYPTO, CryptoSpec, objective_name
 from optimize.experiments.artifacts import draw_equity, write_trial
 from optimize.experiments.crypto import CryptoEvaluation, CryptoExperiment
-from optimize.experiments.request import check_count, most_threads
+from optimize.experiments.market_kind import MarketKind
+from optimize.experiments.request import Request, check_count, most_threads
 from optimize.study.checkpoint import (
     Checkpoint,
     describe_rollouts,
@@ -64,11 +64,18 @@ DATA_DEFAULTS: dict[str, Any] = {"dir": None, "timeframe": "1h", "tickers": None
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to. value: the objective over the paths. fold_scores: the same of each fold's own test groups.
+    """The result of a run.
 
-    rung_values: mean over folds at each rung. paths: (φ, T) arrays. members: one actor per fold, as `agents.policy.frozen`
-    saves them.
-    out: where everything was written, None where nothing was.
+    Attributes:
+        value: objective over the back-test paths.
+        fold_scores: objective on each fold's own test groups.
+        rung_values: mean over folds at each rung.
+        reasons: why `value` differs from what the scores alone would give.
+        metrics: metrics of each path.
+        paths: the paths, (φ, T) arrays.
+        members: one actor per fold, as `agents.policy.frozen` saves them.
+        steps_per_second: environment steps per second.
+        out: folder of the results, None if nothing was written.
     """
 
     value: float
@@ -83,12 +90,13 @@ class RunResult:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A run's TOML file. Raises InputError where it cannot be read."""
+    """Read the TOML file of a run. Raises InputError if it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be read ({error.strerror}); name a TOML file with [data], [train], [shape], [ppo], [env]"
+            f"{path}: cannot be read ({error.strerror}); name a TOML file with [data], [train], "
+            "[shape], [ppo], [env]"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not valid TOML ({error})") from None
@@ -102,19 +110,31 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = lambda _: None,
 ) -> RunResult:
-    """Train one member per fold with one set of parameters, and trade its test groups.
+    """Train one member per fold with one set of parameters, and evaluate its test groups.
 
-    config: a TOML file, or its tables as a mapping:
+    Args:
+        config: a TOML file, or its tables as a mapping (see below).
+        bars: bars to use instead of [data].
+        device: where training runs.
+        stop: whether to stop; called after every rollout.
+        say: receives lines for the user.
+
+    The tables are:
+
         [data]  dir, timeframe, tickers; or demo = true
         [cv]    scheme, groups, test_groups, embargo_share
-        [train] budget (steps per fold), rungs, horizon, num_envs, slots, holdout, objective, seed, threads, precision,
-                recipe, out (a folder for results and checkpoints), start_from (a folder or file: a run's or study's
-                checkpoint, to go on exactly; or members.safetensors of a trial or bundle, whose weights the folds'
-                actors then start from)
-        [shape] net_width, net_depth, minibatch, epochs    [ppo] as `PPOParams`    [env] as `EnvParams`
-    bars: used instead of [data]. Raises InputError for what is wrong in the config, RunError where training diverged,
-    `Interrupted`
-    where `stop` said so (after a checkpoint where `out` is set).
+        [train] budget (steps per fold), rungs, horizon, num_envs, slots, holdout, objective, seed,
+                threads, precision, recipe, out (folder of results and checkpoints), start_from
+                (folder or file: the checkpoint of a run or study, to continue exactly; or
+                members.safetensors of a trial or bundle, as initial weights of the actors)
+        [shape] net_width, net_depth, minibatch, epochs
+        [ppo]   fields of `PPOParams`
+        [env]   fields of `EnvParams`
+
+    Raises:
+        InputError: the configuration is invalid.
+        RunError: training diverged.
+        Interrupted: `stop` returned True; a checkpoint has been written if `out` is set.
     """
     config = read_config(config) if isinstance(config, Path) else config
     tables = _checked(config)
@@ -162,8 +182,8 @@ def run(
         return judged
 
     say(
-        f"Using Vectorized Environments: {spec.num_envs * spec.slots} parallel envs ({spec.num_envs} per member x "
-        f"{spec.slots} members)"
+        f"Using Vectorized Environments: {spec.num_envs * spec.slots} parallel envs "
+        f"({spec.num_envs} per member x {spec.slots} members)"
     )
     while training.rung < spec.rungs:
         trainer.pace.begun()
@@ -209,7 +229,7 @@ def run(
 
 
 def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """All tables with their defaults, every key known."""
+    """Return all tables with their defaults. Raises InputError for unknown keys."""
     allowed = {
         "data": set(DATA_DEFAULTS),
         "train": set(TRAIN_DEFAULTS),
@@ -221,7 +241,8 @@ def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for table, entries in config.items():
         if table not in allowed:
             raise InputError(
-                f"[{table}] is not a table of a run; there are {', '.join(f'[{t}]' for t in TABLES)}"
+                f"[{table}] is not a table of a run; there are "
+                f"{', '.join(f'[{t}]' for t in TABLES)}"
             )
         if not isinstance(entries, Mapping):
             raise InputError(f"{table} should be a table: [{table}]")
@@ -241,7 +262,8 @@ def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             raise InputError(f"[train] {key} = {value!r} must be a whole number of at least 1")
     if objective_name(str(tables["train"]["objective"])) not in OBJECTIVES:
         raise InputError(
-            f"[train] objective = {tables['train']['objective']!r} is not known; choose one of {', '.join(OBJECTIVES)}"
+            f"[train] objective = {tables['train']['objective']!r} is not known; choose one of "
+            f"{', '.join(OBJECTIVES)}"
         )
     if tables["train"]["threads"] is not None:
         check_count("[train] threads =", tables["train"]["threads"], most_threads())
@@ -258,9 +280,15 @@ def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _fit(tables: dict[str, dict[str, Any]], given: set[str], say: Callable[[str], None]) -> None:
-    """Make the budget hold a rollout per rung. Raises InputError where numbers of the file do not fit each other.
+    """Raise the budget to one rollout per rung if it is smaller.
 
-    given: keys of the file's [train].
+    Args:
+        tables: tables of the configuration; changed in place.
+        given: keys of the file's [train].
+        say: receives a line if the budget was raised.
+
+    Raises:
+        InputError: numbers of the file do not fit each other.
     """
     train = tables["train"]
     chosen = "budget" in given and bool({"num_envs", "horizon", "rungs"} & given)
@@ -285,56 +313,44 @@ def _load(data: Mapping[str, Any]) -> Bars:
 
 
 def _spec(tables: Mapping[str, Mapping[str, Any]], bars: Bars, device: torch.device) -> CryptoSpec:
-    train, recipe = tables["train"], get_recipe(tables["train"]["recipe"])
-    lookback = EnvParams(**tables["env"]).lookback
+    """Return the spec of a study whose only trial is this run."""
+    train, data = tables["train"], tables["data"]
     minibatch = tables["shape"].get("minibatch", Subject().learner.shape["minibatch"])
-    cv = CrossValidation(**tables["cv"])
-    slots = train["slots"] or choose_slots(len(cv.tested()), device)
-    fixed = {
-        "name": "run",
-        "version": 1,
-        "shape": {},
-        "ppo": {},
-        "env": {k: {"value": v} for k, v in tables["env"].items()},
-    }
-    return CryptoSpec(
-        environment=CRYPTO,
-        algorithm="ppo",
-        data=DataSpec(
-            str(tables["data"]["dir"]),
-            bars.tickers,
-            bars.timeframe,
-            bars.fingerprint,
-            str(bars.time_of(0)),
-            str(bars.time_of(len(bars) - 1)),
-            len(bars),
-            bars.synthetic,
-        ),
-        recipe={"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
-        cv=dataclasses.asdict(cv),
+    request = Request(
+        data_dir=Path(data["dir"] or "."),
+        recipe=train["recipe"],
+        cv=CrossValidation(**tables["cv"]),
         holdout=train["holdout"],
-        first_bar=recipe.memory - 1 + lookback - 1,
-        max_lookback=lookback,
-        env={},
-        budget=train["budget"],
-        rungs=train["rungs"],
-        num_envs=train["num_envs"]
-        or min(64, most_envs(train["budget"], train["horizon"], [minibatch])),
-        horizon=train["horizon"],
-        slots=slots,
-        trials_per_batch=1,
-        objective=train["objective"],
-        sampler="none",
-        pruner="none",
-        seed=train["seed"],
-        space=fixed,
-        threads=train["threads"] or torch.get_num_threads(),
-        precision=train["precision"],
     )
+    common = {
+        "environment": CRYPTO,
+        "algorithm": "ppo",
+        "env": {},
+        "num_envs": train["num_envs"]
+        or min(64, most_envs(train["budget"], train["horizon"], [minibatch])),
+        "slots": train["slots"] or choose_slots(request.cv.folds, device),
+        "trials_per_batch": 1,
+        "sampler": "none",
+        "pruner": "none",
+        "space": {
+            "name": "run",
+            "version": 1,
+            "shape": {},
+            "ppo": {},
+            "env": {name: {"value": value} for name, value in tables["env"].items()},
+        },
+        "threads": train["threads"] or torch.get_num_threads(),
+        **{
+            name: train[name]
+            for name in ("budget", "rungs", "horizon", "objective", "seed", "precision")
+        },
+    }
+    lookback = EnvParams(**tables["env"]).lookback
+    return MarketKind(CRYPTO).make_spec(request, common, lookback, bars)
 
 
 def _identity(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """A hash of everything in the configuration that decides numbers."""
+    """Return a hash of everything in the configuration that determines numbers."""
     deciding = {
         table: {k: v for k, v in entries.items() if k not in ("out", "start_from", "dir")}
         for table, entries in tables.items()
@@ -357,8 +373,9 @@ def _start_from(
     note: dict[str, Any],
     say: Callable[[str], None],
 ) -> None:
-    """A checkpoint of the same run goes on exactly; one of another run, a trial's or a bundle's members lend their
-    weights.
+    """Continue from a checkpoint of the same run, or use other weights as initial weights.
+
+    Other weights are those of another run's checkpoint, of a trial or of a bundle.
     """
     path = source
     if source.is_dir():
@@ -372,18 +389,21 @@ def _start_from(
         )  # the newest first
         if not found:
             raise InputError(
-                f"[train] start_from {source}: there is neither a checkpoint nor members.safetensors in it"
+                f"[train] start_from {source}: there is neither a checkpoint nor "
+                "members.safetensors in it"
             )
         path = found[0]
     if not path.exists():
         raise InputError(
-            f"[train] start_from {path} does not exist; name a checkpoint, members.safetensors, or a folder of one"
+            f"[train] start_from {path} does not exist; name a checkpoint, members.safetensors, or "
+            "a folder of one"
         )
     if path.name.startswith("checkpoint"):
         checkpoint = read_checkpoint(path)
         if checkpoint.note == note and len(checkpoint.members) == len(training.members):
             say(
-                f"going on from {path}: rung {checkpoint.rung}, {describe_rollouts(checkpoint.members)}"
+                f"going on from {path}: rung {checkpoint.rung}, "
+                f"{describe_rollouts(checkpoint.members)}"
             )
             training.members, training.rung, training.seconds = (
                 checkpoint.members,

@@ -1,4 +1,4 @@
-"""What a study came to, for people."""
+"""The summary of a study that a worker prints at its end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,15 @@ def print_summary(
     batches: Sequence[int] = (),
     phases: Phases | None = None,
 ) -> None:
-    """Trials finished, pruned and failed with reasons; best parameters; out-of-sample metrics beside equal weight's."""
+    """Print the trials by state with reasons, the best parameters and the best trial's metrics.
+
+    Args:
+        handle: the study.
+        console: where to print.
+        telemetry: figures of this worker.
+        batches: sizes of this worker's batches.
+        phases: where this worker's time was spent.
+    """
     counts = handle.counts()
     console.rule(f"study {handle.name}")
     market = isinstance(handle.spec, CryptoSpec)
@@ -45,22 +53,25 @@ def print_summary(
             style="bold yellow",
         )
     console.print(
-        f"trials: {counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} failed",
+        f"trials: {counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} "
+        "failed",
         highlight=False,
         soft_wrap=True,
     )
     for trial in handle.trials():
         if trial.state == TrialState.FAIL:
             console.print(
-                f"  trial {trial.number} failed: {trial.user_attrs.get(REASON_KEY) or 'no reason recorded'}",
+                f"  trial {trial.number} failed: "
+                f"{trial.user_attrs.get(REASON_KEY) or 'no reason recorded'}",
                 highlight=False,
                 markup=False,
                 soft_wrap=True,
             )
     if telemetry is not None and telemetry.steps_done:
         console.print(
-            f"this worker: {telemetry.steps_done:,} environment steps in {duration(telemetry.elapsed)} "
-            f"({telemetry.steps_done / telemetry.elapsed:,.0f} steps/s, {telemetry.trials_per_hour:.1f} trials/hour, "
+            f"this worker: {telemetry.steps_done:,} environment steps in "
+            f"{duration(telemetry.elapsed)} ({telemetry.steps_done / telemetry.elapsed:,.0f} "
+            f"steps/s, {telemetry.trials_per_hour:.1f} trials/hour, "
             f"{sum(batches) / len(batches):.1f} trials per batch)",
             highlight=False,
             soft_wrap=True,
@@ -72,7 +83,7 @@ def print_summary(
         console.print(f"its time: {shares}", highlight=False, soft_wrap=True)
     best = best_trial(handle)
     if best is None:
-        console.print("No trial is complete, so there is no best one.")
+        console.print("No trial is complete, so there is no best trial.")
         return
     console.print(
         f"best trial: {best.number}, objective ({handle.spec.objective}) {best.value:+.4f}",
@@ -103,10 +114,10 @@ def _market_table(metrics: Mapping[str, Any]) -> Table:
     table.add_column("")
     table.add_column("policy", justify="right")
     table.add_column("equal weight", justify="right")
-    beside = {"sharpe": "equal_weight_sharpe", "max_drawdown": "equal_weight_drawdown"}
+    peer = {"sharpe": "equal_weight_sharpe", "max_drawdown": "equal_weight_drawdown"}
     for name, label, form in METRICS:
         if name in metrics:
-            equal = form.format(metrics[beside[name]]) if name in beside else ""
+            equal = form.format(metrics[peer[name]]) if name in peer else ""
             table.add_row(label, form.format(metrics[name]), equal)
     if "total_return" in metrics:
         table.add_row(

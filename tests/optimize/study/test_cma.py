@@ -7,7 +7,7 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import TrialState
 
 from envs.core.streams import derive_seed
-from optimize.study.cma import GENERATION
+from envs.support.study_record import CMA_GENERATION_KEY
 from optimize.study.pruning import make_sampler
 
 
@@ -59,7 +59,9 @@ def test_generations_are_noted_and_whoever_asks_asks_for_the_same() -> None:
     run(other, 4, 4, fresh=True)
     assert [t.params for t in one.trials] == [t.params for t in other.trials]
     # The first batch is random: nothing is complete yet. Three ranges make a population of seven.
-    assert [t.system_attrs.get(GENERATION) for t in one.trials] == [None] * 4 + [0] * 8 + [1] * 4
+    assert [t.system_attrs.get(CMA_GENERATION_KEY) for t in one.trials] == [None] * 4 + [0] * 8 + [
+        1
+    ] * 4
 
 
 def test_trials_that_fail_leave_the_generation_to_others() -> None:
@@ -68,15 +70,15 @@ def test_trials_that_fail_leave_the_generation_to_others() -> None:
     trial = study.ask()
     study.tell(trial, state=TrialState.FAIL)
     run(study, 1, 4, fresh=False)
-    assert study.trials[-1].system_attrs[GENERATION] == 0
+    assert study.trials[-1].system_attrs[CMA_GENERATION_KEY] == 0
     run(study, 1, 1, fresh=False)
-    assert study.trials[-1].system_attrs[GENERATION] == 1
+    assert study.trials[-1].system_attrs[CMA_GENERATION_KEY] == 1
 
 
 def test_it_begins_where_it_is_told() -> None:
     study = new_study()
     run(study, 2, 7, fresh=False, start={"x": -0.9, "y": 1e-4, "n": 9})
-    first = [t.params for t in study.trials if GENERATION in t.system_attrs]
+    first = [t.params for t in study.trials if CMA_GENERATION_KEY in t.system_attrs]
     assert sum(p["x"] for p in first) / 7 < -0.4
     assert sum(p["n"] for p in first) / 7 > 6.5
 
@@ -84,5 +86,5 @@ def test_it_begins_where_it_is_told() -> None:
 def test_a_parameter_without_a_start_begins_in_the_middle_of_its_range() -> None:
     study = new_study()
     run(study, 2, 7, fresh=False, start={"x": -0.9})
-    first = [t.params for t in study.trials if GENERATION in t.system_attrs]
+    first = [t.params for t in study.trials if CMA_GENERATION_KEY in t.system_attrs]
     assert sum(p["x"] for p in first) / 7 < -0.4
