@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from deploy.market.backtests import Backtest, Search
+from deploy.market.backtests import Backtest, SearchStatistics
 from envs.crypto import luck
 from envs.crypto.selection import TrialReturns
 from envs.crypto.splits import CrossValidation
@@ -90,7 +90,7 @@ def test_measured_it_is_what_the_gate_asks_for() -> None:
     for alike in (0.0, 0.6):
         returns = excess(bars, [3.0, -1.0, 2.0, 0.5], alike=alike)
         found = outlook(spec(24_000), 40, returns, best=0)
-        search = Search(40, {}, {}, returns, "1h")  # the gate's
+        search = SearchStatistics(40, {}, {}, returns, "1h")  # the gate's
         gate = search.deflate(Backtest((), returns.moments[0], np.zeros(bars)))
         assert found["needed_sharpe"] == pytest.approx(search.annual * gate.needed, rel=1e-12)
         assert found["sharpe"] == pytest.approx(3.0)
