@@ -109,10 +109,10 @@ def test_the_sentence_says_whether_it_is_planned_or_measured() -> None:
     text = sentence(found, 2)
     assert text == (
         f"the best of 40 trials on 2.3 years of bars needs an annual information ratio over equal weight of "
-        f"{found['planned_sharpe']:+.2f} to be told from luck (planned, for independent trials without skill); looks "
-        "at the hold-out so far: 2"
+        f"{found['planned_sharpe']:+.2f} to be told from luck (planned, for independent trials without skill); "
+        "hold-out evaluations used: 2"
     )
-    assert "looks" not in sentence(found)
+    assert "hold-out" not in sentence(found)
     measured = outlook(spec(24_000), 40, excess(found["bars"], [3.0, -1.0, 2.0]), best=0)
     text = sentence(measured)
     assert text.startswith(
