@@ -180,6 +180,7 @@ class ParallelAdapter:
         present = {rows[agent] for agent in self._env.agents}
         for row in range(len(rows)):
             buffers.present[row] = row in present
+        # The next episode begins in the same step, once no agent is left.
         self._ended |= buffers.terminated | buffers.truncated
         if not present:
             buffers.terminated[~self._ended] = True
@@ -237,6 +238,7 @@ class VectorAdapter:
         observations, buffers.reward[:], buffers.terminated[:], buffers.truncated[:], infos = (
             self._env.step(action)
         )
+        # With SAME_STEP these are the first observations of new episodes where one has ended.
         self._show(observations)
         ended = buffers.terminated | buffers.truncated
         if self._mode is AutoresetMode.SAME_STEP:

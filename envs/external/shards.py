@@ -161,6 +161,8 @@ class GymShard:
         self._now += 1
         if self._log:
             self._log.note()
+        # This loop is the hot path: bound methods are prepared in `_set_live`, and results are
+        # collected as tuples and written into the buffers together.
         results: list[Any] = []
         add = results.append
         try:
@@ -169,7 +171,7 @@ class GymShard:
             ):
                 add(step(action))
         except Exception:
-            _fail(self._live[len(results)])
+            _fail(self._live[len(results)])  # the one whose result is missing
         if not results:
             return
         observations, rewards, terminated, truncated, _ = zip(*results, strict=True)

@@ -116,6 +116,7 @@ class TensorGame(VecEnv):
         self.device = torch.device(device)
         self.num_members, self.envs_per_member = len(params), envs_per_member
         self.num_envs = rows = self.num_members * envs_per_member
+        # Only numeric parameters reach the rules: as tensors, they can differ between members.
         named = [
             name for name, value in asdict(params[0]).items() if isinstance(value, int | float)
         ]
@@ -167,6 +168,7 @@ class TensorGame(VecEnv):
         for name, begun in self.start(luck).items():
             self._state[name][rows] = begun[rows]
         self._age[rows] = 0
+        # Replace what was drawn ahead, which came from the old stream.
         self._luck[self._at :, rows] = self._drawn(member, len(self._luck) - self._at)
         self._faults.clear(rows)
 
@@ -189,6 +191,8 @@ class TensorGame(VecEnv):
         self._age += 1
         truncated = (self._age >= self.max_step) & ~terminated
         done = terminated | truncated
+        # `see` and `start` are computed for all rows and used where an episode ended: a step must
+        # not branch on the values of tensors.
         self._final = torch.where(done.unsqueeze(1), self.see(state).float(), self._final)
         begun = self.start(luck[:, : self.start_luck])
         self._state = {name: _where(done, begun[name], moved) for name, moved in state.items()}

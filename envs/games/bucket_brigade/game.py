@@ -171,6 +171,7 @@ class BucketBrigade(VecEnv):
         luck, starts = self._luck.next()
         night = self.games.play(self._acts(noted), luck)
 
+        # Keep the final state of games that ended, then begin new ones in their place.
         done = night.terminated | night.truncated
         blend_(self._final_houses, self.games.houses, done)
         blend_(self._final_acts, self.games.acts, done)

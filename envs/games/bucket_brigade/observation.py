@@ -108,6 +108,7 @@ class ObservationEncoder:
             parts = torch.cat([houses, acts.flatten(0, 1)]).index_select(0, self._order)
             table[:, : self._seen] = parts.t()
             return
+        # The states of a group of houses, read as digits of base 3, are its index in the table.
         groups = houses.view(-1, self._at_once, games)
         pattern = groups[:, 0]
         for house in range(1, self._at_once):
@@ -116,6 +117,7 @@ class ObservationEncoder:
         table[:, : 3 * self.num_houses] = torch.index_select(
             self._houses, 0, at, out=self._houses_shown
         ).view(games, -1)
+        # Likewise for (house, mode, signal); the index of an action may not fit into a byte.
         act = acts if len(self._acts) <= 256 else acts.to(torch.int16)
         act = (act[:, HOUSE] * 4).add_(act[:, MODE], alpha=2).add_(act[:, SIGNAL])
         at = act.t().to(torch.int64).flatten()

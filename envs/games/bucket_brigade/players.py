@@ -90,6 +90,8 @@ def heuristic(theta: Theta) -> Player:
     """Return a player with those probabilities."""
 
     def play(sight: Sight, uniform: Tensor) -> Tensor:
+        # The four numbers decide, in this order: work or rest, own house first, which other
+        # burning house, and whether the signal is honest.
         own = sight.own_house
         works = uniform[:, 0] < theta.work * (1.0 - theta.rest)
         own_burns = sight.burning.gather(1, own.unsqueeze(1)).squeeze(1)
@@ -144,6 +146,7 @@ class ScriptedPolicy:
 def _any_burning(burning: Tensor, uniform: Tensor, otherwise: Tensor) -> Tensor:
     """Return a uniformly chosen burning house per row; `otherwise` where none burns."""
     count = burning.sum(1)
+    # The k-th burning house, counted from 0, where the running count is k + 1.
     chosen = (uniform * count).to(torch.int64).clamp_max(count - 1)
     house = ((burning.cumsum(1) - 1 == chosen.unsqueeze(1)) & burning).to(torch.uint8).argmax(1)
     return torch.where(count > 0, house, otherwise)

@@ -234,6 +234,7 @@ class GameBatch:
         was_burning = burning & ((self.night > 0) | self._start_counts)
         ruined_before = ruined.sum(0, dtype=torch.uint8) if self._shaped else None
 
+        # Workers put out fires. The others ruin their houses, or burn on in continuous mode.
         put_out = burning & (workers >= luck.needed)
         if self._continuous:
             put_out |= self._suppress(workers, burning)
@@ -241,17 +242,20 @@ class GameBatch:
         burning ^= put_out
         ruined |= burning & self._burns_out
         burning &= self._lasts
+        # Then fires spread, and at last safe houses ignite by themselves.
         if luck.spreads is not None:
             self._spread(safe, burning, luck.spreads)
         ignited = safe & luck.ignites
         burning |= ignited
         safe ^= ignited
+        # The states SAFE, BURNING and RUINED are 0, 1 and 2.
         torch.add(
             burning.view(torch.uint8), ruined.view(torch.uint8), alpha=RUINED, out=self.houses
         )
 
         saved = torch.bitwise_and(safe, was_burning).view(torch.uint8)
         safe_now, ruined_now = safe.sum(0, dtype=torch.uint8), ruined.sum(0, dtype=torch.uint8)
+        # A game may end once nothing burns; if "persistent", only if all are safe or all ruined.
         quiet = safe_now + ruined_now == self.num_houses
         alike = (safe_now == self.num_houses) | (ruined_now == self.num_houses)
         terminated = (self.night >= self._min_nights) & quiet & (self._quiet_ends | alike)
@@ -301,7 +305,16 @@ class GameBatch:
     def _rewards(
         self, mode: Tensor, saved: Tensor, ruined: Tensor, safe_now: Tensor, ruined_now: Tensor
     ) -> Tensor:
-        """Return the rewards (N, E): team, work or rest, and houses saved and ruined."""
+        """Return the agents' rewards (N, E).
+
+        The sum of the following, where S of the H houses are safe and R are ruined:
+
+        * for the team, team_reward_house_survives * S / H - team_penalty_house_burns * R / H;
+        * reward_rest, or -cost_to_work_one_night;
+        * for each house saved in the night, reward_own_house_survives for its owner and
+          reward_other_house_survives for other agents;
+        * for each ruined house, likewise the negative penalties.
+        """
         self._saved.copy_(saved)
         self._ruined.copy_(ruined)
         own_saved, own_ruined = self._tally.sum(1, dtype=torch.uint8).double()
@@ -323,6 +336,10 @@ class GameBatch:
     ) -> Tensor:
         """Return the reward shaping (E,), which is the same for all agents of a game.
 
+        progress_shaping_coef times the gain in safe houses, plus the potential-based welfare_weight *
+        (team_welfare_gamma * Phi(s') - Phi(s)) with `_potential` Phi; see Ng, Harada and Russell,
+        "Policy invariance under reward transformations", ICML 1999.
+
         Args:
             before: Numbers of safe, burning and ruined houses before the night.
             now: Likewise, after it.
@@ -334,6 +351,7 @@ class GameBatch:
         return self._progress_coef * gained + welfare
 
     def _potential(self, counts: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """Return Phi (E,), the team's reward in that state, a burning house as half ruined."""
         safe, burning, ruined = (count.double() / self.num_houses for count in counts)
         return self._team * safe - self._loss * ruined - 0.5 * self._loss * burning
 
@@ -350,5 +368,5 @@ class GameBatch:
 
 def blend_(into: Tensor, other: Tensor, where: Tensor) -> None:
     """Copy bytes of `other` into `into` where `where` (bool) is True; faster than `torch.where`."""
-    mask = where.view(torch.uint8).neg()
+    mask = where.view(torch.uint8).neg()  # -1 wraps to 255: all bits of the byte
     into.bitwise_xor_(torch.bitwise_xor(into, other).bitwise_and_(mask))
