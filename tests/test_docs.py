@@ -31,3 +31,9 @@ def test_what_a_page_names_exists(page: Path) -> None:
     for path in re.findall(rf"`({CODE})`", text):
         missing += [path] if not (ROOT / path).exists() else []
     assert not missing
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    named = set(re.findall(r"[\w/]+\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert named == pages | GENERATED

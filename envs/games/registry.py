@@ -62,19 +62,21 @@ class GameEnv(Protocol):
 
 
 class MakeGame(Protocol):
-    """Makes `num_envs` games for each member; every seat of a game is a row.
-
-    Args:
-        params: One per member.
-        num_envs: Games per member.
-        together: Number of consecutive members that share their games and play with each other,
-            in games of several players.
-        device: Device of the environment.
-    """
+    """A function that makes the environments of a game."""
 
     def __call__(
         self, params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str
-    ) -> GameEnv: ...
+    ) -> GameEnv:
+        """Make `num_envs` games for each member; every seat of a game is a row.
+
+        Args:
+            params: one per member.
+            num_envs: games per member.
+            together: number of consecutive members that share their games and play with each
+                other, in games of several players.
+            device: device of the environment.
+        """
+        ...
 
 
 @dataclass(frozen=True)
