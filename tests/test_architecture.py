@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +82,29 @@ def test_modules_are_documented_and_not_overlong(path: Path) -> None:
     text = path.read_text()
     assert ast.get_docstring(ast.parse(text)), "no module docstring"
     assert len(text.splitlines()) <= 650, "more than a reader can hold: split it by subject"
+
+
+def parameters_of(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
+    """Names of a function's parameters; of a class, those of `__init__`, or its fields."""
+    if isinstance(node, ast.ClassDef):
+        made_by = [f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"]
+        if not made_by:
+            fields = [f.target for f in node.body if isinstance(f, ast.AnnAssign)]
+            return {field.id for field in fields if isinstance(field, ast.Name)}
+        node = made_by[0]
+    return {arg.arg for arg in ast.walk(node.args) if isinstance(arg, ast.arg)}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_docstrings_name_parameters_that_exist(path: Path) -> None:
+    """`mkdocs build --strict` demands it, one name per line of `Args:`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            _, _, section = (ast.get_docstring(node) or "").partition("\nArgs:\n")
+            lines = itertools.takewhile(lambda line: line[:1] in ("", " "), section.splitlines())
+            named = [re.match(r" {4}\*{0,2}([^\s:(][^:(]*)", line) for line in lines]
+            wrong = {name[1].strip() for name in named if name} - parameters_of(node)
+            assert not wrong, f"{node.name} has no parameter {sorted(wrong)}"
 
 
 def test_no_order_can_reach_real_money() -> None:

@@ -113,7 +113,8 @@ def replay_entries(
         trader: a trader that was not started yet.
         broker: its broker.
         bars: in the order of the trader's tickers; at least `trader.bars_needed` before `first`.
-        first, last: places of bars.
+        first: index of the first bar.
+        last: index of the last bar.
         decide_last: whether the policy decides at the last bar, too.
     """
     trader.start(bars.slice(max(0, first - trader.bars_needed), first), broker.account())

@@ -25,7 +25,8 @@ class Benchmark:
     Args:
         value: initial value, quote units.
         assets: places of the assets.
-        fee, slippage: fractions of an order.
+        fee: fraction of an order.
+        slippage: fraction of an order.
     """
 
     def __init__(self, value: float, assets: Sequence[int], *, fee: float, slippage: float) -> None:
@@ -96,7 +97,8 @@ class BenchmarkAccounts:
             tickers: all assets of the slot.
             since: open of the first bar of the slot's own account.
             changes: its first line is that of the slot's own account.
-            fee, slippage: fractions of an order.
+            fee: fraction of an order.
+            slippage: fraction of an order.
         """
         ordered = sorted(tickers)  # whatever the order of the present bundle is
         own = bar.in_order(tickers, ordered)

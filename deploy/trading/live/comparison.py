@@ -96,7 +96,8 @@ def compare(
     Only the bars up to the newest comparison that is due are used.
 
     Args:
-        challenger_returns, champion_returns: since both trade.
+        challenger_returns: per bar, since both trade.
+        champion_returns: per bar, since both trade.
         timeframe: of the bars.
         looks_taken: comparisons of all challengers with the present champion so far.
         seed: of the bootstrap.

@@ -176,7 +176,8 @@ def judge_record(
         returns: of the account.
         equal_weight: of the same bars.
         simulator: of the same bars, or None.
-        scored, scored_equal_weight: (m,), of the bundle's hold-out.
+        scored: (m,), returns on the bundle's hold-out.
+        scored_equal_weight: (m,), those of equal weight.
         timeframe: of the bars.
         seed: of the bootstrap, so that the same record gets the same verdict.
         limits: levels and tolerances.

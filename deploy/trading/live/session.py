@@ -88,7 +88,8 @@ class LiveSession:
     Args:
         options: how the slot is traded.
         registry: the registry that holds the slot.
-        make_broker, make_feed: called once with the traded bundle.
+        make_broker: called once with the traded bundle.
+        make_feed: called once with the traded bundle.
         clock: the market's time.
         tell: receives kind and text of every event.
         supervisor: the service manager that is told that the process is alive.
