@@ -449,9 +449,6 @@ class ElegantAgents(Program):
     def _clear(self, slot: int) -> None:
         self.agents[slot] = self.buffers[slot] = None
 
-    def _shape_code_extras(self) -> list[int]:
-        return [self.shape.updates, self.shape.buffer, *self.shape.algorithm.encode()]
-
     def _save(self, slot: int) -> dict[str, Tensor]:
         agent, buffer = self.agents[slot], self.buffers[slot]
         state = {

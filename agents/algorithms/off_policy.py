@@ -225,9 +225,6 @@ class OffPolicy(Program):
             for part, tensor in network.tensors(slot).items()
         }
 
-    def _shape_code_extras(self) -> list[int]:
-        return [self.shape.updates, self.shape.buffer, *self.shape.algorithm.encode()]
-
     def _save(self, slot: int) -> dict[str, Tensor]:
         return self._tensors(slot) | {
             f"replay.{name}": part for name, part in self.replay.get_member(slot).items()

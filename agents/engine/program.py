@@ -152,9 +152,9 @@ class Program(ABC):
     def _load(self, slot: int, state: Mapping[str, Tensor], params: Any) -> None:
         """Restore into an empty slot what `_save` returned."""
 
-    @abstractmethod
     def _shape_code_extras(self) -> list[int]:
         """Return what `_shape_code` must contain besides the sizes common to all algorithms."""
+        return [self.shape.updates, self.shape.buffer, *self.shape.algorithm.encode()]
 
     @abstractmethod
     def _collect(self, env: VecEnv) -> None:

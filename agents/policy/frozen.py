@@ -183,7 +183,7 @@ class FrozenPolicy:
     def reset(self) -> None:
         """Start an episode in every row: clear the recurrent states."""
         for member in self._batched:
-            member.memories.clear()
+            member.cell_states.clear()
 
     def done(self, ended: Tensor | NDArray[np.bool_]) -> None:
         """Start an episode in some rows; no effect on members that are not recurrent.
@@ -193,8 +193,8 @@ class FrozenPolicy:
         """
         over = torch.as_tensor(ended)
         for member in self._batched:
-            if len(over) in member.memories:
-                memory = member.memories[len(over)]
+            if len(over) in member.cell_states:
+                memory = member.cell_states[len(over)]
                 memory.masked_fill_(over.to(memory.device).unsqueeze(1), 0.0)
 
     def _choose(
@@ -234,7 +234,7 @@ class _Batched:
         self.image = tuple(member["image_shape"].tolist()) if "image_shape" in member else ()
         self._convolutions, self._plan = convolutions_of(member), layers_of(member)
         self._recurrent_size = recurrent_size(member)
-        self.memories: dict[int, Tensor] = {}
+        self.cell_states: dict[int, Tensor] = {}
         own = {name: tensor.detach().cpu().double() for name, tensor in member.items()}
         self._tensors = {torch.device("cpu"): own}
 
@@ -266,14 +266,14 @@ class _Batched:
     def _step_cell(self, hidden: Tensor, cell: list[Tensor]) -> Tensor:
         """Advance the recurrent state of these rows by one step; hidden is (rows, width)."""
         rows, width = hidden.shape
-        memory = self.memories.get(rows)
+        memory = self.cell_states.get(rows)
         if memory is None:
             memory = hidden.new_zeros(rows, self._recurrent_size)
         if self._recurrent_size == width:
             after = torch.gru_cell(hidden, memory, *cell)
         else:
             after = torch.cat(torch.lstm_cell(hidden, memory.chunk(2, 1), *cell), 1)
-        self.memories[rows] = after
+        self.cell_states[rows] = after
         return after[:, :width]
 
     def numbers(self, output: Tensor, noise: Tensor) -> Tensor:

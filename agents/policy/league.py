@@ -181,8 +181,8 @@ def exploitation(own: Floats, mixture: Floats) -> Exploitation:
         own: (P, P, games), as in `Matches`.
         mixture: (P,).
     """
-    beside = np.einsum("ijg,j->ig", own, mixture)
-    gains = beside - mixture @ beside
+    against_mixture = np.einsum("ijg,j->ig", own, mixture)
+    gains = against_mixture - mixture @ against_mixture
     by = int(gains.mean(-1).argmax())
     gain, reach = interval(gains[by])
     return Exploitation(by, float(gain), float(gain - reach), float(gain + reach))

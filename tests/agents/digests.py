@@ -1,13 +1,13 @@
-"""Small programs whose trained weights are kept as digests, one list per kind of processor (`digests.json`).
+"""Digests of the trained weights of small programs, per kind of processor (`digests.json`).
 
-A digest changes when the numerics of training change, on purpose or not, or with another version of torch. After a
-change on purpose, write them again, from the repository's root:
+A digest changes when the numerics of training change, intended or not, or with another version of
+torch. After an intended change, write the digests again from the repository's root:
 
-    python -m tests.agents.digests --write                      for this processor
-    python -m tests.agents.emulated_processors --write         for kinds that qemu-user emulates, some programs
+    python -m tests.agents.digests --write                for this processor
+    python -m tests.agents.emulated_processors --write    for kinds that qemu-user emulates
 
-Without --write, the first command prints what this processor computes. Where a digest changed, --write removes all
-others, of other kinds of processors too, since they belong to the numerics before.
+Without --write, the first command prints this processor's digests. If a digest changed, --write
+removes all others, also of other kinds of processors, since they belong to the earlier numerics.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def kind() -> str:
 
 
 def crypto(assets: int) -> VecEnv:
-    """A planted market. Its modules are imported here, since that takes long on an emulated processor."""
+    """Return a planted market. It imports its modules here: slow on an emulated processor."""
     from envs.crypto.demo_market import make_planted_market
     from envs.crypto.env import CryptoEnv
     from envs.crypto.market import make_market, observation_normaliser
@@ -152,7 +152,7 @@ def digest(weights: dict[str, Tensor]) -> str:
 
 
 def known() -> dict[str, dict[str, str]]:
-    """The digests that are kept: by kind of processor, then by program."""
+    """Return the stored digests by kind of processor and program."""
     kept: dict[str, dict[str, str]] = (
         json.loads(DIGESTS.read_text(encoding="utf-8")) if DIGESTS.exists() else {}
     )
@@ -160,7 +160,7 @@ def known() -> dict[str, dict[str, str]]:
 
 
 def write(found: dict[str, dict[str, str]]) -> None:
-    """Keep digests by kind of processor and by program; those kept before stay if none of them changed."""
+    """Store digests by kind of processor and program; earlier ones stay if none of them changed."""
     kept = known()
     changed = any(
         kept.get(kind, {}).get(name, value) != value

@@ -1,17 +1,18 @@
-"""The bits of training on three emulated processors, by Debian's `qemu-user`: which slots, threads and digests agree.
+"""Check the bits of training on three emulated processors, with Debian's `qemu-user`.
 
-On each of Haswell, EPYC and Skylake-Client (all with AVX2, none with AVX-512) it looks at
+The processors are Haswell, EPYC and Skylake-Client (with AVX2, without AVX-512). The parts are
 
-    products   small batched products, as the networks of a population are made of: how many depend on the slot, in
-               MKL's default mode and in the reproducible one that sweepd sets (`envs.support.mkl`)
-    digests    some of the programs of `tests.agents.digests`: whether weights depend on slot and company or threads,
-               and whether they are the ones that are kept for this kind of processor
+    products   small batched products as in the networks of a population: how many depend on the
+        slot, in MKL's default mode and in the reproducible mode of `envs.support.mkl`
+    digests    some of the programs of `tests.agents.digests`: whether weights depend on slot, other
+        members or threads, and whether they equal the stored digests
 
-    python -m tests.agents.emulated_processors [--quick] [--save scripts/bench/results/emulated_processors.json]
-    python -m tests.agents.emulated_processors --write      keep the digests in tests/agents/digests.json
+    python -m tests.agents.emulated_processors [--quick] [--save RESULTS.json]
+    python -m tests.agents.emulated_processors --write      update tests/agents/digests.json
 
-It needs `qemu-x86_64` (apt-get install qemu-user) and an x86-64 machine, and ends with a sentence where they are not
-there. The exit code is 1 where something differs that must not. --quick: one program, for .ci/run.
+It needs `qemu-x86_64` (apt-get install qemu-user) and an x86-64 machine; otherwise it prints a
+message and ends. The exit code is 1 if something differs that must not. --quick: one program, for
+.ci/run.
 """
 
 from __future__ import annotations
@@ -37,9 +38,12 @@ QUICK = ("d3qn, 7 choices",)
 PROGRAMS = (*QUICK, "ppo, cartpole", "sac, 5 actions")
 # The first product is computed before sweepd is imported, so MKL stays in its default mode.
 _PRODUCTS = (
-    "import json, warnings, torch; torch.ones(3, 3) @ torch.ones(3, 3); warnings.simplefilter('ignore'); "
-    "from agents.algorithms.identity import processor_kind, products_by_slot; total, wrong = products_by_slot(); "
-    "print(json.dumps({'kind': processor_kind(), 'total': total, 'depend on the slot': len(wrong)}))"
+    "import json, warnings, torch; torch.ones(3, 3) @ torch.ones(3, 3); "
+    "warnings.simplefilter('ignore'); "
+    "from agents.algorithms.identity import processor_kind, products_by_slot; "
+    "total, wrong = products_by_slot(); "
+    "print(json.dumps({'kind': processor_kind(), 'total': total, "
+    "'depend on the slot': len(wrong)}))"
 )
 
 
@@ -77,7 +81,8 @@ def show(result: dict[str, Any]) -> bool:
     print(f"\n{result['processor']}: {found['kind']}")
     by_default = f"{before['depend on the slot']} of {before['total']} in MKL's default mode"
     print(
-        f"  products that depend on the slot: {by_default}, {wrong} of {total} in the reproducible mode"
+        f"  products that depend on the slot: {by_default}, {wrong} of {total} in the "
+        "reproducible mode"
     )
     kept, changed = known().get(found["kind"], {}), False
     for name, digest in found["digests"].items():
@@ -108,7 +113,8 @@ def main() -> None:
     args = parser.parse_args()
     if platform.machine() not in ("x86_64", "AMD64") or shutil.which("qemu-x86_64") is None:
         print(
-            "skipped: emulated processors need an x86-64 machine and qemu-x86_64 (apt-get install qemu-user)"
+            "skipped: emulated processors need an x86-64 machine and qemu-x86_64 "
+            "(apt-get install qemu-user)"
         )
         return
     found = print_machine()

@@ -1,4 +1,4 @@
-"""What several of the agents' tests need: programs on the toy environment, and states compared bit by bit."""
+"""Helpers of the agents' tests: programs on the toy environment, and comparison of states."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def member_params(index: int, **changes: Any) -> PPOParams:
 
 
 def start(env: ToyEnv, members: dict[int, int], **changes: Any) -> PPO:
-    """A program with member `members[slot]` (which decides its params and seeds) in each slot named, its rows begun."""
+    """Return a program with member `members[slot]` in each slot; it decides params and seeds."""
     ppo = PPO(shape_for(env, **changes))
     for slot, member in members.items():
         ppo.add_member(slot, member_params(member), 100 + member, 8, env.state_avg, env.state_std)

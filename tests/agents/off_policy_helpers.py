@@ -51,7 +51,7 @@ def member_params(env: ToyEnv, index: int, **changes: Any) -> OffPolicyParams:
 
 
 def started(env: ToyEnv, members: dict[int, int], **changes: Any) -> tuple[OffPolicy, ToyEnv]:
-    """A program with member `members[slot]` (which decides its params and seeds) in each slot named, its rows begun."""
+    """Return a program with member `members[slot]` in each slot; it decides params and seeds."""
     program = program_for(env, **changes)
     for slot, member in members.items():
         program.add_member(

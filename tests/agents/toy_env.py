@@ -1,9 +1,8 @@
-"""A small tensor environment for the agents' tests: track a hidden, slowly moving target that the observation shows
-through known offsets.
+"""A small tensor environment for the agents' tests: track a hidden, slowly moving target.
 
-State s in R^action_dim follows s' = 0.9 s + 0.1 w with w from the member's stream; the observation is (5 + 3 s, age);
-the reward 1 - mean((action - s)^2). Episodes are truncated at `max_step`, or terminated where the first state passes
-`cliff`.
+State s in R^action_dim follows s' = 0.9 s + 0.1 w with w from the member's stream. The observation
+is (5 + 3 s, age), the reward 1 - mean((action - s)²). Episodes are truncated at `max_step`, or
+terminated where the first state exceeds `cliff`.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class ToyEnv(VecEnv):
         )
         self.privileged_dim = int(privileged)
         self.state_dim = action_dim + (not privileged)
-        # An end by the cliff may follow a truncation at once, and overwrite what final_obs holds of it.
+        # A termination by the cliff may directly follow a truncation and overwrite its final_obs.
         self.bootstrap_interval = 1 if cliff < 10.0 else max_step
         self.device = torch.device("cpu")
         self.streams = Streams(members, self.device)
@@ -153,7 +152,7 @@ class ChoiceEnv(ToyEnv):
 
 
 class ChoicesEnv(ToyEnv):
-    """The same with two targets, and actions that are one of three numbers for the first and of five for the second."""
+    """The same with two targets, and actions of two choices with 3 and 5 numbers."""
 
     if_discrete = True
     action_dims = (3, 5)
@@ -178,7 +177,7 @@ class ChoicesEnv(ToyEnv):
 
 
 class Rematching(ChoicesEnv):
-    """Before each rollout its rows, with all that they are in, move on by one; only those of one member."""
+    """Before each rollout, one member's rows are rotated by one, with their episodes."""
 
     rematches = True
 
@@ -193,8 +192,9 @@ class Rematching(ChoicesEnv):
 
 
 class MaskedEnv(ChoicesEnv):
-    """The same with illegal choices: which ones depends on the episode's age, for the second number on the first, too.
-    In `empty`, if set, a row is left without a second choice.
+    """The same with illegal choices, by the episode's age and, for the second, the first choice.
+
+    In step `empty`, if set, a row has no legal second choice.
     """
 
     masked = True
@@ -239,8 +239,9 @@ class MaskedEnv(ChoicesEnv):
 
 
 class AbsentEnv(ToyEnv):
-    """The same with agents that come and go, by the episode's age and the row, unless they `stay`. Rows without an
-    agent see `garbage`, take the action 0, and are paid for it.
+    """The same with agents that come and go, by the episode's age and the row, unless they `stay`.
+
+    Rows without an agent see `garbage`, take the action 0, and are rewarded for it.
     """
 
     has_absent_agents = True
@@ -277,8 +278,10 @@ class AbsentChoicesEnv(AbsentEnv, ChoicesEnv):
 
 
 class LatePayEnv(ChoiceEnv):
-    """An agent that acts in every second of 6 steps. It sees a sign, chooses one of two, and is paid 1 for the right
-    choice one step later, while it is absent.
+    """An agent that acts in every second of 6 steps.
+
+    It sees a sign, chooses one of two, and is paid 1 for the right choice one step later, while
+    absent.
     """
 
     has_absent_agents = True
@@ -302,7 +305,7 @@ class LatePayEnv(ChoiceEnv):
 
 
 class ImageEnv(ChoiceEnv):
-    """The same target as a bright column in a uint8 image, 9 x 10, with the episode's age in a second channel."""
+    """The target as a bright column in a 9 x 10 uint8 image; the second channel is the age."""
 
     image_shape = (2, 9, 10)
 
@@ -325,7 +328,7 @@ class ImageEnv(ChoiceEnv):
 
 
 class RecallEnv(ChoiceEnv):
-    """Two choices; one of them is shown at an episode's first of 5 steps, and choosing it pays 1 in all later ones."""
+    """The first of 5 steps shows one of two choices; choosing it pays 1 in all later steps."""
 
     def __init__(self, members: int, envs_per_member: int, **settings: Any) -> None:
         super().__init__(members, envs_per_member, choices=2, max_step=5, **settings)

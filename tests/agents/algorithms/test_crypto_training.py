@@ -1,4 +1,4 @@
-"""Members trained on the crypto market: alone, in company, in another slot, and after a checkpoint of both halves."""
+"""Training on the crypto market: alone, with other members, in another slot, after a checkpoint."""
 
 from __future__ import annotations
 
@@ -70,8 +70,10 @@ def begin(market: Market, members: dict[int, int]) -> tuple[PPO, CryptoEnv]:
 
 
 def assert_same_rows(one: CryptoEnv, member: int, other: CryptoEnv, slot: int) -> None:
-    """The member's money, positions and stream. (Not what only stops read, or how far ahead starts are drawn: the batch
-    decides what of that is kept at all.)
+    """Compare the member's money, positions and stream.
+
+    Fields that are only read with stops, or that depend on how far ahead starts are drawn, are left
+    out: the batch decides whether they exist.
     """
     states = (one.get_member(member), other.get_member(slot))
     names = ("cash", "holdings", "stream", "steps_left")

@@ -1,4 +1,4 @@
-"""ElegantRL's own agents as a program: each as it would be without us, members apart from each other."""
+"""ElegantRL's own agents as a program: they behave as in ElegantRL, independently of each other."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_program_of_one_does_what_elegantrl_does(name: str, numbers: bool) -> 
 
 
 def explore_choices(agent: Any, env: ElegantEnv) -> tuple[Tensor, ...]:
-    """What ElegantRL's discrete on-policy exploration is meant to do; its own fails on the actions' shape."""
+    """ElegantRL's discrete on-policy exploration with correct action shapes; its own fails."""
     kept: list[list[Tensor]] = [[], [], [], [], []]
     for _ in range(8):
         action, log_prob = agent.act.get_action(agent.last_state)
@@ -139,7 +139,7 @@ def test_members_are_apart_and_go_on_exactly(tmp_path: Path, name: str, numbers:
 
     torch.manual_seed(1)
     alone, env = trained({1: 1}, 5)
-    torch.manual_seed(2)  # torch's own stream is nobody's
+    torch.manual_seed(2)  # no member uses torch's global stream
     own = torch.get_rng_state()
     company, company_env = trained({2: 1, 0: 2}, 5)
     assert torch.equal(own, torch.get_rng_state())

@@ -1,4 +1,4 @@
-"""A member's numbers are the same bits alone, in company, in any slot, and after it was saved and put back."""
+"""A member's bits do not depend on its slot or other members, nor on saving and restoring it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ROLLOUTS = 4
 
 
 def made(kind: type[ToyEnv], actions: int = 0) -> ToyEnv:
-    """An environment with columns for the critic alone, where it may have them.
+    """Return an environment, with privileged columns where its kind supports them.
 
-    actions: numbers, or options of a choice, that are an action; 0: as many as the kind has by default.
+    actions: numbers of an action, or options of a choice; 0: the kind's default.
     """
     size = (
         {} if not actions else {"choices": actions} if kind.if_discrete else {"action_dim": actions}
@@ -88,7 +88,7 @@ def test_alone_in_company_and_in_another_slot(
 def test_products_with_few_columns_are_the_same_in_every_slot(
     kind: type[ToyEnv], actions: int, width: int, minibatch: int
 ) -> None:
-    """These sizes depend on the slot on AMD processors without MKL's reproducible mode (`envs.support.mkl`)."""
+    """On AMD processors, these sizes depend on the slot without MKL's reproducible mode."""
     same_in_any_company(kind, 1, {"net_width": width, "minibatch": minibatch}, actions)
 
 
@@ -195,8 +195,8 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(
     assert ppo.diverged == [False, False, True, False, True]  # a checkpoint doesn't heal it
 
 
-def test_a_member_that_stopped_early_keeps_learning_next_time_whoever_else_does() -> None:
-    """A target-KL in one member, a weight decay in another: the branches that they open change no bit of a third."""
+def test_a_member_that_stopped_early_learns_from_the_next_rollout() -> None:
+    """target_kl in one member and weight decay in another change no bit of a third."""
     alone, _ = trained({2: 0})  # member 0 has neither
     company, _ = trained({2: 0, 0: 1, 1: 2})  # 1: decay and KL, 2: KL
     assert_same(alone.get_member(2), company.get_member(2))
@@ -230,7 +230,10 @@ def test_an_empty_mask_stops_the_run_before_anything_is_learned_from_it() -> Non
     assert isinstance(env, MaskedEnv)
     before = ppo.get_member(1)
     env.empty = 5
-    words = r"row 5 \(member 1\) had no legal option for choice 1 in step 13, its state: player 1, age \d; an environment"
+    words = (
+        r"row 5 \(member 1\) had no legal option for choice 1 in step 13, "
+        r"its state: player 1, age \d; an environment"
+    )
     with pytest.raises(RunError, match=words):
         ppo.train(env, 1)
     assert torch.equal(ppo.get_member(1)["weights"], before["weights"])

@@ -1,4 +1,4 @@
-"""It learns: a task whose best answer is known, with the project's defaults. (Markets: `scripts/bench/learning.py`.)"""
+"""PPO learns a task whose optimum is known. (Markets: `scripts/bench/learning.py`.)"""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from tests.agents.toy_env import ChoiceEnv, MaskedEnv, ToyEnv
 
 
 def test_defaults_learn_the_toy_task() -> None:
-    """From an arbitrary start (about 0.5) every seed finds the state in the observation: more than 0.93 of 1 without
-    noise.
-    """
+    """Every seed reaches a noise-free reward above 0.93 of 1, from about 0.5 at the start."""
     members = 3
     env = ToyEnv(members, 16, max_step=20)
     shape = Shape(

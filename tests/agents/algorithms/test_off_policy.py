@@ -1,4 +1,4 @@
-"""SAC's and D3QN's members: the same bits alone, in company, in any slot, and after they were saved and put back."""
+"""SAC and D3QN: bits do not depend on slot or other members, nor on saving and restoring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""SAC and D3QN learn: a task whose best answer is known. (Pendulum and Acrobot: `scripts/bench/learning_vs_sb3.py`.)"""
+"""SAC and D3QN learn a task whose optimum is known.
+
+(Pendulum and Acrobot: `scripts/bench/learning_vs_sb3.py`.)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gradient step of SAC and D3QN against ElegantRL's own agents on the same transitions and noise."""
+"""A gradient step of SAC and D3QN equals that of ElegantRL's agents on the same transitions."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ MEMBERS, ROWS, STEPS = 3, 24, 4
 
 @pytest.fixture(params=[torch.float64, torch.float32], ids=["float64", "float32"])
 def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
-    """The engine runs in torch's default type, so its arithmetic can be held to ElegantRL's far below float32's
-    rounding.
-    """
+    """torch's default type, which the engine uses; float64 shows what float32's rounding hides."""
     torch.set_default_dtype(request.param)
     yield request.param
     torch.set_default_dtype(torch.float32)
@@ -228,7 +226,7 @@ def test_d3qn_updates_equal_elegantrl(dtype: torch.dtype, max_grad_norm: float) 
 
 
 def test_forward_equals_elegantrl() -> None:
-    """Deterministic actions, and whatever of a member is not exercised by the updates: other normalisers."""
+    """Deterministic actions, with normalisers that the updates do not exercise."""
     program, env = started(ToyEnv(MEMBERS, 2), {0: 0, 2: 1})
     rows = torch.randn(MEMBERS * 4, env.state_dim)
     acts = program.act_fn()(rows).view(MEMBERS, 4, -1)

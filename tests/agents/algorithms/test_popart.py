@@ -1,4 +1,4 @@
-"""Return scaling (PopArt): its arithmetic, what it leaves alone, and that the unit of the rewards doesn't matter."""
+"""Return scaling (PopArt): its arithmetic, and that results do not depend on the rewards' scale."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def values(ppo: PPO, slot: int) -> Tensor:
 
 
 def test_mean_and_deviation_follow_the_returns_and_values_stay() -> None:
-    """Against running moments in plain float64; the exported critic gives the same values before and after."""
+    """Moments equal those in plain float64; the exported critic's values stay the same."""
     ppo = program(ToyEnv(3, 4), {0: 1, 1: 2, 2: 0})
     population = ppo.population
     generator = torch.Generator().manual_seed(0)
@@ -104,7 +104,7 @@ def trained(times: float, *, popart: bool, rollouts: int = 4) -> dict[str, Tenso
 
 
 def test_the_unit_of_the_rewards_does_not_matter() -> None:
-    """With rewards times a power of two, weights are the same bits; without scaling they are not."""
+    """Rewards times a power of two give the same bits with scaling, and others without."""
     one, large, small = (trained(times, popart=True) for times in (1.0, 1024.0, 1.0 / 64))
     assert torch.equal(large["value_std"], one["value_std"] * 1024.0)
     for other in (large, small):
@@ -114,7 +114,7 @@ def test_the_unit_of_the_rewards_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize(("times", "plus"), [(0.0, 0.0), (0.0, 3.0), (torch.nan, 0.0)])
-def test_rewards_without_a_scale_harm_nobody(times: float, plus: float) -> None:
+def test_rewards_without_a_scale_have_no_effect_on_others(times: float, plus: float) -> None:
     env = Paying(2, 4)
     alone = program(env, {1: 1})
     alone.train(env, 3)

@@ -1,6 +1,4 @@
-"""The update: against ElegantRL's own agent on the same minibatches, GAE against a scalar reference, every number's
-effect.
-"""
+"""PPO's update against ElegantRL's, GAE against a scalar reference, effect of hyperparameters."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ from tests.agents.toy_env import (
 
 @pytest.fixture(params=[torch.float64, torch.float32], ids=["float64", "float32"])
 def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
-    """The engine runs in torch's default type, so its arithmetic can be held to ElegantRL's far below float32's
-    rounding.
-    """
+    """torch's default type, which the engine uses; float64 shows what float32's rounding hides."""
     torch.set_default_dtype(request.param)
     yield request.param
     torch.set_default_dtype(torch.float32)
@@ -70,8 +66,9 @@ class RecordingMasked(Recording, MaskedEnv):
 
 
 class SeveralChoices(ActorDiscretePPO):  # type: ignore[misc]  # ElegantRL is untyped
-    """ElegantRL's discrete actor, its outputs read as the logits of several choices; and, where `chained`, the second's
-    added to by the first, and illegal ones left out.
+    """ElegantRL's discrete actor with outputs read as the logits of several choices.
+
+    Where `chained`, the first choice adds to the second's logits. Illegal options are left out.
     """
 
     def get_logprob_entropy(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,7 +131,7 @@ def elegant_agent(ppo: PPO, slot: int, params: PPOParams) -> AgentPPO:
 def test_whole_update_equals_elegantrl(
     dtype: torch.dtype, kind: type[Recording], max_grad_norm: float
 ) -> None:
-    """Six minibatches through ElegantRL's modules, criterion, AdamW and clip give the member's weights and moments."""
+    """Six minibatches through ElegantRL's modules give the same weights and moments."""
     members, envs = 3, 4
     env = kind(members, envs)
     shape = shape_for(env)  # 2 epochs of 3 minibatches of 16
@@ -211,7 +208,7 @@ def test_whole_update_equals_elegantrl(
 @pytest.mark.parametrize(("horizon", "interval"), [(12, 7), (12, 3), (20, 7)])
 @pytest.mark.parametrize("cliff", [10.0, 0.4])
 def test_advantages_equal_a_scalar_reference(horizon: int, interval: int, cliff: float) -> None:
-    """GAE in plain float64 loops over one row at a time, with truncation bootstrapped and termination not."""
+    """GAE equals plain float64 loops; truncation is bootstrapped, termination is not."""
     env = Recording(2, 3, cliff=cliff)
     env.bootstrap_interval = min(interval, env.bootstrap_interval)
     ppo = start(env, {0: 0, 1: 3}, horizon=horizon, minibatch=12)
@@ -360,7 +357,7 @@ def test_target_kl_leaves_out_the_rest_of_the_rollout() -> None:
 
 
 def test_a_member_that_rests_keeps_every_bit() -> None:
-    """An update that leaves a member out changes neither its weights nor its moments nor its step, decay or not."""
+    """An update without a member changes neither its weights nor its moments nor its step."""
     env = ToyEnv(2, 4)
     ppo = start(env, {0: 1, 1: 3})
     ppo.train(env, 1)

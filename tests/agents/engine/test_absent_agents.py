@@ -1,4 +1,4 @@
-"""Environments whose agents come and go: what they see while absent has no effect, rewards go to their last action."""
+"""Absent agents: their observations have no effect; rewards belong to their last action."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_advantages_run_over_an_agents_own_actions() -> None:
 
 @pytest.mark.parametrize("kind", [AbsentEnv, AbsentChoicesEnv])
 def test_a_gradient_step_is_that_of_the_present_alone(kind: type[AbsentEnv]) -> None:
-    """Eight transitions that count among eight that don't: gradients and figures are those of the eight, twice."""
+    """Invalid transitions in a minibatch change neither its gradients nor its statistics."""
     env = kind(2, 4)
     ppo = start(env, {0: 0, 1: 2})
     ppo.rollout.collect(env, ppo.streams)
@@ -130,7 +130,7 @@ def test_a_gradient_step_is_that_of_the_present_alone(kind: type[AbsentEnv]) -> 
     assert float(found[0][1]["approx_kl"].min()) > 0.0
 
 
-def test_a_minibatch_of_nobody_changes_nothing() -> None:
+def test_a_minibatch_without_agents_changes_nothing() -> None:
     env = AbsentEnv(1, 4)
     ppo = start(env, {0: 0})
     ppo.train(env, 1)
@@ -170,7 +170,7 @@ def test_rewards_before_the_first_action_of_an_episode_are_dropped() -> None:
 
 
 def test_an_empty_minibatch_is_skipped_alone() -> None:
-    """One row in ten steps has an agent, so some minibatches of 4 have none: all others are learned from."""
+    """Few rows have an agent, so some minibatches of 4 have none; all others are learned from."""
     env = AbsentEnv(2, 4)
     ppo = start(env, {0: 0, 1: 3}, horizon=10, minibatch=4)
     env.present = lambda: (env._row == 1) & (env._age % 5 < 2)  # type: ignore[method-assign]

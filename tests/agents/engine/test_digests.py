@@ -1,6 +1,4 @@
-"""Trained weights are the same bits in any slot, company and number of threads, and those that were kept for this kind
-of processor (`tests.agents.digests`, which tells how to keep others).
-"""
+"""Trained weights: the same bits in any slot and at any thread count, and the stored digests."""
 
 from __future__ import annotations
 
@@ -20,7 +18,8 @@ def test_weights_are_the_same_anywhere_and_the_ones_that_were_kept(name: str) ->
     kept = known().get(kind(), {})
     if name not in kept:
         pytest.skip(
-            f"no digest is kept for {kind()}; slot, company and threads agree (python -m tests.agents.digests)"
+            f"no digest is stored for {kind()}; slots, other members and threads agree "
+            "(python -m tests.agents.digests)"
         )
     assert alone == kept[name], (
         "other numbers than before; on purpose? python -m tests.agents.digests --write"

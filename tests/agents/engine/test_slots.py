@@ -1,5 +1,7 @@
-"""What the engine is made of gives a slot the same bits wherever it lies: a number's place in a tensor may decide by
-which instructions it is computed (torch's own sigmoid, power and sums over the first dimension are such).
+"""The engine's operations give the same bits in every slot.
+
+The place of a number in a tensor may decide by which instructions torch computes it: its sigmoid,
+power and sums over the first dimension are such.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ SHAPES = [
 def found(
     shape: Shape, outputs: Tensor, noise: Tensor, log_std: Tensor, chain: list[Tensor]
 ) -> list[Tensor]:
-    """All numbers that a distribution gives: samples, log-probabilities, entropies and gradients."""
+    """All results of a distribution: samples, log-probabilities, entropies and gradients."""
     kind, slots = distribution_of(shape), len(outputs)
     weights, into = (
         new_gradients(replace(shape, slots=slots), torch.device("cpu")) for _ in range(2)
@@ -83,7 +85,7 @@ def found(
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_distribution_gives_a_slot_the_same_bits_wherever_it_lies(shape: Shape) -> None:
-    """Seven choices, since a sum of five and more is where torch begins to add in another order elsewhere."""
+    """Seven choices: torch adds five and more in an order that depends on the place."""
     generator, deviations = (
         torch.Generator().manual_seed(0),
         0 if shape.discrete else shape.action_dim,

@@ -1,4 +1,4 @@
-"""Observations that are images: convolutions against torch's own modules, forward, backward and in a whole update."""
+"""Image observations: forward and backward pass and a whole update against torch's modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOTS, ROWS = 3, 5
 
 
 def torch_network(state: dict[str, Tensor]) -> nn.Sequential:
-    """A member's actor or critic as torch's modules, made of nothing but what was exported (and the actor's facts)."""
+    """A member's actor or critic as torch's modules, made from its export alone."""
     strides, net = (
         state["conv_strides"].tolist(),
         nn.Sequential(nn.Unflatten(1, state["image_shape"].tolist())),

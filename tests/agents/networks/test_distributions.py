@@ -32,7 +32,7 @@ SHAPES = pytest.mark.parametrize("shape", EVERY.values(), ids=EVERY.keys())
 
 
 def make(shape: Shape, outputs: Tensor, masks: Tensor | None = None) -> Distribution:
-    """A distribution with these outputs (G, rows, action_dim), and parameters of its own where it has any."""
+    """Return a distribution with outputs (G, rows, action_dim), and its own parameters if any."""
     weights = new_gradients(replace(shape, slots=outputs.shape[0]), torch.device("cpu"))
     torch.manual_seed(7)
     weights.log_std = 0.3 * torch.randn(outputs.shape[0], 1, shape.action_dim, dtype=outputs.dtype)
@@ -41,7 +41,7 @@ def make(shape: Shape, outputs: Tensor, masks: Tensor | None = None) -> Distribu
 
 
 def legal(chosen: Tensor) -> Tensor:
-    """Some rules for choices of 4, 2 and 3: never the one just taken, nor the third of four after an odd row."""
+    """Rules for choices of 4, 2 and 3 options that depend on the row and earlier choices."""
     rows, choice = chosen.shape
     size = CHOICES.choices[choice]
     mask = torch.ones(rows, size, dtype=torch.bool)

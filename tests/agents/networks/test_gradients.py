@@ -1,5 +1,7 @@
-"""One gradient step of every combination of what a program can have (memory, images, several choices, illegal ones,
-absent agents) against autograd through a plain network of each member's exported weights.
+"""A gradient step equals autograd's, for every combination of features.
+
+Features: recurrent networks, images, several choices, illegal ones, absent agents. Autograd runs
+through a plain network with each member's exported weights.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def float64() -> Iterator[None]:
 
 
 def outputs(shape: Shape, weights: dict[str, Tensor], obs: Tensor, side: dict[str, Any]) -> Tensor:
-    """(rows, outputs) of one network on (rows, columns) observations, that come step by step where it remembers."""
+    """(rows, outputs) of one network on (rows, columns) observations; in sequences if recurrent."""
     if shape.image_shape is not None:
         hidden = ((obs - weights["state_avg"]) / weights["state_std"]).view(-1, *shape.image_shape)
         for index, layer in enumerate(layers(shape.image_shape)):

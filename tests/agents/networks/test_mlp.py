@@ -119,7 +119,7 @@ def test_new_members_are_what_elegantrl_constructs() -> None:
         assert name == "action_std_log" or torch.equal(tensor, ours_actor[name]), name
     population.new_member(1, 42, 0.7, torch.zeros(5), torch.ones(5))
     assert float(population.export_member(1)[0]["action_std_log"].max()) == 0.0  # the cap
-    assert torch.equal(before, torch.random.get_rng_state())  # nobody else's random numbers moved
+    assert torch.equal(before, torch.random.get_rng_state())  # the global generator is unchanged
 
 
 def test_discrete_members_are_what_elegantrl_constructs_and_have_no_width() -> None:

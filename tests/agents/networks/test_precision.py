@@ -36,7 +36,7 @@ def test_each_precision_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_convolutions_and_recurrent_layers_follow_the_choice_and_are_deterministic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By default torch has cuDNN compute them in TF32, with algorithms that need not be deterministic."""
+    """torch's default for cuDNN is TF32, with algorithms that may not be deterministic."""
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     cudnn, onednn = torch.backends.cudnn, torch.backends.mkldnn

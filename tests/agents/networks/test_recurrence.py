@@ -1,4 +1,4 @@
-"""Networks that remember: cells against torch's own, through time and across rollouts, and a task that needs them."""
+"""Recurrent networks: cells against torch's, through time and rollouts, and a memory task."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_what_was_shown_is_remembered_by_those_that_can(
 @KINDS
 @pytest.mark.parametrize("env_kind", [ToyEnv, AbsentEnv])
 def test_a_rollout_is_what_the_networks_say_of_it_again(kind: str, env_kind: type[ToyEnv]) -> None:
-    """Values, log-probabilities and last values of a rollout, from whole sequences and their stored memories."""
+    """A rollout's values and log-probabilities equal those of whole sequences and stored states."""
     env = env_kind(2, 4, cliff=0.9)
     ppo = start(env, {0: 0, 1: 1}, recurrent=kind, bptt=4, minibatch=48)
     ppo.train(env, 1)
@@ -209,10 +209,10 @@ def test_actors_remember_each_rows_episode() -> None:
     act.done(torch.tensor([False, True, False, False, False, True]))
     second = act(two)
     fresh.reset()
-    anew = fresh(two)
-    changed = (second != anew).any(1).tolist()
+    restarted = fresh(two)
+    changed = (second != restarted).any(1).tolist()
     assert changed == [True, False, True, True, True, False]
-    assert torch.equal(ppo.act_fn()(one), first)  # what one remembers is not another's
+    assert torch.equal(ppo.act_fn()(one), first)  # recurrent states are independent
 
 
 def test_rows_that_change_members_are_looked_at_anew_and_take_no_memory_along() -> None:

@@ -233,7 +233,7 @@ def test_malformed_files_are_refused_with_a_sentence(
 def test_damaged_files_are_refused_or_whole(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Cut, overwritten or empty: a sentence, or members that pass every check, but never another error."""
+    """A damaged file raises InputError or passes every check; there is no other error."""
     path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
     save_members(path, make_members(1))
     content = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Frozen policies of every kind of member: one row and many, against ElegantRL's modules and plain Python."""
+"""Frozen policies of every kind of member, against ElegantRL's modules and plain Python."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_numbers_are_the_mean_of_members_of_any_kind() -> None:
 def plain_shares(
     member: dict[str, Tensor], row: Tensor, chosen: list[int], legal: list[bool]
 ) -> list[float]:
-    """By the definition: softmax of a choice's own logits and the chain's rows, over what is legal."""
+    """The definition: softmax of a choice's logits plus the chain's rows, over legal options."""
     module = ActorDiscretePPO([8, 6], STATE, ACTIONS)
     module.load_state_dict(
         {name: part for name, part in member.items() if name in module.state_dict()}

@@ -27,7 +27,7 @@ PARAMS = BUCKET.params("positional_default", min_nights=2, max_nights=6)  # no t
 
 
 def stationed(obs: Tensor) -> Tensor:
-    """Works at the house beside its own, and says so."""
+    """Works at the house next to its own, and says so."""
     agent = obs[:, -4:].argmax(1)
     return torch.stack([agent + 1, torch.ones_like(agent), torch.ones_like(agent)], 1)
 
@@ -94,7 +94,7 @@ def test_a_league_needs_several_seats_and_whole_rounds(game: str, games: int) ->
         play_matches(found, found.params(), [], games, 0)
 
 
-# ---- equilibria ------------------------------------------------------------------------------------------------------
+# Equilibria.
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_equilibria_of_games_solved_by_hand(
     assert weights is None or found.weights.tolist() == pytest.approx(weights, abs=1e-6)
 
 
-def test_nobody_gains_by_leaving_an_equilibrium() -> None:
+def test_no_player_gains_by_leaving_an_equilibrium() -> None:
     for seed in range(8):
         payoffs = np.random.default_rng(seed).normal(1000.0, 300.0, (7, 7))
         found = equilibrium(payoffs)
@@ -138,7 +138,7 @@ def test_zero_sum_games_of_many_players_take_a_moment() -> None:
     half = np.random.default_rng(0).normal(size=(40, 40))
     payoffs = (
         500.0 + half - half.T
-    )  # nobody knows a better mixture than maximin: minutes as a mixed-integer program
+    )  # the maximin mixture is optimal; a mixed-integer program would take minutes
     began = time.monotonic()
     found = equilibrium(payoffs)
     assert time.monotonic() - began < 10.0
@@ -183,7 +183,7 @@ def test_payoffs_must_be_square_and_finite(payoffs: np.ndarray) -> None:
 
 
 def test_exploitation_is_the_gain_of_the_best_response() -> None:
-    """Rock beside two thirds of scissors and one third of paper wins 2 / 3 - 1 / 3; the mixture itself gets nothing."""
+    """Rock against 2/3 scissors and 1/3 paper wins 2/3 - 1/3; the mixture itself gets 0."""
     matrix = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
     noise = np.array([-0.5, 0.5, -0.5, 0.5])
     own = matrix[..., None] + noise * np.array([1.0, 0.0, 0.0]).reshape(3, 1, 1)
