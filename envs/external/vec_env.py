@@ -88,17 +88,7 @@ class ExternalVecEnv(VecEnv):
         self.num_members, self.envs_per_member = len(every), envs_per_member
         self.num_envs = len(every) * envs_per_member
         self._what = what = describe(self._source, every[0])
-        if envs_per_member % what.rows:
-            fitting = sorted(
-                {
-                    max(what.rows, envs_per_member // what.rows * what.rows),
-                    -(-envs_per_member // what.rows) * what.rows,
-                }
-            )
-            raise InputError(
-                f"{envs_per_member} rows per member are not a multiple of the {what.rows} that one "
-                f"{self._source.name} has; {' or '.join(map(str, fitting))} would be"
-            )
+        _check_rows(self._source, envs_per_member, what.rows)
         self._per_member = envs_per_member // what.rows  # environments
         env_kwargs = [params for params in every for _ in range(self._per_member)]
         layout = layout or choose_layout(self._source, env_kwargs, what).layout
@@ -340,6 +330,16 @@ def _source(source: str | Source | Callable[..., Any], kwargs: dict[str, Any]) -
     if isinstance(source, GymSource | FactorySource):
         return source
     return FactorySource(source, kwargs)
+
+
+def _check_rows(source: Source, rows: int, per_env: int) -> None:
+    """Raise InputError unless the rows of a member are a multiple of those of an environment."""
+    if rows % per_env:
+        fitting = sorted({max(per_env, rows // per_env * per_env), -(-rows // per_env) * per_env})
+        raise InputError(
+            f"{rows} rows per member are not a multiple of the {per_env} that one {source.name} "
+            f"has; {' or '.join(map(str, fitting))} would be"
+        )
 
 
 def _pin(owner: ExternalVecEnv, rows: NDArray[Any]) -> None:

@@ -68,11 +68,6 @@ class BucketBrigade(VecEnv):
                 "envs"
             )
         houses, agents = every[0].num_houses, every[0].num_agents
-        if any((own.num_houses, own.num_agents) != (houses, agents) for own in every):
-            raise InputError(
-                "members of one batch of Bucket Brigade must have the same num_houses and "
-                "num_agents"
-            )
         if envs_per_member % agents:
             raise InputError(
                 f"Bucket Brigade's envs per member are {envs_per_member}; they must be a multiple "

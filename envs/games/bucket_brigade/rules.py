@@ -336,9 +336,9 @@ class GameBatch:
     ) -> Tensor:
         """Return the reward shaping (E,), which is the same for all agents of a game.
 
-        progress_shaping_coef times the gain in safe houses, plus the potential-based welfare_weight *
-        (team_welfare_gamma * Phi(s') - Phi(s)) with `_potential` Phi; see Ng, Harada and Russell,
-        "Policy invariance under reward transformations", ICML 1999.
+        progress_shaping_coef times the gain in safe houses, plus the potential-based shaping
+        welfare_weight * (team_welfare_gamma * Phi(s') - Phi(s)) with `_potential` Phi; see Ng,
+        Harada and Russell, "Policy invariance under reward transformations", ICML 1999.
 
         Args:
             before: Numbers of safe, burning and ruined houses before the night.
