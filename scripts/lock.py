@@ -1,8 +1,9 @@
-"""Write requirements.lock and requirements-dev.lock from what is installed here, following pyproject.toml.
+"""Write requirements.lock and requirements-dev.lock from this environment and pyproject.toml.
 
 Run it after changing a dependency, in an environment made with `pip install
-.[dashboard,ccxt,alpaca,notify,video,metrics,postgres,docs,test]` (torch first, elegantrl with --no-deps). torch itself is
-left out: its build (cpu, cuda, rocm) is chosen by start_vectorized_training.sh, at the version of pyproject.toml.
+.[dashboard,ccxt,alpaca,notify,video,metrics,postgres,docs,test]` (torch first, elegantrl with
+--no-deps). torch itself is left out: start_vectorized_training.sh chooses its build (cpu, cuda,
+rocm) of the version in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-# elegantrl declares gym[Box2D], which doesn't build on current Pythons; what is used of it needs torch and numpy alone.
+# elegantrl requires gym[Box2D], which does not build on current Pythons. The parts that sweepd uses
+# need only torch and numpy.
 WITHOUT_DEPENDENCIES = {"elegantrl"}
-HEADER = "# Written by scripts/lock.py. Install after torch, --no-deps (see start_vectorized_training.sh)\n"
+HEADER = (
+    "# Written by scripts/lock.py. Install after torch, --no-deps "
+    "(see start_vectorized_training.sh)\n"
+)
 
 
 def closure(requirements: list[str]) -> dict[str, str]:
-    """Name → version of everything that the requirements need, as installed here."""
+    """Return name → version of all packages that the requirements need, as installed here."""
     found: dict[str, str] = {}
     stack = [(Requirement(text), frozenset[str]()) for text in requirements]
     seen: set[tuple[str, frozenset[str]]] = set()

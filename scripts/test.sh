@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Run the test-suite, one process per core, in .venv (SWEEPD_VENV names another), which is made first if needed.
-# Arguments go to pytest (-n 0: one process alone).
+# Run the test suite, one process per core, in .venv (or $SWEEPD_VENV), which is created if needed.
+# Arguments are passed to pytest (-n 0: a single process).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export SWEEPD_VENV=${SWEEPD_VENV:-$PWD/.venv} SWEEPD_DEV=1
 ./start_vectorized_training.sh --install-only
-# A thread for each of the processes, which share the cores; whoever has nothing left takes from the others.
+# One thread per process, since the processes share the cores; idle processes steal work from others.
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 exec "$SWEEPD_VENV/bin/python" -m pytest -n auto --dist worksteal "$@"

@@ -1,8 +1,8 @@
-"""How full batches are on the `wide` space: a study whose trials are asked for and told, and not trained.
+"""How full batches are in the `wide` space: a study whose trials are asked and told, not trained.
 
-Every batch draws its shape once, and the others are asked with that shape; so a batch holds fewer trials than it could
-only at the end of the study, or where trials that were put back wait with shapes of their own. Values are made up from
-the parameters, and a part of the trials is put back as an interrupted worker would, to be waited for by the next batch.
+Each batch draws its shape once, and all its trials are asked with that shape. So batches are not
+full only at the end of the study, or if trials that were put back wait with shapes of their own.
+Values are computed from the parameters, and some trials are put back as by an interrupted worker.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from envs.crypto.demo_market import make_demo_market
 
 
 def main(argv: list[str]) -> None:
-    """Ask, tell, print, and save where asked to."""
+    """Run the study, print and save the figures."""
     parser = benchmark_parser(__doc__)
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument(
-        "--put-back", type=float, default=0.05, help="share of batches that are interrupted"
+        "--put-back", type=float, default=0.05, help="fraction of batches that are interrupted"
     )
     args = parser.parse_args(argv)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -53,7 +53,8 @@ def main(argv: list[str]) -> None:
     mean = sum(sizes) / len(sizes)
     print_machine()
     print(
-        f"{args.trials} trials in {len(sizes)} batches: {mean:.2f} trials per batch (goal: at least 4)"
+        f"{args.trials} trials in {len(sizes)} batches: {mean:.2f} trials per batch (goal: at "
+        "least 4)"
     )
     print("batches by size:", dict(sorted(Counter(sizes).items())))
     print(

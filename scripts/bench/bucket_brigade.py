@@ -1,16 +1,16 @@
-"""Bucket Brigade: games per second with players who act at random, and what the baseline players score.
+"""Bucket Brigade: games per second with random actions, and the scores of the baseline players.
 
-Speed: whole steps of the environment (luck, rules, rewards, observations, new games) with random actions drawn for
-every agent and night, from 64 to 32,768 games at once; medians of --repeats runs, by the clock and by the processor
-time used (which others on the machine disturb less). The goal is 50,000 games a second on
-2 cores, of about 13 nights each.
+Speed: full environment steps (randomness, rules, rewards, observations, new games) with a random
+action per agent and night, for 64 to 32,768 parallel games. Medians of --repeats runs, per second
+of wall time and of processor time, which other processes affect less. The goal is 50,000 games a
+second on 2 cores, at about 13 nights per game.
 
-Scores: the team's mean return of every baseline player, beside that of the recorded 3,000 games each
-(bucket_brigade_baselines.json in --reference, left out where absent), in standard errors of the difference; and the
-team's reward per night beside the published figures (n=1000).
+Scores: each baseline player's mean team return against a recorded one of 3,000 games
+(bucket_brigade_baselines.json in --reference, optional), in standard errors of the difference; and
+the team reward per night against published figures (n = 1000).
 
-    python scripts/bench/bucket_brigade.py [--threads 2] [--repeats 7] [--games 12000] [--reference FOLDER] [--save
-    scripts/bench/results/bucket_brigade.json]
+    python scripts/bench/bucket_brigade.py [--threads 2] [--repeats 7] [--games 12000]
+        [--reference FOLDER] [--save scripts/bench/results/bucket_brigade.json]
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from envs.games.play import EpisodeResults, play_episodes
 GOAL = 50_000
 SIZES = (64, 512, 2048, 8192, 32768)
 REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference"
-# Published: team reward per night of 1,000 games, 95 % intervals of about 6.
+# Published team reward per night over 1,000 games, with 95 % intervals of about ± 6.
 PUBLISHED = {
     ("random", "default"): 251.2,
     ("random", "easy"): 355.1,
@@ -53,7 +53,7 @@ PUBLISHED_ERROR = 6.0 / 1.96
 
 
 def speed(name: str, games: int, seconds: float, repeats: int, *, scaled: bool) -> dict[str, Any]:
-    """Nights of all games per second, as games of the mean length."""
+    """Measure games per second: nights per second over the mean number of nights per game."""
     env = BucketBrigade(scenario(name), games * 4, scaled=scaled)
     env.reset(0)
     generator = torch.Generator().manual_seed(0)
@@ -94,7 +94,7 @@ def speed(name: str, games: int, seconds: float, repeats: int, *, scaled: bool) 
 
 
 def play(name: str, player: str, games: int) -> EpisodeResults:
-    """One game each of so many teams of one kind of player."""
+    """Play one game per team of identical players."""
     params = scenario(name)
     env = BucketBrigade(params, games * params.num_agents)
     env.reset(1)
@@ -102,7 +102,7 @@ def play(name: str, player: str, games: int) -> EpisodeResults:
 
 
 def score(name: str, player: str, games: int, recorded: dict[str, Any] | None) -> dict[str, Any]:
-    """What a player scores, beside what is known."""
+    """Measure a player's score and compare it with known figures."""
     played = play(name, player, games)
     returns, nights = played.returns[0], played.lengths[0]
     per_night = returns / nights
@@ -131,14 +131,15 @@ def print_score(row: dict[str, Any]) -> None:
     )
     published = f"{row['published_per_night']:>10.1f}" if "published_per_night" in row else ""
     print(
-        f"{row['scenario']:>24} {row['player']:>12} {row['team_return']:>10,.1f} {row['standard_error']:>6.1f} {known} "
+        f"{row['scenario']:>24} {row['player']:>12} {row['team_return']:>10,.1f} "
+        f"{row['standard_error']:>6.1f} {known} "
         f"{row['nights']:>7.2f} {row['per_night']:>8.1f} {published}",
         flush=True,
     )
 
 
 def scores(games: int, reference: Path) -> list[dict[str, Any]]:
-    """The recorded players' table, and the published ones that are not in it."""
+    """Print and return the scores of all recorded and published players."""
     path = reference / "bucket_brigade_baselines.json"
     recorded = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
     if not recorded:
@@ -168,10 +169,12 @@ def scores(games: int, reference: Path) -> list[dict[str, Any]]:
 def main(arguments: list[str]) -> None:
     parser = benchmark_parser(__doc__, threads=cpu_count())
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.5, help="about how long each run takes")
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="games at once")
+    parser.add_argument("--seconds", type=float, default=0.5, help="approximate time per run")
     parser.add_argument(
-        "--games", type=int, default=12000, help="per baseline player; 0 leaves the scores out"
+        "--sizes", type=int, nargs="+", default=list(SIZES), help="numbers of parallel games"
+    )
+    parser.add_argument(
+        "--games", type=int, default=12000, help="games per baseline player; 0 skips the scores"
     )
     parser.add_argument("--reference", type=Path, default=REFERENCE)
     args = parser.parse_args(arguments)
@@ -196,7 +199,8 @@ def main(arguments: list[str]) -> None:
         names = ("games_per_second", "slowest", "fastest", "games_per_processor_second")
         rates = " ".join(f"{row[which]:>10,.0f}" for which in names)
         print(
-            f"{name:>20} {row['observations']:>7} {games:>7,} {rates} {row['nights_per_game']:>7.2f} "
+            f"{name:>20} {row['observations']:>7} {games:>7,} {rates} "
+            f"{row['nights_per_game']:>7.2f} "
             f"{row['agent_steps_per_second']:>14,.0f}",
             flush=True,
         )

@@ -1,15 +1,16 @@
-"""Population training on Bucket Brigade: how fast it is, and how well what it makes plays.
+"""Population training on Bucket Brigade: speed, and the score of the trained players.
 
-speed   Episodes (whole games of all seats) per second of population training: `--members` policies that are dealt to
-        the seats of each other's games, rollouts and gradient steps included. Medians of `--runs` timings. In the
-        scenario itself, with the shape that the flags give; episodes per second of a core, too, for a machine that
-        others are busy on.
-goals   Per scenario: trains a population from the defaults of the preset `game`, evolves the heuristic players'
-        parameters with CMA-ES (`--generations` of 8; what counts is the best of the last distribution's mean and the
-        archetypes, chosen on games of their own), and compares mean team returns over `--games` new games each: the
-        best trained member (chosen on games of its own) in self-play, the whole population as one team, every baseline
-        player, and the evolved heuristic. All play the same games, so the population's lead over each of the others is
-        told game by game. With `--save` the file is written after every scenario and keeps those of earlier calls.
+speed   Episodes (whole games of all seats) per second of population training, rollouts and updates
+        included. `--members` policies share games: each plays seats in the others' games. Medians
+        of `--runs` timings in the scenario, with the shape given by the flags; also per second of
+        processor time, for busy machines.
+goals   For each scenario: train a population from the defaults of the preset `game`; optimise the
+        heuristic players' parameters with CMA-ES (`--generations` of 8; the result is the best of
+        the final distribution's mean and the archetypes, selected on separate games); compare mean
+        team returns over `--games` new games: the best member (selected on separate games) in
+        self-play, the whole population as one team, all baseline players, and the optimised
+        heuristic. All play the same games, so leads of the population are paired. With `--save`,
+        the file is updated after every scenario.
 """
 
 from __future__ import annotations
@@ -40,32 +41,30 @@ from envs.games.bucket_brigade.scenarios import SCENARIOS, BucketParams, scenari
 from envs.games.play import play_episodes
 from optimize.study.search_space import Settings, Subject, load_space
 
-POPULATION = 8  # of CMA-ES
-CHOOSING = (
-    500  # games by which the best member is chosen; four times as many for the evolved heuristic
-)
+POPULATION = 8  # population size of CMA-ES
+CHOOSING = 500  # games to select the best member; four times as many for the optimised heuristic
 Act = Callable[[Tensor], Tensor]
 
 
 class CountingBrigade(BucketBrigade):
-    """Counts the games that end."""
+    """Bucket Brigade with a counter of finished games."""
 
     rows_ended: Tensor | int = 0
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
-        """As in any environment."""
+        """See `VecEnv.step`."""
         made = super().step(action, out)
         self.rows_ended = self.rows_ended + (made.terminated | made.truncated).sum()
         return made
 
     @property
     def games_ended(self) -> int:
-        """Since it was made."""
+        """Return the number of games finished so far."""
         return int(self.rows_ended) // self.num_agents
 
 
 def defaults() -> Settings:
-    """Where a search with the preset begins."""
+    """Return the settings with which a search of the preset starts."""
     space = load_space("game", Subject("bucket-brigade", "ppo"))
     return space.resolve(space.start)
 
@@ -73,7 +72,7 @@ def defaults() -> Settings:
 def population(
     args: argparse.Namespace, params: BucketParams, rollouts: int, **shape: Any
 ) -> tuple[Any, PPO]:
-    """An environment in which all members play together, and the program that trains them."""
+    """Make an environment in which all members play together, and a program to train them."""
     settings = defaults()
     env = CountingBrigade(
         [params] * args.members, args.games_per_member * params.num_agents, together=args.members
@@ -83,7 +82,7 @@ def population(
     zeros, ones = (
         torch.zeros(env.state_dim),
         torch.ones(env.state_dim),
-    )  # scaled observations need no normaliser
+    )  # scaled observations need no normalisation
     for member in range(args.members):
         ppo.add_member(
             member,
@@ -98,7 +97,7 @@ def population(
 
 
 def speed(args: argparse.Namespace) -> dict[str, Any]:
-    """Time some rollouts, again and again."""
+    """Time rollouts, `--runs` times."""
     params = scenario(args.scenarios[0])
     env, ppo = population(args, params, 1000, minibatch=args.minibatch, epochs=args.epochs)
     ppo.train(env, 1)
@@ -134,18 +133,18 @@ def speed(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-# ---- goals -----------------------------------------------------------------------------------------------------------
+# ---- goals ----
 
 
 def train(args: argparse.Namespace, params: BucketParams) -> list[Member]:
-    """The actors of a trained population: in the drill of the scenario that the preset has."""
+    """Train a population and return its actors."""
     env, ppo = population(args, replace(params, **defaults().env), args.rollouts)
     ppo.train(env, args.rollouts)
     return [ppo.export_member(member)[0] for member in range(args.members)]
 
 
 def team_returns(params: BucketParams, teams: Sequence[Act], games: int, seed: int) -> np.ndarray:
-    """(teams, games): each team plays the same games, all seats of them."""
+    """Return (teams, games) returns. All teams play the same games, with all seats."""
     env = BucketBrigade([params] * len(teams), games * params.num_agents)
     env.reset([seed] * len(teams))
 
@@ -158,7 +157,7 @@ def team_returns(params: BucketParams, teams: Sequence[Act], games: int, seed: i
 
 
 def mixed(players: Players, agents: int) -> Act:
-    """A team of all of them: in game g, seat s is player g + s."""
+    """Return a team of all players: in game g, seat s is player g + s."""
 
     def act(obs: Tensor) -> Tensor:
         count = len(players.names)
@@ -174,10 +173,13 @@ def mixed(players: Players, agents: int) -> Act:
 def evolve(
     args: argparse.Namespace, params: BucketParams, seen: ObservationEncoder
 ) -> tuple[Theta, list[float]]:
-    """Parameters of the heuristic players by CMA-ES, and the mean team return of each generation."""
+    """Optimise the heuristic players' parameters with CMA-ES.
+
+    Returns the parameters and the mean team return of each generation.
+    """
     first = np.array(
         [0.9, 0.9, 0.6, 0.1]
-    )  # between the firefighter and the hero, the best of the archetypes
+    )  # start between the firefighter and the hero, the best archetypes
     search = cmaes.CMA(
         first, 0.2, bounds=np.array([[0.0, 1.0]] * 4), population_size=POPULATION, seed=args.seed
     )
@@ -202,7 +204,7 @@ def evolve(
 
 
 def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
-    """One scenario."""
+    """Compare all teams in one scenario."""
     params = scenario(name)
     seen = ObservationEncoder(
         params.num_houses, params.num_agents, 1, scaled=True, device=torch.device("cpu")
@@ -233,7 +235,8 @@ def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
         row |= {"lead": float(lead.mean()), "lead_error": float(lead.std(ddof=1) / args.games**0.5)}
     transitions = args.rollouts * args.horizon * args.games_per_member * params.num_agents
     print(
-        f"{name}: trained in {cpu_seconds:.0f} s of a core ({seconds:.0f} s), {transitions:,} steps per member"
+        f"{name}: trained in {cpu_seconds:.0f} s of a core ({seconds:.0f} s), {transitions:,} "
+        f"steps per member"
     )
     print(
         "  "
@@ -256,7 +259,7 @@ def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
 
 
 def goals(args: argparse.Namespace) -> dict[str, Any]:
-    """All scenarios asked for, beside those that the file holds."""
+    """Compare in all requested scenarios and add the results to those in the file."""
     found = load_results(args.save).get("scenarios", {})
     for name in args.scenarios:
         found[f"{name}, {args.members} members"] = compare(args, name)
@@ -266,7 +269,7 @@ def goals(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def markdown(found: dict[str, Any]) -> str:
-    """The table of the documentation."""
+    """Format the table for the documentation."""
     lines = [
         "| scenario | population | best member | evolved heuristic | best baseline | lead |",
         "|" + "---|" * 6,
@@ -288,28 +291,28 @@ def _cell(row: dict[str, float], number: str = "mean", form: str = ",.0f") -> st
 
 
 def save(args: argparse.Namespace, found: dict[str, Any]) -> None:
-    """Save next to the results of the other command that the file holds."""
+    """Save and keep the other command's results in the file."""
     save_results(args.save, {**load_results(args.save), **found})
 
 
 def main(argv: Sequence[str]) -> None:
-    """Parse, run, save."""
+    """Run a command."""
     parser = benchmark_parser(__doc__, threads=torch.get_num_threads())
     parser.add_argument("command", choices=["speed", "goals"])
     parser.add_argument(
         "--scenarios",
         default="",
-        help="names, with commas; default: default for speed, all for goals",
+        help="comma-separated names; default: default for speed, all for goals",
     )
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--games-per-member", type=int, default=64)
     parser.add_argument("--horizon", type=int, default=32)
     parser.add_argument(
-        "--minibatch", type=int, default=1024, help="speed alone; goals has the preset's"
+        "--minibatch", type=int, default=1024, help="speed only; goals uses the preset's"
     )
-    parser.add_argument("--epochs", type=int, default=2, help="speed alone; goals has the preset's")
+    parser.add_argument("--epochs", type=int, default=2, help="speed only; goals uses the preset's")
     parser.add_argument(
-        "--rollouts", type=int, default=0, help="default: 5 per timing of speed, 100 for goals"
+        "--rollouts", type=int, default=0, help="default: 5 per timing in speed, 100 in goals"
     )
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--games", type=int, default=4000)

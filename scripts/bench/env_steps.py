@@ -1,12 +1,12 @@
-"""Environment steps per second of the crypto market, from 1 to 16,384 environments, with random actions.
+"""Steps per second of the crypto environment with random actions, for 1 to 16,384 environments.
 
-Seven assets of the synthetic demo market, the default features, lookback 1 (an observation of 110 numbers), one
-member with the default parameters. In the same run, by turns, it measures the least that such a step must move:
-gathering the prices of the next bar and the features of the observation into place, and nothing else. The ratio says
-what the rules cost on top.
+Seven assets of the synthetic demo market, the default features, lookback 1 (an observation of 110
+numbers), one member with default parameters. In paired runs, it also measures a lower bound of the
+memory traffic: gathering the next bar's prices and the observation's features, and nothing else.
+The ratio shows the cost of the rules.
 
-    python scripts/bench/env_steps.py [--threads 2] [--repeats 7] [--seconds 0.5] [--save
-    scripts/bench/results/env_steps.json]
+    python scripts/bench/env_steps.py [--threads 2] [--repeats 7] [--seconds 0.5]
+        [--save scripts/bench/results/env_steps.json]
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIZES = (1, 4, 16, 64, 256, 640, 1024, 4096, 16384)
 
 
 def stepper(market: Market, num_envs: int) -> tuple[Callable[[int], None], int]:
-    """A function that steps an environment so many times, and the size of its observation."""
+    """Return a function that steps an environment n times, and the observation's size."""
     env = CryptoEnv(market, EnvParams(), [(market.first_bar(1), market.length - 1)], num_envs)
     env.reset(0)
     obs = torch.empty(num_envs, env.state_dim)
@@ -45,7 +45,7 @@ def stepper(market: Market, num_envs: int) -> tuple[Callable[[int], None], int]:
 
 
 def mover(market: Market, num_envs: int) -> Callable[[int], None]:
-    """A function that only gathers what so many steps need: prices, and features into an observation."""
+    """Return a function that only gathers the prices and features of n steps."""
     tables = market.tables()
     assets, columns = market.assets, market.feature_count
     obs = torch.empty(num_envs, 1 + 3 * assets + columns)
@@ -63,7 +63,7 @@ def mover(market: Market, num_envs: int) -> Callable[[int], None]:
 
 
 def steps_for(run: Callable[[int], None], seconds: float) -> int:
-    """How many steps take about that long."""
+    """Return about how many steps take that long."""
     steps = 8
     run(steps)
     while True:
@@ -76,14 +76,14 @@ def steps_for(run: Callable[[int], None], seconds: float) -> int:
 
 
 def rate(run: Callable[[int], None], steps: int) -> float:
-    """Steps per second."""
+    """Return steps per second."""
     began = time.perf_counter()
     run(steps)
     return steps / (time.perf_counter() - began)
 
 
 def measure(market: Market, num_envs: int, repeats: int, seconds: float) -> dict[str, Any]:
-    """Paired runs of both at one size."""
+    """Measure both in paired runs at one size."""
     run, observation = stepper(market, num_envs)
     move = mover(market, num_envs)
     steps, moves = steps_for(run, seconds), steps_for(move, seconds / 2)
@@ -105,7 +105,7 @@ def measure(market: Market, num_envs: int, repeats: int, seconds: float) -> dict
 def main(arguments: list[str]) -> None:
     parser = benchmark_parser(__doc__, threads=cpu_count())
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.5, help="about how long each run takes")
+    parser.add_argument("--seconds", type=float, default=0.5, help="approximate time per run")
     parser.add_argument("--assets", type=int, default=7)
     parser.add_argument("--bars", type=int, default=20_000)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
@@ -116,17 +116,20 @@ def main(arguments: list[str]) -> None:
     market = make_market(make_demo_market(0, assets=args.assets, bars=args.bars))
     found = print_machine()
     print(
-        f"{args.assets} assets, {args.bars:,} bars; medians of {args.repeats} runs of {args.seconds:g} s, by turns"
+        f"{args.assets} assets, {args.bars:,} bars; medians of {args.repeats} paired runs of "
+        f"{args.seconds:g} s"
     )
     print(
-        f"{'envs':>7} {'env steps/s':>14} {'slowest':>12} {'fastest':>12} {'us/step':>9} {'of the moving limit':>20}"
+        f"{'envs':>7} {'env steps/s':>14} {'slowest':>12} {'fastest':>12} {'us/step':>9} "
+        f"{'of the moving limit':>20}"
     )
     results = []
     for num_envs in args.sizes:
         row = measure(market, num_envs, args.repeats, args.seconds)
         results.append(row)
         print(
-            f"{num_envs:>7,} {row['steps_per_second']:>14,.0f} {row['slowest']:>12,.0f} {row['fastest']:>12,.0f} "
+            f"{num_envs:>7,} {row['steps_per_second']:>14,.0f} {row['slowest']:>12,.0f} "
+            f"{row['fastest']:>12,.0f} "
             f"{row['microseconds_per_step']:>9,.0f} {row['share_of_moving_limit']:>20.1%}",
             flush=True,
         )

@@ -1,13 +1,14 @@
-"""Markets whose answer is known to the gate's benchmarks, and whole small studies on them.
+"""Markets with a known answer for benchmarks of the gate, and small studies on them.
 
-null: the demo market without its edge, its returns demeaned and in random order, traded without costs. There is
-nothing to find, so whatever a study's best trial shows is luck.
+null: the demo market without its edge, with demeaned returns in random order, traded without costs.
+There is nothing to find, so any performance of a study's best trial is luck.
 
-planted-1 … planted-3: log prices with a mean-reverting part of 4, 8 and 16 % (phi .97), seen only through the ordinary
-features, with fee and slippage. The search space reaches down to learning rates at which little is learnt, so that, as
-in any search, trials differ: among trials that are all as good, which one is best is luck even where all have skill.
+planted-1 … planted-3: log prices with a mean-reverting part of 4, 8 and 16 % (φ = 0.97), visible
+only through the ordinary features, with fee and slippage. The search space includes learning rates
+at which little is learned, so that trials differ, as in any search: among equally good trials, the
+selection of the best is luck even if all have skill.
 
-oracle: the null market, with the next bar's return among the features.
+oracle: the null market with the next bar's return among the features.
 """
 
 from __future__ import annotations
@@ -51,10 +52,17 @@ cash_reserve = { low = LEAST_CASH, high = MOST_CASH }
 
 @dataclass(frozen=True)
 class Kind:
-    """bars: of the market. trials: of a study. budget: environment steps per fold. lowest_rate, cash: ends of the
-    learning rates and cash reserves that are searched. env: settings that all its trials share. More cash makes the
-    excess over equal weight, which is always invested, a bet against the market, whose noise hides an edge; less makes
-    drawdowns that the gate refuses.
+    """Settings of one kind of market and study.
+
+    Attributes:
+        bars: of the market.
+        trials: per study.
+        budget: environment steps per fold.
+        lowest_rate: lower bound of the learning rates searched.
+        cash: bounds of the cash reserves searched. More cash makes the excess over equal weight,
+            which is always invested, a bet against the market whose noise hides an edge; less cash
+            leads to drawdowns that the gate refuses.
+        env: environment parameters of all trials.
     """
 
     bars: int
@@ -76,12 +84,12 @@ KINDS = {
 
 @cache
 def recipe_of(kind: str) -> str:
-    """The recipe's name; the leaking one is registered here alone."""
+    """Return the recipe's name. The leaking recipe is registered only by benchmarks."""
     return leaking_recipe(LEAKED, 1, 100.0) if kind == "oracle" else "default"
 
 
 def bars_of(kind: str, seed: int) -> Bars:
-    """The market of one seed."""
+    """Make the market of one seed."""
     if kind in STRENGTHS:
         return make_planted_market(
             seed, assets=ASSETS, bars=KINDS[kind].bars, deviation_sd=STRENGTHS[kind]
@@ -90,7 +98,7 @@ def bars_of(kind: str, seed: int) -> Bars:
 
 
 def train(folder: Path, kind: str, seed: int) -> StudyHandle:
-    """Make the study of a market, or go on with it, until it has its trials."""
+    """Create or continue the study of a market until it has all its trials."""
     chosen = KINDS[kind]
     if not folder.exists():
         write_bars(bars_of(kind, seed), folder)

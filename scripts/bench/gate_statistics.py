@@ -1,18 +1,19 @@
-"""Do the statistics of selection err as seldom as they say? Trials without any skill, thousands of studies of them.
+"""Error rates of the selection statistics on thousands of simulated studies without skill.
 
-Every study is a matrix of returns, trials × bars, of zero mean: normal, or fat-tailed with volatility in clusters and
-correlated trials. DSR is that of the trial with the highest Sharpe ratio, with V and the mean correlation estimated
-from the matrix itself, as the gate does. Asked: P(DSR ≥ .95) ≤ .05 and a median PBO in [.35, .65]. The same of the best
-three trials sharing the capital, whose luck is that of one times what diversification gives; beside it, how often they
-would seem skilled without that factor.
+Each study is a matrix of returns, trials × bars, with zero mean: normal, or fat-tailed with
+volatility clustering and correlated trials. DSR is that of the trial with the highest Sharpe ratio,
+with V and the mean correlation estimated from the matrix, as in the gate. Required: P(DSR ≥ .95) ≤
+.05 and a median PBO in [.35, .65]. The same is required of the best three trials together, whose
+SR0 is that of one trial times the diversification factor; DSR without this factor is also shown.
 
-Of the hold-out's test (`deploy.promotion.bootstrap.mean_above_zero`): how often it says "above zero" at .05 where the mean is 0
-(its size) and where it is three standard errors (its power), for excess returns that are independent, or correlated
-from bar to bar (AR(1), AR(2), AR(1) plus as much noise, volatility in clusters), beside the stationary bootstrap alone.
-Asked: a size of at most .10 from 300 bars on, and of .07 with little autocorrelation; what 100 bars do is shown.
+The hold-out test (`deploy.promotion.bootstrap.mean_above_zero`): its rejection rate at .05 if the
+mean is 0 (size) and if it is three standard errors (power), for excess returns that are independent
+or autocorrelated (AR(1), AR(2), AR(1) plus equal noise, volatility clustering), compared with the
+stationary bootstrap alone. Required: a size of at most .10 from 300 bars on, and of .07 with little
+autocorrelation. 100 bars are shown for information.
 
-The other way round, for information: how often one trial with skill (an annual Sharpe ratio of 3 in two years of hourly
-bars) among 40 is seen. What a gate must find is asked of whole studies, by gate_studies.py.
+Also for information: how often one trial with skill (an annual Sharpe ratio of 3 in two years of
+hourly bars) among 40 is found. gate_studies.py measures power on whole studies.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from deploy.promotion.overfitting import cscv
 from envs.crypto import luck
 
 SKILL, HOURS, TOGETHER = 3.0, 8766, 3
-LEVEL, DRAWS = 0.05, 500  # of the hold-out's test
+LEVEL, DRAWS = 0.05, 500  # of the hold-out test
 HOLDOUTS = (
     ("ar1", 0.0),
     ("clustered", 0.0),
@@ -47,7 +48,7 @@ HOLDOUTS = (
 def trials_without_skill(
     rng: np.random.Generator, bars: int, trials: int, kind: str
 ) -> NDArray[np.float64]:
-    """(bars, trials) returns of zero mean."""
+    """Return (bars, trials) returns with zero mean."""
     own = rng.standard_normal((bars, trials))
     if kind == "normal":
         return 0.01 * own
@@ -58,8 +59,10 @@ def trials_without_skill(
 
 
 def judge(returns: NDArray[np.float64]) -> dict[str, float]:
-    """DSR and PBO of the best trial and of the best `TOGETHER`, everything else estimated from the returns; `unscaled`
-    is the latter's DSR against the luck of one.
+    """Compute DSR and PBO of the best trial and of the best `TOGETHER`.
+
+    Everything else is estimated from the returns. `unscaled` is the latter's DSR with the SR0 of a
+    single trial.
     """
     found = [luck.moments(column) for column in returns.T]
     sharpes = np.array([one.sharpe for one in found])
@@ -82,7 +85,7 @@ def judge(returns: NDArray[np.float64]) -> dict[str, float]:
 def measure(
     studies: int, bars: int, trials: int, kind: str, skill: float, seed: int
 ) -> dict[str, Any]:
-    """Judge that many studies. skill: annual Sharpe ratio of one of the trials, hourly bars."""
+    """Judge that many studies. skill: annual Sharpe ratio of one of the trials (hourly bars)."""
     every = []
     for index in range(studies):
         rng = np.random.default_rng([seed, index])
@@ -112,7 +115,7 @@ def measure(
 def excess_returns(
     rng: np.random.Generator, kind: str, phi: float, bars: int
 ) -> tuple[NDArray[np.float64], float]:
-    """(bars,) values of zero mean, and n times the variance of their mean for large n."""
+    """Return (bars,) values with zero mean, and n times the asymptotic variance of their mean."""
     noise, extra = rng.standard_normal(bars + 300), rng.standard_normal(bars)
     if kind == "clustered":
         values, variance = np.empty_like(noise), 1.0
@@ -130,7 +133,7 @@ def excess_returns(
 
 
 def measure_holdout(series: int, kind: str, phi: float, bars: int, seed: int) -> dict[str, Any]:
-    """Size and power at .05 of the hold-out's test, and of the bootstrap alone."""
+    """Measure size and power at .05 of the hold-out test and of the bootstrap alone."""
     edges = {"size": 0.0, "power": 3.0}
     said: dict[str, list[bool]] = {
         name: [] for edge in edges for name in (edge, f"{edge}_bootstrap")
@@ -140,7 +143,8 @@ def measure_holdout(series: int, kind: str, phi: float, bars: int, seed: int) ->
         rng = np.random.default_rng([seed, bars, index])
         values, variance = excess_returns(rng, kind, phi, bars)
         block = block_length(values)
-        # What the bootstrap's means differ by from the mean does not depend on the mean, so one draw serves all edges.
+        # The bootstrap distribution around the mean does not depend on the mean, so one draw serves
+        # all edges.
         luck_of_means = bootstrap_means(values, block, DRAWS, rng) - np.mean(values)
         batches.append(batch_count(bars, block))
         for name, edge in edges.items():
@@ -160,28 +164,30 @@ def measure_holdout(series: int, kind: str, phi: float, bars: int, seed: int) ->
 
 
 def holdout_tests(series: int, seed: int) -> tuple[list[dict[str, Any]], bool]:
-    """Measure and print every setting; whether all is as asked."""
+    """Measure and print all settings. Returns the results and whether all requirements are met."""
     results, good = [], True
     for kind, phi in HOLDOUTS:
         for bars in (100, 300, 1000, 3600):
-            # Long hold-outs take long to bootstrap, and are the harmless ones.
+            # Long hold-outs take long to bootstrap and have little error.
             found = measure_holdout(series if bars <= 1000 else series // 5, kind, phi, bars, seed)
             results.append(found)
             asked = 1.0 if bars < 300 else 0.10 if phi > 0.5 else 0.07
-            # Two standard errors of the measured share are allowed for.
+            # Tolerance: two standard errors of the measured rate.
             ok = found["size"] <= asked + 2.0 * math.sqrt(asked * (1.0 - asked) / found["series"])
             good &= ok
             print(
-                f"hold-out of {bars:5,} bars, {kind:9} {phi:.2f}, {found['batches']:4.0f} batches:  "
+                f"hold-out of {bars:5,} bars, {kind:9} {phi:.2f}, {found['batches']:4.0f} batches: "
+                " "
                 f"size {found['size']:5.1%} (bootstrap alone {found['size_bootstrap']:5.1%}), "
-                f"power {found['power']:5.1%} ({found['power_bootstrap']:5.1%})  {'ok' if ok else 'NOT AS ASKED'}",
+                f"power {found['power']:5.1%} ({found['power_bootstrap']:5.1%})  "
+                f"{'ok' if ok else 'NOT AS ASKED'}",
                 flush=True,
             )
     return results, good
 
 
 def selection_tests(options: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
-    """Measure and print DSR and PBO in every setting; whether all is as asked."""
+    """Measure and print DSR and PBO in all settings, see `holdout_tests`."""
     results, good = [], True
     settings = [
         (kind, trials, options.bars, 0.0)
@@ -201,9 +207,12 @@ def selection_tests(options: argparse.Namespace) -> tuple[list[dict[str, Any]], 
         good &= ok
         print(
             f"{kind:9}  {trials:4} trials  {bars:6,} bars  skill {skill:3.1f}:  DSR >= .95 in "
-            f"{found['share_dsr_95']:6.1%} of {found['studies']} studies, median PBO {found['median_pbo']:.2f}, "
-            f"both rules met in {found['share_both']:6.1%}; best {TOGETHER} together: DSR >= .95 in "
-            f"{found['together_share_dsr_95']:6.1%} ({found['unscaled_share_dsr_95']:6.1%} against the luck of one), "
+            f"{found['share_dsr_95']:6.1%} of {found['studies']} studies, median PBO "
+            f"{found['median_pbo']:.2f}, "
+            f"both rules met in {found['share_both']:6.1%}; best {TOGETHER} together: DSR >= .95 "
+            "in "
+            f"{found['together_share_dsr_95']:6.1%} ({found['unscaled_share_dsr_95']:6.1%} against "
+            "the luck of one), "
             f"median PBO {found['together_median_pbo']:.2f}  {'ok' if ok else 'NOT AS ASKED'}",
             flush=True,
         )
@@ -212,11 +221,11 @@ def selection_tests(options: argparse.Namespace) -> tuple[list[dict[str, Any]], 
 
 def main() -> int:
     parser = benchmark_parser(__doc__)
-    parser.add_argument("--studies", type=int, default=200, help="per setting")
+    parser.add_argument("--studies", type=int, default=200, help="studies per setting")
     parser.add_argument("--bars", type=int, default=2000)
     parser.add_argument("--trials", type=int, nargs="+", default=[10, 40, 100])
     parser.add_argument(
-        "--series", type=int, default=1000, help="of the hold-out's test, per setting"
+        "--series", type=int, default=1000, help="series per setting of the hold-out test"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=["selection", "holdout"])

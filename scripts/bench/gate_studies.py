@@ -1,14 +1,15 @@
-"""Does the gate say no to luck and yes to skill? Whole small studies on markets whose answer is known.
+"""Does the gate refuse luck and accept skill? Small studies on markets with a known answer.
 
-The markets are those of gate_markets.py. Every study is trained by the real worker and judged by the real promotion,
-with a registry of its own, so that each hold-out is looked at for the first time. Asked: at most 2 of 40 promotions on
-the null market; a promotion rate that rises with the planted edge and reaches 80 % at the strongest; the leaked oracle
-always passes.
+The markets are those of gate_markets.py. Each study is trained by the real worker and judged by the
+real promotion with its own registry, so each hold-out is evaluated for the first time. Required: at
+most 2 of 40 promotions on the null market; a promotion rate that increases with the planted edge
+and reaches 80 % at the strongest; the leaked oracle always passes.
 
-Beside it, what a gate without statistics would have done: promote the best trial where it beat equal weight in
+For comparison, a gate without statistics: promote the best trial if it beat equal weight in
 cross-validation and on the hold-out.
 
-Studies are kept in --folder and results in --save after every one, so the command can be stopped and started again.
+Studies are kept in --folder and results in --save after each one, so the command can be interrupted
+and repeated.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from envs.crypto.study_data import load_study_bars, study_splits
 
 COUNTS = {"null": 40, "planted-1": 10, "planted-2": 10, "planted-3": 10, "oracle": 5}
 NULL_LIMIT, POWER = 2, 0.8
-# Prices that swing by 16 % fall by more than the gate's 35 %, whoever holds them: here statistics are asked about.
+# Prices that swing by 16 % fall by more than the gate's limit of 35 % in any portfolio. The subject
+# here is the statistics, so the limit is raised.
 LIMITS = {"planted-3": {"max-drawdown": 0.5}}
 
 
 def judge(folder: Path, kind: str, seed: int) -> dict[str, Any]:
-    """What the gate, and one without statistics, say about a finished study."""
-    recipe_of(kind)  # the leaking recipe must be known before its study is read
+    """Judge a finished study, by the gate and by a gate without statistics."""
+    recipe_of(kind)  # registers the leaking recipe, which reading the study needs
     study = open_study(None, f"sqlite:///{folder / 'sweepd.db'}")
     with tempfile.TemporaryDirectory() as registry:
         rules = with_limits(DEFAULT_RULES, LIMITS.get(kind, {}))
@@ -72,7 +74,7 @@ def judge(folder: Path, kind: str, seed: int) -> dict[str, Any]:
 
 
 def report(results: dict[str, dict[str, Any]]) -> bool:
-    """Print promotion rates; whether all is as asked."""
+    """Print promotion rates. Returns whether all requirements are met."""
     rates, good = {}, True
     for kind, wanted in COUNTS.items():
         found = [one for one in results.values() if one["kind"] == kind]
@@ -89,7 +91,8 @@ def report(results: dict[str, dict[str, Any]]) -> bool:
             f"{name} {count}" for name, count in sorted(reasons.items(), key=lambda item: -item[1])
         )
         print(
-            f"{kind:10} promoted {promoted:2} of {len(found):2} (of {wanted} wanted); without statistics {naive:2}; "
+            f"{kind:10} promoted {promoted:2} of {len(found):2} (of {wanted} wanted); without "
+            f"statistics {naive:2}; "
             f"refused by: {said or '-'}"
         )
         if kind == "null":
@@ -115,22 +118,22 @@ def report(results: dict[str, dict[str, Any]]) -> bool:
 
 def main() -> int:
     parser = benchmark_parser(__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="where the studies are kept")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the studies")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument(
         "--first-seed",
         type=int,
         default=0,
-        help="of each kind; fresh ones after a change of a market",
+        help="first seed of each kind; use new ones after changing a market",
     )
     parser.add_argument(
-        "--judge-only", action="store_true", help="judge the studies that are trained, train none"
+        "--judge-only", action="store_true", help="judge the trained studies, train none"
     )
     parser.add_argument(
-        "--again", action="store_true", help="judge all again, after a change of the gate"
+        "--again", action="store_true", help="judge all again, after changing the gate"
     )
     parser.add_argument(
-        "--add", type=Path, nargs="+", default=[], help="what other runs saved, to be counted in"
+        "--add", type=Path, nargs="+", default=[], help="results files of other runs to include"
     )
     options = parser.parse_args()
     print_machine()
@@ -139,7 +142,7 @@ def main() -> int:
         results |= load_results(path)["results"]
     if options.add:
         save_results(options.save, {"machine": machine(), "results": results})
-    # Seed by seed, so that whatever is done when it is stopped says something about every market.
+    # Seed by seed, so that an interrupted run has results for every market.
     for number in range(max(COUNTS.values())):
         for kind in options.kinds:
             seed = options.first_seed + number
@@ -163,7 +166,8 @@ def main() -> int:
             }
             one = results[name]
             print(
-                f"{name}: {'promoted' if one['promoted'] else 'refused by ' + ', '.join(one['failed'])}",
+                f"{name}: "
+                f"{'promoted' if one['promoted'] else 'refused by ' + ', '.join(one['failed'])}",
                 flush=True,
             )
             save_results(options.save, {"machine": machine(), "results": results})

@@ -1,22 +1,22 @@
-"""A graphics card at the predecessor's size: how near to the card's limit, and how long 500 trials would take.
+"""A GPU at the predecessor's problem size: utilisation, and the extrapolated time of 500 trials.
 
-The standard task: observation 498, 7 assets, two hidden layers of 1,024, minibatch 4,096, 8 epochs; a trial has 10
-folds of 125,000 steps, and its folds are evaluated at 4 rungs. The engine trains so many members at once that the
-card is full (--members; by hand, like --num-envs). Measured are
+The task: observation 498, 7 assets, two hidden layers of 1,024, minibatch 4,096, 8 epochs. A trial
+has 10 folds of 125,000 steps, and its folds are evaluated at 4 rungs. The engine trains as many
+members at once as fill the GPU (--members and --num-envs, set by hand). Measured are
 
-    steady state    environment steps per second over at least --seconds, whole iterations, rollout and update
-    share of peak   operations per second (counted as in roofline.py) over the fastest matrix product of the same
-                    precision in the same run
-    the split       env, policy, update, optimizer, other
-    the card        its utilisation and memory over the run, as its driver tells them
+    steady state    environment steps per second over at least --seconds: rollouts and updates
+    share of peak   operations per second (counted as in roofline.py) over those of the fastest
+                    matrix product of the same precision in the same run
+    split           env, policy, update, optimizer, other
+    card            utilisation and memory during the run, as reported by the driver
     evaluation      one pass of all members over their test groups
 
-From these 500 trials are EXTRAPOLATED, pruning off. The predecessor says "< 20 hours at 75-85 % utilisation" on a card
-of 16 GB. --curves trains the same members in full precision, too, and prints the mean rewards side by side, since a
-precision that learns worse is no speed-up.
+The time of 500 trials without pruning is EXTRAPOLATED from these. The predecessor reports "< 20
+hours at 75-85 % utilisation" on a GPU with 16 GB. --curves also trains the same members in full
+precision and prints the mean rewards of both, since a precision that learns worse is no speed-up.
 
-    python scripts/bench/gpu.py --device cuda [--precision tf32] [--save scripts/bench/results/gpu.json]
-    python scripts/bench/gpu.py --device cpu --width 64 --members 2 --seconds 2 --bars 2000   # a try without a card
+    python scripts/bench/gpu.py --device cuda [--precision tf32] [--save FILE]
+    python scripts/bench/gpu.py --device cpu --width 64 --members 2 --seconds 2 --bars 2000  # test
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PREDECESSOR_HOURS = 20.0
 
 
 class CardWatch:
-    """Reads the card's utilisation and memory twice a second while the block runs."""
+    """Samples the GPU's utilisation and memory twice a second while the block runs."""
 
     def __init__(self, device: torch.device) -> None:
         self._meter = GpuMeter(device)
@@ -68,7 +68,7 @@ class CardWatch:
             self.readings.append(reading)
 
     def summary(self) -> dict[str, float] | None:
-        """None where the card does not tell."""
+        """Return the means, or None if the driver reports nothing."""
         if not self.readings:
             return None
         return {
@@ -79,7 +79,7 @@ class CardWatch:
 
 
 def predecessor_market(bars: int) -> Market:
-    """A synthetic market seen through as many columns as the predecessor's."""
+    """Make a synthetic market with as many feature columns as the predecessor's."""
     default = get_recipe("default")
 
     def compute(given: Bars) -> Any:
@@ -91,7 +91,7 @@ def predecessor_market(bars: int) -> Market:
 
 
 def program(args: argparse.Namespace, market: Market) -> tuple[PPO, CryptoEnv]:
-    """A program full of members, and its environment."""
+    """Make a program with all its members, and its environment."""
     device = torch.device(args.device)
     params = EnvParams(lookback=LOOKBACK)
     windows = [(market.first_bar(LOOKBACK), market.length - 1)]
@@ -119,7 +119,7 @@ def program(args: argparse.Namespace, market: Market) -> tuple[PPO, CryptoEnv]:
 
 
 def evaluation_seconds(args: argparse.Namespace, market: Market, ppo: PPO) -> float:
-    """One pass of all members over two test groups each, measured on a part of the bars."""
+    """Time one pass of all members over two test groups each, on a part of the bars."""
     first, bars = market.first_bar(LOOKBACK), market.length - 1
     length = (bars - first) // GROUPS
     windows = [[(first, first + length), (first + length, first + 2 * length)]] * args.members
@@ -136,7 +136,7 @@ def evaluation_seconds(args: argparse.Namespace, market: Market, ppo: PPO) -> fl
 
 
 def curves(args: argparse.Namespace, market: Market) -> dict[str, list[float]]:
-    """Mean reward of all members, rollout by rollout, in full precision and in the one asked for."""
+    """Return the mean reward per rollout, in full precision and in the given precision."""
     found = {}
     for name in dict.fromkeys(("fp32", args.precision)):
         set_precision(name, torch.device(args.device))
@@ -146,25 +146,25 @@ def curves(args: argparse.Namespace, market: Market) -> dict[str, list[float]]:
 
 
 def main(arguments: list[str]) -> None:
-    """Measure, print, and save where asked to."""
+    """Measure, print and save."""
     parser = benchmark_parser(__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", choices=list(PRECISIONS), default="fp32")
     parser.add_argument(
-        "--members", type=int, default=100, help="trained at once: ten folds of ten trials"
+        "--members", type=int, default=100, help="members trained together: 10 trials of 10 folds"
     )
     parser.add_argument("--num-envs", type=int, default=64)
     parser.add_argument("--horizon", type=int, default=128)
-    parser.add_argument("--width", type=int, default=1024, help="of both hidden layers")
+    parser.add_argument("--width", type=int, default=1024, help="width of both hidden layers")
     parser.add_argument("--minibatch", type=int, default=4096)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--bars", type=int, default=24_000)
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="least length of the steady state"
+        "--seconds", type=float, default=60.0, help="minimum length of the steady state"
     )
     parser.add_argument(
-        "--curves", type=int, default=0, metavar="ROLLOUTS", help="compare its learning with fp32's"
+        "--curves", type=int, default=0, metavar="ROLLOUTS", help="compare its learning with fp32"
     )
     args = parser.parse_args(arguments)
     if args.device.startswith("cuda") and not torch.cuda.is_available():
@@ -178,7 +178,7 @@ def main(arguments: list[str]) -> None:
     ppo, env = program(args, market)
     per_iteration, steps = operations(ppo.shape, env), ppo.shape.slots * ppo.shape.samples
     best = peak(ppo.device, min(args.seconds / 10, 3.0))
-    ppo.train(env, 2)  # warm
+    ppo.train(env, 2)  # warm-up
     with CardWatch(ppo.device) as watch:
         iterations, start = 0, now(ppo.device)
         while now(ppo.device) - start < args.seconds:
@@ -205,24 +205,29 @@ def main(arguments: list[str]) -> None:
         "of_which_evaluation": evaluation_hours,
     }
     print(
-        f"observation {env.state_dim}, {args.width}x{args.width}, {args.members} members x {args.num_envs} envs x "
-        f"{args.horizon} steps, minibatch {ppo.shape.minibatch}, {args.epochs} epochs, {args.precision}"
+        f"observation {env.state_dim}, {args.width}x{args.width}, {args.members} members x "
+        f"{args.num_envs} envs x "
+        f"{args.horizon} steps, minibatch {ppo.shape.minibatch}, {args.epochs} epochs, "
+        f"{args.precision}"
     )
     print(
-        f"{rate:,.0f} steps/s over {seconds:.0f} s; {result['tflops']:.2f} of {result['peak_tflops']:.2f} Tflop/s, "
+        f"{rate:,.0f} steps/s over {seconds:.0f} s; {result['tflops']:.2f} of "
+        f"{result['peak_tflops']:.2f} Tflop/s, "
         f"{result['share_of_peak']:.0%} of the peak"
     )
     print("  ".join(f"{phase} {share:.1%}" for phase, share in parts.items()))
     card = result["card"]
     print(
-        f"card: {card['utilisation']:.0%} busy, {card['memory_gib']:.1f} of {card['memory_total_gib']:.0f} GiB"
+        f"card: {card['utilisation']:.0%} busy, {card['memory_gib']:.1f} of "
+        f"{card['memory_total_gib']:.0f} GiB"
         if card
         else "card: not told"
     )
     print(
         f"{TRIALS} trials of {FOLDS} folds x {STEPS:,} steps, EXTRAPOLATED: "
         f"{60 * training_hours:,.1f} min of training + "
-        f"{60 * evaluation_hours:,.1f} min of evaluation (the predecessor: < {PREDECESSOR_HOURS:.0f} hours)"
+        f"{60 * evaluation_hours:,.1f} min of evaluation (the predecessor: < "
+        f"{PREDECESSOR_HOURS:.0f} hours)"
     )
     if args.curves:
         compared = curves(args, market)

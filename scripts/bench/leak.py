@@ -1,4 +1,4 @@
-"""The leaked oracle: features that tell the future, to ask a benchmark whether anything is learnt, or let through."""
+"""The leaked oracle: features that contain future returns, as a positive control."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from envs.crypto.bars import Bars
 from envs.crypto.features import get_recipe, register_recipe
 
 
-@functools.cache  # a name is registered once
+@functools.cache  # a name can be registered only once
 def leaking_recipe(name: str, bars_ahead: int, scale: float) -> str:
-    """Register the default features with, for each asset, `scale` times its log return over the next `bars_ahead`
-    bars; returns `name`.
+    """Register the default features plus a leaked one per asset, and return `name`.
+
+    The leaked feature is `scale` times the asset's log return over the next `bars_ahead` bars.
     """
     default = get_recipe("default")
 

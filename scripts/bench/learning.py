@@ -1,16 +1,18 @@
-"""Does it learn? Three markets whose answer is known, with the project's defaults, in cross-validation as a study does.
+"""Does training work? Three markets with a known answer, with the project's defaults.
 
-oracle: the demo market without its edge, and features that leak the next day's return. Whoever can learn anything
-beats equal weight in every test group.
+oracle: the demo market without its edge, with features that leak the next day's return. Any working
+learner beats equal weight in every test group.
 
-planted: log prices with a mean-reverting part (sd 4 %, phi .97), seen only through the ordinary features. It has to
-earn back its fees.
+planted: log prices with a mean-reverting part (standard deviation 4 %, φ = 0.97), visible only
+through the ordinary features. It must earn more than its fees.
 
-shuffled: the planted market with its returns in random order. There is nothing to learn, so nothing must seem learned.
+shuffled: the planted market with its returns in random order. There is nothing to learn, so results
+must not suggest any.
 
-Each seed is a market of its own and ten members of its own (CPCV of 5 groups, 2 tested), trained on their folds'
-training bars and evaluated on their test groups, flat at first, deterministic, with all costs. The figure is the
-growth of log value over equal weight's, per year, averaged over the members that test a group.
+Each seed is a separate market with ten members (CPCV of 5 groups, 2 tested), trained on their
+folds' training bars and evaluated on their test groups: deterministic, with all costs, without
+positions at first. The figure is the annual log growth in excess of equal weight, averaged over the
+members that test a group.
 """
 
 from __future__ import annotations
@@ -40,19 +42,21 @@ from envs.crypto.timeframe import bars_per_year
 ASSETS, BARS, TIMEFRAME = 5, 24_000, "1h"
 LEAK_BARS = 24
 SIZES = ("net_width", "net_depth", "minibatch", "epochs", "horizon", "num_envs")
-NUM_ENVS = 32  # at least 100 updates in a budget of 200,000 steps, about, as a study's automatic choice demands
+# Allows about 100 updates in a budget of 200,000 steps, as a study's automatic choice requires.
+NUM_ENVS = 32
 STEPS = {"oracle": 100_000, "planted": 200_000, "shuffled": 200_000}
 PLANTED_GOAL = 1.0  # per year, in every seed
-SHUFFLED_LIMIT = 0.5  # per year, in every seed; staying in cash alone gains a little on equal weight's volatility drag
+# Per year, in every seed. Holding only cash gains a little through equal weight's volatility drag.
+SHUFFLED_LIMIT = 0.5
 
 
 def recipe_of(kind: str) -> str:
-    """The recipe's name; the leaking one is registered by this script alone."""
+    """Return the recipe's name. The leaking recipe is registered only by this script."""
     return leaking_recipe("leaked-oracle", LEAK_BARS, 10.0) if kind == "oracle" else "default"
 
 
 def bars_of(kind: str, seed: int) -> Bars:
-    """The market of one seed."""
+    """Make the market of one seed."""
     if kind == "oracle":
         return make_demo_market(seed, assets=ASSETS, bars=BARS, timeframe=TIMEFRAME, edge=0.0)
     bars = make_planted_market(seed, assets=ASSETS, bars=BARS, timeframe=TIMEFRAME)
@@ -61,7 +65,11 @@ def bars_of(kind: str, seed: int) -> Bars:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one seed came to. by_group: excess per year of each test group, mean over the members that test it."""
+    """Result of one seed.
+
+    Attributes:
+        by_group: annual excess of each test group, averaged over the members that test it.
+    """
 
     kind: str
     seed: int
@@ -73,7 +81,7 @@ class Outcome:
     steps_per_second: float
 
     def passed(self) -> bool:
-        """Whether the figure that this market must reach, or must not reach, was reached."""
+        """Whether this market's requirement is met."""
         if self.kind == "oracle":
             return min(self.by_group) > 0.0
         return (
@@ -89,7 +97,7 @@ def learn(
     params: PPOParams,
     sizes: dict[str, Any],
 ) -> Outcome:
-    """Train one member per fold for that many steps each, and trade their test groups."""
+    """Train one member per fold and trade their test groups."""
     market = make_market(bars_of(kind, seed), recipe_of(kind))
     first = market.first_bar(env_params.lookback)
     splits = make_splits(
@@ -149,14 +157,14 @@ def learn(
 
 
 def main(argv: list[str]) -> int:
-    """Learn all of them, print, and return 1 if a figure was missed."""
+    """Train on all markets and print. Returns 1 if a requirement is missed."""
     parser = benchmark_parser(__doc__, threads=2)
-    parser.add_argument("--only", choices=sorted(STEPS), help="one of the three")
+    parser.add_argument("--only", choices=sorted(STEPS), help="one of the markets")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
         "--steps",
         type=int,
-        help="per member, instead of " + ", ".join(f"{k} {v:,}" for k, v in STEPS.items()),
+        help="steps per member, instead of " + ", ".join(f"{k} {v:,}" for k, v in STEPS.items()),
     )
     for field in fields(Shape):
         if field.name in SIZES:
@@ -192,8 +200,10 @@ def main(argv: list[str]) -> int:
             outcomes.append(one)
             groups = " ".join(f"{value:+.2f}" for value in one.by_group)
             print(
-                f"{kind:10}{seed:>5}{one.excess:>+13.2f}{groups:>42}{one.worst:>+8.2f}{one.exposure:>10.2f}{one.trades_per_bar:>12.2f}"
-                f"{one.steps_per_second:>10,.0f}  {'as it should be' if one.passed() else 'MISSED'}",
+                f"{kind:10}{seed:>5}{one.excess:>+13.2f}{groups:>42}{one.worst:>+8.2f}"
+                f"{one.exposure:>10.2f}{one.trades_per_bar:>12.2f}"
+                f"{one.steps_per_second:>10,.0f}  "
+                f"{'as it should be' if one.passed() else 'MISSED'}",
                 flush=True,
             )
     saved = {

@@ -1,15 +1,16 @@
-"""Learning curves against Stable-Baselines3 at equal steps: PPO on CartPole, Pendulum, LunarLander and Hopper, SAC on
-Pendulum, D3QN (there: DQN) on Acrobot, each by Gymnasium's own environment.
+"""Learning curves against Stable-Baselines3 at equal steps, on Gymnasium's environments.
 
-Ours: all seeds are the members of one program, with the defaults that a study begins with, and its scaling of
-observations by random play; PPO has the discount and trace of SB3's settings. SB3: one run per seed, with our network
-sizes, and otherwise what its model zoo tunes for that environment, or its defaults (`TASKS`). After every tenth of the
-steps the policies play ten whole episodes each, without exploring. The figures are the median of their mean returns
-over seeds, and the range from worst to best. Steps are those of one seed. Seconds are processor time without
-evaluation: of one seed for SB3, of all seeds together for ours.
+PPO on CartPole, Pendulum, LunarLander and Hopper, SAC on Pendulum, D3QN (SB3: DQN) on Acrobot.
 
-With --save, results are added to those in the file, task by task and side by side, so a run may be made in parts.
-LunarLander needs the package box2d, Hopper mujoco.
+Ours: all seeds are members of one program with a study's default settings and observation scaling
+by random play; PPO has the discount and trace decay of SB3's settings. SB3: one run per seed with
+our network sizes, otherwise with the settings of its model zoo for that environment, or its
+defaults (`TASKS`). After every tenth of the steps, the policies play ten full episodes without
+exploration. Figures are the median of the seeds' mean returns and their range. Steps are per seed.
+Seconds are processor time without evaluation: per seed for SB3, of all seeds together for ours.
+
+With --save, results are added to the file by task and side, so a run can be split. LunarLander
+requires the package box2d, Hopper mujoco.
 """
 
 from __future__ import annotations
@@ -35,15 +36,22 @@ from envs.external.layouts import fixed_layout
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.scaling import random_play_scale
 
-EPISODES, LOOKS = 10, 10  # episodes of an evaluation, evaluations of a run
+EPISODES, LOOKS = 10, 10  # episodes per evaluation, evaluations per run
 Curve = list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
 class Task:
-    """goal: a mean return that counts as solved. shape, params: where ours differs from the algorithm's defaults;
-    peer, peer_args: SB3's class and arguments; peer_envs: its parallel environments; peer_normalize: whether it has a
-    VecNormalize around them.
+    """An environment and the settings of both sides.
+
+    Attributes:
+        goal: mean return that counts as solved.
+        shape: changes to the algorithm's default shape.
+        params: changes to the algorithm's default parameters.
+        peer: SB3's class.
+        peer_args: its arguments.
+        peer_envs: its number of parallel environments.
+        peer_normalize: whether it uses VecNormalize.
     """
 
     env: str
@@ -64,7 +72,7 @@ PPO_STUDY = {
     "clip": 0.2,
     "initial_log_std": -0.5,
     "popart_beta": 0.05,
-}  # trial 0 of a study
+}  # those of a study's trial 0
 TASKS = {
     "cartpole": Task(
         "CartPole-v1",
@@ -183,7 +191,7 @@ TASKS = {
 
 
 def ours(task: Task, seeds: Sequence[int], steps: int) -> tuple[list[Curve], float]:
-    """A curve per seed, and seconds for all of them."""
+    """Return a curve per seed, and the seconds of all together."""
     algorithm = get_algorithm(task.algorithm)
     sizes = {
         "num_envs": algorithm.num_envs or 64,
@@ -192,7 +200,7 @@ def ours(task: Task, seeds: Sequence[int], steps: int) -> tuple[list[Curve], flo
         **task.shape,
     }
     env, test = (
-        # All in this process, whose processor time is measured.
+        # In this process, since only its processor time is measured.
         ExternalVecEnv(
             task.env, len(seeds), num_envs, layout=fixed_layout(len(seeds) * num_envs, 0)
         )
@@ -222,7 +230,7 @@ def ours(task: Task, seeds: Sequence[int], steps: int) -> tuple[list[Curve], flo
 
 
 def play(env: ExternalVecEnv, act: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
-    """Each member's mean return of whole episodes from the same starts."""
+    """Return each member's mean return over full episodes from the same starts."""
     obs = env.reset([1_000] * env.num_members)
     returns, running = torch.zeros(env.num_envs), torch.ones(env.num_envs, dtype=torch.bool)
     while bool(running.any()):
@@ -234,7 +242,7 @@ def play(env: ExternalVecEnv, act: Callable[[torch.Tensor], torch.Tensor]) -> li
 
 
 def theirs(task: Task, seed: int, steps: int) -> tuple[Curve, float]:
-    """Of one seed."""
+    """Return the curve and the seconds of one seed."""
     import stable_baselines3
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
@@ -243,7 +251,7 @@ def theirs(task: Task, seed: int, steps: int) -> tuple[Curve, float]:
     test, curve, looking = gymnasium.make(task.env), [], 0.0
 
     class Look(BaseCallback):
-        """Evaluates after every so many steps, within one run: its schedules follow the whole run's steps."""
+        """Evaluates at regular intervals within one run, so schedules span the whole run."""
 
         def _on_step(self) -> bool:
             nonlocal looking
@@ -258,7 +266,7 @@ def theirs(task: Task, seed: int, steps: int) -> tuple[Curve, float]:
             return True
 
     kind = getattr(stable_baselines3, task.peer)
-    args = copy.deepcopy(task.peer_args)  # it writes into them
+    args = copy.deepcopy(task.peer_args)  # SB3 modifies them
     envs: Any = make_vec_env(task.env, task.peer_envs, seed=seed)
     if task.peer_normalize:
         envs = VecNormalize(envs, gamma=args["gamma"])
@@ -271,7 +279,7 @@ def theirs(task: Task, seed: int, steps: int) -> tuple[Curve, float]:
 def episode(
     env: gymnasium.Env[Any, Any], model: Any, seed: int, see: Callable[[Any], Any]
 ) -> float:
-    """The return of one, without exploring. see: what the model is shown of an observation."""
+    """Return the return of one episode without exploration. see: transforms observations."""
     obs, _ = env.reset(seed=seed)
     total, over = 0.0, False
     while not over:
@@ -282,7 +290,7 @@ def episode(
 
 
 def seed_range(curves: list[Curve]) -> list[tuple[int, float, float, float]]:
-    """(steps, worst, median, best) over the seeds."""
+    """Return (steps, worst, median, best) over the seeds."""
     return [
         (
             looks[0][0],
@@ -295,7 +303,7 @@ def seed_range(curves: list[Curve]) -> list[tuple[int, float, float, float]]:
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """One panel per task, three in a row."""
+    """Draw one panel per task, three in a row."""
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
@@ -329,12 +337,12 @@ def draw(found: dict[str, Any], path: Path) -> None:
 def main() -> None:
     parser = benchmark_parser(__doc__, threads=1)
     parser.add_argument(
-        "tasks", nargs="*", default=list(TASKS), metavar="TASK", help=f"of {', '.join(TASKS)}; all"
+        "tasks", nargs="*", default=list(TASKS), metavar="TASK", help=f"{', '.join(TASKS)}; all"
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--peer-seeds", type=int, help="of SB3, where fewer must do")
-    parser.add_argument("--share", type=float, default=1.0, help="of the steps of each task")
+    parser.add_argument("--peer-seeds", type=int, help="number of SB3's seeds, if fewer")
+    parser.add_argument("--share", type=float, default=1.0, help="fraction of each task's steps")
     parser.add_argument("--without-sb3", action="store_true")
     parser.add_argument("--without-ours", action="store_true")
     parser.add_argument("--picture", type=Path, help="PNG file")
@@ -390,7 +398,7 @@ def main() -> None:
 
 
 def report(name: str, results: dict[str, Any]) -> None:
-    """A table: worst, median and best seed, ours and theirs, by steps."""
+    """Print worst, median and best seed by steps, for both sides."""
     task = TASKS[name]
     sides = [side for side in ("ours", "sb3") if side in results]
     titles = {"ours": f"sweepd {task.algorithm}", "sb3": f"SB3 {task.peer}"}

@@ -1,7 +1,8 @@
-"""A PPO in CleanRL's style, for comparisons: one module, one Adam, autograd, shuffled minibatches (Huang et al., 2022).
+"""A PPO in CleanRL's style, for comparisons: one module, autograd, shuffled minibatches.
 
-It steps our environments' tensors directly, preallocates its rollout, and uses torch's fused Adam: as fast as the style
-allows without compiling. One member at a time.
+After Huang et al. 2022. It steps our environments' tensors directly, preallocates its rollout and
+uses torch's fused Adam, so it is as fast as this style allows without compilation. It trains one
+member at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def _orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
 
 
 class PlainPPO:
-    """One member on all rows of `env`, with a `Shape`'s sizes and a `PPOParams`'s numbers."""
+    """One member on all rows of `env`, with the sizes of a `Shape` and a `PPOParams`."""
 
     def __init__(
         self, env: VecEnv, shape: Shape, params: PPOParams, state_avg: Tensor, state_std: Tensor
@@ -71,7 +72,7 @@ class PlainPPO:
         return log_prob if self.shape.discrete else log_prob.sum(-1)
 
     def rollout(self) -> int:
-        """Collect a rollout and learn from it; returns the transitions."""
+        """Collect a rollout and update; returns the number of transitions."""
         advantages, returns = self._collect()
         self._update(advantages.view(-1), returns.view(-1))
         return self.shape.samples
@@ -127,6 +128,6 @@ class PlainPPO:
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Deterministic actions for any number of rows."""
+        """Return deterministic actions for any number of rows."""
         output: Tensor = self.actor(self._normalise(obs))
         return output.argmax(-1) if self.shape.discrete else output.clamp(-1.0, 1.0)

@@ -1,16 +1,16 @@
-"""Environments that are not ours, many at a time: our vectorizer against Gymnasium's and PufferLib's, in one run.
+"""External environments, vectorized: ours against Gymnasium's and PufferLib's vectorizers.
 
-CartPole-v1 with random actions at several numbers of environments, by turns; ours as it is laid out by its own
-measurement, and all in one process; and what one process comes to by its processor time alone, which is right on a
-busy machine, too. Then an environment whose steps take unevenly long (one in twenty is fifty times
-as slow), where the first that are ready can be taken. Environment steps per second; the ratio to the best peer is that
-of the same round, and the medians are over the rounds.
+CartPole-v1 with random actions at several numbers of environments: ours with its measured layout
+and in one process, and the peers, in paired runs. One process also by its processor time alone,
+which is reliable on a busy machine. Then an environment with uneven steps (one in twenty is fifty
+times slower), where a vectorizer can take the first that are ready. Figures are environment steps
+per second; ratios to the best peer are per round; medians are over rounds.
 
-    python scripts/bench/process_vec.py [--sizes 8 64 256] [--rounds 5] [--seconds 0.5] [--save
-    scripts/bench/results/process_vec.json]
+    python scripts/bench/process_vec.py [--sizes 8 64 256] [--rounds 5] [--seconds 0.5]
+        [--save scripts/bench/results/process_vec.json]
 
-PufferLib is compared with where it is installed (`pip install pufferlib`, or pufferlib-core). Gymnasium's
-AsyncVectorEnv, a process per environment, takes part up to --most-processes environments.
+PufferLib is included if installed (`pip install pufferlib`, or pufferlib-core). Gymnasium's
+AsyncVectorEnv, with a process per environment, is included up to --most-processes environments.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from envs.external.sources import FactorySource, GymSource, Source
 from envs.external.vec_env import ExternalVecEnv
 
 CARTPOLE = GymSource("CartPole-v1")
-GOALS = {8: 0.97, 64: 1.5, 256: 1.5}  # of the best peer
+GOALS = {8: 0.97, 64: 1.5, 256: 1.5}  # ratio to the best peer
 PARTS = ["cartpole", "one-process", "uneven"]
 UNEVEN_ENVS, UNEVEN_WORKERS = 32, 8
 Stepper = tuple[
     Callable[[int], Any], Callable[[], None], int
-]  # step number …, close, environments per step
+]  # step function (of the step's number), close function, environments per step
 
 
 def ours(source: Source, envs: int, layout: Layout) -> Stepper:
-    """All together, through the shared buffers."""
+    """Step all environments together through the shared buffers."""
     hosted = ShardedEnvs(source, [{}] * envs, layout)
     hosted.reset(range(envs), range(envs))
     drawn = np.random.default_rng(0).integers(0, 2, (64, envs, 1))
@@ -71,7 +71,7 @@ def ours(source: Source, envs: int, layout: Layout) -> Stepper:
 
 
 def as_learners_see_it(envs: int, layout: Layout) -> Stepper:
-    """The same with everything that training adds: tensors, checks of actions, what a checkpoint needs."""
+    """Step through `ExternalVecEnv`, with tensors, action checks and checkpoint data."""
     env = ExternalVecEnv(CARTPOLE, 1, envs, layout=layout)
     env.reset(0)
     drawn = torch.randint(0, 2, (64, envs))
@@ -123,7 +123,7 @@ def puffers(
 
 
 def rate(stepper: Stepper, seconds: float) -> float:
-    """Environment steps per second over about so long, after a tenth of that."""
+    """Measure environment steps per second, after a warm-up of a tenth of the time."""
     step, close, envs = stepper
     try:
         for part in (seconds / 10, seconds):
@@ -140,14 +140,14 @@ def rate(stepper: Stepper, seconds: float) -> float:
 def compare(
     steppers: dict[str, Callable[[], Stepper]], rounds: int, seconds: float
 ) -> dict[str, list[float]]:
-    """Measure in turn. Each is created for every run, since some keep processors busy while idle."""
+    """Measure in turn. Each is created for every run: some keep processors busy while idle."""
     return paired_runs(
         {name: lambda make=make: rate(make(), seconds) for name, make in steppers.items()}, rounds
     )
 
 
 def summary(rates: dict[str, list[float]], mine: str) -> dict[str, Any]:
-    """Medians, and of the rounds' ratios of ours to the best peer and to the others of ours."""
+    """Return medians, and median ratios of `mine` to the best peer and to each other entry."""
     peers = [name for name in rates if not name.startswith("sweepd")]
     best = [max(rates[peer][at] for peer in peers) for at in range(len(rates[mine]))]
     against = {"best peer": best, **{name: rates[name] for name in rates if name != mine}}
@@ -170,7 +170,7 @@ def show(title: str, found: dict[str, Any]) -> None:
 
 
 def cartpole(envs: int, args: argparse.Namespace, puffer: bool) -> dict[str, Any]:
-    """One size."""
+    """Compare at one number of environments."""
     make = functools.partial(gymnasium.make, "CartPole-v1")
     choice = choose_layout(CARTPOLE, [{}] * envs)
     steppers: dict[str, Callable[[], Stepper]] = {
@@ -194,7 +194,7 @@ def cartpole(envs: int, args: argparse.Namespace, puffer: bool) -> dict[str, Any
 
 
 def one_process(envs: int, rounds: int) -> dict[str, Any]:
-    """All in one process, by its thread's processor time, in turns of a few steps: right on a busy machine, too."""
+    """Compare within one process by its thread's processor time, in interleaved runs."""
     make = functools.partial(gymnasium.make, "CartPole-v1")
     steppers = {
         "sweepd, all in one process": ours(CARTPOLE, envs, Layout(envs)),
@@ -223,7 +223,7 @@ def one_process(envs: int, rounds: int) -> dict[str, Any]:
 
 
 def uneven(burn: bool, args: argparse.Namespace, puffer: bool) -> dict[str, Any]:
-    """The first ready against lock-step."""
+    """Compare first-ready stepping with lock-step on uneven environments."""
     envs, batch = UNEVEN_ENVS, UNEVEN_ENVS // 2
     workers = min(UNEVEN_WORKERS, cpu_count()) if burn else UNEVEN_WORKERS
     make = functools.partial(Uneven, burn=burn)
@@ -265,15 +265,15 @@ def main(arguments: list[str]) -> None:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--sizes", type=int, nargs="*", default=[8, 64, 256])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.5, help="about how long each run takes")
+    parser.add_argument("--seconds", type=float, default=0.5, help="approximate time per run")
     parser.add_argument("--most-processes", type=int, default=8)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     args = parser.parse_args(arguments)
 
-    os.environ["SWEEPD_CACHE_DIR"] = tempfile.mkdtemp()  # what is measured here is measured now
+    os.environ["SWEEPD_CACHE_DIR"] = tempfile.mkdtemp()  # no cached layouts
     puffer = importlib.util.find_spec("pufferlib") is not None
     about = print_machine(**versions(puffer))
-    print(f"medians of {args.rounds} runs of {args.seconds:g} s, by turns")
+    print(f"medians of {args.rounds} paired runs of {args.seconds:g} s")
     if not puffer:
         print("PufferLib isn't installed (pip install pufferlib): compared with Gymnasium's alone")
     found = load_results(args.save)

@@ -1,9 +1,11 @@
-"""What MKL's reproducible mode (`envs.support.mkl`) costs in training: CartPole and PPO, with it and in MKL's default mode.
+"""The cost of MKL's reproducible mode (`envs.support.mkl`) in PPO training on CartPole.
 
-Two processes of one thread train the same cells by turns; the figure is the processor time of the default mode over
-that of the reproducible one, median of paired runs: above 1, the reproducible mode is faster.
+Two single-threaded processes train the same cells in paired runs, one per mode. The figure is the
+default mode's processor time over the reproducible mode's, median of the pairs: above 1, the
+reproducible mode is faster.
 
-    python scripts/bench/reproducible_mode.py [--pairs 5] [--save scripts/bench/results/reproducible_mode.json]
+    python scripts/bench/reproducible_mode.py [--pairs 5]
+        [--save scripts/bench/results/reproducible_mode.json]
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ CELLS = [(width, minibatch) for width in (64, 128) for minibatch in (64, 256, 10
 
 
 def serve() -> None:
-    """Train a cell for each line on the standard input; answer with seconds of processor time."""
+    """Train a cell per line on stdin; print the seconds of processor time."""
     import torch
 
     torch.set_num_threads(1)
@@ -55,10 +57,11 @@ class Trainer:
 
     def __init__(self, mode: str) -> None:
         environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-        # MKL stays in its default mode where it computes a product before `envs` is imported.
+        # MKL stays in its default mode if it computes a product before `envs` is imported.
         first = "torch.ones(3, 3) @ torch.ones(3, 3); " if mode == "default" else ""
         code = f"import runpy, sys, torch; {first}sys.argv = [{__file__!r}, '--serve']; "
-        code += f"sys.path.insert(0, {str(Path(__file__).parent)!r}); runpy.run_path({__file__!r}, run_name='__main__')"
+        code += f"sys.path.insert(0, {str(Path(__file__).parent)!r}); "
+        code += f"runpy.run_path({__file__!r}, run_name='__main__')"
         command = [sys.executable, "-W", "ignore", "-c", code]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -87,7 +90,8 @@ def main() -> None:
     found = print_machine(threads=1)
     default, reproducible = Trainer("default"), Trainer("reproducible")
     print(
-        f"MKL's mode: {default.mode} against {reproducible.mode}; 10 members, 128 envs x 16 steps, 2 epochs"
+        f"MKL's mode: {default.mode} against {reproducible.mode}; 10 members, 128 envs x 16 steps, "
+        "2 epochs"
     )
     results: list[dict[str, Any]] = []
     for cell in CELLS:

@@ -1,20 +1,21 @@
-"""The share of the machine's matrix-product peak that training reaches, rollouts and updates together.
+"""The fraction of the machine's matrix-product peak that training reaches.
 
-The engine itself trains 10 members on the crypto environment (synthetic bars). Each repetition times whole training
-iterations undisturbed, and with them the peak: the fastest single-precision matrix product that the machine gives, over
-several large shapes, plain and batched, best of the whole run. Then one iteration more is taken apart, by bracketing
-the engine's own calls, for the split of time:
+The engine trains 10 members on the crypto environment (synthetic bars). Each repetition times whole
+training iterations, rollouts and updates, and the peak: the fastest single-precision matrix product
+over several large shapes, plain and batched, best of the whole run. One further iteration is
+profiled by timing the engine's own calls:
 
     env                 stepping the environment
-    policy forward      choosing actions, and the values that advantages need
-    update products     forward and backward passes of the gradient steps (with their activation functions)
-    optimizer           gradient norms, clip and Adam
-    other               gathers, losses, advantages, permutations, what is left
+    policy forward      choosing actions, and values for the advantages
+    update products     forward and backward passes of the updates, with activation functions
+    optimizer           gradient norms, clipping and Adam
+    other               gathers, losses, advantages, permutations, the rest
 
-Operations are counted from shapes: 2 per multiplication of a weight, as often as the algorithm needs it (one forward
-pass of the actor per step, one of the critic per transition, and per epoch and transition one forward pass, one product
-for the weights' gradients and, but for the first layer, one for the inputs'). Biases, activation functions, normalising
-and Adam count as nothing. So 100 % can't be reached.
+Operations are counted from shapes: 2 per multiplication with a weight, as often as the algorithm
+needs it (one actor pass per step, one critic pass per transition; per epoch and transition one
+forward pass, one product for the weights' gradients and, except in the first layer, one for the
+inputs'). Biases, activation functions, normalisation and Adam are not counted. So 100 % cannot be
+reached.
 
     python scripts/bench/roofline.py [--save scripts/bench/results/roofline.json]
 """
@@ -46,14 +47,14 @@ PHASES = ("env", "policy forward", "update products", "optimizer", "other")
 
 
 def operations(shape: Shape, env: VecEnv) -> float:
-    """Floating-point operations of one training iteration of all members."""
+    """Return the floating-point operations of one training iteration of all members."""
     between = (shape.net_depth - 1) * shape.net_width**2
     actor_in, critic_in = shape.state_dim * shape.net_width, shape.obs_dim * shape.net_width
     actor = between + shape.net_width * shape.action_dim
     critic = between + shape.net_width
     ends = (
         -(-shape.horizon // env.bootstrap_interval) + 1
-    )  # values of final observations, and after the last step
+    )  # values of final observations and of the last step
     rollout = shape.samples * (actor_in + actor + critic_in + critic) + ends * shape.num_envs * (
         critic_in + critic
     )
@@ -63,7 +64,7 @@ def operations(shape: Shape, env: VecEnv) -> float:
 
 
 def peak(device: torch.device, seconds: float) -> float:
-    """The fastest single-precision product found, in operations per second."""
+    """Return the highest rate of a single-precision product found, in operations per second."""
     best = 0.0
     for batch, rows, inner, columns in (
         (1, 2048, 2048, 2048),
@@ -87,7 +88,7 @@ def peak(device: torch.device, seconds: float) -> float:
 
 
 def now(device: torch.device) -> float:
-    """Seconds, once the device has done all it was given."""
+    """Return the time in seconds after synchronising with the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
@@ -96,7 +97,7 @@ def now(device: torch.device) -> float:
 def program(
     args: argparse.Namespace, market: Market, width: int, minibatch: int
 ) -> tuple[PPO, CryptoEnv]:
-    """A program and its environment, full of members."""
+    """Make a program with all its members, and its environment."""
     device = torch.device(args.device)
     windows = [(market.first_bar(args.lookback), market.length - 1)]
     env = CryptoEnv(
@@ -125,7 +126,7 @@ def program(
 
 
 def split(ppo: PPO, env: CryptoEnv, iterations: int) -> dict[str, float]:
-    """Shares of the time of some iterations, by phase; measured by standing around the engine's own calls."""
+    """Return each phase's fraction of the time, by wrapping the engine's calls in timers."""
     spent = dict.fromkeys(PHASES, 0.0)
     places: list[tuple[Any, str, str]] = [
         (env, "step", "env"),
@@ -165,7 +166,7 @@ def split(ppo: PPO, env: CryptoEnv, iterations: int) -> dict[str, float]:
 
 
 def measure(args: argparse.Namespace, market: Market, width: int, minibatch: int) -> dict[str, Any]:
-    """One network and minibatch: speeds of every repetition, the peak, and the split."""
+    """Measure one network and minibatch: speed per repetition, peak and split."""
     ppo, env = program(args, market, width, minibatch)
     per_iteration = operations(ppo.shape, env)
     ppo.train(env, 1)
@@ -197,14 +198,14 @@ def measure(args: argparse.Namespace, market: Market, width: int, minibatch: int
 
 
 def main(arguments: list[str]) -> None:
-    """Measure, print, and save where asked to."""
+    """Measure, print and save."""
     parser = benchmark_parser(__doc__, threads=2)
     parser.add_argument("--members", type=int, default=10, help="G, members trained together")
     parser.add_argument("--num-envs", type=int, default=64, help="environments per member")
     parser.add_argument("--horizon", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument(
-        "--widths", type=int, nargs="+", default=[256, 128], help="of both hidden layers"
+        "--widths", type=int, nargs="+", default=[256, 128], help="widths of both hidden layers"
     )
     parser.add_argument("--minibatches", type=int, nargs="+", default=[2048, 4096])
     parser.add_argument("--assets", type=int, default=7)
@@ -212,11 +213,11 @@ def main(arguments: list[str]) -> None:
         "--lookback",
         type=int,
         default=5,
-        help="bars in an observation; 5 of 7 assets are 462 numbers",
+        help="bars in an observation; 5 bars of 7 assets are 462 numbers",
     )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="least time of one repetition")
+    parser.add_argument("--seconds", type=float, default=2.0, help="minimum time per repetition")
     args = parser.parse_args(arguments)
     torch.set_num_threads(args.threads)
     market = make_market(make_demo_market(0, assets=args.assets, bars=8_000))
@@ -225,11 +226,12 @@ def main(arguments: list[str]) -> None:
     setup = {name: getattr(args, name) for name in names}
     print(", ".join(f"{name} {value}" for name, value in setup.items()))
     print(
-        f"medians of {args.repeats} repetitions; peak: the best product of the run, single precision"
+        f"medians of {args.repeats} repetitions; peak: the best product of the run, single "
+        "precision"
     )
     print(
-        f"{'network':>9} {'minibatch':>9} {'obs':>5} {'steps/s':>10} {'peak GF/s':>10} {'share':>7}  "
-        + "  ".join(PHASES)
+        f"{'network':>9} {'minibatch':>9} {'obs':>5} {'steps/s':>10} {'peak GF/s':>10} "
+        f"{'share':>7}  " + "  ".join(PHASES)
     )
     results = []
     for width in args.widths:
@@ -238,7 +240,8 @@ def main(arguments: list[str]) -> None:
             results.append(row)
             parts = "  ".join(f"{row['split'][phase]:>{len(phase)}.1%}" for phase in PHASES)
             print(
-                f"{width:>4}x{width:<4} {minibatch:>9,} {row['observation']:>5} {row['steps_per_second']:>10,.0f} "
+                f"{width:>4}x{width:<4} {minibatch:>9,} {row['observation']:>5} "
+                f"{row['steps_per_second']:>10,.0f} "
                 f"{row['peak_gflops']:>10.0f} {row['share_of_peak']:>7.1%}  {parts}",
                 flush=True,
             )

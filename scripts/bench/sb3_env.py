@@ -1,4 +1,4 @@
-"""Our environments as Stable-Baselines3's `VecEnv`: a thin wrapper, for comparisons."""
+"""Our environments as Stable-Baselines3 `VecEnv`s, for comparisons."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ try:
     from stable_baselines3.common.vec_env.base_vec_env import VecEnv as SB3VecEnv
 except ImportError:
     sys.exit(
-        "Stable-Baselines3 is not installed: pip install stable-baselines3, or leave it out with --peers."
+        "Stable-Baselines3 is not installed: pip install stable-baselines3, or leave it out with "
+        "--peers."
     )
 
 
 class SB3Env(SB3VecEnv):
-    """`env` as arrays, its observations normalised; SB3's rollouts end in the same steps as ours."""
+    """`env` with NumPy arrays and normalised observations."""
 
     def __init__(self, env: VecEnv, state_avg: Tensor, state_std: Tensor) -> None:
         self.env, self.avg, self.scale = env, state_avg, 1.0 / state_std

@@ -1,18 +1,19 @@
-"""How training scales: steps/s and memory against environments per member and against slots, and how good the
-automatic choice of the number of environments is.
+"""Scaling of training: steps/s and memory by environments per member and by slots.
 
-The crypto environment of `trainers.py` (seven assets, synthetic bars). Every point runs in a process of its own, which
-reports its peak resident memory beyond what it began with; points come in several rounds, and medians are shown.
+Also the quality of the automatic number of environments. The environment is the crypto one of
+`trainers.py` (seven assets, synthetic bars). Each point runs in a separate process, which reports
+its peak resident memory minus that at its start. Points are measured in rounds; medians are shown.
 
     num_envs   one member, 1 to 65,536 environments, horizon 16, minibatch up to 4,096, 1 epoch
     slots      1 to 256 members of 32 environments, horizon 64, minibatch 512, 2 epochs
-    choice     what `--n-envs auto` chooses for a study of ten folds with three networks, against an exhaustive search
-               under the same bound
+    choice     the choice of `--n-envs auto` for a study of ten folds with three networks, against
+               an exhaustive search within the same bounds
 
-"Linear or better" is asked as far as the machine goes: from each point to the next, steps/s may not fall below those
-of the fastest point before by more than a tenth.
+Required: from each point to the next, steps/s must not fall by more than a tenth below those of the
+fastest point so far.
 
-    python scripts/bench/scaling.py [num_envs] [slots] [choice] [--save scripts/bench/results/scaling.json]
+    python scripts/bench/scaling.py [num_envs] [slots] [choice]
+        [--save scripts/bench/results/scaling.json]
 """
 
 from __future__ import annotations
@@ -43,29 +44,29 @@ net_depth = {{ value = 2 }}
 minibatch = {{ value = 512 }}
 epochs = {{ value = 4 }}
 """
-CHOICE_BUDGET = 2_000_000  # steps per fold: it bounds the number of environments at about 312
+CHOICE_BUDGET = 2_000_000  # steps per fold, which limits the environments to about 312
 TOLERANCE = 0.9
 
 
 def env_cell(num_envs: int) -> Cell:
-    """One member with that many."""
+    """Return the cell of one member with that many environments."""
     return Cell("crypto", num_envs, min(4096, 16 * num_envs), 128, 16, 1, members=1)
 
 
 def slot_cell(slots: int) -> Cell:
-    """So many members."""
+    """Return the cell of that many members."""
     return Cell("crypto", 32, 512, 128, 64, 2, members=slots)
 
 
 def resident() -> int:
-    """The most memory this process ever had, in bytes."""
+    """Return the peak resident memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
         1 if sys.platform == "darwin" else 1024
     )
 
 
 def measure(cell: Cell, threads: int, seconds: float, answer: Connection) -> None:
-    """In a process of its own: (steps per second, bytes)."""
+    """Measure (steps per second, bytes) in this process and send them."""
     torch.set_num_threads(threads)
     before = resident()
     trainer = ours(cell, 0)
@@ -74,8 +75,9 @@ def measure(cell: Cell, threads: int, seconds: float, answer: Connection) -> Non
 
 
 def alone(cell: Cell, threads: int, seconds: float) -> tuple[float, int]:
-    """`measure`, and its answer; (0, 0) where the process died, as without memory it would."""
-    # Forked, so that the market is there already; this process itself never runs torch on more than one thread.
+    """Run `measure` in a separate process; (0, 0) if it died, for example out of memory."""
+    # Forked, so that the market is already loaded. That is safe because this process never runs
+    # torch on more than one thread.
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=measure, args=(cell, threads, seconds, send))
@@ -90,7 +92,7 @@ def alone(cell: Cell, threads: int, seconds: float) -> tuple[float, int]:
 
 
 def sweep(name: str, cells: dict[int, Cell], args: argparse.Namespace) -> list[dict[str, Any]]:
-    """All points in rounds; prints and returns their medians."""
+    """Measure all points in rounds; print and return their medians."""
     points: dict[int, list[tuple[float, int]]] = {size: [] for size in cells}
     for _ in range(args.runs):
         for size, cell in cells.items():
@@ -104,7 +106,8 @@ def sweep(name: str, cells: dict[int, Cell], args: argparse.Namespace) -> list[d
         ratio = speed / fastest if fastest else 1.0
         mark = "" if ratio >= TOLERANCE else "  LESS"
         print(
-            f"{size:>8,} {speed:>12,.0f} {memory / 2**20:>8,.0f} {memory / envs / 1024:>6,.0f} KiB   {ratio:.2f}{mark}"
+            f"{size:>8,} {speed:>12,.0f} {memory / 2**20:>8,.0f} {memory / envs / 1024:>6,.0f} KiB "
+            f"  {ratio:.2f}{mark}"
         )
         rows.append(
             {
@@ -120,7 +123,7 @@ def sweep(name: str, cells: dict[int, Cell], args: argparse.Namespace) -> list[d
 
 
 def choice(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The automatic number of environments against all powers of two, and the bound, for three networks."""
+    """Compare the automatic choice with all powers of two and the bounds, for three networks."""
     from studies import study_in
 
     from optimize.study.fit import fewest_envs, most_envs
@@ -167,19 +170,19 @@ def choice(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def main(argv: list[str]) -> None:
-    """Run the parts asked for; those already in the results file stay there."""
+    """Run the requested parts; results of other parts in the file are kept."""
     parser = benchmark_parser(__doc__, threads=2)
     parser.add_argument("parts", nargs="*", default=["num_envs", "slots", "choice"])
-    parser.add_argument("--largest", type=int, default=65_536, help="most environments or slots")
+    parser.add_argument("--largest", type=int, default=65_536, help="largest number measured")
     parser.add_argument(
         "--widths",
         type=int,
         nargs="+",
         default=list(WIDTHS),
-        help="networks of the automatic choice",
+        help="widths of the networks in `choice`",
     )
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.3, help="least time of one measurement")
+    parser.add_argument("--seconds", type=float, default=0.3, help="minimum time per measurement")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     content = load_results(args.save)

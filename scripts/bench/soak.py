@@ -1,13 +1,14 @@
-"""Thousands of short trials in one study and one worker process: what asking and telling costs, and memory, over time.
+"""Thousands of short trials in one study and one worker: database time and memory over time.
 
-    python scripts/bench/soak.py --trials 2000 --save scripts/bench/results/soak.json --picture docs/images/soak.png
+    python scripts/bench/soak.py --trials 2000 --save scripts/bench/results/soak.json
+        --picture docs/images/soak.png
 
-Tiny trials (two assets, 700 bars, 3 folds, two widths and two minibatches in turn, so that programs are made and
-given up again, 16 trials a batch) through the real worker, with everything it writes. Two things must hold at the end
-as at the beginning: what a trial's way through the database costs (asking, with the sampler's proposals; reporting
-and judging each rung; telling), and the resident set, from a third of the way on, when every library is loaded and
-every buffer has been needed. The time of the calling thread's processor stands beside the clock's, which on a shared
-machine also counts what others do.
+Tiny trials (two assets, 700 bars, 3 folds, 16 trials per batch; two widths and two minibatches, so
+that programs are created and freed repeatedly) run through the real worker with all its output. Two
+figures must not grow: the time per trial spent in the study (asking, including the sampler;
+reporting and judging each rung; telling), and the resident memory after the first third, when all
+libraries are loaded and all buffers have been used. Times are given as wall time and as processor
+time of the calling thread, which other processes do not affect.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ lr_schedule = { choices = ["constant", "linear"] }
 action_scale = { low = 0.1, high = 0.3 }
 trailing_stop = { low = 0.02, high = 0.3, off = 0.0 }
 """
-ALLOWED_GROWTH = 5.0  # MiB per 100 trials: the sampler remembers finished trials, about 20 kB each
-ALLOWED_MILLISECONDS = 1000.0  # of the calling thread, for a trial's whole way through the database
+ALLOWED_GROWTH = 5.0  # MiB per 100 trials; the sampler keeps about 20 kB per finished trial
+ALLOWED_MILLISECONDS = 1000.0  # of the calling thread, per trial
 ASKING, TELLING = ("ask_batch",), ("set_attributes", "report", "judge", "complete", "prune", "fail")
 FIELDS = ("trials", "resident_mib", "ask_ms", "ask_cpu_ms", "tell_ms", "tell_cpu_ms", "seconds")
 
@@ -74,7 +75,7 @@ RECIPE = register_recipe(Recipe("soak", 1, 8, ("last_return",), (), _last_return
 
 
 class Clock:
-    """Adds up what calls of a study's methods take: seconds by the clock, and of the thread that calls."""
+    """Sums up the wall time and thread time of calls to a study's methods."""
 
     def __init__(self, handle: StudyHandle) -> None:
         self.asked = 0
@@ -98,14 +99,14 @@ class Clock:
         return timed
 
     def take(self) -> dict[str, float]:
-        """Milliseconds per trial since the last time."""
+        """Return milliseconds per trial since the last call."""
         per_trial = {name: value / max(self.asked, 1) for name, value in self.spent.items()}
         self.asked, self.spent = 0, dict.fromkeys(self.spent, 0.0)
         return per_trial
 
 
 class Watch(Telemetry):
-    """Takes a sample whenever another `every` trials are finished, and prints it."""
+    """Takes and prints a sample after every `every` finished trials."""
 
     def __init__(self, handle: StudyHandle, every: int) -> None:
         super().__init__(Console(quiet=True), handle.name, torch.device("cpu"))
@@ -133,19 +134,19 @@ class Watch(Telemetry):
 
 
 def slope(points: list[tuple[float, float]]) -> float:
-    """Growth of the second per unit of the first: least squares."""
+    """Return the least-squares slope of the second coordinate over the first."""
     mean_x, mean_y = (sum(column) / len(points) for column in zip(*points, strict=True))
     spread = sum((x - mean_x) ** 2 for x, _ in points)
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
 
 
 def median(samples: list[dict[str, float]], kind: str) -> float:
-    """Of a trial's asking and telling together, in milliseconds."""
+    """Return the median time of asking and telling a trial, in milliseconds."""
     return statistics.median(s[f"ask_{kind}"] + s[f"tell_{kind}"] for s in samples)
 
 
 def draw(samples: list[dict[str, float]], path: Path) -> None:
-    """Latency and memory over trials."""
+    """Draw time and memory over trials."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -167,11 +168,11 @@ def draw(samples: list[dict[str, float]], path: Path) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Run, print, and save where asked to. Exit code 1 where a promise does not hold."""
+    """Run, print and save. Exits with 1 if a limit is exceeded."""
     parser = benchmark_parser(__doc__)
     parser.add_argument("--trials", type=int, default=2000)
     parser.add_argument("--every", type=int, default=25)
-    parser.add_argument("--picture", type=Path, help="draw them into this PNG file")
+    parser.add_argument("--picture", type=Path, metavar="PNG", help="draw the results")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -192,7 +193,7 @@ def main(argv: list[str]) -> None:
             Path(folder), make_planted_market(3, assets=2, bars=700), request, SPACE
         )
         watch = Watch(handle, args.every)
-        with suppress(KeyboardInterrupt):  # Ctrl-C: what there is so far
+        with suppress(KeyboardInterrupt):  # on Ctrl-C, report the trials so far
             work(handle, experiment, args.trials, watch)
         seconds = time.perf_counter() - watch.began
     samples = watch.samples
@@ -228,7 +229,8 @@ def main(argv: list[str]) -> None:
     grows = result["mib_per_100_trials"] > ALLOWED_GROWTH
     slow = result["largest_cpu_ms"] > ALLOWED_MILLISECONDS
     print(
-        f"memory {'GROWS' if grows else 'does not grow'}; asking and telling {'TOO SLOW' if slow else 'within bounds'}"
+        f"memory {'GROWS' if grows else 'does not grow'}; asking and telling "
+        f"{'TOO SLOW' if slow else 'within bounds'}"
     )
     sys.exit(grows or slow)
 

@@ -1,4 +1,4 @@
-"""Studies for benchmarks: the standard one and a tiny one, run by the real worker, with a history where asked for."""
+"""Studies for benchmarks, run by the real worker, optionally with a history of trials."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from optimize.worker.telemetry import Telemetry
 from optimize.worker.worker import Worker, WorkerOptions
 
 NAME = "bench"
-# The standard study: one shape, one observation, and an environment that ElegantRL's agents can train on, too.
+# The standard study: one shape, one observation, and parameters that ElegantRL can also train with.
 STANDARD_SPACE = """
 name = "standard"
 version = 1
@@ -64,7 +64,10 @@ REAL_BARS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "bi
 
 
 def standard_bars() -> tuple[Bars, str]:
-    """Seven assets, hourly, 2021 to 2023, and what they are; the demo market of that length where there are no bars."""
+    """Return hourly bars of seven assets, 2021 to 2023, and their description.
+
+    Without the files, the demo market of the same length.
+    """
     if REAL_BARS.exists():
         return load_bars(REAL_BARS, "1h", TICKERS), "real 1h bars of 7 assets, 2021 to 2023"
     return make_demo_market(
@@ -75,8 +78,13 @@ def standard_bars() -> tuple[Bars, str]:
 def study_in(
     folder: Path, bars: Bars, request: dict[str, Any], space: str | None = None
 ) -> tuple[StudyHandle, CryptoExperiment]:
-    """The study in `folder`, made where there is none. request: fields of `optimize.worker.freeze.Request`. space: a search
-    space's text.
+    """Open the study in `folder`, or create it.
+
+    Args:
+        folder: of the study and its database.
+        bars: its market.
+        request: fields of `optimize.worker.freeze.Request`.
+        space: text of a search space; None for the request's.
     """
     storage = open_storage(storage_url(None, folder))
     if study_exists(storage, NAME):
@@ -93,14 +101,14 @@ def study_in(
 
 
 def quiet_telemetry(handle: StudyHandle) -> Telemetry:
-    """One that prints nowhere."""
+    """Return telemetry that prints nothing."""
     return Telemetry(Console(file=io.StringIO()), handle.name, torch.device("cpu"))
 
 
 def work(
     handle: StudyHandle, experiment: CryptoExperiment, more: int, telemetry: Telemetry | None = None
 ) -> tuple[Worker, float]:
-    """Train that many more trials with the real worker. Returns it, and the seconds it took."""
+    """Train `more` trials with the real worker. Returns the worker and the seconds it took."""
     total = len(handle.trials()) + more
     telemetry = telemetry or quiet_telemetry(handle)
     telemetry.total = total
@@ -116,7 +124,7 @@ def work(
 
 
 def add_history(handle: StudyHandle, count: int, seed: int = 0) -> None:
-    """Finished trials with random parameters and values: two thirds pruned, as the default pruner leaves them."""
+    """Add finished trials with random parameters and values; two thirds are pruned."""
     rng = np.random.default_rng(seed)
     drawing = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
     space: SearchSpace = handle.space

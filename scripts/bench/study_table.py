@@ -1,9 +1,11 @@
-"""Print what a finished study came to, and what the hold-out said, and keep it as JSON.
+"""Print the results of a finished study and of its promotion, and save them as JSON.
 
-    python scripts/bench/study_table.py STUDY --storage sqlite:///runs/sweepd.db --deployments deployments --save FILE
+    python scripts/bench/study_table.py STUDY --storage sqlite:///runs/sweepd.db
+        --deployments deployments --save FILE
 
-Speed is the study's own: environment steps that its workers counted, over their training time; trials an hour are over
-the time from the first trial's start to the last one's end, evaluation and database included.
+Steps per second are the workers' environment steps over their training time. Trials per hour are
+over the time from the first trial's start to the last trial's end, including evaluation and
+database.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ SPEC = (
 
 
 def describe(handle: StudyHandle) -> dict[str, Any]:
-    """The study's spec, trials, speed and best trial."""
+    """Return the study's spec, trials, speed and best trial."""
     trials = [trial for trial in handle.trials() if trial.state.is_finished()]
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     best: FrozenTrial = max(
@@ -74,7 +76,7 @@ def describe(handle: StudyHandle) -> dict[str, Any]:
 
 
 def verdicts(deployments: Path, study: str) -> list[dict[str, Any]]:
-    """What the registry noted about the study's candidates, gate reports included."""
+    """Return the registry's events about the study's candidates, with gate reports."""
     engine = sa.create_engine(f"sqlite:///{deployments / 'registry.db'}")
     with engine.connect() as connection:
         rows = (
@@ -93,9 +95,7 @@ def main() -> None:
     parser.add_argument("study")
     parser.add_argument("--storage", default=None)
     parser.add_argument("--deployments", type=Path, default=Path("deployments"))
-    parser.add_argument(
-        "--note", default="", help="what a reader of the figures should know, such as other load"
-    )
+    parser.add_argument("--note", default="", help="a remark to store, for example on other load")
     args = parser.parse_args()
     storage = open_storage(storage_url(args.storage, Path("runs")), read_only=True)
     table = describe(StudyHandle(storage, args.study))

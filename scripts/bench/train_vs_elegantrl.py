@@ -1,19 +1,19 @@
-"""End-to-end training speed of the population engine against ElegantRL's own AgentPPO, in one run.
+"""Training speed of the population engine against ElegantRL's AgentPPO, in paired runs.
 
-The same crypto environment (synthetic bars, 7 assets, observation about 110), network, minibatch, epochs and
-transitions per rollout for everyone. Ours trains G members together; ElegantRL trains one at a time, and what counts
-is environment steps per second, summed over members:
+Both have the same crypto environment (synthetic bars, 7 assets, observation of about 110 numbers),
+network, minibatch, epochs and transitions per rollout. Ours trains G members together, ElegantRL
+one at a time. The figure is environment steps per second, summed over members:
 
     ours          G members x num_envs envs in one process
     elegant       AgentPPO, the same num_envs, one member at a time
-    elegant 1env  AgentPPO with one env and num_envs times the horizon, so that each update sees as many transitions
-    elegant pair  two processes of `elegant` side by side with half of the threads each (needs --threads 2 or more)
+    elegant 1env  AgentPPO with one env and num_envs times the horizon: equal transitions per update
+    elegant pair  two concurrent processes of `elegant`, half of the threads each (--threads ≥ 2)
 
-ElegantRL is run as fast as its code allows: exploration under no_grad, no evaluation, no logging. Its buffer counts
-steps, so repeat_times is epochs x num_envs: as many minibatches per transition as ours. Every rollout is timed whole:
-exploration, advantages and update.
+ElegantRL runs as fast as its code allows: exploration under no_grad, no evaluation, no logging. Its
+buffer counts steps, so repeat_times is epochs x num_envs, which gives as many minibatches per
+transition as ours. Full rollouts are timed: exploration, advantages and update.
 
-Paired runs: each repetition times all of them, one after the other; the median of the ratios is reported.
+Each repetition times all of them in turn; the median of the ratios is reported.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ BARS = 8_000
 
 
 def make_env(market: Market, members: int, num_envs: int) -> CryptoEnv:
-    """Training rows over all bars, begun with fixed seeds."""
+    """Make training rows over all bars."""
     first = market.first_bar(1)
     windows = [[(first, market.length - 1)] for _ in range(members)]
     return CryptoEnv(market, [EnvParams()] * members, windows, num_envs)
 
 
 def normaliser(market: Market) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of the same bars."""
+    """Return the normaliser of the same bars."""
     return observation_normaliser(market, [(market.first_bar(1), market.length - 1)], 1, 1)
 
 
 def shape_of(
     args: argparse.Namespace, env: CryptoEnv, slots: int, num_envs: int, horizon: int
 ) -> Shape:
-    """The shape that the arguments ask for."""
+    """Return the shape given by the arguments."""
     return Shape(
         state_dim=env.state_dim,
         action_dim=env.action_dim,
@@ -66,7 +66,7 @@ def shape_of(
 
 
 def ours(args: argparse.Namespace, market: Market) -> Callable[[], int]:
-    """A function that trains G members for one rollout and returns the steps made."""
+    """Return a function that trains G members for one rollout and returns its steps."""
     env = make_env(market, args.members, args.num_envs)
     shape = shape_of(args, env, args.members, args.num_envs, args.horizon)
     ppo = PPO(shape)
@@ -82,7 +82,7 @@ def ours(args: argparse.Namespace, market: Market) -> Callable[[], int]:
 
 
 def elegant(args: argparse.Namespace, market: Market, num_envs: int) -> Callable[[], int]:
-    """The same for one member of ElegantRL's with that many envs."""
+    """Return a function that trains one ElegantRL member for one rollout and returns its steps."""
     env = make_env(market, 1, num_envs)
     env.reset([0])
     horizon = int(args.horizon) * int(args.num_envs) // num_envs
@@ -100,7 +100,7 @@ def elegant(args: argparse.Namespace, market: Market, num_envs: int) -> Callable
 
 
 def side_by_side(argv: list[str], threads: int) -> float:
-    """Steps/s summed over two processes of this script that begin timing together."""
+    """Return the steps/s of two concurrent processes of this script, summed."""
     command = [sys.executable, __file__, *argv, "--threads", str(threads // 2), "--as-peer"]
     peers = [
         subprocess.Popen(
@@ -110,7 +110,7 @@ def side_by_side(argv: list[str], threads: int) -> float:
     ]
     for peer in peers:
         assert peer.stdout is not None
-        peer.stdout.readline()  # ready
+        peer.stdout.readline()  # "ready"
     for peer in peers:
         assert peer.stdin is not None
         peer.stdin.write("go\n")
@@ -119,22 +119,20 @@ def side_by_side(argv: list[str], threads: int) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Measure, print, and save where asked to."""
+    """Measure, print and save."""
     parser = benchmark_parser(__doc__, threads=2)
     parser.add_argument(
-        "--members", type=int, default=10, help="G, members trained together by ours"
+        "--members", type=int, default=10, help="G, the members trained together by ours"
     )
     parser.add_argument("--num-envs", type=int, default=64, help="environments per member")
     parser.add_argument("--horizon", type=int, default=64)
     parser.add_argument("--minibatch", type=int, default=512)
     parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--width", type=int, default=128, help="of both hidden layers")
+    parser.add_argument("--width", type=int, default=128, help="width of both hidden layers")
     parser.add_argument("--assets", type=int, default=7)
     parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
-    parser.add_argument("--seconds", type=float, default=4.0, help="least time of one measurement")
-    parser.add_argument(
-        "--no-pair", action="store_true", help="leave out the two processes side by side"
-    )
+    parser.add_argument("--seconds", type=float, default=4.0, help="minimum time per measurement")
+    parser.add_argument("--no-pair", action="store_true", help="skip the two concurrent processes")
     parser.add_argument("--as-peer", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
@@ -153,7 +151,7 @@ def main(argv: list[str]) -> None:
         "elegant 1env": elegant(args, market, 1),
     }
     for rollout in contenders.values():
-        rollout()  # warm up
+        rollout()  # warm-up
     speeds: dict[str, list[float]] = {name: [] for name in contenders}
     pair = not args.no_pair and args.threads >= 2
     for run in range(args.runs):
@@ -170,7 +168,7 @@ def main(argv: list[str]) -> None:
 
 
 def report(args: argparse.Namespace, speeds: dict[str, list[float]], state_dim: int) -> None:
-    """Medians, and ours as a multiple of each peer."""
+    """Print medians and ratios of ours to each peer, and save."""
     setup = {
         name: getattr(args, name)
         for name in ("members", "num_envs", "horizon", "minibatch", "epochs", "threads", "assets")
@@ -184,8 +182,8 @@ def report(args: argparse.Namespace, speeds: dict[str, list[float]], state_dim: 
         "setup": setup,
         "machine": machine()
         | {
-            "threads": "one process with all threads each; 'elegant pair' is two processes with half of "
-            "them each"
+            "threads": "one process with all threads each; 'elegant pair' is two processes with "
+            "half of them each"
         },
         "steps_per_second": medians(speeds),
         "runs": speeds,

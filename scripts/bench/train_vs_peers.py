@@ -1,24 +1,26 @@
-"""End-to-end PPO training speed and the score it reaches: ours against ElegantRL, Stable-Baselines3 and a PPO in
-CleanRL's style, on the same environments with the same sizes and numbers.
+"""PPO training speed and scores: ours against ElegantRL, Stable-Baselines3 and CleanRL's style.
 
-Three parts, each resumed where it stopped when its results file is given again:
+All train on the same environments with the same sizes and parameters. Three parts, each of which
+resumes if its results file is given again:
 
-    speed      environment steps per second, cell by cell of a grid (num_envs x minibatch x network). Ours trains the
-               members (folds) together and its steps are summed over them; a peer trains one at a time, in one process
-               with all threads, and again in two processes with half of the threads each. Rollouts are timed whole:
-               exploration, advantages, update. Medians of paired runs.
-    scores     the same trainers after equally many steps per member: mean episode length on CartPole, and growth over
-               equal weight per year on later bars of a market with something to learn.
-    pufferlib  CartPole at the sizes for which PufferLib 3 is known: 1,024 agents, horizon 64, minibatch 32,768, 1
-               epoch, against figures measured elsewhere; and how long a mean length of 475 takes.
+    speed      environment steps per second over a grid of cells (num_envs x minibatch x network).
+               Ours trains the members (folds) together, and its steps are summed over them. A peer
+               trains one at a time, in one process with all threads and in two concurrent processes
+               with half of the threads each. Full rollouts are timed: exploration, advantages,
+               update. Medians of paired runs.
+    scores     the same trainers after equal steps per member: mean episode length on CartPole, and
+               annual growth over equal weight on later bars of a learnable market.
+    pufferlib  CartPole with PufferLib 3's published sizes: 1,024 agents, horizon 64, minibatch
+               32,768, 1 epoch, against figures from another machine; and the time to a mean length
+               of 475.
 
     python scripts/bench/train_vs_peers.py speed --save scripts/bench/results/train_vs_peers.json
-    python scripts/bench/train_vs_peers.py speed --grid --save …     the whole grid (hours); a part: --num-envs 1 12
+    python scripts/bench/train_vs_peers.py speed --grid --save …     all cells (hours)
     python scripts/bench/train_vs_peers.py scores --save …
     python scripts/bench/train_vs_peers.py pufferlib --save …
 
-On a machine that something else uses, `--cpu-time` (speed, pufferlib) counts the processor time of one thread instead.
---stop-after ends a part after so many seconds, between two cells.
+On a busy machine, `--cpu-time` (speed, pufferlib) uses the processor time of one thread instead.
+--stop-after ends a part after that many seconds, between two cells.
 """
 
 from __future__ import annotations
@@ -54,9 +56,9 @@ from agents.algorithms.ppo import PPO, PPOParams, Shape
 from envs.games.cartpole import CartPole, CartPoleParams
 
 NUM_ENVS, MINIBATCHES, WIDTHS = (1, 12, 256, 2048), (64, 256, 1024, 4096), (64, 128, 256)
-TRANSITIONS, SHORTEST = 4096, 16  # of a rollout, or a multiple; its steps, at least
+TRANSITIONS, SHORTEST = 4096, 16  # per rollout (or a multiple), and minimum horizon
 EPOCHS = 2
-# Ours, with all members, against the fastest peer: the goals by network and minibatch.
+# Goals: ours with all members against the fastest peer, by network and minibatch.
 GOALS = {
     64: {64: 12.0, 256: 8.0, 1024: 5.0},
     128: {64: 9.0, 256: 5.5, 1024: 3.5},
@@ -65,18 +67,18 @@ GOALS = {
 NOWHERE_BELOW = 0.97
 SCORED = Cell("cartpole", 32, 512, 64, 64, 8)
 SCORED_STEPS = {"cartpole": 200_000, "crypto": 200_000}
-# Weights, layers and their width for about as many, PufferLib 3's steps/s, and our goal as a multiple of it.
+# PufferLib 3: weights, layers, width for about as many weights, steps/s, our goal as a multiple.
 PUFFER = {"small": (1027, 1, 79, 470_000, 4.0), "large": (16_390, 2, 87, 340_000, 2.5)}
 
 
 def cell_of(task: str, num_envs: int, minibatch: int, width: int, members: int) -> Cell:
-    """A cell of the grid; its rollouts are whole minibatches of each size, whatever the number of envs."""
+    """Make a cell of the grid. Its rollouts consist of full minibatches for any number of envs."""
     horizon = max(SHORTEST, math.lcm(TRANSITIONS, num_envs) // num_envs)
     return Cell(task, num_envs, minibatch, width, horizon, EPOCHS, members=members)
 
 
 def default_cells(task: str, members: int) -> list[Cell]:
-    """The goals' cells at 256 envs, and one network and minibatch at every number of envs."""
+    """Return the cells with goals at 256 envs, and one cell at each other number of envs."""
     goals = [
         cell_of(task, 256, minibatch, width, members)
         for width in WIDTHS
@@ -86,7 +88,7 @@ def default_cells(task: str, members: int) -> list[Cell]:
 
 
 class Results:
-    """What has been measured, kept in a file from cell to cell."""
+    """Results in a file that is updated after each cell."""
 
     def __init__(self, path: Path | None, part: str, stop_after: float) -> None:
         self.path, self.part = path, part
@@ -94,7 +96,7 @@ class Results:
         self._stop = time.monotonic() + stop_after
 
     def missing(self, keys: list[Cell]) -> Iterator[Cell]:
-        """Those without a result, while there is time."""
+        """Yield the cells without a result until the time is up."""
         for key in keys:
             if str(key) in self.content.get(self.part, {}):
                 continue
@@ -104,13 +106,13 @@ class Results:
             yield key
 
     def add(self, key: str, value: dict[str, Any]) -> None:
-        """Keep one."""
+        """Store a result."""
         self.content.setdefault(self.part, {})[key] = value | {"machine": machine()}
         save_results(self.path, self.content)
 
 
 class Pair:
-    """Two processes with half of the threads each, which train the same peer side by side."""
+    """Two concurrent processes with half of the threads each, which train the same peer."""
 
     def __init__(self, threads: int) -> None:
         command = [sys.executable, __file__, "as-pair", "--threads", str(max(1, threads // 2))]
@@ -131,15 +133,15 @@ class Pair:
         return answers
 
     def prepare(self, name: str, cell: Cell) -> None:
-        """Make the trainer and warm it up, in both."""
+        """Create and warm up the trainer in both processes."""
         self._ask({"prepare": name, "cell": asdict(cell)})
 
     def measure(self, name: str, seconds: float) -> float:
-        """Steps/s, summed over both."""
+        """Return the steps/s of both processes, summed."""
         return float(sum(self._ask({"measure": name, "seconds": seconds})))
 
     def close(self) -> None:
-        """End both."""
+        """End both processes."""
         for one in self._two:
             assert one.stdin is not None
             one.stdin.close()
@@ -147,7 +149,7 @@ class Pair:
 
 
 def serve_pair() -> None:
-    """One of the two, doing what it reads from its input."""
+    """Serve requests from stdin as one of the two processes."""
     made = {}
     for line in sys.stdin:
         request = json.loads(line)
@@ -170,7 +172,7 @@ def measure_cell(
     seconds: float,
     clock: Callable[[], float],
 ) -> dict[str, Any]:
-    """All trainers by turns."""
+    """Measure all trainers in turn."""
     trainers = {name: TRAINERS[name](cell, 0) for name in ("ours", *peers)}
     for trainer in trainers.values():
         trainer.rollout()
@@ -195,7 +197,7 @@ def measure_cell(
 
 
 def speed(args: argparse.Namespace) -> int:
-    """Print a line per cell, with its goal."""
+    """Measure the cells and print each with its goal. Returns the number of missed goals."""
     cells: list[Cell] = []
     for task in args.tasks:
         if args.grid or args.num_envs or args.minibatch or args.width:
@@ -214,7 +216,8 @@ def speed(args: argparse.Namespace) -> int:
     if pair:
         pair.close()
     print(
-        f"steps/s, medians of {args.runs} paired runs of at least {args.seconds:g} s; ours summed over the members"
+        f"steps/s, medians of {args.runs} paired runs of at least {args.seconds:g} s; ours summed "
+        "over the members"
     )
     missed = 0
     for cell in cells:
@@ -240,7 +243,7 @@ def speed(args: argparse.Namespace) -> int:
 
 
 def score(args: argparse.Namespace) -> int:
-    """Equally many steps per member, then what the policies are worth."""
+    """Train with equal steps per member and print the policies' scores."""
     results = Results(args.save, "scores", args.stop_after)
     for task in args.tasks:
         base = asdict(SCORED) | {"task": task}
@@ -274,7 +277,8 @@ def score(args: argparse.Namespace) -> int:
             every = [value for one in found for value in one["score"]]
             seconds = sum(one["seconds"] for one in found) / len(every)
             print(
-                f"  {name:8} mean {statistics.mean(every):8.2f}, worst {min(every):8.2f}, best {max(every):8.2f} of "
+                f"  {name:8} mean {statistics.mean(every):8.2f}, worst {min(every):8.2f}, best "
+                f"{max(every):8.2f} of "
                 f"{len(every)} members; {seconds:.1f} s per member"
             )
     return 0
@@ -283,7 +287,7 @@ def score(args: argparse.Namespace) -> int:
 def puffer_trainer(
     depth: int, width: int, members: int, learning_rate: float
 ) -> tuple[PPO, CartPole]:
-    """Ours at PufferLib's sizes."""
+    """Make our trainer with PufferLib's sizes."""
     env = CartPole([CartPoleParams()] * members, 1024)
     shape = Shape(
         state_dim=4,
@@ -313,7 +317,7 @@ def puffer_trainer(
 
 
 def pufferlib(args: argparse.Namespace) -> int:
-    """Steps per second at both sizes, and the way to 475."""
+    """Measure steps per second at both sizes, and the time to a mean length of 475."""
     results = Results(args.save, "pufferlib", args.stop_after)
     clock = time.process_time if args.cpu_time else time.perf_counter
     for size, (known, depth, width, theirs, goal) in PUFFER.items():
@@ -334,8 +338,10 @@ def pufferlib(args: argparse.Namespace) -> int:
             runs = [steps_per_second(rollout, args.seconds, clock) for _ in range(args.runs)]
             rate = statistics.median(runs)
             print(
-                f"{size}: {weights:,} weights (PufferLib: {known:,}), {members} x 1,024 agents: {rate:,.0f} steps/s, "
-                f"{rate / theirs:.2f}x PufferLib's {theirs:,} on another machine of 2 cores (goal {goal:g}x)",
+                f"{size}: {weights:,} weights (PufferLib: {known:,}), {members} x 1,024 agents: "
+                f"{rate:,.0f} steps/s, "
+                f"{rate / theirs:.2f}x PufferLib's {theirs:,} on another machine of 2 cores (goal "
+                f"{goal:g}x)",
                 flush=True,
             )
             made = {
@@ -359,37 +365,31 @@ def pufferlib(args: argparse.Namespace) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Run one part. Returns how many goals were missed."""
+    """Run one part. Returns the number of missed goals."""
     parser = benchmark_parser(__doc__, threads=2)
     parser.add_argument("part", choices=["speed", "scores", "pufferlib", "as-pair"])
     parser.add_argument(
         "--tasks", nargs="+", choices=sorted(PARAMS), default=["crypto", "cartpole"]
     )
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
-    parser.add_argument("--members", type=int, default=10, help="trained together by ours")
+    parser.add_argument("--members", type=int, default=10, help="members trained together by ours")
+    parser.add_argument("--grid", action="store_true", help="all cells, not only those with goals")
+    parser.add_argument("--num-envs", type=int, nargs="+", help="only these of the grid")
+    parser.add_argument("--minibatch", type=int, nargs="+", help="only these of the grid")
     parser.add_argument(
-        "--grid", action="store_true", help="every cell, not only those of the goals"
-    )
-    parser.add_argument("--num-envs", type=int, nargs="+", help="these of the grid")
-    parser.add_argument("--minibatch", type=int, nargs="+", help="these of the grid")
-    parser.add_argument(
-        "--width", type=int, nargs="+", help="these of the grid: both hidden layers'"
+        "--width", type=int, nargs="+", help="only these of the grid (both hidden layers)"
     )
     parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
-    parser.add_argument("--seconds", type=float, default=0.5, help="least time of one measurement")
+    parser.add_argument("--seconds", type=float, default=0.5, help="minimum time per measurement")
+    parser.add_argument("--seeds", type=int, default=2, help="members of each peer in `scores`")
+    parser.add_argument("--no-pair", action="store_true", help="skip the two concurrent processes")
     parser.add_argument(
-        "--seeds", type=int, default=2, help="members of each peer whose scores are shown"
-    )
-    parser.add_argument(
-        "--no-pair", action="store_true", help="leave out the two processes side by side"
-    )
-    parser.add_argument(
-        "--cpu-time", action="store_true", help="steps per second of processor time, on one thread"
+        "--cpu-time", action="store_true", help="measure processor time, on one thread"
     )
     parser.add_argument("--stop-after", type=float, default=float("inf"), help="seconds")
     args = parser.parse_args(argv)
     if args.cpu_time:
-        args.threads = 1  # waiting threads spin, which is processor time, too
+        args.threads = 1  # idle threads spin, which counts as processor time
     torch.set_num_threads(args.threads)
     if args.part == "as-pair":
         serve_pair()

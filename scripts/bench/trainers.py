@@ -1,12 +1,13 @@
-"""The trainers that benchmarks compare, each on the same tasks, sizes and numbers: ours and three peers.
+"""The trainers that benchmarks compare, on the same tasks with the same sizes and parameters.
 
     ours      G members x num_envs envs in one program
     elegant   ElegantRL's AgentPPO (its discrete one on CartPole)
     sb3       Stable-Baselines3's PPO behind a thin wrapper
     cleanrl   `plain_ppo.py`, a PPO in CleanRL's style
 
-A peer trains one member at a time. Everybody explores without autograd, and nobody evaluates or logs. ElegantRL's
-buffer counts steps, so its repeat_times is epochs x num_envs: as many minibatches per transition as everyone's.
+Peers train one member at a time. All explore without autograd and do not evaluate or log.
+ElegantRL's buffer counts steps, so its repeat_times is epochs x num_envs, which gives all trainers
+equally many minibatches per transition.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from envs.games.cartpole import CartPole, CartPoleParams
 
 PEERS = ("elegant", "sb3", "cleanrl")
 TIMEFRAME = "1h"
-TRAIN_SHARE = 0.75  # of the bars; what follows is for the score
+TRAIN_SHARE = 0.75  # fraction of the bars for training; the rest is for the score
 CARTPOLE_EPISODES = 100
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one comparison is about."""
+    """A task and the sizes of one comparison."""
 
     task: str
     num_envs: int
@@ -58,7 +59,7 @@ class Cell:
         )
 
     def shape(self, env: VecEnv, slots: int) -> Shape:
-        """The shape of `slots` members on `env`."""
+        """Return the shape of `slots` members on `env`."""
         return Shape(
             state_dim=env.state_dim,
             action_dim=env.action_dim,
@@ -81,17 +82,17 @@ PARAMS = {
 
 @functools.cache
 def market() -> Market:
-    """Bars whose log prices revert to a mean: something to learn, through the ordinary features. Seven assets."""
+    """Make a market of seven assets with mean-reverting log prices, which is learnable."""
     return make_market(make_planted_market(0, assets=7, bars=16_000, timeframe=TIMEFRAME))
 
 
 def training_window() -> tuple[int, int]:
-    """Its bars for training."""
+    """Return the market's training bars."""
     return market().first_bar(1), int(TRAIN_SHARE * market().length)
 
 
 def make_env(cell: Cell, members: int) -> VecEnv:
-    """The rows of that many members, not yet reset."""
+    """Make the rows of that many members, not yet reset."""
     if cell.task == "cartpole":
         return CartPole([CartPoleParams()] * members, cell.num_envs)
     return CryptoEnv(
@@ -100,7 +101,7 @@ def make_env(cell: Cell, members: int) -> VecEnv:
 
 
 def normaliser(cell: Cell) -> tuple[Tensor, Tensor]:
-    """Average and deviation of each observed number, from the training bars; none for CartPole."""
+    """Return the observations' mean and deviation over the training bars (0 and 1 on CartPole)."""
     if cell.task == "cartpole":
         return torch.zeros(4), torch.ones(4)
     return observation_normaliser(market(), [training_window()], 1, 1)
@@ -108,8 +109,12 @@ def normaliser(cell: Cell) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Trainer:
-    """rollout: trains for one rollout and returns the transitions, over all members. act: deterministic actions for
-    (members * k, state_dim) observations.
+    """A trainer.
+
+    Attributes:
+        members: number of members.
+        rollout: trains for one rollout and returns the transitions of all members.
+        act: deterministic actions for (members * k, state_dim) observations.
     """
 
     members: int
@@ -118,7 +123,7 @@ class Trainer:
 
 
 def ours(cell: Cell, seed: int) -> Trainer:
-    """All members together."""
+    """Train all members together."""
     env = make_env(cell, cell.members)
     ppo = PPO(cell.shape(env, cell.members))
     for slot in range(cell.members):
@@ -133,7 +138,7 @@ def ours(cell: Cell, seed: int) -> Trainer:
 
 
 def elegant(cell: Cell, seed: int) -> Trainer:
-    """One member of ElegantRL's."""
+    """Train one member with ElegantRL."""
     env = make_env(cell, 1)
     env.reset([seed])
     adapted, shape = ElegantEnv(env), cell.shape(env, 1)
@@ -148,7 +153,7 @@ def elegant(cell: Cell, seed: int) -> Trainer:
 
 
 def cleanrl(cell: Cell, seed: int) -> Trainer:
-    """One member of the plain one."""
+    """Train one member with `PlainPPO`."""
     from plain_ppo import PlainPPO
 
     env = make_env(cell, 1)
@@ -159,7 +164,7 @@ def cleanrl(cell: Cell, seed: int) -> Trainer:
 
 
 def sb3(cell: Cell, seed: int) -> Trainer:
-    """One member of Stable-Baselines3's."""
+    """Train one member with Stable-Baselines3."""
     from sb3_env import SB3Env
     from stable_baselines3 import PPO as SB3PPO
 
@@ -210,8 +215,10 @@ TRAINERS: dict[str, Callable[[Cell, int], Trainer]] = {
 
 
 def scores(task: str, trainer: Trainer) -> list[float]:
-    """Per member: on CartPole the mean length of new episodes; on the market the growth of log value over equal
-    weight's, per year, in the bars after those for training.
+    """Return each member's score.
+
+    On CartPole the mean length of new episodes; on the market the annual log growth in excess of
+    equal weight in the bars after training.
     """
     if task == "cartpole":
         return balanced_steps(trainer.act, trainer.members)
@@ -226,7 +233,7 @@ def scores(task: str, trainer: Trainer) -> list[float]:
 def balanced_steps(
     act: Callable[[Tensor], Tensor], members: int, seeds: Sequence[int] | None = None
 ) -> list[float]:
-    """Mean length of each member's episodes on CartPole, acting deterministically."""
+    """Return each member's mean episode length on CartPole, acting deterministically."""
     env = CartPole([CartPoleParams()] * members, CARTPOLE_EPISODES)
     obs = env.reset(list(seeds or range(members)))
     going, lengths = torch.ones(env.num_envs, dtype=torch.bool), torch.zeros(env.num_envs)
@@ -239,5 +246,5 @@ def balanced_steps(
 
 
 def median(values: Sequence[float]) -> float:
-    """Of any number of values."""
+    """Return the median of any number of values."""
     return float(np.median(values))

@@ -1,22 +1,26 @@
-"""Trials per hour on the standard study: the real worker against the same folds one by one through ElegantRL.
+"""Trials per hour on the standard study: the real worker against ElegantRL, fold by fold.
 
-The standard study: seven assets, lookback 1, hourly bars 2021 to 2023, CPCV 5/2 (10 folds), 200,000 steps per fold,
-num_envs 32, horizon 64, 128 x 128, minibatch 512, 4 epochs, 4 rungs, pruning off.
+The standard study: seven assets, lookback 1, hourly bars 2021 to 2023, CPCV 5/2 (10 folds), 200,000
+steps per fold, num_envs 32, horizon 64, 128 x 128, minibatch 512, 4 epochs, 4 rungs, no pruning.
 
-    ours           the worker, with all that it does: asking, training, evaluating every rung, reports, files
-    elegant        AgentPPO with as many envs, fold after fold: training alone, no evaluation, nothing written
-    elegant 1 env  the same with one env and num_envs times the horizon: as many transitions per update
+    ours           the worker with all its work: asking, training, evaluating each rung, reporting,
+                   writing files
+    elegant        AgentPPO with as many envs, fold after fold: training only, no evaluation
+    elegant 1 env  the same with one env and num_envs times the horizon, that is, equal
+                   transitions per update
 
-Both are extrapolated from a measured part. Ours trains a batch of 4 trials with `--part` of the budget in as many
-rungs, and training counts 1 / part times: everything else is done as often as with the whole budget. ElegantRL's
-trial is 10 folds of 200,000 steps at the speed measured over some seconds of whole rollouts.
+Both are extrapolated from a measured part. Ours trains a batch of 4 trials with `--part` of the
+budget and all rungs; the training time is divided by the part, and everything else occurs as often
+as with the full budget. ElegantRL's trial is 10 folds of 200,000 steps at the speed measured over
+some seconds of full rollouts.
 
-`--history N` puts N finished trials into the study first (what the sampler costs grows with them). Where the worker's
-time goes is printed. Paired runs, medians. `--save` adds to the runs in the file where there are some of this setup.
+`--history N` first adds N finished trials to the study, since the sampler's cost grows with them.
+The worker's time by phase is printed. Paired runs, medians. `--save` adds to the file's runs of the
+same setup.
 
-`--pruning none` and `--pruning hyperband` are another measurement: two searches of the same random trials (same
-parameters, same seeds) on the demo market, without and with the default pruner, for trials per hour and for the
-best trial found.
+`--pruning none` and `--pruning hyperband` are a separate measurement: two searches of the same
+random trials (same parameters, same seeds) on the demo market, without and with the default pruner,
+compared by trials per hour and by the best trial found.
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ PRUNING = {"groups": 4, "test_groups": 2, "trials": 16}
 
 
 def elegant(experiment: CryptoExperiment, settings: Settings, num_envs: int) -> Callable[[], int]:
-    """A function that trains the first fold for one rollout with ElegantRL's agent and returns the steps made."""
+    """Return a function that trains the first fold for one rollout with ElegantRL's agent."""
     spec = experiment.spec
     horizon = spec.transitions // num_envs
     env = CryptoEnv(
@@ -89,7 +93,7 @@ def elegant(experiment: CryptoExperiment, settings: Settings, num_envs: int) -> 
 
 
 def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """`--runs` paired runs: a batch through the worker, then a piece of either peer."""
+    """Make `--runs` paired runs: a batch through the worker, then some rollouts of each peer."""
     bars, described = standard_bars()
     budget = round(STANDARD["budget"] * args.part)
     handle, experiment = study_in(folder, bars, {**STANDARD, "budget": budget}, STANDARD_SPACE)
@@ -141,11 +145,12 @@ def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def report(result: dict[str, Any]) -> None:
-    """Medians over the runs: trials per hour, ratios, and where the worker's time goes."""
+    """Print medians over the runs: trials per hour, ratios and the worker's phases."""
     runs = result["runs"]
     ours = [run["trials_per_hour"]["ours"] for run in runs]
     print(
-        f"\n{'':16}{'trials/hour':>12}{'ours is':>10}{'goal':>8}   (medians of {len(runs)} paired runs)"
+        f"\n{'':16}{'trials/hour':>12}{'ours is':>10}{'goal':>8}   (medians of {len(runs)} paired "
+        "runs)"
     )
     for name in runs[0]["trials_per_hour"]:
         rates = [run["trials_per_hour"][name] for run in runs]
@@ -153,7 +158,8 @@ def report(result: dict[str, Any]) -> None:
         result.setdefault("ours_over", {})[name] = ratio
         goal = f"{GOALS[name]:.0f}x" if name in GOALS else ""
         print(
-            f"{name:16}{statistics.median(rates):>12.2f}{'' if name == 'ours' else f'{ratio:.1f}x':>10}{goal:>8}"
+            f"{name:16}{statistics.median(rates):>12.2f}"
+            f"{'' if name == 'ours' else f'{ratio:.1f}x':>10}{goal:>8}"
         )
     del result["ours_over"]["ours"]
     print("where the worker's time goes (training scaled to the whole budget):")
@@ -173,7 +179,7 @@ def report(result: dict[str, Any]) -> None:
 
 
 def pruning(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """One search of random trials on the demo market with this pruner."""
+    """Search random trials on the demo market with this pruner."""
     bars = make_demo_market(args.seed, assets=5, bars=12_000)
     request = {
         "budget": args.budget,
@@ -202,48 +208,50 @@ def pruning(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
     print(
         f"pruner {args.pruning}, seed {args.seed}: {found['trials_per_hour']:.1f} trials/hour, "
-        f"{found['steps']:,} steps, {len(values)} of {args.trials} complete, best trial {best} {values[best]:+.4f}"
+        f"{found['steps']:,} steps, {len(values)} of {args.trials} complete, best trial {best} "
+        f"{values[best]:+.4f}"
     )
     return found
 
 
 def compare(kept: dict[str, Any]) -> None:
-    """With the pruner against without, for every seed that has both."""
+    """Compare with and without the pruner, for every seed that has both."""
     for seed, found in kept.items():
         if len(found) == 2:
             without, pruned = found["none"], found["hyperband"]
             order = sorted(without["values"].values(), reverse=True)
             place = sum(value > pruned["value"] for value in order) + 1
             print(
-                f"seed {seed}: {pruned['trials_per_hour'] / without['trials_per_hour']:.2f}x trials/hour with the "
-                f"pruner ({pruned['steps'] / without['steps']:.0%} of the steps); its best trial scores "
-                f"{pruned['value']:+.4f}, place {place} of {len(order)}; without, the best scores {order[0]:+.4f}"
+                f"seed {seed}: {pruned['trials_per_hour'] / without['trials_per_hour']:.2f}x "
+                "trials/hour with the "
+                f"pruner ({pruned['steps'] / without['steps']:.0%} of the steps); its best trial "
+                "scores "
+                f"{pruned['value']:+.4f}, place {place} of {len(order)}; without, the best scores "
+                f"{order[0]:+.4f}"
             )
 
 
 def main(argv: list[str]) -> None:
-    """Measure, print, and save where asked to."""
+    """Measure, print and save."""
     parser = benchmark_parser(__doc__, threads=2)
     parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
     parser.add_argument(
-        "--part", type=float, default=0.125, help="share of the budget that ours trains"
+        "--part", type=float, default=0.125, help="fraction of the budget that ours trains"
     )
     parser.add_argument(
-        "--seconds", type=float, default=5.0, help="least time of one measurement of a peer"
+        "--seconds", type=float, default=5.0, help="minimum time per measurement of a peer"
     )
     parser.add_argument(
-        "--history", type=int, default=0, help="finished trials in the study before"
+        "--history", type=int, default=0, help="finished trials to add to the study first"
     )
-    parser.add_argument("--folder", type=Path, help="keep the study here, and go on with it")
+    parser.add_argument("--folder", type=Path, help="keep the study here and continue it")
     parser.add_argument(
-        "--pruning", choices=("none", "hyperband"), help="the other measurement, with this pruner"
+        "--pruning", choices=("none", "hyperband"), help="the pruning measurement, with this pruner"
     )
-    parser.add_argument("--trials", type=int, default=16, help="of that measurement")
+    parser.add_argument("--trials", type=int, default=16, help="with --pruning: trials")
+    parser.add_argument("--budget", type=int, default=50_000, help="with --pruning: steps per fold")
     parser.add_argument(
-        "--budget", type=int, default=50_000, help="of that measurement, steps per fold"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of that measurement: market, parameters, trials"
+        "--seed", type=int, default=0, help="with --pruning: seed of market, parameters and trials"
     )
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)

@@ -1,4 +1,4 @@
-"""An environment whose steps take unevenly long, for benchmarks."""
+"""An environment with steps of uneven duration, for benchmarks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from gymnasium.spaces import Box, Discrete
 
 
 class Uneven(gymnasium.Env[np.ndarray, int]):
-    """Most steps are quick, and one in twenty, at random, is slow.
+    """One step in twenty, at random, is slow; the others are fast.
 
-    burn: whether a step keeps the processor busy (a simulation) rather than waiting (for another machine).
+    Args:
+        quick: seconds of a fast step.
+        slow: seconds of a slow step.
+        burn: whether steps keep the processor busy (like a simulation) or sleep (like a network).
     """
 
     observation_space = Box(-1.0, 1.0, (4,), np.float32)
