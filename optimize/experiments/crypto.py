@@ -89,6 +89,7 @@ class CryptoExperiment(Experiment):
 
     @property
     def folds(self) -> tuple[Fold, ...]:
+        """Training and test groups of the study."""
         return self.splits.folds
 
     def env_params(self, settings: Settings) -> EnvParams:

@@ -138,7 +138,7 @@ def fit_budget(
     }
     smaller = " or ".join(f"{flag} {most}" for flag, most in others.items() if most >= 1)
     raise InputError(
-        f"{short}; give --budget {least} or more" + (f", or at most {smaller}" if smaller else "")
+        f"{short}; give at least --budget {least}" + (f", or at most {smaller}" if smaller else "")
     )
 
 

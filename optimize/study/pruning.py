@@ -57,6 +57,7 @@ class RungPruner(BasePruner):
         return self.brackets - 1
 
     def prune(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> bool:
+        """Return whether the trial is pruned at the last rung that it has reported."""
         rung = trial.last_step
         if rung is None or rung >= self.rungs or rung <= self.bracket(trial.number):
             return False

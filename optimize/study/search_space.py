@@ -74,6 +74,7 @@ class Subject:
 
     @property
     def learner(self) -> Algorithm:
+        """The algorithm."""
         return get_algorithm(self.algorithm)
 
     @property
@@ -184,6 +185,7 @@ class Dimension:
         return max(float(v) for v in options if isinstance(v, int | float))
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the entry of a TOML file that describes this dimension."""
         if self.value is not None:
             return {"value": self.value}
         start = {} if self.start is None else {"start": self.start}
@@ -222,6 +224,7 @@ class SearchSpace:
 
     @property
     def dimensions(self) -> list[Dimension]:
+        """All dimensions, in the order in which they are drawn."""
         return [
             dimension for table in self.subject.tables for dimension in self.tables[table].values()
         ]
@@ -327,6 +330,7 @@ class SearchSpace:
         return SearchSpace(f"narrow:{self.name}", self.version, tables, self.subject)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the space as tables, for `from_dict`."""
         described: dict[str, Any] = {"name": self.name, "version": self.version}
         return described | {
             t: {n: d.to_dict() for n, d in self.tables[t].items()} for t in self.subject.tables

@@ -106,6 +106,7 @@ def create_study(
 
 
 def study_exists(storage: StudyStorage, name: str) -> bool:
+    """Return whether the database has a study of this name."""
     try:
         storage.get_study_id_from_name(name)
     except KeyError:
@@ -183,6 +184,7 @@ class StudyHandle:
         return count_states(self.trials())
 
     def trial_dir(self, number: int) -> Path:
+        """Return the folder of a trial's files."""
         return self.run_dir / f"trial-{number:05d}"
 
     def shape_known(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -316,9 +318,11 @@ class StudyHandle:
             return [plan.trial is not None and plan.trial.should_prune() for plan in plans]
 
     def complete(self, trial_id: int, value: float) -> None:
+        """Finish a trial as COMPLETE. Raises TrialLost."""
         self._tell(trial_id, TrialState.COMPLETE, value)
 
     def prune(self, trial_id: int, reason: str) -> None:
+        """Finish a trial as PRUNED and record the reason. Raises TrialLost."""
         self.storage.set_trial_user_attr(trial_id, REASON_KEY, reason)
         self._tell(trial_id, TrialState.PRUNED)
 

@@ -19,7 +19,9 @@ class EveryRollout(CheckpointPace):
 
 
 def kept_in(folder: Path, kept: list[Training]) -> Callable[[Sequence[Training]], None]:
-    """A `Trainer.keep` that writes each checkpoint, reads it back, and appends the trial as resumed from it."""
+    """A `Trainer.keep` that writes each checkpoint, reads it back, and appends the trial as resumed
+    from it.
+    """
 
     def keep(trainings: Sequence[Training]) -> None:
         for training in trainings:

@@ -1,4 +1,4 @@
-"""A market, a space and a study small enough to train in seconds, and the same as separate processes."""
+"""A market, a space and a study that train in seconds, in this process or in others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from optimize.cli import doctor, pause, profile, run, status, train
 from optimize.cli.commands import search_commands
 from optimize.study.storage import StudyStorage, open_storage, storage_url
 
-# What the commands import when they first need it: once here is enough for all processes that are forked from this one.
+# Imports that the commands make late: once here suffices for all processes forked from this one.
 PRELOADED = (
     alembic.command,
     matplotlib.backends.backend_agg,
@@ -133,7 +133,7 @@ def run_command(words: list[str], folder: Path, output: Path) -> None:
 
 
 class Running:
-    """A command in a forked process: a fork, since importing everything anew would take longer than the tests."""
+    """A command in a forked process, which starts faster than a new interpreter."""
 
     def __init__(self, words: list[str], folder: Path, output: Path) -> None:
         self.output = output
@@ -190,8 +190,9 @@ def market(tmp_path: Path, bars: Bars) -> Path:
 
 @pytest.fixture
 def sweepd(market: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sweepd]:
-    """Start a command in the market's folder: sweepd("train", "--n-trials", 3). train gets the flags of a tiny study
-    first.
+    """Start a command in the market's folder: sweepd("train", "--n-trials", 3).
+
+    train gets the flags of a tiny study first.
     """
     started: list[Running] = []
     outputs = tmp_path_factory.mktemp("output")

@@ -28,7 +28,7 @@ KEPT = (
 def open_handle(folder: Path, url: str | None = None) -> StudyHandle:
     """The study in the folder's SQLite file; or at this URL, with its files in the folder."""
     runs = folder / "runs"
-    # The database of a server does not tell where its files lie, and the tests run in another folder.
+    # A database server does not tell where the files are, and the tests run in another folder.
     return StudyHandle(
         open_storage(storage_url(url, runs), create=False), "s", runs if url else None
     )
@@ -68,8 +68,8 @@ def wait_for(condition: Callable[[], object], seconds: float = 90.0) -> None:
 
 
 def count(folder: Path, query: str) -> int:
-    """A number from the study's database, read without opening it as a study: a worker is at it. 0 where there is no
-    table yet.
+    """A number from the study's database, read without opening it as a study: a worker is at it. 0
+    where there is no table yet.
     """
     try:
         with closing(

@@ -1,4 +1,4 @@
-"""What studies on Bucket Brigade have beside others: a league among a trial's artifacts, heuristic players, a drill."""
+"""Studies on Bucket Brigade: the league of a trial, heuristic players, a drill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies on games: seeds as members, the same engine and the same promises as on markets, and words of their own."""
+"""Studies on games: seeds as members, the same engine and promises as on markets."""
 
 from __future__ import annotations
 

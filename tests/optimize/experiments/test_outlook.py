@@ -51,8 +51,9 @@ def spec(bars: int, cv: CrossValidation | None = None, **changes: object) -> Cry
 
 
 def excess(bars: int, edges: Sequence[float], *, alike: float = 0.0) -> TrialReturns:
-    """Two paths of each trial, whose returns over equal weight have these annual information ratios; alike: the
-    share of their variance that all have in common.
+    """Two paths per trial, whose excess returns have these annual information ratios.
+
+    alike: share of the variance that all trials have in common.
     """
     rng, returns = np.random.default_rng(0), TrialReturns()
     shared = rng.standard_normal((2, bars))
@@ -84,7 +85,9 @@ def test_it_is_what_a_deflated_sharpe_ratio_of_95_percent_takes() -> None:
 
 
 def test_measured_it_is_what_the_gate_asks_for() -> None:
-    """Before, the search ignored how alike trials are, and the gate how their returns are distributed."""
+    """Before, the search ignored how alike trials are, and the gate how their returns are
+    distributed.
+    """
     plain = outlook(spec(24_000), 40)
     bars = plain["bars"]
     for alike in (0.0, 0.6):
@@ -108,16 +111,17 @@ def test_the_sentence_says_whether_it_is_planned_or_measured() -> None:
     found = outlook(spec(24_000), 40)
     text = sentence(found, 2)
     assert text == (
-        f"the best of 40 trials on 2.3 years of bars needs an annual information ratio over equal weight of "
-        f"{found['planned_sharpe']:+.2f} to be told from luck (planned, for independent trials without skill); "
-        "hold-out evaluations used: 2"
+        "the best of 40 trials on 2.3 years of bars needs an annual information ratio over equal "
+        f"weight of {found['planned_sharpe']:+.2f} to be told from luck (planned, for independent "
+        "trials without skill); hold-out evaluations used: 2"
     )
     assert "hold-out" not in sentence(found)
     measured = outlook(spec(24_000), 40, excess(found["bars"], [3.0, -1.0, 2.0]), best=0)
     text = sentence(measured)
     assert text.startswith(
-        "trial 0, the best of 3 complete, has an annual information ratio over equal weight of +3.00 on its median "
-        f"path and needs {measured['needed_sharpe']:+.2f} to be told from luck among 40 trials ("
+        "trial 0, the best of 3 complete, has an annual information ratio over equal weight of "
+        f"+3.00 on its median path and needs {measured['needed_sharpe']:+.2f} to be told from luck "
+        "among 40 trials ("
     )
     assert text.endswith(f"independent ones), measured; planned was {found['planned_sharpe']:+.2f}")
     assert "too few bars" in sentence(found | {"needed_sharpe": None})

@@ -1,4 +1,4 @@
-"""The files of checkpoints and their records: what a kill between the two leaves, and a folder that is deleted."""
+"""Files and records of checkpoints: a kill between the two, and a folder that is deleted."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ def test_a_recorded_file_is_not_overwritten(
     write: Callable[[Records, Training], None],
     rung: int,
 ) -> None:
-    """Rung 0: nothing but the time spent has changed since. Rung 1: the rung was evaluated and reported since."""
+    """Rung 0: nothing but the time spent has changed since. Rung 1: the rung was evaluated and
+    reported since.
+    """
     records = worker.records
     worker.train(8, 0, seconds=1.0)
     records.checkpoint(worker.training)

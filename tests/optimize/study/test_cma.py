@@ -26,7 +26,9 @@ def run(
     fresh: bool,
     start: dict[str, float] | None = None,
 ) -> None:
-    """Batches of trials that are asked for before any of them is told. fresh: as from another process each time."""
+    """Batches of trials that are asked for before any of them is told. fresh: as from another
+    process each time.
+    """
     space = IntersectionSearchSpace(include_pruned=True)
     for _ in range(batches):
         asked = []

@@ -168,7 +168,9 @@ def storage(tmp_path: Path) -> StudyStorage:
 
 
 def _die(storage: StudyStorage, trials: list[int], in_training: list[int]) -> str:
-    """A worker that takes these trials and is found dead while it trains some of them. Returns its name."""
+    """A worker that takes these trials and is found dead while it trains some of them. Returns its
+    name.
+    """
     study = storage.get_study_id_from_name("s")
     name = register_worker(storage, study, alongside=True, say=lambda _: None)
     for trial_id in trials:

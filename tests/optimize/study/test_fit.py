@@ -113,8 +113,8 @@ def test_a_misfit_that_a_person_chose_is_refused_with_its_neighbours() -> None:
     with pytest.raises(InputError) as refused:
         refuse_misfit([512], 15, 64, "--search-space x.toml")
     assert str(refused.value) == (
-        "minibatch 512 of --search-space x.toml does not divide the 15 envs x 64 steps = 960 transitions of a rollout; "
-        "use a minibatch of 480 or 960, or 8 or 16 envs"
+        "minibatch 512 of --search-space x.toml does not divide the 15 envs x 64 steps = 960 "
+        "transitions of a rollout; use a minibatch of 480 or 960, or 8 or 16 envs"
     )
     with pytest.raises(InputError, match="use a minibatch of 256, or 8 envs"):
         refuse_misfit([512], 4, 64, "x")
@@ -226,7 +226,9 @@ def test_a_worker_joins_with_threads_of_its_own_and_says_that_its_processor_diff
 def test_joining_a_study_that_does_not_record_its_processor_prints_a_note(
     train: Callable[..., str],
 ) -> None:
-    """Numbers of trials from before MKL's reproducible mode would be mixed with new ones without a word."""
+    """Numbers of trials from before MKL's reproducible mode would be mixed with new ones without a
+    word.
+    """
     train()
     handle = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s")
     described = _spec()

@@ -1,4 +1,4 @@
-"""Other programs tell or take trials of a study while a worker trains it, or delete study, database or folder."""
+"""Other programs finish or take trials during training, or delete study, database or folder."""
 
 from __future__ import annotations
 

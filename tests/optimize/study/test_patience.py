@@ -126,7 +126,9 @@ def test_a_server_stopped_under_a_worker_loses_and_doubles_nothing(
     postgresql_database: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """For a moment, then for longer than the worker waits: exit code 75, and the next one goes on from the files."""
+    """For a moment, then for longer than the worker waits: exit code 75, and the next one goes on
+    from the files.
+    """
     study = ("--n-trials", 3, "--budget", 1920, "--pruner", "none", "--sampler", "random")
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     monkeypatch.setattr(
@@ -163,8 +165,8 @@ def test_a_server_stopped_under_a_worker_loses_and_doubles_nothing(
 
 
 def _hold_first(step: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make workers wait before the first call of this method of `StudyHandle`: they make the file `step`.reached, and
-    go on once `step`.go is there.
+    """Make workers wait before the first call of this method of `StudyHandle`: they make the file
+    `step`.reached, and go on once `step`.go is there.
     """
     real: Callable[..., object] = getattr(StudyHandle, step)
 
@@ -179,7 +181,9 @@ def _hold_first(step: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_worker_waits_for_a_locked_database_and_then_goes_on(
     market: Path, sweepd: Sweepd
 ) -> None:
-    """The dashboard, a backup, or a person with sqlite3 may hold the file for longer than the driver waits."""
+    """The dashboard, a backup, or a person with sqlite3 may hold the file for longer than the
+    driver waits.
+    """
     worker = sweepd("train", "--n-trials", 3, "--pruner", "none")
     database = market / "runs" / "sweepd.db"
     while not (database.exists() and "training trials" in worker.output.read_text()):

@@ -97,7 +97,9 @@ def test_started_on_a_paused_study_a_worker_waits_and_resume_sets_it_going(
 
 @pytest.mark.slow
 def test_pauses_are_not_counted_as_deaths(market: Path, sweepd: Sweepd) -> None:
-    """A trial that was put back by hand is as good as new: only attempts that died bring it into quarantine."""
+    """A trial that was put back by hand is as good as new: only attempts that died bring it into
+    quarantine.
+    """
     worker = sweepd("train", "--n-trials", 1, "--trials-per-batch", 1, *ENDLESS)
     for _ in range(3):
         wait_for(lambda: training_begun(market))

@@ -1,4 +1,4 @@
-"""Whose process a recorded pid is: containers with one host name, cloned machines, restarts, hidden processes."""
+"""Identity of a recorded pid: containers with one host name, cloned machines, restarts."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ def test_without_proc_nothing_is_said_of_other_processes(monkeypatch: pytest.Mon
 def _recorded_elsewhere(
     storage: StudyStorage, change: Callable[[dict[str, object]], None]
 ) -> tuple[int, int]:
-    """A worker that holds a trial, whose record is then changed. Returns the ids of study and trial."""
+    """A worker that holds a trial, whose record is then changed. Returns the ids of study and
+    trial.
+    """
     study = storage.get_study_id_from_name("s")
     name = register_worker(storage, study, alongside=False, say=lambda _: None)
     trial = storage.claim_new(study, name, 1)
@@ -194,7 +196,7 @@ def test_containers_with_one_host_name_leave_each_others_trials_and_processes_al
         assert recover_stale(open_storage(storage.url), study) == []
         seen = {w.worker: w.alive for w in list_workers(storage, study)}
         assert seen == {own: True, said[0]["name"]: None, said[1]["name"]: None}
-        # Of the three, a worker that takes over could ask none: two have pids of other namespaces, one is itself.
+        # A new worker could ask none of the three: two have pids of other namespaces, one is itself.
         asked: list[str] = []
         register_worker(storage, study, alongside=False, say=asked.append, give_up_after=0.5)
         assert asked == []

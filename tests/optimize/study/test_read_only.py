@@ -22,9 +22,11 @@ from tests.optimize.conftest import TRAIN, search_app
 
 
 def drop_capabilities() -> None:
-    """Make the permissions of files hold for this process where root runs it: capset(2) with no capability at all.
+    """Make the permissions of files hold for this process where root runs it: capset(2) with no
+    capability at all.
 
-    The user stays root, so everything that only root may read (a virtual environment in a 0700 folder) is still found.
+    The user stays root, so everything that only root may read (a virtual environment in a 0700
+    folder) is still found.
     """
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
     none = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable, 64 bits each

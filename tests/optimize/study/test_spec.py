@@ -181,7 +181,7 @@ def test_a_checkpoint_comes_back_and_a_damaged_one_is_refused(tmp_path: Path) ->
 
 
 def test_a_former_name_of_an_objective_keeps_its_meaning(bars: Bars) -> None:
-    """Studies frozen with `excess-sharpe`, the difference of two Sharpe ratios, go on as they were."""
+    """Studies created with `excess-sharpe`, the difference of two Sharpe ratios, go on."""
     frozen = StudySpec.from_json(
         make_spec(bars).to_json().replace('"information-ratio"', '"excess-sharpe"')
     )

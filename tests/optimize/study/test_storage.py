@@ -134,7 +134,7 @@ def test_every_write_of_a_lost_attempt_is_refused(
 @pytest.mark.usefixtures("study")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_the_check_of_the_token_is_in_the_transaction_of_the_write(storage: StudyStorage) -> None:
-    """Between check and write nobody else can get in: another connection finds the database locked."""
+    """Between check and write, another connection finds the database locked."""
     trial_id = storage.claim_new(_id(storage), "w", 1)
     assert trial_id is not None
     locked = []
@@ -277,8 +277,8 @@ def test_a_new_worker_asks_the_running_one_to_drain_and_not_a_process_that_reuse
 def test_a_worker_that_ignores_the_first_request_gets_a_second(storage: StudyStorage) -> None:
     asked: list[str] = []
     code = (
-        "import signal, time, os\nn = []\ndef h(*_):\n    n.append(1)\n    len(n) > 1 and os._exit(7)\n"
-        "signal.signal(15, h)\nprint('up', flush=True)\nwhile True: time.sleep(0.05)"
+        "import signal, time, os\nn = []\ndef h(*_):\n    n.append(1)\n    len(n) > 1 and "
+        "os._exit(7)\nsignal.signal(15, h)\nprint('up', flush=True)\nwhile True: time.sleep(0.05)"
     )
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
