@@ -1,7 +1,7 @@
-"""The `sweepd` command: the packages' commands put together, and the parts wired.
+"""The `sweepd` command: combines the command groups of all packages.
 
-This is the one module that imports everything (docs/architecture.md): it hands the promotion step to the worker as a
-function, so that `optimize` never imports `deploy`.
+Only this module imports all packages (see docs/architecture.md). It passes the promotion step to
+the worker as a function, so that `optimize` does not import `deploy`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from optimize.study.study import StudyHandle
 
 
 def promote_best(handle: StudyHandle, console: Console) -> None:
-    """The auto-deploy step of a finished study: ask for the best trial's promotion, replay the champion on paper.
+    """Request promotion of a complete study's best trial, and replay the champion on paper.
 
-    In a process of its own at a low priority, whose words are printed as they come: whatever becomes of it, training
-    has ended well, and other workers are not slowed.
+    Runs in a separate process with low priority, whose output is printed as it arrives. A failure
+    does not affect the exit code of training, and other workers are not slowed down.
     """
-    again = f"sweepd promote --study-name {handle.name} asks again"
+    again = f"to try again: sweepd promote --study-name {handle.name}"
     command, environment = _deployment(handle, "promote-after-study")
     environment |= {"COLUMNS": str(console.width), "TTY_INTERACTIVE": "0"}
     if console.is_terminal and not console.no_color:
@@ -63,37 +63,37 @@ def promote_best(handle: StudyHandle, console: Console) -> None:
         )
     except OSError as error:
         console.print(
-            f"The best trial could not be judged ({error}); {again}.",
+            f"The best trial could not be evaluated ({error}); {again}",
             style="yellow",
             highlight=False,
         )
         return
-    _give_way(process, 10)
+    _lower_priority(process, 10)
     assert process.stdout is not None
     for line in process.stdout:
         console.print(Text.from_ansi(line.rstrip("\n")), highlight=False, soft_wrap=True)
     if process.wait() != 0:
         ended = f"ended with code {process.returncode}" if process.returncode > 0 else "was killed"
         console.print(
-            f"Judging the best trial {ended}; {again}.",
+            f"The evaluation of the best trial {ended}; {again}",
             style="yellow",
             highlight=False,
             soft_wrap=True,
         )
 
 
-class JudgeBeside:
-    """Judges a study's new best trial by the rules that need no look, in a process of its own at the lowest priority.
+class BackgroundEvaluation:
+    """Evaluates new best trials by the rules that do not use the hold-out, in a separate process.
 
-    What it says goes to `gate/first-stage.log` in the study's run directory. While one is still at it, the next is left
-    out: the end of the study judges all.
+    The process has the lowest priority; its output goes to `gate/first-stage.log` in the study's
+    directory. While one is running, further trials are skipped: the end of the study evaluates all.
     """
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, handle: StudyHandle) -> None:
-        if not isinstance(handle.spec, CryptoSpec):  # all rules of a game's gate need a look
+        if not isinstance(handle.spec, CryptoSpec):  # all rules of games use the hold-out
             return
         if self.process is not None and self.process.poll() is None:
             return
@@ -105,29 +105,34 @@ class JudgeBeside:
                 self.process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
                 )
-        except OSError:  # training goes on; the end of the study judges all
+        except OSError:  # training continues; the end of the study evaluates all
             return
-        _give_way(self.process, 19)
+        _lower_priority(self.process, 19)
 
 
 def _deployment(handle: StudyHandle, *words: str) -> tuple[list[str], dict[str, str]]:
-    """The command that does something with a study, and its environment.
+    """Return a command on a study and its environment variables.
 
-    The database's URL may hold a password, so it is not put where `ps` shows it.
+    The database's URL may contain a password, so it is not an argument, which `ps` would show.
     """
     environment = {**untagged(), "OMP_NUM_THREADS": "1", STORAGE_VARIABLE: handle.storage.url}
     where = ("--study-name", handle.name, "--runs-dir", str(handle.run_dir.parent))
     return [sys.executable, "-m", "sweepd", *words, *where], environment
 
 
-def _give_way(process: subprocess.Popen[Any], niceness: int) -> None:
+def _lower_priority(process: subprocess.Popen[Any], niceness: int) -> None:
     with contextlib.suppress(psutil.Error, OSError):
         psutil.Process(process.pid).nice(niceness)
 
 
 def looks_so_far(handle: StudyHandle, registry: tuple[Path, str | None] | None = None) -> int:
-    """Looks counted at the bars of a study's hold-out, by all studies with an asset in common. registry: deployments
-    folder and URL, by default those that the environment names.
+    """Return the number of hold-out evaluations used on the bars of a study.
+
+    Evaluations by all studies with an asset in common count.
+
+    Args:
+        handle: the study.
+        registry: deployments folder and URL; None for those named by environment variables.
     """
     if not isinstance(handle.spec, CryptoSpec):
         return 0
@@ -146,10 +151,9 @@ def watch_studies(
     runs_dir: Path | None,
     registry: tuple[Path, str | None],
 ) -> StudySource:
-    """What the dashboard shows of the search. registry: where looks are counted."""
-    from optimize.cli.progress import (
-        StudyWatch,
-    )  # imports Optuna's storages, which other commands don't need
+    """Return the source of the dashboard's studies. registry: see `looks_so_far`."""
+    # Imported here, since other commands do not need Optuna's storages.
+    from optimize.cli.progress import StudyWatch
 
     return StudyWatch(
         study_name, storage, runs_dir, functools.partial(looks_so_far, registry=registry)
@@ -164,7 +168,7 @@ def print_version(wanted: bool) -> None:
 
 
 def build_app() -> typer.Typer:
-    """The whole command line."""
+    """Return the complete command line."""
     app = typer.Typer(
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -177,19 +181,16 @@ def build_app() -> typer.Typer:
         _: Annotated[
             bool,
             typer.Option(
-                "--version",
-                callback=print_version,
-                is_eager=True,
-                help="Say which version this is.",
+                "--version", callback=print_version, is_eager=True, help="Print the version."
             ),
         ] = False,
     ) -> None:
-        """StudySource hyperparameters of trading policies, test the best against luck, and trade the champion on paper.
+        """Search hyperparameters for reinforcement learning, and trade the best trials on paper.
 
-        Research software, paper trading only: no order is ever sent to a real market.
+        Research software for paper trading only: it never sends an order to a real market.
         """
 
-    search_commands(app, Hooks(promote_best, JudgeBeside(), looks_so_far))
+    search_commands(app, Hooks(promote_best, BackgroundEvaluation(), looks_so_far))
     deploy_commands(app)
     dashboard_command(app, watch_studies)
     app.add_typer(data_app, name="data")
@@ -197,11 +198,11 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Entry point: wrong input is one sentence and exit code 2, a fault while running one sentence and exit code 1, or
-    75 where the same command is worth starting again later.
+    """Entry point of `sweepd`.
 
-    A character that the output's encoding (ASCII, Latin-1) lacks is printed as a question mark. Passwords of database
-    URLs are hidden in messages and tracebacks.
+    Errors are printed as one sentence. Exit codes: 2 for wrong input, 1 for a failure at run time,
+    75 if the same command may succeed later. Characters that the output's encoding lacks are
+    printed as question marks. Passwords of database URLs are hidden in messages and tracebacks.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -221,7 +222,7 @@ def main() -> None:
         where = f" at {error.filename}" if error.filename else ""
         code, message = (
             1,
-            f"no space left{where}; free some, and the same command goes on where it was",
+            f"no space left{where}; free some space and run the same command to continue",
         )
     else:
         return

@@ -109,7 +109,7 @@ def test_a_new_best_trial_is_judged_beside_the_training(
     handle = SimpleNamespace(
         name=fake.name, run_dir=fake.run_dir, storage=SimpleNamespace(url=fake.storage)
     )
-    judge, began = sweepd.JudgeBeside(), time.monotonic()
+    judge, began = sweepd.BackgroundEvaluation(), time.monotonic()
     handle.spec = object.__new__(GameSpec)
     judge(handle)  # type: ignore[arg-type]
     assert judge.process is None  # a game's gate has no rule that needs no look
@@ -166,11 +166,11 @@ def test_a_finished_study_is_judged_in_a_process_of_its_own(
     monkeypatch.setattr(sweepd.sys, "executable", str(fails))
     sweepd.promote_best(handle, console)  # type: ignore[arg-type]
     assert (
-        "ended with code 2; sweepd promote --study-name fake asks again." in console.export_text()
+        "ended with code 2; to try again: sweepd promote --study-name fake" in console.export_text()
     )
     monkeypatch.setattr(sweepd.sys, "executable", str(tmp_path / "none"))
     sweepd.promote_best(handle, console)  # type: ignore[arg-type]
-    assert "could not be judged" in console.export_text()
+    assert "could not be evaluated" in console.export_text()
 
 
 def test_status_and_gate_ask_for_the_same_ratio(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`sweepd doctor`: what this machine offers, one line each, ok or what to do."""
+"""`sweepd doctor`: checks of this machine and the installation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VERSIONS = (
     "gymnasium",
     "safetensors",
 )
-# Packages of extras: (the one to look for, its extra, what needs it).
+# Optional packages: (package, its extra, what it is for).
 EXTRAS = (
     ("optuna-dashboard", "dashboard", "sweepd dashboard in a browser"),
     ("ccxt", "ccxt", "bars from exchanges"),
@@ -48,7 +48,14 @@ EXTRAS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One line. ok: nothing to do. advice: what to do where it is not ok; "" where it is."""
+    """The result of one check.
+
+    Attributes:
+        ok: whether there is nothing to fix.
+        subject: what was checked.
+        found: the result.
+        advice: how to fix the problem.
+    """
 
     ok: bool
     subject: str
@@ -57,7 +64,12 @@ class Finding:
 
 
 def examine(storage: str, folder: Path) -> Iterator[Finding]:
-    """Look at everything. storage: a database URL. folder: where runs are written."""
+    """Yield the results of all checks.
+
+    Args:
+        storage: URL of the database.
+        folder: the runs directory.
+    """
     yield Finding(
         sys.version_info >= (3, 11), "python", platform.python_version(), "use Python 3.11 or newer"
     )
@@ -70,7 +82,7 @@ def examine(storage: str, folder: Path) -> Iterator[Finding]:
         memory > 2,
         "memory",
         f"{memory:.1f} GiB available",
-        "close something, or expect smaller batches",
+        "free some memory; otherwise, fewer members are computed at once",
     )
     place = next(p for p in (folder.resolve(), *folder.resolve().parents) if p.exists())
     free = shutil.disk_usage(place).free / GIB
@@ -94,7 +106,7 @@ def examine(storage: str, folder: Path) -> Iterator[Finding]:
             yield Finding(True, name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             yield Finding(
-                True, name, f"not installed; only {purpose} needs it: {install_extra(extra)}"
+                True, name, f"not installed, needed for {purpose} only: {install_extra(extra)}"
             )
 
 
@@ -108,16 +120,18 @@ def _torch() -> Iterator[Finding]:
             yield Finding(
                 free > GIB,
                 f"GPU {index}",
-                f"{torch.cuda.get_device_name(index)}, {free / GIB:.1f} of {total / GIB:.1f} GiB free",
-                "another process holds its memory: see nvidia-smi or rocm-smi, or choose another --gpu",
+                f"{torch.cuda.get_device_name(index)}, "
+                f"{free / GIB:.1f} of {total / GIB:.1f} GiB free",
+                "another process uses its memory: see nvidia-smi or rocm-smi, or choose another "
+                "--gpu",
             )
     elif build != "CPU":
         yield Finding(
             False,
             "GPU",
             "none visible to torch",
-            "check the driver (nvidia-smi, rocm-smi) and CUDA_VISIBLE_DEVICES / HIP_VISIBLE_DEVICES, "
-            "or install the CPU build (SWEEPD_TORCH=cpu)",
+            "check the driver (nvidia-smi, rocm-smi) and CUDA_VISIBLE_DEVICES or "
+            "HIP_VISIBLE_DEVICES, or install the CPU build (SWEEPD_TORCH=cpu)",
         )
     elif Path("/dev/nvidia0").exists() or Path("/dev/kfd").exists():
         kind = "cuda" if Path("/dev/nvidia0").exists() else "rocm"
@@ -135,16 +149,20 @@ def _torch() -> Iterator[Finding]:
             mode in ("FAST", "2"),
             "MIOpen",
             f"MIOPEN_FIND_MODE={mode}, MIOPEN_LOG_LEVEL={os.environ.get('MIOPEN_LOG_LEVEL')}",
-            "export MIOPEN_FIND_MODE=FAST MIOPEN_LOG_LEVEL=3, else the first step of every shape takes minutes",
+            "export MIOPEN_FIND_MODE=FAST MIOPEN_LOG_LEVEL=3; otherwise, the first step of every "
+            "shape takes minutes",
         )
 
 
 def _identity() -> Iterator[Finding]:
-    """Whether a member's numbers are the same in every slot, company and number of threads on this processor."""
+    """Check that a member's numbers do not depend on slot, other members and number of threads."""
     own = os.environ.get(VARIABLE, "")
-    whose = "" if own == MODE else ", a mode of your own"
+    whose = "" if own == MODE else ", not sweepd's default"
     yield Finding(True, "numbers", f"{processor_kind()} ({VARIABLE}={own}{whose})")
-    advice = f"results are not reproducible here: unset {VARIABLE}, or set {VARIABLE}={MODE}, and run this again"
+    advice = (
+        f"results are not reproducible on this machine: unset {VARIABLE} or set {VARIABLE}={MODE}, "
+        "and run this command again"
+    )
     for part in prove():
         yield Finding(part.holds, f"numbers: {part.name}", part.found, advice)
 
@@ -152,7 +170,7 @@ def _identity() -> Iterator[Finding]:
 def _database(storage: str) -> Finding:
     shown = hide_password(storage)
     if storage.startswith("sqlite:///") and not Path(storage.removeprefix("sqlite:///")).exists():
-        return Finding(True, "database", f"{shown} (made by the first study)")
+        return Finding(True, "database", f"{shown} (the first study creates it)")
     try:
         opened = open_storage(storage, create=False, busy_timeout=5.0)
         return Finding(True, "database", f"{shown}: {len(opened.get_all_studies())} studies")

@@ -1,4 +1,4 @@
-"""Around a worker: choosing the device, making the demo market, one worker per GPU."""
+"""Choosing the device of a worker, and running one worker process per GPU."""
 
 from __future__ import annotations
 
@@ -18,23 +18,29 @@ from envs.support.errors import InputError, RunError
 
 
 def choose_device(gpu: str | None) -> torch.device:
-    """None: the first GPU where there is one, else the CPU. Raises InputError for a GPU that is not there."""
+    """Return the device for `--gpu`; by default the first GPU if there is one, else the CPU.
+
+    Raises:
+        InputError: there is no such GPU.
+    """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpu is None:
         return torch.device("cuda:0" if count else "cpu")
     if gpu == "cpu":
         return torch.device("cpu")
     if gpu != "all" and not gpu.isdecimal():
-        raise InputError(f"--gpu {gpu!r} is not right; give a GPU's number, all, or cpu")
+        raise InputError(f"--gpu {gpu!r} is not valid; give the index of a GPU, all, or cpu")
     if count == 0:
         raise InputError(
-            f"--gpu {gpu}: this machine has no GPU that torch can use (sweepd doctor says more); use --gpu cpu"
+            f"--gpu {gpu}: this machine has no GPU that torch can use (run sweepd doctor for "
+            "details); use --gpu cpu"
         )
     if gpu == "all":
         return torch.device("cuda:0")
     if int(gpu) >= count:
         raise InputError(
-            f"--gpu {gpu}: this machine has {count} GPU{'s' if count > 1 else ''}, numbered from 0 to {count - 1}"
+            f"--gpu {gpu}: this machine has {count} GPU{'s' if count > 1 else ''}, numbered from 0 "
+            f"to {count - 1}"
         )
     return torch.device(f"cuda:{gpu}")
 
@@ -42,9 +48,13 @@ def choose_device(gpu: str | None) -> torch.device:
 def own_arguments(
     index: int, log_file: Path | None, metrics_port: int | None, max_memory: float
 ) -> list[str]:
-    """What the worker of one GPU of several gets instead of the command's: two cannot share a log file or a port.
+    """Return the arguments that differ between the workers of several GPUs.
 
-    max_memory: GiB for each.
+    Args:
+        index: index of the GPU.
+        log_file: the command's log file; each worker gets its own.
+        metrics_port: the command's port; each worker gets its own.
+        max_memory: memory limit of each worker in GiB.
     """
     own = ["--gpu", str(index), "--alongside", "--max-memory", f"{max_memory:.3f}"]
     if log_file is not None:
@@ -55,21 +65,25 @@ def own_arguments(
 
 
 def run_on_all(arguments: Sequence[str], own: Sequence[Sequence[str]]) -> None:
-    """Run one worker process per GPU, pass signals on, and wait for all.
+    """Run one worker process per GPU, forward signals, and wait for all.
 
-    Each worker has a process group of its own: Ctrl-C on the terminal reaches this process alone, so each worker gets
-    every signal exactly once (the second one ends it at once). SIGINT, SIGTERM and SIGHUP (unless ignored, as under
-    nohup) are passed on as SIGTERM.
+    Each worker has its own process group, so Ctrl-C on the terminal reaches this process only, and
+    each worker gets every signal exactly once (the second ends it at once). SIGINT, SIGTERM and
+    SIGHUP (unless ignored, as under nohup) are forwarded as SIGTERM.
 
-    arguments: what all get (a password in --storage through the environment); own: what each gets after them. Raises
-    RunError where one of them failed; the others then go on to the study's end. A worker that was ended by a signal
-    passed on has not failed.
+    Args:
+        arguments: arguments of all workers; a password in --storage is passed in the environment.
+        own: additional arguments of each worker.
+
+    Raises:
+        RunError: a worker failed; the others have continued to the end of the study. A worker ended
+            by a forwarded signal has not failed.
     """
     arguments, secret = without_passwords(arguments)
     environment = {**untagged(), **secret}
     workers: list[subprocess.Popen[bytes]] = []
     told: set[int] = set()
-    asked: list[int] = []  # signals passed on
+    asked: list[int] = []  # forwarded signals
 
     def forward(signum: int, _frame: FrameType | None) -> None:
         asked.append(signum)
@@ -90,9 +104,8 @@ def run_on_all(arguments: Sequence[str], own: Sequence[Sequence[str]]) -> None:
                 command, stdin=subprocess.DEVNULL, process_group=0, env=environment
             )
             workers.append(worker)
-            if (
-                asked and worker.pid not in told
-            ):  # the signal came before this worker was in the list
+            # The signal arrived before this worker was in the list.
+            if asked and worker.pid not in told:
                 worker.send_signal(signal.SIGTERM)
         while any(worker.poll() is None for worker in workers):
             time.sleep(0.2)
@@ -103,5 +116,6 @@ def run_on_all(arguments: Sequence[str], own: Sequence[Sequence[str]]) -> None:
     failed = [str(index) for index, worker in enumerate(workers) if worker.returncode not in ended]
     if failed:
         raise RunError(
-            f"the worker{'s' if len(failed) > 1 else ''} on GPU {', '.join(failed)} failed; their messages are above"
+            f"the worker{'s' if len(failed) > 1 else ''} on GPU {', '.join(failed)} failed; see "
+            "the messages above"
         )

@@ -21,7 +21,7 @@ from optimize.worker.profiling import profile as profile_batch
 
 
 def profile(flags: TrainFlags, given: frozenset[str]) -> None:
-    """Print where the time of a batch would be spent, and what to change, without creating a study."""
+    """Print where a batch would spend its time, and what to change, without creating a study."""
     say = line_printer(Terminal())
     flags = apply_preset(flags, given)
     device, request = choose_device(flags.gpu), make_request(flags, given)

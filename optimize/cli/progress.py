@@ -1,4 +1,4 @@
-"""How a study went over time: trials per hour, and when the best one so far was found."""
+"""History of a study, and the studies shown by the dashboard."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
 def study_progress(handle: StudyHandle, count_looks: CountLooks | None = None) -> dict[str, Any]:
-    """`study_status`, and `history`; docs/operations.md says what each key means."""
+    """Return `study_status` and `history`; docs/operations.md describes the keys."""
     found = study_status(handle, count_looks)
     return found | {
         "objective": handle.spec.objective,
@@ -46,9 +46,12 @@ def study_progress(handle: StudyHandle, count_looks: CountLooks | None = None) -
 
 
 def history(trials: Sequence[FrozenTrial]) -> dict[str, Any]:
-    """`rates`: equal parts of the time from the first trial's start to the last one's end, with the trials finished in
-    each: `at` (where it begins), `seconds`, `finished`, `per_hour`. `values`: of the complete trials as they ended:
-    `at`, `trial`, `value`, and `best`, the best so far. Moments are seconds since the epoch.
+    """Return the history of a study as plain data. Times are in seconds since the epoch.
+
+    Returns:
+        `rates`: finished trials in equal parts of the time from the first trial's start to the last
+        one's end: `at` (start of the part), `seconds`, `finished`, `per_hour`. `values`: complete
+        trials in the order in which they ended: `at`, `trial`, `value`, and `best` (so far).
     """
     ended = _ended(trials)
     values, best = [], -math.inf
@@ -61,7 +64,7 @@ def history(trials: Sequence[FrozenTrial]) -> dict[str, Any]:
 
 
 def _ended(trials: Sequence[FrozenTrial]) -> list[tuple[float, FrozenTrial]]:
-    """Finished trials in the order in which they ended. Optuna keeps local time without a zone."""
+    """Return finished trials by time of their end. Optuna stores local time without a zone."""
     found = [
         (t.datetime_complete.timestamp(), t)
         for t in trials
@@ -76,7 +79,7 @@ def _rates(ended: Sequence[float], begin: float) -> list[dict[str, float]]:
     begin, end = min(begin, ended[0] - 1.0), ended[-1]
     length = next((part for part in PARTS if (end - begin) / part <= MOST_PARTS), PARTS[-1])
     edges = np.append(np.arange(begin, end, length), np.nextafter(end, math.inf))
-    if len(edges) > 2 and end - edges[-2] < length / 2:  # a rate over a moment is none
+    if len(edges) > 2 and end - edges[-2] < length / 2:  # too short for a rate
         edges = np.delete(edges, -2)
     counts, _ = np.histogram(ended, edges)
     lengths = np.diff(edges)
@@ -92,7 +95,7 @@ def _rates(ended: Sequence[float], begin: float) -> list[dict[str, float]]:
 
 
 def show_progress(found: dict[str, Any]) -> Group:
-    """`study_progress` for people."""
+    """Format the result of `study_progress` as tables."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
@@ -113,8 +116,13 @@ def show_progress(found: dict[str, Any]) -> Group:
 
 
 class StudyWatch:
-    """The studies of a database, for who only looks. storage, runs_dir: as the flags. study_name: the one to begin
-    with; None: the newest.
+    """Read-only access to the studies of a database, for the dashboard.
+
+    Args:
+        study_name: the study to show first; None for the newest.
+        storage: `--storage`.
+        runs_dir: `--runs-dir`.
+        count_looks: returns the number of hold-out evaluations used on a study's bars.
     """
 
     def __init__(
@@ -131,14 +139,16 @@ class StudyWatch:
         )
         self._count_looks = count_looks
         self._storage: StudyStorage | None = None
-        self._handles: dict[str, StudyHandle] = {}  # kept, since they remember finished trials
+        self._handles: dict[str, StudyHandle] = {}  # kept, since they cache finished trials
 
     def studies(self) -> list[str]:
-        """Names, the newest first, but the one to begin with before all. Raises InputError where there is no database,
-        or no such study.
+        """Return the names of the studies: the one to show first, then from newest to oldest.
+
+        Raises:
+            InputError: there is no database or no such study.
         """
         ours = [study for study in self._open().get_all_studies() if SPEC_KEY in study.user_attrs]
-        # Ids rise in the order of creation, which decides where two dates are equal.
+        # Ids increase in order of creation, which decides between equal dates.
         ours.sort(
             key=lambda study: (str(study.user_attrs[CREATED_KEY]), study._study_id), reverse=True
         )
@@ -162,8 +172,10 @@ class StudyWatch:
         return show_progress(found)
 
     def application(self) -> WSGIApplication:
-        """optuna-dashboard, with the artifacts of the study to begin with. Raises InputError where there is none, or it
-        is not installed.
+        """Return optuna-dashboard, with the artifacts of the study to show first.
+
+        Raises:
+            InputError: there is no study, or optuna-dashboard is not installed.
         """
         try:
             import optuna_dashboard

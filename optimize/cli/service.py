@@ -1,6 +1,6 @@
-"""systemd units of the user's own account: `sweepd service install worker -- --study-name …`.
+"""systemd units of the user's account: `sweepd service install worker -- --study-name …`.
 
-A unit is a template of `optimize/systemd` with this Python, this folder and the given flags filled in.
+A unit is a template of `optimize/systemd`, filled in with this Python, this folder and the flags.
 """
 
 from __future__ import annotations
@@ -27,30 +27,33 @@ PROPERTIES = ("ActiveState", "SubState", "NRestarts", "StatusText")
 
 @dataclass(frozen=True)
 class Unit:
-    """A file for systemd. name: with its suffix."""
+    """A unit file. name: file name with suffix."""
 
     name: str
     text: str
 
 
 def quote(word: str) -> str:
-    """A word of ExecStart such that systemd passes on exactly these characters."""
+    """Quote a word of ExecStart, so that systemd passes on exactly these characters."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return escaped if escaped and not re.search(r"[\s'\";\\]", escaped) else f'"{escaped}"'
 
 
 def make_units(kind: str, name: str, arguments: Sequence[str], folder: Path) -> list[Unit]:
-    """What is installed, the unit to be enabled last.
+    """Return the units of a service; the last one is to be enabled.
 
-    kind: worker, promoter or trader. name: what tells it from others of its kind. arguments: of the command that it
-    runs. folder: where the command is run.
+    Args:
+        kind: worker, promoter or trader.
+        name: distinguishes it from other services of its kind; may be "".
+        arguments: arguments of the command that it runs.
+        folder: working directory of the command.
     """
-    # -P: what happens to lie in the folder must not be imported.
+    # -P: files in the folder must not be imported.
     words = [sys.executable, "-P", "-m", "sweepd", COMMANDS[kind], *arguments]
     for word in (*words, str(folder)):
         if any(ord(character) < 32 for character in word):
             raise InputError(
-                f"{word!r} holds a line break or another control character; a unit cannot"
+                f"{word!r} contains a line break or another control character, which a unit cannot"
             )
     values = {
         "label": f" ({name})".replace("%", "%%") if name else "",
@@ -69,7 +72,11 @@ def make_units(kind: str, name: str, arguments: Sequence[str], folder: Path) -> 
 
 
 def config_folder() -> Path:
-    """$XDG_CONFIG_HOME, or ~/.config. Raises InputError where there is neither."""
+    """Return $XDG_CONFIG_HOME, or ~/.config.
+
+    Raises:
+        InputError: there is neither.
+    """
     if own := os.environ.get("XDG_CONFIG_HOME"):
         return Path(own)
     at_home = home()
@@ -81,38 +88,39 @@ def config_folder() -> Path:
 
 
 def unit_folder() -> Path:
-    """Where systemd looks for the units of this account."""
+    """Return the folder of this account's units."""
     return config_folder() / "systemd" / "user"
 
 
 def environment_file() -> Path:
-    """Secrets of the services."""
+    """Return the file with the services' environment variables and secrets."""
     return config_folder() / "sweepd" / "environment"
 
 
 def installed() -> list[Path]:
-    """Unit files of sweepd, in order."""
+    """Return sweepd's unit files, sorted by name."""
     return sorted(
         p for suffix in ("service", "timer") for p in unit_folder().glob(f"{PREFIX}*.{suffix}")
     )
 
 
 def install(units: Sequence[Unit]) -> None:
-    """Write the units, and have systemd start the last one now and at every boot.
+    """Write the units, and start the last one now and at every boot.
 
-    Raises RunError where systemd does not do it; the units then lie there, and the sentence says how to go on.
+    Raises:
+        RunError: systemd failed; the units remain.
     """
     _require_systemd()
     for unit in units:
         write_atomic(unit_folder() / unit.name, unit.text)
     systemctl("daemon-reload")
     systemctl("enable", units[-1].name)
-    # An older version that is running is replaced; it puts its trials back first.
+    # Replaces an older version that is running, which requeues its trials first.
     systemctl("restart", units[-1].name)
 
 
 def uninstall(paths: Sequence[Path]) -> None:
-    """Stop these units, which lets them finish as after SIGTERM, and remove them."""
+    """Stop these units with SIGTERM, and remove them."""
     _require_systemd()
     systemctl("disable", "--now", *(path.name for path in paths))
     for path in paths:
@@ -121,7 +129,7 @@ def uninstall(paths: Sequence[Path]) -> None:
 
 
 def state_of(path: Path) -> dict[str, str]:
-    """What systemd says of a unit; empty where it says nothing."""
+    """Return the properties of a unit; empty if systemd does not answer."""
     if shutil.which("systemctl") is None:
         return {}
     shown = _run("systemctl", "--user", "show", path.name, f"--property={','.join(PROPERTIES)}")
@@ -129,7 +137,7 @@ def state_of(path: Path) -> dict[str, str]:
 
 
 def lingers() -> bool | None:
-    """Whether this account's services run without a login session (linger); None if unknown."""
+    """Return whether this account's services run without a login session; None if unknown."""
     if shutil.which("loginctl") is None:
         return None
     shown = _run("loginctl", "show-user", user_name(), "--property=Linger")
@@ -137,7 +145,7 @@ def lingers() -> bool | None:
 
 
 def systemctl(*words: str) -> None:
-    """Raises RunError with what systemd said."""
+    """Run systemctl; raise RunError with its message if it fails."""
     done = _run("systemctl", "--user", *words)
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
@@ -155,5 +163,6 @@ def _require_systemd() -> None:
     if reached.returncode:
         said = (reached.stderr.strip().splitlines() or ["no reason given"])[0]
         raise RunError(
-            f"systemd does not answer for this account ({said}); log in as the user who shall run it, and try again"
+            f"systemd does not answer for this account ({said}); log in as the user who runs the "
+            "service, and try again"
         )

@@ -28,10 +28,10 @@ PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def service_app() -> typer.Typer:
-    """The command group."""
+    """Return the command group."""
     app = typer.Typer(
         no_args_is_help=True,
-        help="Run a worker, promoter or paper trader under systemd, as yourself.",
+        help="Run a worker, promoter or paper trader as a systemd service of your account.",
     )
     app.command("install", context_settings=PASS_ON)(install_command)
     app.command("uninstall")(uninstall_command)
@@ -42,20 +42,24 @@ def service_app() -> typer.Typer:
 def install_command(
     context: typer.Context,
     kind: Annotated[
-        str, typer.Argument(help="worker (sweepd train), promoter (promote) or trader (trade).")
+        str,
+        typer.Argument(
+            help="worker (sweepd train), promoter (sweepd promote) or trader (sweepd trade)."
+        ),
     ],
     name: Annotated[
         str | None,
-        typer.Option(help="Of the service. Default: the study, slot and GPU among the flags."),
+        typer.Option(help="Name of the service. Default: study, slot and GPU of the flags."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the units; change nothing.")
+        bool, typer.Option("--dry-run", help="Print the units without installing them.")
     ] = False,
 ) -> None:
-    """Make a systemd service of a command, start it now and at every boot, and watch over it.
+    """Install a command as a systemd service, and start it now and at every boot.
 
-    All other flags are the command's own: sweepd service install worker --study-name btc --data-dir data/binance.
-    They are checked here as the command would. The service runs in this folder, with this Python.
+    All other flags are those of the command, and are checked:
+    sweepd service install worker --study-name btc --data-dir data/binance.
+    The service runs in the current directory with the current Python.
     """
     if kind not in COMMANDS:
         raise InputError(f"{kind!r} is not a service; choose one of {', '.join(COMMANDS)}")
@@ -74,11 +78,9 @@ def install_command(
         return
     install(units)
     started = units[-1].name
-    typer.echo(f"{started} runs, and will after every boot")
+    typer.echo(f"{started} is running, and starts at every boot")
     typer.echo(f"  follow it:  journalctl --user -u {units[0].name} -f")
-    typer.echo(
-        f"  stop it:    systemctl --user stop {started}    (trials are put back, nothing is lost)"
-    )
+    typer.echo(f"  stop it:    systemctl --user stop {started}    (its trials are requeued)")
     typer.echo(f"  secrets:    {environment_file()}")
     if (
         STORAGE_VARIABLE in os.environ
@@ -86,19 +88,17 @@ def install_command(
         and not any(w.startswith("--storage") for w in context.args)
     ):
         typer.echo(
-            f"  warning: the service does not see this shell's {STORAGE_VARIABLE}; write it into that file, then "
-            f"systemctl --user restart {started}"
+            f"  warning: the service does not see this shell's {STORAGE_VARIABLE}; add it to that "
+            f"file, then run: systemctl --user restart {started}"
         )
     if lingers() is False:
-        typer.echo(
-            "  it ends when you log out, unless you allow it to stay: loginctl enable-linger"
-        )
+        typer.echo("  it stops when you log out; to keep it running: loginctl enable-linger")
 
 
 def uninstall_command(
-    name: Annotated[str, typer.Argument(help="As sweepd service show prints it, or all.")],
+    name: Annotated[str, typer.Argument(help="Name as printed by sweepd service show, or all.")],
 ) -> None:
-    """Stop a service (its trials are put back) and remove it."""
+    """Stop a service (a worker requeues its trials) and remove it."""
     paths = [
         p for p in installed() if name == "all" or p.stem in (name, PREFIX + name) or p.name == name
     ]
@@ -106,15 +106,16 @@ def uninstall_command(
         raise InputError(f"no service is called {name!r}; there are: {_names()}")
     uninstall(paths)
     for path in paths:
-        typer.echo(f"{path.name} is gone")
+        typer.echo(f"removed {path.name}")
 
 
 def show_command(
     name: Annotated[
-        str | None, typer.Argument(help="Print this one's unit. Default: list all.")
+        str | None,
+        typer.Argument(help="Print the unit of this service. Default: list all services."),
     ] = None,
 ) -> None:
-    """Say which services there are and how they are."""
+    """List the services and their state."""
     paths = installed()
     if name is not None:
         paths = [p for p in paths if p.stem in (name, PREFIX + name) or p.name == name]
@@ -131,7 +132,7 @@ def show_command(
         status = state.get("StatusText")
         typer.echo(f"{path.name}: {words}" + (f", {status}" if status else ""))
     if not paths:
-        typer.echo("no service; make one with: sweepd service install worker --study-name …")
+        typer.echo("no service; install one with: sweepd service install worker --study-name …")
 
 
 def _names() -> str:
@@ -139,7 +140,7 @@ def _names() -> str:
 
 
 def _checked(context: typer.Context, kind: str) -> dict[str, object]:
-    """The command's flags as it will read them. Raises what it raises for wrong ones."""
+    """Parse the flags as the command will; raises the command's errors."""
     group = context.find_root().command
     assert isinstance(group, TyperGroup)
     command = group.get_command(context, COMMANDS[kind])
@@ -151,11 +152,12 @@ def _checked(context: typer.Context, kind: str) -> dict[str, object]:
 def _refuse_unfit(arguments: list[str], found: dict[str, object]) -> None:
     if found.get("gpu") == "all":
         raise InputError(
-            "--gpu all: install one service for each GPU (--gpu 0, --gpu 1, …), so each is watched over"
+            "--gpu all: install one service for each GPU (--gpu 0, --gpu 1, …), so that systemd "
+            "supervises each"
         )
     for word in arguments:
         if has_password(word):
             raise InputError(
-                "a unit can be read by other users, so it must not hold a password; leave it out of the URL, and "
-                f"write PGPASSWORD=… into {environment_file()}"
+                "other users can read a unit, so it must not contain a password; remove it from "
+                f"the URL, and write PGPASSWORD=… into {environment_file()}"
             )

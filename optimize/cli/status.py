@@ -1,4 +1,4 @@
-"""How far studies are, who works on them, and whether all is well: `sweepd status`."""
+"""`sweepd status`: progress, workers and health of studies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DONE = ("COMPLETE", "PRUNED", "FAIL")
 
 
 def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> dict[str, Any]:
-    """The study as plain data; docs/operations.md says what each key means."""
+    """Return the status of a study as plain data; docs/operations.md describes the keys."""
     attributes = handle.storage.get_study_user_attrs(handle.study_id)
     trials = handle.trials()
     workers = [_worker(w) for w in list_workers(handle.storage, handle.study_id)]
@@ -110,24 +110,23 @@ def _worker(worker: WorkerRecord) -> dict[str, Any]:
 
 def _unhealthy(workers: list[dict[str, Any]], left: int) -> list[str]:
     reasons = [
-        f"worker {w['host']}:{w['pid']} lives, but its last heartbeat is {w['beat_age']:.0f} s old"
+        f"worker {w['host']}:{w['pid']} is running, but its last heartbeat is "
+        f"{w['beat_age']:.0f} s old"
         for w in workers
         if w["status"] == "stale"
     ]
     reasons += [
-        f"worker {w['host']}:{w['pid']} makes no progress; its trials are left to other workers"
+        f"worker {w['host']}:{w['pid']} makes no progress; other workers take over its trials"
         for w in workers
         if w["status"] == "alive" and w["state"] == "stalled"
     ]
     if left and not any(w["status"] == "alive" for w in workers):
-        reasons.append(
-            f"no worker is alive while {left} trial{'s are' if left > 1 else ' is'} left"
-        )
+        reasons.append(f"no worker is alive, but {left} trial{'s are' if left > 1 else ' is'} left")
     return reasons
 
 
 def _eta(left: int, hourly: float, speed: float, living: list[dict[str, Any]]) -> float | None:
-    """Seconds; by trials finished per hour once there are some, before that by steps, nothing pruned."""
+    """Return the seconds left, from finished trials per hour, or from steps of unpruned trials."""
     if left == 0:
         return 0.0
     steps = max((w.get("steps_per_trial", 0) for w in living), default=0)
@@ -144,7 +143,7 @@ def _failures(trials: list[FrozenTrial]) -> list[dict[str, Any]]:
 
 
 def show(found: dict[str, Any]) -> Group:
-    """`study_status` for people."""
+    """Format the result of `study_status` as tables."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
@@ -162,18 +161,18 @@ def show(found: dict[str, Any]) -> Group:
     if found["paused"]:
         grid.add_row(
             "paused",
-            f"since {found['paused']['since']}, by {found['paused']['by']}; sweepd resume {found['study']}",
+            f"since {found['paused']['since']}, by {found['paused']['by']}; resume with: "
+            f"sweepd resume {found['study']}",
         )
     elif found["steps_per_second"]:
         eta = math.nan if found["eta_seconds"] is None else found["eta_seconds"]
         grid.add_row(
             "speed",
-            f"{found['steps_per_second']:,} steps/s · {found['trials_per_hour']:.1f} trials/hour · ETA {duration(eta)}",
+            f"{found['steps_per_second']:,} steps/s · {found['trials_per_hour']:.1f} trials/hour · "
+            f"ETA {duration(eta)}",
         )
     if found["storage_retries"]:
-        grid.add_row(
-            "database", f"{found['storage_retries']} accesses tried again by the present workers"
-        )
+        grid.add_row("database", f"{found['storage_retries']} retries by the current workers")
     for failure in found["failures"]:
         grid.add_row(
             "failed", Text(f"trial {failure['trial']}: {failure['reason'] or 'no reason recorded'}")
@@ -189,7 +188,7 @@ def show(found: dict[str, Any]) -> Group:
 
 
 def _describe(w: dict[str, Any], rungs: int) -> Text:
-    """One line of a worker."""
+    """Format a worker as one line."""
     colour = {"alive": "green", "stale": "bold red", "dead": "dim"}[w["status"]]
     state = w["state"] if w["status"] == "alive" else f"{w['status']}, was {w['state']}"
     said = []
@@ -200,7 +199,7 @@ def _describe(w: dict[str, Any], rungs: int) -> Text:
     if w["status"] != "dead" and "resident_bytes" in w:
         said.append(f"memory {w['resident_bytes'] / 2**30:.1f} GiB")
         said.append(f"GPU {GpuUse(**w['gpu'])}" if w["gpu"] else w["device"])
-    said.append(f"beat {duration(w['beat_age'])} ago")
+    said.append(f"heartbeat {duration(w['beat_age'])} ago")
     return Text.assemble(f"{w['host']}:{w['pid']} ", (state, colour), " · " + " · ".join(said))
 
 

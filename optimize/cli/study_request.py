@@ -74,8 +74,8 @@ def study_name(flags: TrainFlags) -> str:
     name = flags.study_name or kind_of(flags.env).default_name(vars(flags))
     if not re.fullmatch(r"[\w][\w.+-]{0,99}", name):
         raise InputError(
-            f"--study-name {name!r} is not valid: use at most 100 letters, digits, - and _ (it also "
-            "names a directory)"
+            f"--study-name {name!r} is not valid: use at most 100 letters, digits, - and _ (it "
+            "also names a directory)"
         )
     return name
 

@@ -1,4 +1,4 @@
-"""The options of `sweepd train` and `sweepd profile`, declared once, and the config file that sets them."""
+"""The options of `sweepd train` and `sweepd profile`, and the config file that sets them."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class TrainFlags:
         int,
         _option(
             STUDY,
-            "Total number of finished trials (complete, pruned or failed) in the study. An existing "
-            "study keeps its number unless this flag is given.",
+            "Total number of finished trials (complete, pruned or failed) in the study. An "
+            "existing study keeps its number unless this flag is given.",
         ),
     ] = 40
     study_name: Annotated[
@@ -102,8 +102,8 @@ class TrainFlags:
             "Markets: information-ratio (Sharpe ratio of the returns in excess of equal weight, "
             "which the promotion gate tests), sharpe-difference (Sharpe ratio minus that of equal "
             "weight), sharpe or sortino; the objective is the mean over paths minus 0.1 standard "
-            "deviations. Games: return (interquartile mean over seeds). Default: information-ratio, "
-            "or return.",
+            "deviations. Games: return (interquartile mean over seeds). Default: "
+            "information-ratio, or return.",
         ),
     ] = None
     seed: Annotated[
@@ -141,7 +141,8 @@ class TrainFlags:
         str,
         _option(
             ENVIRONMENT,
-            "ppo, sac, d3qn, elegantrl:NAME (an ElegantRL agent, e.g. elegantrl:td3), or heuristic.",
+            "ppo, sac, d3qn, elegantrl:NAME (an ElegantRL agent, e.g. elegantrl:td3), or "
+            "heuristic.",
         ),
     ] = "ppo"
     seeds: Annotated[int, _option(ENVIRONMENT, "Games: members (training seeds) per trial.")] = 4
@@ -173,7 +174,8 @@ class TrainFlags:
         Path | None,
         _option(
             DATA,
-            "Directory of bars with one file per ticker, e.g. BTC_USDT-1h.parquet (see sweepd data).",
+            "Directory of bars with one file per ticker, e.g. BTC_USDT-1h.parquet (see sweepd "
+            "data).",
         ),
     ] = None
     timeframe: Annotated[str, _option(DATA, "Length of a bar: 1m, 5m, 15m, 1h, 4h, 1d, …")] = "1h"
@@ -290,8 +292,8 @@ class TrainFlags:
         float | None,
         _option(
             MACHINE,
-            "Resident memory in GiB above which the worker requeues its trials at the next rung and "
-            "restarts itself with the same process id; 0: no limit. Default: 70 % of the memory of "
+            "Resident memory in GiB above which the worker requeues its trials at the next rung "
+            "and restarts itself with the same process id; 0: no limit. Default: 70 % of the memory of "
             "the machine or control group.",
             min=0,
         ),
@@ -340,7 +342,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
 
 def _apply_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Use the file's entries as defaults of the flags, so that the command line takes precedence."""
+    """Use the file's entries as defaults of the flags; the command line takes precedence."""
     if path is None or context.resilient_parsing:
         return path
     parameters = {p.name: p for p in context.command.params if p.name not in ("config", "help")}
@@ -396,7 +398,7 @@ def takes_train_flags(command: Callable[[typer.Context, TrainFlags], None]) -> C
 
 
 def given_flags(context: typer.Context) -> frozenset[str]:
-    """Return the names of the parameters set on the command line, in the config file or environment."""
+    """Return the names of parameters set on the command line, in the file or the environment."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return frozenset(
         name for name, source in sources.items() if source is not None and source.name != "DEFAULT"

@@ -2,8 +2,8 @@
 
 Between rollouts, a member is a set of tensors (`MemberState`) that any slot can hold. A program is
 loaded with members, trained to the next rung, and unloaded; the other members wait in host memory.
-Members that have ended (pruned, diverged) are not loaded again, so the rest needs fewer programs. The
-numbers of a member do not depend on the other members of its program.
+Members that have ended (pruned, diverged) are not loaded again, so the rest needs fewer programs.
+The numbers of a member do not depend on the other members of its program.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Trainer:
         self._counted = 0.0  # when seconds were last added to the trials
 
     def start(self, plan: Plan) -> Training:
-        """Return a trial at its beginning; its members are initialized when they are first loaded."""
+        """Return a trial at its beginning; its members are initialized when first loaded."""
         return Training(plan, [MemberState() for _ in range(self.experiment.members)])
 
     # -- training
@@ -188,15 +188,15 @@ class Trainer:
         if self.slots <= fewest:
             members = f"{self.slots} members" + (" that play together" if together > 1 else "")
             raise RunError(
-                f"out of memory with {members} ({str(error).splitlines()[0]}); use fewer --n-envs or "
-                "smaller networks"
+                f"out of memory with {members} ({str(error).splitlines()[0]}); use fewer --n-envs "
+                "or smaller networks"
             ) from None
         self.slots = max(fewest, self.slots // (2 * together) * together)
         self.ran_out(self.slots)
         self.say(f"out of memory: continuing with {self.slots} members per program")
 
     def _program(self, training: Training) -> tuple[Any, Learner]:
-        """Return environment and learner of the trial's shape, cached while shape and slots stay."""
+        """Return environment and learner of the trial's shape, cached by shape and slots."""
         settings = training.plan.settings
         shape = tuple(sorted(settings.shape.items()))
         if self._learner is None or shape != self._shape or self._learner.shape.slots != self.slots:
@@ -270,8 +270,10 @@ class Trainer:
         for seat, diverged in zip(group, learner.diverged, strict=False):
             training = seat.training
             if diverged and not training.fault:
-                at = f"{self.experiment.member} {seat.member}, by rollout {seat.state.rollouts} of {self.spec.rollouts}"
-                training.fault = f"diverged: {at} the gradient was not finite"
+                training.fault = (
+                    f"diverged: {self.experiment.member} {seat.member}, by rollout "
+                    f"{seat.state.rollouts} of {self.spec.rollouts} the gradient was not finite"
+                )
         if stopped:
             raise Interrupted
         self._keep_if_due()  # a long evaluation or another program may follow

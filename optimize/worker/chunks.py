@@ -5,8 +5,8 @@ on its machine or because more do not fit into memory. Every member keeps its en
 minibatches and, to rounding, its numbers.
 
 Measurements are cached in a JSON file by machine (processor or GPU, memory, threads, versions) and
-shape. The file may be read, edited and deleted. Entries of other machines and versions are ignored. A
-chunk that was chosen because memory ran out is valid for one day, since another process may have
+shape. The file may be read, edited and deleted. Entries of other machines and versions are ignored.
+A chunk that was chosen because memory ran out is valid for one day, since another process may have
 used the memory at that time.
 """
 

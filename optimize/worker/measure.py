@@ -125,7 +125,7 @@ def make_chunks(
 def measure_threads(
     bench: Bench, num_envs: int, say: Callable[[str], None]
 ) -> tuple[int, list[str]]:
-    """Choose and set torch's number of CPU threads: the fewest within a factor `GAIN` of the fastest.
+    """Choose and set torch's CPU threads: the fewest within a factor `GAIN` of the fastest.
 
     Measures 1, 2, 4, … threads up to the number of cores. More threads are not always faster: they
     wait for each other by spinning, which is slow on a core that another process uses as well.

@@ -175,7 +175,7 @@ def _timed(
 
 
 def _bookkeeping(experiment: Experiment, trainings: list[Training]) -> float:
-    """Return the seconds per batch for asking, reporting and checkpoints, measured in a temporary study."""
+    """Measure the seconds per batch for asking, reporting and checkpoints in a temporary study."""
     spec = experiment.spec
     with tempfile.TemporaryDirectory() as folder:
         storage = open_storage(storage_url(None, Path(folder)))

@@ -59,7 +59,7 @@ class TrialReporter:
             return self._write(training, write)
 
     def complete(self, trainer: Trainer, training: Training, evaluation: Evaluation) -> None:
-        """Write the files of a trial that has reached the last rung, and tell the study its value."""
+        """Write the files of a trial at the last rung, and tell the study its value."""
 
         def write() -> None:
             with self.phases("files"):

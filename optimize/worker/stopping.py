@@ -130,7 +130,7 @@ class Life:
 
     @classmethod
     def present(cls) -> Life:
-        """Read it from the environment variable, which is removed so that children do not inherit it."""
+        """Read it from the environment variable, and remove that from children's environments."""
         words = os.environ.pop(RECYCLED, "").split()
         return cls(int(words[0]), words[1]) if len(words) == 2 and words[0].isdigit() else cls()
 

@@ -1,4 +1,4 @@
-"""The worker's loop: ask for a batch of trials, train it rung by rung, evaluate, report, prune, tell.
+"""The worker's loop: ask for trials, train them rung by rung, evaluate, report, prune, tell.
 
 `Worker.run` is the loop over batches, `Worker._train_batch` the loop over the rungs of one batch.
 `optimize.worker.reporting` writes results to the study, `optimize.worker.records` writes files.
@@ -130,7 +130,7 @@ class Worker:
         self._steps_done = self._steps_wanted = 0  # in the current rung
 
     def run(self) -> Outcome:
-        """Train batches until the study is complete, a signal arrives, or memory exceeds its limit."""
+        """Train batches until the study is complete, a signal arrives, or memory is exceeded."""
         gc.freeze()  # objects that exist now stay, so `_share_device` need not scan them each time
         metrics = serving_metrics(self.options.metrics_port, self.telemetry, self.heartbeat)
         with (
@@ -295,7 +295,7 @@ class Worker:
     def _finish_rung(
         self, trainer: Trainer, trainings: list[Training], evaluations: list[Evaluation | None]
     ) -> list[Training]:
-        """Report all trials, then prune, complete or checkpoint each; return those that continue."""
+        """Report all trials, then complete, prune or checkpoint each; return the last group."""
         with self.phases("files"):
             self.records.wait()  # raises errors of the writes since the last rung
             self.records.ensure_folder()
@@ -339,7 +339,7 @@ class Worker:
         return []
 
     def _share_device(self) -> None:
-        """Adapt to the number of workers on the device; between batches, little memory is in use."""
+        """Adapt to the number of workers on the device while little memory is in use."""
         gc.collect()
         if not self.share.look():
             return

@@ -108,7 +108,7 @@ def test_every_documented_key_is_there_and_every_key_is_documented(
     worker.finish()
     # Stopped by hand with trials left: nobody works on them, and a health check says so.
     text = sweepd("status").finish(1)
-    assert "no worker is alive while 3 trials are left" in text
+    assert "no worker is alive, but 3 trials are left" in text
     assert "worker  none" in text
 
 
@@ -128,12 +128,12 @@ def test_a_killed_worker_is_dead_and_a_silent_one_stale(market: Path, sweepd: Sw
     wait_for(suspend)
     out = sweepd("status").finish(1)
     assert "stale, was training" in out
-    assert "lives, but its last heartbeat is 20" in out
+    assert "is running, but its last heartbeat is 20" in out
     worker.signal(signal.SIGKILL)
     worker.finish(-signal.SIGKILL)
     found = _json(sweepd("status", "--json").finish(1))
     assert [w["status"] for w in found["workers"]] == ["dead"]
-    assert found["unhealthy"] == ["no worker is alive while 2 trials are left"]
+    assert found["unhealthy"] == ["no worker is alive, but 2 trials are left"]
     assert found["steps_per_second"] == 0
     # A pause is not an illness, whoever has died before it.
     sweepd("pause", "s", "--wait", 0).finish()
