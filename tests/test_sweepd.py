@@ -123,7 +123,7 @@ def test_a_new_best_trial_is_judged_beside_the_training(
     assert first.wait(120) == 0
     said = (fake.run_dir / "gate" / "first-stage.log").read_text()
     assert "FIRST STAGE" in said
-    assert "meets every rule that needs no look" in " ".join(said.split())
+    assert "meets every rule that needs no hold-out evaluation" in " ".join(said.split())
     monkeypatch.setattr(sweepd.sys, "executable", str(tmp_path / "none"))
     judge(handle)  # type: ignore[arg-type]
     assert judge.process is first  # what cannot be started does not stop the training

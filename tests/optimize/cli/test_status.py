@@ -109,7 +109,7 @@ def test_every_documented_key_is_there_and_every_key_is_documented(
     # Stopped by hand with trials left: nobody works on them, and a health check says so.
     text = sweepd("status").finish(1)
     assert "no worker is alive, but 3 trials are left" in text
-    assert "worker  none" in text
+    assert "worker     none" in text
 
 
 def test_a_killed_worker_is_dead_and_a_silent_one_stale(market: Path, sweepd: Sweepd) -> None:
