@@ -89,7 +89,7 @@ class Heuristics:
 
     def import_actor(self, slot: int, actor: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """See `Learner.import_actor`."""
-        raise InputError("start_from imports weights into members of PPO alone")
+        raise InputError("heuristic cannot start from trained weights: use ppo")
 
     def train(
         self, env: VecEnv, rollouts: int, on_rollout: Callable[[Any], bool | None] | None = None

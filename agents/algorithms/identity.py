@@ -93,7 +93,7 @@ def prove() -> Iterator[Part]:
     finally:
         torch.set_num_threads(before)
     for name, other, sentence in (
-        ("slots and company", company, "in another slot among other members"),
+        ("slots and other members", company, "in another slot among other members"),
         ("threads", threaded, "with 2 threads instead of 1"),
     ):
         holds = all(torch.equal(tensor, other[key]) for key, tensor in alone.items())

@@ -212,12 +212,8 @@ class PPO(Program):
             stop_early: whether to compare the KL divergence with `terms.target_kl`.
         """
         # Forward pass.
-        weights, batch, acts, grads = (
-            self.population.weights,
-            self._batch,
-            self._activations,
-            self._grads,
-        )
+        weights, grads = self.population.weights, self._grads
+        batch, acts = self._batch, self._activations
         self.rollout.index.gather(self.rollout.transitions, rows, batch)
         if acts.cells is not None:
             batch.set_cells(acts.cells)

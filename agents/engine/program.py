@@ -82,7 +82,7 @@ class Supported:
             "several choices per action": (bool(env.action_dims), self.multi_discrete),
             "images": (env.image_shape is not None, self.images),
         }
-        found = [name for name, (present, supported) in traits.items() if present > supported]
+        found = [name for name, (present, supported) in traits.items() if present and not supported]
         if found:
             raise InputError(
                 f"{algorithm} does not support this environment: {env.env_name} has "
@@ -204,7 +204,7 @@ class Program(ABC):
 
     def import_actor(self, slot: int, actor: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """See `Learner.import_actor`."""
-        raise InputError("start_from imports weights into members of PPO alone")
+        raise InputError(f"{self.algorithm} cannot start from trained weights: use ppo")
 
     @property
     def diverged(self) -> list[bool]:

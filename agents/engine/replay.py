@@ -99,8 +99,8 @@ class ReplayBuffers:
         side[..., -1] = ~step.terminated.view(size)
         self._truncated[:, at] = step.truncated.view(size) & ~step.terminated.view(size)
         self._noted += 1
-        # Within an interval a row is truncated at most once, so its last observation is still
-        # there.
+        # `env.final_obs` keeps the last observation of a row's latest truncation. Within
+        # `bootstrap_interval` steps there is at most one, so none is lost.
         if self._noted - self._settled == env.bootstrap_interval or self._noted == self.horizon:
             ends = self._truncated[:, self._settled : self._noted].unsqueeze(-1)
             following = self._stage["next_obs"][:, self._settled : self._noted]

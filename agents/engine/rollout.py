@@ -98,16 +98,15 @@ class Rollout:
             self._terminated[:, step] = terminated.view(slots, envs)
             self._truncated[:, step] = truncated.view(slots, envs)
             self._reset_memory(step)
-            # Within an interval a row is truncated at most once, so its last observation is still
-            # there.
+            # `env.final_obs` keeps the last observation of a row's latest truncation. Within
+            # `bootstrap_interval` steps there is at most one, so none is lost.
             if step + 1 - bootstrapped == env.bootstrap_interval or step + 1 == steps:
                 self._bootstrap(env, bootstrapped, step + 1)
                 bootstrapped = step + 1
         if self._ending.cells is not None:
             self._ending.cells.state.copy_(self.memory)
         self._values[:, steps] = self._value_of(self.transitions.obs[:, steps], self._ending)
-        # log π(a|s) of all actions at once, by the same code as in gradient steps: the ratio of the
-        # first gradient step is then exactly 1.
+        # log π_old(a|s) of all actions at once, from the outputs that they were sampled from.
         samples = self.samples()
         outputs = self._outputs.view(slots, shape.samples, -1)
         samples.log_probs.copy_(

@@ -86,9 +86,7 @@ def pixels(obs: Tensor, avg: Tensor, std: Tensor) -> Tensor:
     Returns:
         (rows, G, …) float32, contiguous in that order, as the convolutions read it.
     """
-    out = avg.new_empty(
-        obs.shape[1], obs.shape[0], obs.shape[2]
-    )  # laid out like that, too, for the convolutions
+    out = avg.new_empty(obs.shape[1], obs.shape[0], obs.shape[2])
     return torch.sub(obs.transpose(0, 1), avg.transpose(0, 1), out=out).div_(std.transpose(0, 1))
 
 

@@ -45,12 +45,8 @@ class Cells:
     def __init__(
         self, kind: str, slots: int, width: int, rows: int, steps: int, device: torch.device
     ) -> None:
-        self._kind, self._slots, self._width, self._size = (
-            kind,
-            slots,
-            width,
-            (steps, rows // steps),
-        )
+        self._kind, self._slots, self._width = kind, slots, width
+        self._size = (steps, rows // steps)
         self.state = torch.zeros(2 * slots, rows // steps, width * STATE_SIZE[kind], device=device)
         self.starts: Tensor | None = None
         self.live: Tensor | None = None

@@ -118,7 +118,7 @@ def leaf_views(flat: Tensor, shape: Shape) -> Leaves:
     shared, start = cut(both, shared_sizes, 0)
     actor, _ = cut(both[:slots], actor_sizes, start)
     critic, _ = cut(both[slots:], critic_sizes, start)
-    return _collect(shape, shared, actor, critic)
+    return _leaves(shape, shared, actor, critic)
 
 
 def new_gradients(shape: Shape, device: torch.device) -> Leaves:
@@ -128,20 +128,17 @@ def new_gradients(shape: Shape, device: torch.device) -> Leaves:
         return [torch.zeros(slots, rows, cols, device=device) for rows, cols in sizes]
 
     shared, actor, critic = _sizes(shape)
-    return _collect(
+    return _leaves(
         shape, make(shared, 2 * shape.slots), make(actor, shape.slots), make(critic, shape.slots)
     )
 
 
-def _collect(
+def _leaves(
     shape: Shape, shared: list[Tensor], actor: list[Tensor], critic: list[Tensor]
 ) -> Leaves:
-    between, depth, convolutions = (
-        shape.net_depth - 1,
-        shape.net_depth,
-        len(layers(shape.image_shape)),
-    )
-    after = between + depth
+    """Name tensors given in the order of `_sizes`."""
+    between, convolutions = shape.net_depth - 1, len(layers(shape.image_shape))
+    after = between + shape.net_depth
     return Leaves(
         actor_in=actor[0],
         critic_in=critic[0],

@@ -110,7 +110,7 @@ def _best_paid(payoffs: Floats, time_limit: float) -> Any:
         LinearConstraint(regret, 0.0, np.inf),
         LinearConstraint(
             regret + np.hstack([none, one, 0.0 * column]), -np.inf, 1.0
-        ),  # none where it is played
+        ),  # regret 0 where it is played
         LinearConstraint(np.hstack([one, -one, 0.0 * column]), -np.inf, 0.0),
     ]
     found = milp(

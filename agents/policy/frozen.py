@@ -127,9 +127,8 @@ class FrozenPolicy:
                 if relu:
                     hidden = np.maximum(hidden, 0.0)
             total += np.tanh(hidden[: self.action_dim])
-        mean: NDArray[np.float64] = (
-            np.round(total / self.size, DECIMALS) + 0.0
-        )  # + 0.0: a negative zero is a zero
+        # + 0.0 turns -0.0 into 0.0.
+        mean: NDArray[np.float64] = np.round(total / self.size, DECIMALS) + 0.0
         return mean
 
     @torch.no_grad()
@@ -336,13 +335,13 @@ def load_members(path: Path) -> list[dict[str, Tensor]]:
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror or error}.") from error
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is no safetensors file, or is damaged: {error}.") from error
+        raise InputError(f"{path} is not a safetensors file, or is damaged: {error}.") from error
     members: dict[int, dict[str, Tensor]] = {}
     for key, tensor in named.items():
         match = _KEY.fullmatch(key)
         if match is None:
             raise InputError(
-                f"{path}: {key!r} is no member's tensor; names look like 'm000.net.0.weight'."
+                f"{path}: {key!r} is not a member's tensor; names look like 'm000.net.0.weight'."
             )
         members.setdefault(int(match[1]), {})[match[2]] = tensor
     if sorted(members) != list(range(len(members))):

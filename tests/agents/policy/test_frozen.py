@@ -214,7 +214,7 @@ def rewritten(path: Path, **changes: Tensor | None) -> None:
             "as torch.float16, not float32",
         ),
         ({"m007__net__0__bias": torch.zeros(8)}, r"numbered \[0, 1, 2, 7\]"),
-        ({"weights": torch.zeros(8)}, "'weights' is no member's tensor"),
+        ({"weights": torch.zeros(8)}, "'weights' is not a member's tensor"),
         ({"m000__action_std_log": torch.zeros(1, 3)}, "action_std_log"),
     ],
 )
