@@ -167,8 +167,8 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
     )
     if facts["look"] is not None:
         identity.add_row(
-            "looks",
-            f"judged by look {facts['look']} at its hold-out; {facts['looks_now']} taken there by now",
+            "evaluations",
+            f"judged by hold-out evaluation {facts['look']}; {facts['looks_now']} used by now",
         )
     parts: list[RenderableType] = [identity]
     if facts["findings"]:

@@ -1,8 +1,8 @@
-"""The bundle of a player of a game: one policy, which plays at every seat.
+"""The bundle of a game's player: one policy that plays at every seat.
 
-A trial trains several members that differ in their seed. The champion is to be the best player, and an ensemble would
-be another player than any that was trained: so a bundle holds a single member, the one that scored best when its trial
-was judged. (It was chosen by that, so what it scored there flatters it; the panel of the gate plays games of its own.)
+A trial trains several members that differ in their seeds. An ensemble of them would be a policy
+that was never trained, so a bundle holds a single member: the one with the best score when its
+trial was judged. That score is biased by the choice; the gate's panel therefore plays new games.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class GameBundle(StoredBundle[GameManifest]):
 
     @cached_property
     def player(self) -> Player:
-        """Who plays, from these very bytes. Raises InputError where they are no player."""
+        """The player that the weights define; InputError if they define none."""
         return read_player(self.files[MEMBERS_FILE])
 
     @property
@@ -46,17 +46,17 @@ class GameBundle(StoredBundle[GameManifest]):
 
     @property
     def params(self) -> Any:
-        """Its game's parameters."""
+        """Parameters of the game."""
         return self.game.params(**self.manifest.game.params)
 
     @property
     def origin(self) -> GameOriginPart:
-        """Where it comes from."""
+        """Study, trial and member that it comes from."""
         return self.manifest.origin
 
     @property
     def members_sha256(self) -> str:
-        """What identifies the weights."""
+        """Identity of the weights."""
         return self.manifest.files[MEMBERS_FILE].sha256
 
     @property
@@ -66,7 +66,7 @@ class GameBundle(StoredBundle[GameManifest]):
         return BundleFacts(self.manifest.game.name, origin.study, origin.study_uid, origin.trial)
 
     def check(self) -> None:
-        """Raises InputError for weights that do not fit the manifest, and for a game that is not known here."""
+        """See `StoredBundle.check`; an unknown game is an InputError, too."""
         check_file(MEMBERS_FILE, self.files[MEMBERS_FILE], self.manifest.files[MEMBERS_FILE])
         own, player, game = self.player, self.manifest.player, self.manifest.game
         if (own.state_dim, own.action_dim, own.choices) != (
@@ -75,9 +75,9 @@ class GameBundle(StoredBundle[GameManifest]):
             player.choices,
         ):
             raise InputError(
-                f"the member maps {own.state_dim} numbers to {own.action_dim} actions in choices of "
-                f"{list(own.choices)}, not {player.state_dim} to {player.action_dim} in choices of "
-                f"{list(player.choices)}"
+                f"the member maps {own.state_dim} numbers to {own.action_dim} actions in choices "
+                f"of {list(own.choices)}, not {player.state_dim} to {player.action_dim} in choices "
+                f"of {list(player.choices)}"
             )
         try:
             seats = self.game.seats(self.params)
@@ -90,15 +90,15 @@ class GameBundle(StoredBundle[GameManifest]):
 
 
 def make_game_bundle(manifest: GameManifest, files: Mapping[str, bytes]) -> GameBundle:
-    """A bundle in memory, checked like one from disk. Raises InputError where manifest and files don't fit."""
+    """Make a bundle in memory; see `deploy.registry.bundle_files.new_bundle`."""
     return new_bundle(GameBundle, manifest, files)
 
 
 def game_key(game: str, params: Mapping[str, Any]) -> str:
-    """What identifies a game with its parameters: `cartpole`, `bucket-brigade-rest_trap`, `cartpole-length_1.0`.
+    """The key of a game and its parameters: `cartpole`, `bucket-brigade-rest_trap`.
 
-    Looks at its panel are counted under it, and its default slot is named after it (`Registry.default_slot`). It may be
-    too long for a slot's name, and may contain characters that such a name must not have.
+    Evaluations on its panel are counted under this key, and its default slot is named after it
+    (`Registry.default_slot`), shortened if the key is no valid slot name.
     """
     parts = [game.replace(":", "-").replace("/", "-")]
     parts += [str(params["scenario"])] if "scenario" in params else []

@@ -1,4 +1,4 @@
-"""What promotion reads of a study on a game: its frozen spec, and the best member of a finished trial."""
+"""Candidates of a study on a game: the best member of each finished trial."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from envs.support.study_record import GameSpec, TrialRecord
 
 @dataclass(frozen=True)
 class GameStudy(FoundStudy):
-    """A study on a game as promotion sees it."""
+    """A study on a game."""
 
     spec: GameSpec
 
     @property
     def game(self) -> Game:
-        """Raises InputError where it is not known here."""
+        """The game; InputError if it is unknown here."""
         return get_game(self.environment)
 
 
@@ -45,8 +45,14 @@ def game_study(found: FoundStudy) -> GameStudy:
 
 @dataclass(frozen=True)
 class GameCandidate:
-    """The best member of a trial, which asks to be promoted. member: its place among the trial's members. weights: the
-    content of a file of its own; None where `faults`, sentences, say why it cannot play.
+    """The best member of a trial.
+
+    Attributes:
+        trial: the trial.
+        member: index of the member in the trial.
+        score: the member's mean return when the trial was judged.
+        weights: bytes of a file with this member alone, None if there are faults.
+        faults: what keeps it from being deployed, in sentences.
     """
 
     trial: FrozenTrial
@@ -57,7 +63,7 @@ class GameCandidate:
 
     @property
     def name(self) -> str:
-        """In words."""
+        """The candidate in words."""
         return f"trial {self.trial.number} (seed {self.member})"
 
     @property
@@ -67,12 +73,12 @@ class GameCandidate:
 
 
 def read_candidate(trial: FrozenTrial, study: GameStudy) -> GameCandidate:
-    """The member that scored best when the trial was judged (the first of equals)."""
+    """Read the member with the best score when the trial was judged; ties: the first."""
     faults: list[str] = []
     record = TrialRecord.from_attributes(trial.user_attrs)
     if not get_algorithm(study.spec.algorithm).deployed:
         faults.append(
-            f"{study.spec.algorithm} has a network of its own, which can be searched but not deployed"
+            f"{study.spec.algorithm} has its own network, which can be searched but not deployed"
         )
     faults += [
         f"the trial did not record its {name}"
@@ -90,7 +96,7 @@ def read_candidate(trial: FrozenTrial, study: GameStudy) -> GameCandidate:
 
 
 def build_bundle(candidate: GameCandidate, study: GameStudy, gate: dict[str, Any]) -> GameBundle:
-    """The bundle of a candidate without faults. gate: the gate's report. Raises ValueError for one with faults."""
+    """The bundle of a candidate with this gate report; ValueError if the candidate has faults."""
     if candidate.weights is None:
         raise ValueError(f"{candidate.name} cannot be deployed: {candidate.faults[0]}")
     files = {MEMBERS_FILE: candidate.weights}
@@ -138,13 +144,13 @@ def build_bundle(candidate: GameCandidate, study: GameStudy, gate: dict[str, Any
 
 
 def same_game(bundle: GameBundle, study: GameStudy) -> bool:
-    """Whether the bundle's game is the study's, with the same parameters."""
+    """Whether the bundle plays the study's game with the same parameters."""
     game: GamePart = bundle.manifest.game
     return (game.name, game.params) == (study.spec.environment, finite(study.spec.env))
 
 
 def _single(content: bytes, member: int, members: int, faults: list[str]) -> bytes | None:
-    """That member's own file, its tensors to the byte those of the trial's file."""
+    """The bytes of a file with that member alone; its tensors are those of the trial's file."""
     try:
         own = single_file(split_members(content, members)[member])
         read_player(own)
@@ -155,5 +161,5 @@ def _single(content: bytes, member: int, members: int, faults: list[str]) -> byt
 
 
 def plain(params: Mapping[str, Any]) -> str:
-    """Parameters for people: `scenario rest_trap, length 1.0`."""
+    """Format parameters: `scenario rest_trap, length 1.0`."""
     return ", ".join(f"{name} {value}" for name, value in sorted(params.items()))

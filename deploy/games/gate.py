@@ -1,16 +1,17 @@
-"""The gate of a game's player: the rules that it must meet to become champion.
+"""The gate of games: the rules that a player must pass to become champion.
 
-The first stage asks whether the weights are those that were scored; the second the panel (`deploy.games.panel`), at
-which every look is counted. Against each other player two things are tested on the same games:
+The first stage checks that the weights are those that were scored. The second stage evaluates the
+player on a panel (`deploy.games.panel`), and every such evaluation is counted. Two things are
+tested against each other player, on the same games:
 
 * the mean return is higher: the lower end of the interval of the mean difference is above 0;
-* the return is higher in most games: the lower end of the interval of the share of games ahead is above 1/2. Games with
-  equal returns are left out (a sign test).
+* the return is higher in most games: the lower end of the interval of the share of games ahead is
+  above 1/2, where games with equal returns are left out (a sign test).
 
-The mean alone can be higher because of a few games; the majority alone can hide large losses. The intervals are of 95 %
-at a game's first look, 97.5 % at the second, and so on. So all looks together let a player that is no better pass in at
-most one case of twenty. Requiring both makes that rarer, never more frequent. To beat several baseline players, a
-candidate must beat each of them at that level.
+A few games can raise the mean alone, and a majority alone can hide large losses. The intervals have
+a confidence of 95 % at the first evaluation, 97.5 % at the second, and so on, so the probability
+that a player without an advantage ever passes is at most 1/20 (one-sided). Requiring both tests,
+and against every baseline player, only lowers it.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ MAJORITY = 0.5
 
 @dataclass(frozen=True)
 class GameEvidence:
-    """What is known about a candidate. faults: what went wrong in training, sentences. panel: None before the look.
-    solved: the mean return from which on the game counts as solved; None if that is not defined.
+    """The evidence about a player.
+
+    Attributes:
+        faults: what went wrong in training, in sentences.
+        panel: None before the evaluation on a panel.
+        solved: the mean return from which the game counts as solved, None if undefined.
     """
 
     faults: tuple[str, ...]
@@ -36,33 +41,34 @@ class GameEvidence:
     solved: float | None = None
 
 
-def words(found: Interval) -> str:
-    """Mean and interval: `+12.3 (95 %: +10.1 to +14.2)`."""
+def format_interval(found: Interval) -> str:
+    """Format mean and interval: `+12.3 (95 %: +10.1 to +14.2)`."""
     return (
         f"{found.mean:+.4g} ({100 * found.confidence:.4g} %: {found.low:+.4g} to {found.high:+.4g})"
     )
 
 
 def ahead_in(other: Opponent) -> str:
-    """In how many games the candidate was ahead: `ahead in 49 of 100 games`, and the equal ones."""
+    """Format the games ahead: `ahead in 49 of 100 games, equal in 3`."""
     equal = f", equal in {other.equal}" if other.equal else ""
     return f"ahead in {other.ahead} of {other.games} games{equal}"
 
 
 def shown(panel: Panel, solved: float | None) -> str:
-    """The panel's result in words: mean returns, games ahead, and what was not tested."""
+    """The panel's result in words: mean returns, games ahead, and limitations."""
     others = [*([panel.champion] if panel.champion else []), *panel.baselines]
     compared = [
-        f"{other.own.mean:.4g} by {'champion ' * (other is panel.champion)}{other.name} ({ahead_in(other)})"
+        f"{other.own.mean:.4g} by {'champion ' * (other is panel.champion)}{other.name} "
+        f"({ahead_in(other)})"
         for other in sorted(others, key=lambda other: -other.own.mean)[:3]
     ]
     text = f"Mean return of a game {panel.own.mean:.4g}; {', '.join(compared)}."
     if solved is not None:
-        verdict = "it is" if panel.own.mean >= solved else "it is not"
-        text += f" The game counts as solved from {solved:g} on: {verdict}."
+        verdict = "it is solved" if panel.own.mean >= solved else "it is not solved"
+        text += f" The game counts as solved from a mean of {solved:g}: {verdict}."
     if [other.name for other in others] == ["random"]:
         text += (
-            " The only other player was random play: to beat it shows learning, not a good player."
+            " The only other player was random play: beating it shows learning, not a good player."
         )
     return text
 
@@ -79,15 +85,15 @@ def _faults(evidence: GameEvidence) -> Measured:
 
 def _mean(panel: Panel, other: Opponent, name: str) -> Measured:
     said = (
-        f"mean return {panel.own.mean:.4g}, where {name} has {other.own.mean:.4g} in the same {panel.games} games: "
-        f"{words(other.difference)}"
+        f"mean return {panel.own.mean:.4g}, {name} {other.own.mean:.4g} in the same {panel.games} "
+        f"games; difference {format_interval(other.difference)}"
     )
     return Measured(other.difference.low, said)
 
 
 def _share(_: Panel, other: Opponent, name: str) -> Measured:
     if not other.ahead + other.behind:
-        return Measured(0.0, f"every game has the same return as that of {name}")
+        return Measured(0.0, f"every game has the same return as with {name}")
     share = other.share
     said = (
         f"{ahead_in(other)} against {name}; of the games that differ, {share.mean:.0%} "
@@ -100,7 +106,7 @@ Compare = Callable[[Panel, Opponent, str], Measured]
 
 
 def _hardest(compare: Compare) -> Callable[[GameEvidence], Measured | None]:
-    """Measures the baseline player against whom the candidate does worst."""
+    """Measure the baseline player against which the candidate does worst."""
 
     def measure(evidence: GameEvidence) -> Measured | None:
         panel = evidence.panel
@@ -111,7 +117,7 @@ def _hardest(compare: Compare) -> Callable[[GameEvidence], Measured | None]:
         ]
         hardest = min(found, key=lambda measured: measured.value or 0.0)
         count = len(found)
-        more = f"; it is the hardest of {count} to beat" if count > 1 else ""
+        more = f"; the hardest of {count} baseline players" if count > 1 else ""
         return Measured(hardest.value, hardest.explanation + more)
 
     return measure
@@ -121,7 +127,10 @@ def _solved(evidence: GameEvidence) -> Measured | None:
     panel, solved = evidence.panel, evidence.solved
     if panel is None or solved is None:
         return None
-    said = f"mean return {panel.own.mean:.4g}; the game counts as solved from {solved:g} on (this decides nothing)"
+    said = (
+        f"mean return {panel.own.mean:.4g}; the game counts as solved from {solved:g} "
+        "(informational)"
+    )
     return Measured(panel.own.mean - solved, said)
 
 
@@ -154,7 +163,7 @@ DEFAULT_RULES: tuple[GateRule[GameEvidence], ...] = (
         _hardest(_share),
     ),
     GateRule(
-        "solved", PANEL, ">=", 0.0, "as good as people ask of this game", _solved, decides=False
+        "solved", PANEL, ">=", 0.0, "the usual threshold of this game", _solved, decides=False
     ),
     GateRule(
         "beats-champion",

@@ -1,4 +1,4 @@
-"""What the `bundle.json` of a game's player says, as a checked model."""
+"""The manifest (`bundle.json`) of a game's player, as a validated model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Scalars = dict[str, bool | int | float | str | None]
 
 
 class GamePart(ManifestPart):
-    """The game that it plays. params: what `Game.params` makes its parameters of; seats: players in a game."""
+    """The game. params: keyword arguments of `Game.params`. seats: players in a game."""
 
     name: str
     params: dict[str, Any]
@@ -21,8 +21,14 @@ class GamePart(ManifestPart):
 
 
 class PlayerPart(ManifestPart):
-    """The policy. action_dim: numbers of an action, or options of all its choices; choices: the options of each, empty
-    where actions are numbers; 0 and empty for a heuristic player. shape: of the program that trained it.
+    """The policy.
+
+    Attributes:
+        algorithm: that trained it.
+        state_dim: size of an observation, 0 for a heuristic player.
+        action_dim: numbers in an action, or options of all choices; 0 for a heuristic player.
+        choices: number of options of each choice, empty if actions are numbers.
+        shape: of the program that trained it.
     """
 
     algorithm: str
@@ -41,10 +47,22 @@ class PlayerPart(ManifestPart):
 
 
 class GameOriginPart(ManifestPart):
-    """Which member of which trial it is, and how that was trained.
+    """Origin of the player.
 
-    member: its place among the trial's `members`, whose file of weights has the hash members_sha256. score: its mean
-    return when the trial was judged; objective_value: the trial's. env_params: of the copies that it was trained in.
+    Attributes:
+        study: name of the study.
+        study_uid: unique id of the study.
+        trial: number of the trial.
+        seed: of the trial.
+        member: index of the member in the trial.
+        members: number of the trial's members.
+        members_sha256: hash of the trial's file of weights.
+        score: the member's mean return when the trial was judged.
+        objective: name of the objective.
+        objective_value: the trial's value.
+        parameters: sampled parameters.
+        learner_params: all parameters of the algorithm.
+        env_params: parameters of the training environments.
     """
 
     study: str
@@ -65,14 +83,15 @@ class GameOriginPart(ManifestPart):
     def _consistent(self) -> GameOriginPart:
         if self.member >= self.members:
             raise ValueError(
-                f"member {self.member} is none of {self.members} members, which count from 0"
+                f"member {self.member} is not one of {self.members} members, counted from 0"
             )
         return self
 
 
 class GameManifest(BaseManifest):
-    """All of a `bundle.json` but its hash. metrics: of the trial, when the search judged it; what the panel found is in
-    `gate`.
+    """The content of `bundle.json` without its hash.
+
+    metrics: of the trial when the search judged it; `gate` has the result of the panel.
     """
 
     format: Literal["sweepd-game"] = FORMAT

@@ -1,8 +1,8 @@
-"""The panel: games on seeds that the search never used, in which a candidate, the champion and baseline players are
-compared.
+"""The panel: new games in which a candidate, the champion and baseline players are compared.
 
-Everybody plays the same games, as far as the game's own chance goes, each at all seats; so differences are paired by
-game. What is compared is the return of a game: the sum of its rewards, over all seats where there are several.
+The games' seeds are not used by the search. All players play the same games as far as the game's
+own randomness goes, each at all seats, so differences are paired by game. The return of a game is
+the sum of its rewards, over all seats if there are several.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from envs.games.play import EpisodeResults, play_episodes, random_actions
 from envs.games.registry import Game, GameEnv
 
 Floats = NDArray[np.float64]
-DRAWS, CHUNK = 20_000, 2_000_000  # of the bootstrap; numbers drawn at once
+DRAWS, CHUNK = 20_000, 2_000_000  # bootstrap samples; numbers drawn at once
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over games and its bootstrap interval of that confidence."""
+    """A mean over games and its interval of the given confidence."""
 
     mean: float
     low: float
@@ -39,9 +39,16 @@ class Interval:
 
 @dataclass(frozen=True)
 class Opponent:
-    """Whom the candidate was compared with. own: its mean return. difference: candidate less opponent, paired by game.
-    ahead, equal, behind: in how many games the candidate's return was higher, the same and lower. share: of ahead in
-    the games that were not equal.
+    """A player that the candidate was compared with.
+
+    Attributes:
+        name: of the player.
+        own: the player's mean return.
+        difference: return of the candidate minus that of the player, paired by game.
+        ahead: games in which the candidate's return was higher.
+        equal: games with equal returns.
+        behind: games in which the candidate's return was lower.
+        share: share of games ahead among those without equal returns.
     """
 
     name: str
@@ -54,13 +61,22 @@ class Opponent:
 
     @property
     def games(self) -> int:
-        """How many both played."""
+        """Number of games."""
         return self.ahead + self.equal + self.behind
 
 
 @dataclass(frozen=True)
 class Panel:
-    """What a panel found. seed: of its games; look: number of the look. own: the candidate's mean return."""
+    """The result of a panel.
+
+    Attributes:
+        seed: of its games.
+        look: number of the evaluation on the game's panel.
+        episodes: the candidate's games.
+        own: the candidate's mean return.
+        baselines: comparisons with the baseline players.
+        champion: comparison with the champion, None for an empty slot.
+    """
 
     seed: int
     look: int
@@ -71,13 +87,13 @@ class Panel:
 
     @property
     def games(self) -> int:
-        """How many games everybody played."""
+        """Number of games."""
         return int(self.episodes.returns.shape[1])
 
 
 @dataclass(frozen=True)
 class PanelGames:
-    """A game and how it is played in a panel."""
+    """The games of a panel, to be played by any player."""
 
     game: Game
     params: Any
@@ -85,7 +101,7 @@ class PanelGames:
     seed: int
 
     def play(self, make: Callable[[GameEnv], Act]) -> EpisodeResults:
-        """(1, games) episodes of one player. make: what acts, given the environment."""
+        """(1, games) episodes of a player. make: returns its acting function for an environment."""
         with opened(self.game, self.params, self.games) as env:
             env.reset_member(0, self.seed)
             act = make(env)
@@ -95,16 +111,16 @@ class PanelGames:
             )
 
     def play_player(self, player: Player) -> EpisodeResults:
-        """The same of a bundle's player at every seat. Raises InputError where it does not fit the game."""
+        """Episodes of a bundle's player at every seat; InputError if it does not fit the game."""
         return self.play(lambda env: player.seated(env, derive_seed(self.seed, "player")))
 
     def play_baselines(self) -> dict[str, EpisodeResults]:
-        """The same of the game's baseline players, by name: random play, and others that the game may have."""
+        """Episodes of the baseline players by name: random play, and others of the game."""
         return {name: self.play(functools.partial(self._baseline, name)) for name in self.baselines}
 
     @property
     def baselines(self) -> tuple[str, ...]:
-        """Their names."""
+        """Names of the baseline players."""
         named: Mapping[str, Act] = self.game.players(self.params, 0)
         return tuple(named) if "random" in named else ("random", *named)
 
@@ -119,7 +135,7 @@ class PanelGames:
 
 @contextmanager
 def opened(game: Game, params: Any, games: int) -> Iterator[GameEnv]:
-    """An environment of one member that plays so many games at once, on the CPU; closed afterwards."""
+    """An environment on the CPU that plays that many games at once; closed afterwards."""
     env = game.make([params], games, together=1, device="cpu")
     try:
         yield env
@@ -128,17 +144,17 @@ def opened(game: Game, params: Any, games: int) -> Iterator[GameEnv]:
 
 
 def panel_seed(study_seed: int, look: int) -> int:
-    """The seed of a panel's games. The search uses others (`"evaluation"`), and so does training."""
+    """The seed of a panel's games; search and training derive theirs from other labels."""
     return derive_seed(study_seed, "panel", look)
 
 
 def confidence(look: int) -> float:
-    """Of the intervals that decide at a game's look number 1 …: 95 %, 97.5 %, …"""
+    """Confidence of the deciding intervals at evaluation 1, 2, …: 95 %, 97.5 %, …"""
     return 1.0 - gate_level(look)
 
 
 def interval(values: Floats, level: float, seed: int) -> Interval:
-    """The mean of (games,) values, with its percentile bootstrap interval."""
+    """The mean of (games,) values with its percentile bootstrap interval (B. Efron 1981)."""
     mean = float(values.mean())
     if np.ptp(values) == 0.0:
         return Interval(mean, mean, mean, level)
@@ -147,14 +163,18 @@ def interval(values: Floats, level: float, seed: int) -> Interval:
         values[rng.integers(0, values.size, (min(rows, DRAWS - first), values.size))].mean(1)
         for first in range(0, DRAWS, rows)
     ]
+    # Games are independent, so single values are resampled and not blocks as for bars.
     low, high = np.quantile(np.concatenate(means), [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
     return Interval(mean, float(low), float(high), level)
 
 
 def share_interval(ahead: int, behind: int, level: float) -> Interval:
-    """The share of `ahead` in `ahead + behind` games, with its exact (Clopper-Pearson) interval; 0 to 1 without games.
+    """The share of `ahead` in `ahead + behind` games with its exact interval.
 
-    Its lower end is above 1/2 exactly where a sign test at (1 - level) / 2 finds the candidate ahead more often.
+    The interval is that of C. J. Clopper and E. S. Pearson 1934: quantiles of the Beta
+    distributions Beta(a, b + 1) and Beta(a + 1, b), a games ahead and b behind. Its lower end is
+    above 1/2 exactly if a sign test at (1 - level)/2 finds the candidate ahead more often. Without
+    games it is 0 to 1.
     """
     from scipy.special import betaincinv
 
@@ -167,7 +187,7 @@ def share_interval(ahead: int, behind: int, level: float) -> Interval:
 def compare(
     name: str, own: EpisodeResults, other: EpisodeResults, look: int, seed: int
 ) -> Opponent:
-    """Two players of the same games."""
+    """Compare two players of the same games at evaluation number `look`."""
     ours, theirs, level = own.returns[0], other.returns[0], confidence(look)
     ahead, behind = int((ours > theirs).sum()), int((ours < theirs).sum())
     return Opponent(
@@ -182,7 +202,7 @@ def compare(
 
 
 def judge_panel(rules: PanelGames, look: int, player: Player) -> Panel:
-    """The candidate against the baseline players; `challenge` adds the champion."""
+    """Evaluate the candidate against the baseline players; the champion is added later."""
     own = rules.play_player(player)
     others = rules.play_baselines()
     return Panel(

@@ -1,4 +1,4 @@
-"""Who plays: a trained network, or a heuristic player of Bucket Brigade; as a bundle's file of weights says."""
+"""Players that a bundle's file of weights defines: a network, or a heuristic of Bucket Brigade."""
 
 from __future__ import annotations
 
@@ -21,20 +21,26 @@ Act = Callable[[Tensor], Tensor]
 
 
 class Player(Protocol):
-    """state_dim, action_dim, choices: what it reads and gives, as `deploy.games.manifest.PlayerPart`."""
+    """A player. Its attributes are those of `deploy.games.manifest.PlayerPart`."""
 
     state_dim: int
     action_dim: int
     choices: tuple[int, ...]
 
     def seated(self, env: GameEnv, seed: int) -> Act:
-        """What acts for all rows. seed: of its own chance, where it has any. Raises InputError where it does not fit
-        the environment.
+        """A function that acts for all rows of the environment.
+
+        Args:
+            env: the environment.
+            seed: of the player's own random numbers, if it uses any.
+
+        Raises:
+            InputError: the player does not fit the environment.
         """
 
 
 class Network:
-    """A frozen policy of one member; it acts deterministically."""
+    """A frozen policy of one member that acts deterministically."""
 
     def __init__(self, policy: FrozenPolicy) -> None:
         self.policy = policy
@@ -50,19 +56,20 @@ class Network:
             choices,
         ):
             raise InputError(
-                f"the player maps {self.state_dim} numbers to {self.action_dim} actions in choices of "
-                f"{list(self.choices)}, and {env.env_name} shows {env.state_dim} and takes {env.action_dim} in choices "
-                f"of {list(choices)}"
+                f"the player maps {self.state_dim} numbers to {self.action_dim} actions in choices "
+                f"of {list(self.choices)}, and {env.env_name} has {env.state_dim} observations and "
+                f"{env.action_dim} actions in choices of {list(choices)}"
             )
         return _Seated(self.policy, env)
 
 
 class _Seated:
-    """A policy that acts in an environment, with a memory of its own episodes where it has one."""
+    """A policy that acts in one environment; a recurrent one keeps its state per episode."""
 
     def __init__(self, policy: FrozenPolicy, env: GameEnv) -> None:
         self._policy, self._discrete = policy, env.if_discrete
-        self._legal = getattr(env, "action_mask") if getattr(env, "masked", False) else None  # noqa: B009
+        is_masked = getattr(env, "masked", False)
+        self._legal = getattr(env, "action_mask") if is_masked else None  # noqa: B009
         policy.reset()
 
     def __call__(self, obs: Tensor) -> Tensor:
@@ -70,12 +77,12 @@ class _Seated:
         return actions if self._discrete else actions.float()
 
     def ended(self, over: Tensor) -> None:
-        """over: (rows,) bool, whose episodes ended with the last step."""
+        """Reset the recurrent state. over: (rows,) bool, true where an episode ended."""
         self._policy.done(over)
 
 
 class HeuristicPlayer:
-    """A player of Bucket Brigade by four probabilities. It reads whatever the game shows."""
+    """A player of Bucket Brigade that is defined by four probabilities."""
 
     state_dim, action_dim = 0, 0
     choices: tuple[int, ...] = ()
@@ -86,12 +93,12 @@ class HeuristicPlayer:
     def seated(self, env: GameEnv, seed: int) -> Act:
         """See `Player.seated`."""
         if not isinstance(env, BucketBrigade):
-            raise InputError(f"a heuristic player plays Bucket Brigade, and not {env.env_name}")
+            raise InputError(f"a heuristic player plays Bucket Brigade, not {env.env_name}")
         return ScriptedPolicy(heuristic(self.theta), env.encoder, seed)
 
 
 def read_player(content: bytes) -> Player:
-    """The player in a file of weights with one member. Raises InputError where there is none."""
+    """The player in a file of weights with one member; InputError if there is none."""
     (own,) = split_members(content, 1)
     if set(own) == {"theta"}:
         numbers = own["theta"].tolist()
@@ -99,19 +106,19 @@ def read_player(content: bytes) -> Player:
             0.0 <= number <= 1.0 for number in numbers
         ):
             raise InputError(
-                f"{MEMBERS_FILE} holds {numbers}, which are no four probabilities of a heuristic player"
+                f"{MEMBERS_FILE} holds {numbers}, not the four probabilities of a heuristic player"
             )
         return HeuristicPlayer(Theta(*numbers))
     return Network(FrozenPolicy(read_members(content)))
 
 
 def split_members(content: bytes, members: int) -> list[dict[str, Tensor]]:
-    """The tensors of every member of a trial's file, by their own names. Raises InputError for another number."""
+    """The tensors of each member of a trial's file; InputError for another number of members."""
     try:
         named = load_tensors(content)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{MEMBERS_FILE} is no safetensors file, or is damaged: {error}"
+            f"{MEMBERS_FILE} is not a safetensors file, or is damaged: {error}"
         ) from error
     found: dict[str, dict[str, Tensor]] = {}
     for key, tensor in named.items():
@@ -119,11 +126,11 @@ def split_members(content: bytes, members: int) -> list[dict[str, Tensor]]:
         found.setdefault(member, {})[name] = tensor
     if sorted(found) != [f"m{index:03d}" for index in range(members)]:
         raise InputError(
-            f"{MEMBERS_FILE} holds the members {', '.join(sorted(found))}, where {members} were expected"
+            f"{MEMBERS_FILE} holds the members {', '.join(sorted(found))}; expected {members}"
         )
     return [found[f"m{index:03d}"] for index in range(members)]
 
 
 def single_file(member: Mapping[str, Tensor]) -> bytes:
-    """The content of a file of weights with that member alone."""
+    """The bytes of a file of weights with that member alone."""
     return save_tensors({f"m000.{name}": tensor for name, tensor in sorted(member.items())})

@@ -1,4 +1,4 @@
-"""The gate's report on a player: one page of HTML, for someone who does not know the terms."""
+"""The gate report on a player: one HTML page for readers who do not know the terms."""
 
 from __future__ import annotations
 
@@ -25,33 +25,41 @@ HEADLINES = {
 }
 READING = (
     (
-        "What is being asked",
-        "A search tries many settings and keeps the best, partly for luck: it was lucky in the games that judged it. "
-        "So the candidate plays a panel: games that the search never used. All players play the same games.",
+        "What is tested",
+        "A search tries many settings and keeps the best one, which is partly luck: it was lucky "
+        "in the games that judged it. So the candidate plays a panel of new games that the search "
+        "did not use. All players play the same games.",
     ),
     (
-        "Better than whom?",
-        "Than baseline players (random play, and others where the game has them), and than the present champion. "
-        "Two things are asked. The mean return must be higher: the difference is taken game by game, and the interval "
-        "of its mean (a bootstrap over games) must lie above 0. And the return must be higher in most games: of the "
-        "games that are not equal, the interval of the share in which the candidate is ahead must lie above one half. "
-        "A few large payoffs can raise a mean; the second rule asks that the candidate is usually ahead, too.",
+        "Better than which players?",
+        "Than baseline players (random play, and others where the game has them) and than the "
+        "present champion, in two ways. The mean return must be higher: the interval of the mean "
+        "difference, taken game by game (a bootstrap over games), must lie above 0. And the return "
+        "must be higher in most games: among games without equal returns, the interval of the "
+        "share in which the candidate is ahead must lie above one half. A few large payoffs can "
+        "raise a mean; the second rule requires that the candidate is usually ahead as well.",
     ),
     (
-        "Looks",
-        "After enough looks some candidate passes by luck. So every panel of a game is counted, its games are new, and "
-        "each is twice as strict as the one before: intervals of 95 %, 97.5 %, 98.75 % and so on.",
+        "Number of evaluations",
+        "After enough evaluations some candidate passes by luck. So all evaluations on a game's "
+        "panel are counted, each plays new games, and each is twice as strict as the one before: "
+        "its intervals have a confidence of 95 %, 97.5 %, 98.75 % and so on.",
     ),
     (
         "The picture",
-        "Left: the mean return of a game for each player, with its 95 % interval, and every single game as a dot. "
-        "Right: by how much its mean is higher than that of each; green where both rules are met.",
+        "Left: each player's mean return with its 95 % interval, and every game of the candidate "
+        "as a dot. Right: the difference of the candidate's mean to that of each player; green "
+        "where both rules are met.",
     ),
 )
 
 
 def write_report(study: GameStudy, promotion: GamePromotion) -> list[Path]:
-    """Write `gate.html` into the study's run directory, whole; returns its path. None where no panel was played."""
+    """Write `gate.html` into the study's run directory; no file without a panel.
+
+    Returns:
+        Paths of the written files.
+    """
     chosen = promotion.chosen
     if chosen is None or chosen.panel is None:
         return []
@@ -63,7 +71,7 @@ def write_report(study: GameStudy, promotion: GamePromotion) -> list[Path]:
         opening=summary(study, promotion, chosen),
         findings=chosen.findings,
         picture=draw_panel(chosen.panel, chosen.candidate.name),
-        described="Mean return of every player, and by how much the candidate is better",
+        described="Mean return of every player, and the candidate's difference to each",
         reading=READING,
         footer="Made by sweepd promote.",
     )
@@ -72,22 +80,23 @@ def write_report(study: GameStudy, promotion: GamePromotion) -> list[Path]:
 
 
 def summary(study: GameStudy, promotion: GamePromotion, chosen: GameResult) -> list[str]:
-    """The opening sentences."""
+    """The summary, one sentence or paragraph each."""
     assert chosen.panel is not None
     settings = plain(study.spec.env)
     return [
-        f"Study {promotion.study} on {study.spec.environment}{f' ({settings})' if settings else ''}, algorithm "
-        f"{study.spec.algorithm}: {promotion.complete} complete trials. This page is about {chosen.candidate.name}, "
-        f"the best of its trial's seeds, judged by look {chosen.panel.look} at a panel of {chosen.panel.games:,} games "
-        f"and asking for slot {promotion.slot}. Looks at this game's panel so far, in this registry: "
-        f"{promotion.looks}.",
+        f"Study {promotion.study} on {study.spec.environment}"
+        f"{f' ({settings})' if settings else ''}, algorithm {study.spec.algorithm}: "
+        f"{promotion.complete} complete trials. This page is about {chosen.candidate.name}, the "
+        f"best seed of its trial, judged by evaluation {chosen.panel.look} on a panel of "
+        f"{chosen.panel.games:,} games for the deployment slot {promotion.slot}. Panel evaluations "
+        f"of this game used, in this registry: {promotion.looks}.",
         promotion.reason[:1].upper() + promotion.reason[1:] + ".",
         chosen.shown,
     ]
 
 
 def draw_panel(panel: Panel, name: str) -> bytes:
-    """A PNG: everybody's returns, and the candidate's advantage over each."""
+    """A PNG: the returns of all players, and the candidate's difference to each."""
     others: list[Opponent] = [*([panel.champion] if panel.champion else []), *panel.baselines]
     figure = Figure(figsize=(11.0, 1.6 + 0.42 * (1 + len(others))))
     FigureCanvasAgg(figure)

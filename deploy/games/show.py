@@ -1,4 +1,4 @@
-"""A player shown: frame by frame, in the terminal or as an animation."""
+"""Show a player's games frame by frame, in the terminal or as an animation."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from envs.support.files import write_atomic
 from envs.support.invocation import install_extra
 
 MOST_FRAMES = 2_000  # of an animation
-GIF_FPS = 25.0  # more makes the file larger, and not all programs show them
+GIF_FPS = 25.0  # higher rates need larger files, and not all programs support them
 COLOURS = 64
 
 
 @dataclass(frozen=True)
 class Shot:
-    """A moment of a game. total: the return so far. final: the episode has ended, and this was its last state."""
+    """A moment of a game. total: the return so far. final: whether it is the last state."""
 
     episode: int
     step: int
@@ -40,15 +40,21 @@ class Shot:
 
     @property
     def caption(self) -> str:
-        """In words."""
+        """The caption of the frame."""
         ended = ", the end" if self.final else ""
         return f"game {self.episode + 1}, step {self.step}, return {self.total:.4g}{ended}"
 
 
 class Show:
-    """A bundle's player in one game after the other. pictures: whether any will be asked for. seed: of the games.
+    """Plays a bundle's games one after the other.
 
-    Raises InputError where the game cannot be shown.
+    Args:
+        bundle: the player.
+        seed: of the games.
+        pictures: whether pictures will be drawn.
+
+    Raises:
+        InputError: the game cannot be shown.
     """
 
     def __init__(self, bundle: GameBundle, *, seed: int, pictures: bool) -> None:
@@ -57,12 +63,12 @@ class Show:
         self._player, self._seed = bundle.player, seed
 
     def shots(self, episodes: int) -> Iterator[Shot]:
-        """Every moment of so many games; the renderer shows it until the next one is asked for."""
+        """Every moment of that many games; the renderer shows it until the next one is drawn."""
         env = self.env
         env.reset_member(0, self._seed)
         act = self._player.seated(env, derive_seed(self._seed, "player"))
         ended = getattr(act, "ended", lambda _: None)
-        obs, seats = env.observe(), self.game.seats(self.params)  # the rows of the first game
+        obs, seats = env.observe(), self.game.seats(self.params)  # the first game has these rows
         for episode in range(episodes):
             total, playing = 0.0, torch.ones(seats, dtype=torch.bool)
             yield Shot(episode, 0, total, final=False)
@@ -85,9 +91,10 @@ class Show:
 
 
 def show_in_terminal(show: Show, episodes: int, console: Console) -> list[float]:
-    """Print frame after frame, at the game's own speed where someone watches. Returns the games' returns.
+    """Print all frames, at the game's own speed if the output is a terminal.
 
-    Ctrl-C ends it; what was played until then counts as far as its games had ended.
+    Returns:
+        The returns of the finished games; Ctrl-C ends the show.
     """
     returns: list[float] = []
     watched = console.is_terminal
@@ -112,9 +119,13 @@ def show_in_terminal(show: Show, episodes: int, console: Console) -> list[float]
 
 
 def write_animation(show: Show, episodes: int, path: Path) -> list[float]:
-    """Write a GIF or an MP4, by the file's name, whole or not at all; returns the games' returns, as far as shown.
+    """Write a GIF or an MP4, depending on the file's name.
 
-    Raises InputError for another kind of file, or where a package is missing.
+    Returns:
+        The returns of the games that are shown to their end.
+
+    Raises:
+        InputError: the file is of another type, or a package is missing.
     """
     writers = {".gif": _write_gif, ".mp4": _write_mp4}
     if path.suffix.lower() not in writers:
@@ -157,7 +168,7 @@ def _write_gif(path: Path, pictures: Iterator[Image.Image], fps: float) -> None:
 def _write_mp4(path: Path, pictures: Iterator[Image.Image], fps: float) -> None:
     try:
         import imageio.v2 as imageio
-        import imageio_ffmpeg  # noqa: F401 - imageio says less clearly that it lacks it
+        import imageio_ffmpeg  # noqa: F401 - its absence gives a clearer message than imageio's
     except ModuleNotFoundError as error:
         raise InputError(
             f"--out: MP4 needs packages that are missing here: {install_extra('video')}"
@@ -176,9 +187,15 @@ def _write_mp4(path: Path, pictures: Iterator[Image.Image], fps: float) -> None:
 
 
 def publish_replay(study: FoundStudy, bundle: GameBundle) -> Path:
-    """Write a game of the study's player as a GIF among its gate's files, and attach it to the study, where
-    optuna-dashboard shows it. (Optuna takes no artifacts for a trial that has ended, so it is attached to the study and
-    named after the trial.) Raises InputError where the game cannot be shown.
+    """Write a game of the player as a GIF, and attach it to the study for optuna-dashboard.
+
+    Optuna accepts no artifacts for finished trials, so the study gets it, under the trial's name.
+
+    Returns:
+        The GIF's path.
+
+    Raises:
+        InputError: the game cannot be shown.
     """
     show = Show(bundle, seed=int(bundle.manifest.gate["panel"]["seed"]), pictures=True)
     try:

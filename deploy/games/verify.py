@@ -1,4 +1,4 @@
-"""Verification of a game's bundle: its panel is played again, and every number compared with what the gate saw."""
+"""Verification of a game's bundle: its panel is played again, and all numbers are compared."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from envs.support.errors import InputError
 
 @dataclass(frozen=True)
 class PanelVerification:
-    """The result. games: number of games that all players played again. names: the baseline players.
-    differing: the numbers that are no longer the same, in words; empty if the bundle is verified.
+    """The result of a verification.
+
+    Attributes:
+        bundle: hash of the bundle.
+        games: number of games that all players played again.
+        names: the baseline players.
+        mean: the player's mean return now.
+        differing: the numbers that differ, in words; empty if the bundle is verified.
     """
 
     bundle: str
@@ -24,7 +30,7 @@ class PanelVerification:
 
     @property
     def agrees(self) -> bool:
-        """Whether every number is the same."""
+        """Whether all numbers are equal."""
         return not self.differing
 
     def to_dict(self) -> dict[str, Any]:
@@ -40,14 +46,17 @@ class PanelVerification:
 
 
 def verify_game_bundle(bundle: GameBundle) -> PanelVerification:
-    """Play the bundle's panel again, and its baseline players'. The bundle's bytes were checked when it was loaded.
+    """Play the bundle's panel again with the player and the baseline players.
 
-    Raises InputError where it never played one.
+    The bundle's bytes were checked when it was loaded.
+
+    Raises:
+        InputError: the bundle was never evaluated on a panel.
     """
     stored = bundle.manifest.gate.get("panel")
     if not isinstance(stored, dict):
         raise InputError(
-            f"bundle {bundle.name} never played a panel, so there is nothing to verify"
+            f"bundle {bundle.name} was never evaluated on a panel, so there is nothing to verify"
         )
     rules = PanelGames(bundle.game, bundle.params, int(stored["games"]), int(stored["seed"]))
     own = rules.play_player(bundle.player)

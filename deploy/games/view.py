@@ -1,4 +1,4 @@
-"""What people see of a player: its promotion, its panel, its bundle on one screen."""
+"""Promotions and bundles of players in the terminal."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def promotion_view(promotion: GamePromotion) -> RenderableType:
 
 
 def _title(judged: GameResult) -> str:
-    look = f", look {judged.look.number} at this panel" if judged.look else ""
+    look = f", evaluation {judged.look.number} on this panel" if judged.look else ""
     return f"{judged.candidate.name[:1].upper()}{judged.candidate.name[1:]}{look}"
 
 
 def candidates_table(promotion: GamePromotion) -> Table:
-    """The best candidates, and how far each came."""
+    """The best candidates with their results in each stage."""
     table = Table(
         title=f"Candidates of study {promotion.study} for slot {promotion.slot}",
         title_justify="left",
@@ -64,9 +64,14 @@ def candidates_table(promotion: GamePromotion) -> Table:
 
 
 def panel_table(panel: Mapping[str, Any], who: str) -> Table:
-    """Everybody's mean return of a game, and how far `who` was ahead of the others. panel: as `described`."""
+    """Mean returns of all players, and the differences of `who` to the others.
+
+    Args:
+        panel: as `deploy.games.promote.described` returns it.
+        who: the player that the panel is about.
+    """
     table = Table(
-        title=f"Panel: {panel['games']:,} games that the search never saw, the same for all"
+        title=f"Panel: {panel['games']:,} games that the search did not use, the same for all"
     )
     table.title_justify = "left"
     others = list(panel["baselines"].items())
@@ -81,12 +86,12 @@ def panel_table(panel: Mapping[str, Any], who: str) -> Table:
         gap = found["difference"]
         ahead = f"{gap['mean']:+.4g}", f"{gap['low']:+.4g} to {gap['high']:+.4g}", _ahead(found)
         table.add_row(other, *_mean(found["own"]), *ahead)
-    table.caption = f"ahead: {who}, compared with the player of that line, game by game"
+    table.caption = f"ahead: {who} compared with the player of that row, game by game"
     return table
 
 
 def _ahead(found: Mapping[str, Any]) -> str:
-    """In how many games; bundles made before games were counted have a share in which equal games count half."""
+    """Games ahead. Bundles of earlier versions have a share that counts equal games as half."""
     if "ahead" not in found:
         return f"{found['wins']:.0%}"
     return f"{found['ahead']}" + (f", {found['equal']} equal" if found["equal"] else "")
@@ -99,7 +104,7 @@ def _mean(found: Mapping[str, float]) -> tuple[str, str]:
 def game_facts(
     bundle: GameBundle, places: Sequence[Mapping[str, Any]], folder: str, looks: int
 ) -> dict[str, Any]:
-    """What `registry show` prints of a player, as plain values. places: in which slots it is, or was."""
+    """What `registry show` prints about a player. places: its present and former slots."""
     manifest = bundle.manifest
     gate = dict(manifest.gate)
     return {
@@ -119,9 +124,11 @@ def game_facts(
 
 
 def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> RenderableType:
-    """One player on one screen: who it is, what it plays and why, the gate, the panel, the parameters.
+    """A player on one screen: identity, game, gate, panel and parameters.
 
-    gate: the table of the gate's findings.
+    Args:
+        facts: as `game_facts` returns them.
+        gate: table of the gate's findings.
     """
     game, player, origin = facts["game"], facts["player"], facts["origin"]
     identity = identity_table(facts)
@@ -130,8 +137,9 @@ def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> Renderab
     identity.add_row("plays", f"{game['name']}{f' ({settings})' if settings else ''}{seats}")
     identity.add_row(
         "from",
-        f"study {origin['study']}, trial {origin['trial']} ({origin['objective']} {origin['objective_value']:.5g}), "
-        f"seed {origin['member']} of {origin['members']} (mean {origin['score']:.5g} when the trial was judged)",
+        f"study {origin['study']}, trial {origin['trial']} ({origin['objective']} "
+        f"{origin['objective_value']:.5g}), seed {origin['member']} of {origin['members']} "
+        f"(mean {origin['score']:.5g} when the trial was judged)",
     )
     actions = (
         f"choices of {player['choices']}"
@@ -144,8 +152,8 @@ def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> Renderab
     identity.add_row("made with", f"sweepd {facts['code_version']}")
     if facts["look"] is not None:
         identity.add_row(
-            "looks",
-            f"judged by look {facts['look']} at its panel; {facts['looks_now']} taken by now",
+            "evaluations",
+            f"judged by panel evaluation {facts['look']}; {facts['looks_now']} used by now",
         )
     parts: list[RenderableType] = [identity]
     if gate is not None:

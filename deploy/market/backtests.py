@@ -1,7 +1,7 @@
-"""What all trials of a study say together: how many there were, how much they differ, and what luck alone would show.
+"""Statistics of all trials of a study together: their number, their differences, expected luck.
 
-From the paths that every COMPLETE trial stored, in excess of equal weight. Annual figures are per bar ones times the
-root of the bars of a year.
+They are computed from the back-test paths that every COMPLETE trial stored, in excess of equal
+weight. Annual ratios are ratios per bar times the square root of the number of bars in a year.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ PATH_COLUMNS = ("returns", "equal_weight", "trades", "fees", "notional", "exposu
 
 @dataclass(frozen=True, eq=False)
 class Backtest:
-    """A trial's back-test paths in figures.
+    """Statistics of a trial's back-test paths.
 
-    metrics, moments: one per path, the latter of its returns in excess of equal weight. excess: (T,) those returns,
-    mean over paths.
+    Attributes:
+        metrics: one per path.
+        moments: of the returns in excess of equal weight, one per path.
+        excess: (T,) those returns, mean over paths.
     """
 
     metrics: tuple[Metrics, ...]
@@ -43,13 +45,22 @@ class Backtest:
 
 @dataclass(frozen=True, eq=False)
 class Combination:
-    """Several trials that share the capital, as one back-test: share times return of each, summed bar by bar. Trades
-    are those of the trial that traded least, and fees those before netting.
+    """Several trials that share the capital, as one back-test of φ paths and T bars.
 
-    paths, time: (φ, T) and (T,), as `read_paths` gives them. diversification: (φ,) by path, D = Σ share·deviation of a
-    trial's excess return / deviation of the whole's, at least 1. Whatever trials and shares are chosen, the whole's
-    Sharpe ratio is their mean, weighted by share·deviation, times D, so never above D times that of the luckiest of all
-    trials: D·SR0 is what luck shows.
+    Its returns are the trials' returns weighted by share, bar by bar. Its trades are those of the
+    trial that traded least on the path, and its fees are those before orders are netted.
+
+    The diversification of a path is D = Σ share·(deviation of a trial's excess return) divided by
+    the deviation of the combined excess return; D ≥ 1. The combined Sharpe ratio is D times the
+    mean of the trials' ratios weighted by share·deviation. So whatever trials and shares are
+    chosen, it is at most D times the ratio of the luckiest of all trials, and D·SR0 is its expected
+    maximum under luck.
+
+    Attributes:
+        paths: (φ, T) columns.
+        time: (T,) opens of the bars, seconds.
+        backtest: its statistics.
+        diversification: (φ,) D of each path.
     """
 
     paths: PathTrades
@@ -60,10 +71,14 @@ class Combination:
 
 @dataclass(frozen=True, eq=False)
 class SearchStatistics:
-    """A study's trials as the statistics of selection see them.
+    """A study's trials for the statistics of selection.
 
-    trials: N, all that finished in any way. backtests: by number, of the COMPLETE trials whose paths could be read.
-    unreadable: by number, why a COMPLETE trial's could not. returns: those of `backtests`. timeframe: of the bars.
+    Attributes:
+        trials: N, the number of finished trials in any state.
+        backtests: of the COMPLETE trials with readable paths, by number.
+        unreadable: why the paths of other COMPLETE trials cannot be read, by number.
+        returns: the returns of `backtests`.
+        timeframe: length of a bar.
     """
 
     trials: int
@@ -74,26 +89,26 @@ class SearchStatistics:
 
     @property
     def bars(self) -> int:
-        """T, bars of a path."""
+        """T, the number of bars of a path."""
         return len(self.returns.time)
 
     @property
     def annual(self) -> float:
-        """What makes a Sharpe ratio per bar an annual one."""
+        """Factor that makes a Sharpe ratio per bar an annual one."""
         return math.sqrt(bars_per_year(self.timeframe))
 
     @cached_property
     def sharpes(self) -> Array:
-        """(n, φ) Sharpe ratios of excess returns per bar, in the order of `backtests`."""
+        """(n, φ) Sharpe ratios of excess returns, per bar, in the order of `backtests`."""
         return self.returns.sharpes
 
     @cached_property
     def overfitting(self) -> Overfitting | None:
-        """PBO over the trials that reached the final rung; None for fewer than two, or too few bars."""
+        """PBO of the trials at the final rung; None with fewer than two trials or too few bars."""
         return self._cscv(1)
 
     def overfitting_of(self, chosen: int) -> Overfitting | None:
-        """The same where the best `chosen` trials are taken together; None, too, for fewer than these."""
+        """PBO if the best `chosen` trials are taken together; None with fewer trials."""
         return self.overfitting if chosen == 1 else self._cscv(chosen)
 
     def _cscv(self, chosen: int) -> Overfitting | None:
@@ -105,13 +120,16 @@ class SearchStatistics:
         )
 
     def deflation(self, number: int) -> Deflation | None:
-        """The deflated Sharpe ratio of a trial; None where its paths could not be read."""
+        """The deflated Sharpe ratio of a trial; None without readable paths."""
         backtest = self.backtests.get(number)
         return None if backtest is None else self.deflate(backtest)
 
     def deflate(self, backtest: Backtest, diversification: Array | None = None) -> Deflation:
-        """The deflated Sharpe ratio of a back-test that was chosen from these trials. diversification: (φ,), of several
-        trials together.
+        """The deflated Sharpe ratio of a back-test that was chosen from these trials.
+
+        Args:
+            backtest: the back-test.
+            diversification: (φ,) of several trials together, see `Combination`.
         """
         return self.returns.deflate(backtest.moments, self.trials, diversification)
 
@@ -121,7 +139,13 @@ class SearchStatistics:
         deflation: Deflation | None = None,
         overfitting: Overfitting | None = None,
     ) -> dict[str, Any]:
-        """The figures for JSON. trials: those that they are to be about, and what is known of them."""
+        """The statistics for JSON.
+
+        Args:
+            trials: the candidate's trials.
+            deflation: the candidate's deflated Sharpe ratio.
+            overfitting: the candidate's PBO.
+        """
         found = overfitting or self.overfitting
         told: dict[str, Any] = {
             "trials": self.trials,
@@ -155,8 +179,10 @@ class SearchStatistics:
 
 
 def read_paths(path: Path) -> tuple[PathTrades, NDArray[np.int64]]:
-    """The back-test paths that a trial stored, (φ, T) arrays, and the opens of their bars, (T,) seconds. Raises as
-    `read_columns`.
+    """Read the back-test paths of a trial; raises like `read_columns`.
+
+    Returns:
+        The columns, (φ, T) each, and the opens of the bars, (T,) seconds.
     """
     columns, time = read_columns(path, PATH_COLUMNS)
     return PathTrades(**columns), time
@@ -165,7 +191,14 @@ def read_paths(path: Path) -> tuple[PathTrades, NDArray[np.int64]]:
 def read_search(
     complete: Sequence[FrozenTrial], finished: int, run_dir: Path, timeframe: str
 ) -> SearchStatistics:
-    """Read the paths of all COMPLETE trials. finished: trials that ended in any way. run_dir: the study's."""
+    """Read the paths of all COMPLETE trials.
+
+    Args:
+        complete: the trials.
+        finished: number of finished trials in any state.
+        run_dir: folder of the study.
+        timeframe: length of a bar.
+    """
     backtests: dict[int, Backtest] = {}
     unreadable: dict[int, str] = {}
     returns = TrialReturns()
@@ -187,8 +220,11 @@ def read_search(
 def combine(
     trials: Sequence[FrozenTrial], shares: Sequence[float], run_dir: Path, timeframe: str
 ) -> Combination:
-    """Trials that share the capital, as one back-test. Raises ValueError or OSError where their paths cannot be read or
-    do not fit together.
+    """Combine trials that share the capital into one back-test.
+
+    Raises:
+        ValueError: the trials' paths are on different bars.
+        OSError: a file of paths cannot be read.
     """
     found = [read_paths(_paths_file(trial, run_dir)) for trial in trials]
     if any(not np.array_equal(time, found[0][1]) for _, time in found):
@@ -211,6 +247,7 @@ def combine(
         exposure=weighted("exposure"),
     )
     excess = whole.returns - whole.equal_weight
+    # D = Σ share·σ_i / σ of the sum, see `Combination`; 1 if the sum does not vary.
     apart = sum(
         share * np.std(one.returns - one.equal_weight, axis=1)
         for share, one in zip(shares, paths, strict=True)

@@ -1,8 +1,8 @@
-"""The bundle of a policy that trades: the self-contained, content-addressed folder that is deployed.
+"""The bundle of a policy that trades, which is deployed as a self-contained folder.
 
-What its folder holds: `deploy.registry.bundle_files`. A bundle of several trials, each of which trades a share of the capital as
-a sub-account, has one file of weights per trial: `members-000.safetensors`, … docs/bundle.md describes the format for
-other programs.
+`deploy.registry.bundle_files` describes the folder. A bundle of several trials, each trading a
+share of the capital as a sub-account, has one file of weights per trial: `members-000.safetensors`,
+…. docs/bundle.md documents the format for other programs.
 """
 
 from __future__ import annotations
@@ -45,8 +45,14 @@ from envs.support.errors import InputError
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial of a bundle: the share of the capital that it trades, its environment parameters, its policy (an
-    ensemble of its members), and where it comes from.
+    """One trial of a bundle.
+
+    Attributes:
+        share: the share of the capital that it trades.
+        params: its environment parameters.
+        policy: an ensemble of its members.
+        described: the policy in the manifest.
+        origin: study and trial.
     """
 
     share: float
@@ -66,7 +72,7 @@ class Bundle(StoredBundle[Manifest | EnsembleManifest]):
 
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
-        """What acts, from these very bytes. Raises InputError where they are no actors."""
+        """The trials with their policies; InputError if the weights define none."""
         return tuple(
             Trial(
                 share=part.share,
@@ -80,19 +86,20 @@ class Bundle(StoredBundle[Manifest | EnsembleManifest]):
 
     @property
     def account(self) -> EnvParams:
-        """Where fee, slippage, minimum order and initial cash of the account are found: all its trials have the same.
-        Of a single trial, all there is to know of its environment.
+        """Parameters of the account (fee, slippage, minimum order, initial cash).
+
+        All trials have the same. For a bundle of one trial, these are all environment parameters.
         """
         return self.trials[0].params
 
     @property
     def max_lookback(self) -> int:
-        """Lags that the observations are padded to."""
+        """Number of lags that observations are padded to."""
         return self.manifest.trials[0].policy.max_lookback
 
     @property
     def origin(self) -> OriginPart:
-        """Where the (first) trial comes from."""
+        """Study and trial of the (first) trial."""
         return self.manifest.trials[0].origin
 
     @property
@@ -109,7 +116,7 @@ class Bundle(StoredBundle[Manifest | EnsembleManifest]):
 
     @property
     def members_sha256(self) -> str:
-        """What identifies the weights, and the shares of several trials, whatever else the bundle says about them."""
+        """Identity of the weights, with the shares if there are several trials."""
         parts = [
             (self.manifest.files[trial.file].sha256, trial.share) for trial in self.manifest.trials
         ]
@@ -129,7 +136,7 @@ class Bundle(StoredBundle[Manifest | EnsembleManifest]):
         )
 
     def check(self) -> None:
-        """Raises InputError for weights that do not fit the manifest, and for what makes no sense."""
+        """See `StoredBundle.check`."""
         for trial in self.manifest.trials:
             _check_weights(trial, self.files[trial.file], self.manifest.files[trial.file])
         _check_meaning(self)
@@ -141,13 +148,19 @@ def format_time(seconds: int) -> str:
 
 
 def parse_time(text: str) -> int:
-    """The inverse of `format_time`. Raises ValueError for any other text."""
+    """The inverse of `format_time`; ValueError for any other text."""
     return int(dt.datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=dt.UTC).timestamp())
 
 
 def parse_moment(text: str, flag: str) -> int:
-    """A time as people write it, UTC unless it says otherwise, in seconds since the epoch. Raises InputError naming
-    the flag.
+    """Parse an ISO 8601 time, UTC by default, into seconds since the epoch.
+
+    Args:
+        text: the time.
+        flag: the command-line flag, for the message.
+
+    Raises:
+        InputError: the text is no such time.
     """
     try:
         moment = dt.datetime.fromisoformat(text)
@@ -160,27 +173,19 @@ def parse_moment(text: str, flag: str) -> int:
 
 
 def make_bundle(manifest: Manifest | EnsembleManifest, files: Mapping[str, bytes]) -> Bundle:
-    """A bundle in memory, checked like one from disk.
-
-    files: content of the files of weights; `manifest.files` must already describe them. Raises InputError where the
-    two don't fit.
-    """
+    """Make a bundle in memory; see `deploy.registry.bundle_files.new_bundle`."""
     return new_bundle(Bundle, manifest, files)
 
 
 def load_bundle(path: Path, *, expected: str | None = None) -> Bundle:
-    """Read and check a bundle that trades.
-
-    expected: the hash that it must have (a registry knows it).
-    Raises InputError, one sentence naming the file and what is wrong, for anything missing, added, changed or not
-    understood.
-    """
+    """Read and check a bundle that trades; see `deploy.registry.bundle_files.read_bundle`."""
     return read_bundle(path, (Bundle,), expected=expected)
 
 
 def default_symbols(tickers: tuple[str, ...], *, synthetic: bool) -> dict[str, dict[str, str]]:
-    """What `tickers` are called on other venues: on Alpaca, dollars stand for dollar-pegged coins. None for a
-    synthetic market.
+    """Symbols of `tickers` by venue; none for a synthetic market.
+
+    On Alpaca, coins that are pegged to the dollar are replaced by USD.
     """
     if synthetic or not all("/" in ticker for ticker in tickers):
         return {}
@@ -193,8 +198,17 @@ def default_symbols(tickers: tuple[str, ...], *, synthetic: bool) -> dict[str, d
 
 
 def read_policy(members: bytes, name: str = MEMBERS_FILE) -> tuple[FrozenPolicy, tuple[int, ...]]:
-    """The policy and its hidden sizes (of member 0), from the content of a file of weights. Raises InputError naming
-    it.
+    """Read a policy from the bytes of a file of weights.
+
+    Args:
+        members: the bytes.
+        name: the file's name, for messages.
+
+    Returns:
+        The policy, and the sizes of its hidden layers (of member 0).
+
+    Raises:
+        InputError: the bytes define no policy.
     """
     loaded = read_members(members, name)
     policy = FrozenPolicy(loaded)
@@ -223,8 +237,8 @@ def _check_weights(trial: TrialPart, members: bytes, part: FilePart) -> None:
     found, hidden = read_policy(members, name)
     if found.discrete:
         raise InputError(
-            f"{name} holds members that choose one of several actions; the crypto environment needs members that give "
-            "a number per ticker"
+            f"{name} holds members that choose one of several actions; the crypto environment "
+            "needs members that return a number per ticker"
         )
     if found.size != policy.members:
         raise InputError(f"{name} holds {found.size} members, not {policy.members}")
@@ -234,8 +248,8 @@ def _check_weights(trial: TrialPart, members: bytes, part: FilePart) -> None:
         )
     if (found.state_dim, found.action_dim) != (policy.state_dim, policy.action_dim):
         raise InputError(
-            f"the members map {found.state_dim} numbers to {found.action_dim} actions, not {policy.state_dim} to "
-            f"{policy.action_dim}"
+            f"the members map {found.state_dim} numbers to {found.action_dim} actions, not "
+            f"{policy.state_dim} to {policy.action_dim}"
         )
 
 
@@ -261,16 +275,16 @@ def _check_meaning(bundle: Bundle) -> None:
             raise InputError(f"env_params lacks {name}")
         for name in sorted(set(given) - fields):
             raise InputError(f"env_params has the unknown {name}")
-    trials, _ = bundle.trials, bundle.instruments  # each checks its own ranges
+    trials, _ = bundle.trials, bundle.instruments  # each checks its own values
     for params in (trial.params for trial in trials):
         if params.lookback > bundle.max_lookback:
             raise InputError(
-                f"lookback {params.lookback} is more than the policy's maximum {bundle.max_lookback}"
+                f"lookback {params.lookback} is above the policy's maximum {bundle.max_lookback}"
             )
     recipe = get_recipe(manifest.recipe.name)
     if recipe_part(recipe) != manifest.recipe:
         raise InputError(
-            f"feature recipe {recipe.name!r} is version {manifest.recipe.version} there and version "
-            f"{recipe.version} here, "
-            "or computes other features; use the version of sweepd that made the bundle"
+            f"feature recipe {recipe.name!r} has version {manifest.recipe.version} in the bundle "
+            f"and version {recipe.version} here, or computes other features; use the version of "
+            "sweepd that made the bundle"
         )

@@ -1,4 +1,4 @@
-"""Constant policies, traded by the same code as a candidate. A candidate that trades like one of them is refused."""
+"""Constant policies, traded by the same code as a candidate, which must differ from them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,13 @@ RANDOM_SEED = 0
 
 
 def constant_returns(bundle: Bundle, bars: Bars, window: Window) -> dict[str, Array]:
-    """(L,) per-bar returns over `window` of each constant policy, in the bundle's environment: always-buy (every action
-    is 1), cash (0), random (uniform, the same numbers every time), equal weight.
+    """Per-bar returns of each constant policy over `window`, in the bundle's environment.
+
+    The policies are always-buy (every action is 1), cash (0), random (uniform, with a fixed seed)
+    and equal weight.
+
+    Returns:
+        (L,) returns by name.
     """
     part = in_order(bars.slice(0, window[1] + 1), bundle)
     if len(bundle.trials) > 1:
@@ -53,7 +58,7 @@ def constant_returns(bundle: Bundle, bars: Bars, window: Window) -> dict[str, Ar
 
 
 def _by_sub_accounts(bundle: Bundle, bars: Bars, window: Window) -> dict[str, Array]:
-    """The same, where each of several trials is such a policy."""
+    """The same for several trials: each sub-account follows the constant policy."""
     count = len(bars.tickers)
     generator = np.random.default_rng(RANDOM_SEED)
     policies: dict[str, Callable[[], Array]] = {
@@ -62,15 +67,22 @@ def _by_sub_accounts(bundle: Bundle, bars: Bars, window: Window) -> dict[str, Ar
         "random": lambda: generator.uniform(-1.0, 1.0, count),
     }
     scores = {
-        name: score_trials(bundle, bars, window, lambda _place, _obs, act=act: act())  # type: ignore[misc]
-        for name, act in policies.items()
+        name: score_trials(bundle, bars, window, _ignoring(act)) for name, act in policies.items()
     }
     returns = {name: score.returns for name, score in scores.items()}
     return returns | {"equal weight": scores["cash"].equal_weight}
 
 
+def _ignoring(act: Callable[[], Array]) -> Callable[[int, NDArray[np.float32]], Array]:
+    """An acting function that ignores trial and observation."""
+    return lambda _trial, _obs: act()
+
+
 def correlation(one: Array, other: Array) -> float:
-    """Pearson's, of (L,) returns; of two that do not vary 1, and 0 where only one of them does not."""
+    """Pearson's correlation of (L,) returns.
+
+    It is 1 for two series that do not vary, and 0 if only one of them does not vary.
+    """
     flat = [bool(np.ptp(values) == 0.0) for values in (one, other)]
     if any(flat):
         return 1.0 if all(flat) else 0.0
@@ -78,8 +90,12 @@ def correlation(one: Array, other: Array) -> float:
 
 
 def nearest_constant(bundle: Bundle, bars: Bars, before: int) -> NearestConstant:
-    """The constant policy that the bundle's ensemble resembles most over the last bars (4,000 at most) before bar
-    `before`, where the hold-out begins.
+    """The constant policy whose returns correlate most with those of the bundle's ensemble.
+
+    Args:
+        bundle: the bundle.
+        bars: the study's bars.
+        before: first bar of the hold-out; at most `MOST_BARS` bars before it are compared.
     """
     window = (max(first_decision(bundle), before - 1 - MOST_BARS), before - 1)
     own = score_bundle(bundle, bars, window)

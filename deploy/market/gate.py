@@ -1,9 +1,9 @@
 """The gate of markets: the rules that a candidate must pass to become champion.
 
 The rules (`deploy.promotion.rules`) of the first stage read what cross-validation stored with the
-study's trials and can be evaluated any number of times. Those of the second stage read the hold-out;
-every evaluation on it is counted, so only candidates that passed the first stage reach it. A rule
-that cannot be measured yet defers the candidate, which stays a challenger.
+study's trials and can be evaluated any number of times. Those of the second stage read the
+hold-out; every evaluation on it is counted, so only candidates that passed the first stage reach
+it. A rule that cannot be measured yet defers the candidate, which stays a challenger.
 
 Statistics of cross-validation (deflated Sharpe ratio, PBO) describe the trial's members. Numbers of
 the hold-out and of constant policies are computed on the ensemble that would be deployed.
@@ -24,8 +24,8 @@ from envs.support.formatting import percent
 CROSS_VALIDATION, HOLDOUT = "cross-validation", "hold-out"  # the stages
 
 # With fewer batches the hold-out's test rejects too often (scripts/bench/gate_statistics.py): at a
-# level of .05 in up to 8 % of series without an advantage that have at least `ENOUGH_BARS` bars, and
-# in up to 20 % of series of 100 bars.
+# level of .05 in up to 8 % of series without an advantage that have at least `ENOUGH_BARS` bars,
+# and in up to 20 % of series of 100 bars.
 FEW_BATCHES, ENOUGH_BARS = 30, 300
 
 
@@ -146,13 +146,13 @@ def _deflated_sharpe(evidence: MarketEvidence) -> Measured | None:
         "its path" if len(found.by_path) == 1 else f"the median of its {len(found.by_path)} paths"
     )
     lucky = (
-        f"without skill, the best of {found.trials} trials ({found.effective:.1f} independent ones) "
-        f"is expected to have {luck:+.2f}"
+        f"without skill, the best of {found.trials} trials ({found.effective:.1f} independent "
+        f"ones) is expected to have {luck:+.2f}"
     )
     if selection.chosen > 1:
         lucky = (
-            f"without skill, {selection.chosen} trials, each as lucky as the best of {found.trials} "
-            f"({found.effective:.1f} independent ones), are expected to have {luck:+.2f} together, "
+            f"without skill, {selection.chosen} trials, each as lucky as the best of "
+            f"{found.trials} ({found.effective:.1f} independent ones), are expected to have {luck:+.2f} together, "
             f"{found.diversification:.2f} times the ratio of one"
         )
     explanation = (
@@ -177,8 +177,8 @@ def _overfitting(evidence: MarketEvidence) -> Measured | None:
     if found is None:
         return Measured(
             None,
-            f"{selection.reached} of {selection.finished} trials reached the final rung: at least 2 "
-            "(and 32 bars) are needed to test whether the best one stays ahead",
+            f"{selection.reached} of {selection.finished} trials reached the final rung: at least "
+            "2 (and 32 bars) are needed to test whether the best one stays ahead",
         )
     best = (
         "the trial that was best on one half was"
@@ -190,8 +190,8 @@ def _overfitting(evidence: MarketEvidence) -> Measured | None:
     )
     return Measured(
         found.pbo,
-        f"in {found.pbo:.0%} of {len(found.logits):,} ways to halve the bars, {best} no better than "
-        f"the median of {selection.reached} on the other half; in {found.loss:.0%} {lost}",
+        f"in {found.pbo:.0%} of {len(found.logits):,} ways to halve the bars, {best} no better "
+        f"than the median of {selection.reached} on the other half; in {found.loss:.0%} {lost}",
     )
 
 
@@ -232,8 +232,8 @@ def _few_values(test: Bootstrap) -> str:
     factor = 1.6 if test.bars >= ENOUGH_BARS else 4.0
     return (
         f"; because of autocorrelation, {test.bars:,} bars count as about {test.batches} "
-        f"independent values, so p may be too small (measured at p = .05: up to {factor:g} times as "
-        "many false positives as intended)"
+        f"independent values, so p may be too small (measured at p = .05: up to {factor:g} times "
+        "as many false positives as intended)"
     )
 
 

@@ -1,5 +1,7 @@
-"""What `bundle.json` says, as checked models: of one trial (format version 1), or of several that trade as sub-accounts
-of one account (version 2).
+"""The manifest (`bundle.json`) of a policy that trades, as validated models.
+
+Format version 1 has one trial; version 2 has several trials that trade as sub-accounts of one
+account.
 """
 
 from __future__ import annotations
@@ -12,17 +14,13 @@ from pydantic import Field, model_validator
 from deploy.registry.bundle_files import MEMBERS_FILE, BaseManifest, ManifestPart
 
 FORMAT: Final = "sweepd-bundle"
-Weights = Literal["equal", "fold-score"]  # how the shares of several trials are chosen
-VENUE_PARAMS = (
-    "fee",
-    "slippage",
-    "minimum_order",
-    "initial_cash",
-)  # of the account, whichever trial trades
+Weights = Literal["equal", "fold-score"]  # how the shares of the trials are chosen
+# Parameters of the account, which all trials of a bundle share.
+VENUE_PARAMS = ("fee", "slippage", "minimum_order", "initial_cash")
 
 
 class RecipePart(ManifestPart):
-    """The feature recipe, in full: a recipe of the same name that computes other features is refused."""
+    """The feature recipe in full, so that one of this name with other features is refused."""
 
     name: str
     version: int
@@ -32,8 +30,10 @@ class RecipePart(ManifestPart):
 
 
 class PolicyPart(ManifestPart):
-    """The policy: an ensemble, mean of the members' post-tanh actions, each through its own normaliser, rounded to
-    1e-6.
+    """The policy, an ensemble.
+
+    Its action is the mean of the members' actions after tanh, each computed with the member's own
+    normaliser, rounded to 1e-6.
     """
 
     algorithm: str
@@ -45,7 +45,7 @@ class PolicyPart(ManifestPart):
 
 
 class OriginPart(ManifestPart):
-    """Which study and trial the members come from, and with what parameters they were trained."""
+    """Study and trial of the members, and the parameters of their training."""
 
     study: str
     study_uid: str
@@ -58,7 +58,7 @@ class OriginPart(ManifestPart):
 
 
 class DataPart(ManifestPart):
-    """The bars that it was made with. Times are bar opens, UTC."""
+    """The bars of the study. Times are opens of bars, UTC."""
 
     fingerprint: str
     first: str
@@ -67,7 +67,7 @@ class DataPart(ManifestPart):
 
 
 class TrialPart(ManifestPart):
-    """One trial of the policy. share: of the account's capital that it trades. file: its members' weights."""
+    """A trial. share: of the account's capital that it trades. file: of its members' weights."""
 
     share: float = Field(gt=0.0, le=1.0)
     env_params: dict[str, Any]
@@ -77,11 +77,13 @@ class TrialPart(ManifestPart):
 
 
 class _Common(BaseManifest):
-    """What manifests of both versions say.
+    """Fields of both versions.
 
-    metrics describe the *members* in cross-validation; the hold-out numbers, of what is deployed, are in `gate`.
-    last_seen_bar: open (UTC) of the newest bar that training or cross-validated selection used.
-    symbols: by venue, what each ticker is called there.
+    Attributes:
+        metrics: of the *members* in cross-validation; `gate` has the hold-out's numbers, which are
+            those of the deployed ensemble.
+        last_seen_bar: open (UTC) of the newest bar used by training or cross-validation.
+        symbols: names of the tickers, by venue.
     """
 
     format: Literal["sweepd-bundle"] = FORMAT
@@ -97,13 +99,13 @@ class _Common(BaseManifest):
     metrics: dict[str, Any]
 
     def check_consistent(self, trials: tuple[TrialPart, ...]) -> None:
-        """Raises ValueError where what is said does not go together."""
+        """Raise ValueError if fields contradict each other."""
         count = len(self.tickers)
         if len(set(self.tickers)) != count:
             raise ValueError("tickers are listed twice")
         if len(self.minimum_order) != count or len(self.increment) != count:
             raise ValueError(
-                f"minimum_order and increment must have one number for each of the {count} tickers"
+                f"minimum_order and increment must have a number for each of the {count} tickers"
             )
         market = count * len(self.recipe.asset_features) + len(self.recipe.shared_features)
         for policy in (trial.policy for trial in trials):
@@ -114,7 +116,8 @@ class _Common(BaseManifest):
             expected = 1 + 3 * count + policy.max_lookback * market
             if policy.state_dim != expected:
                 raise ValueError(
-                    f"the policy reads {policy.state_dim} numbers but its tickers and recipe give {expected}"
+                    f"the policy reads {policy.state_dim} numbers but its tickers and recipe give "
+                    f"{expected}"
                 )
         for venue, names in self.symbols.items():
             if set(names) != set(self.tickers):
@@ -126,7 +129,7 @@ class _Common(BaseManifest):
 
 
 class Manifest(_Common):
-    """All of the `bundle.json` of one trial but its hash."""
+    """The content of `bundle.json` for one trial, without its hash."""
 
     format_version: Literal[1] = 1
     env_params: dict[str, Any]
@@ -135,7 +138,7 @@ class Manifest(_Common):
 
     @property
     def trials(self) -> tuple[TrialPart, ...]:
-        """Its one trial, with all of the capital."""
+        """The only trial, with all of the capital."""
         return (
             TrialPart(
                 share=1.0,
@@ -153,7 +156,7 @@ class Manifest(_Common):
 
 
 class EnsembleManifest(_Common):
-    """All of the `bundle.json` of several trials but its hash. weights: how their shares were chosen."""
+    """The content of `bundle.json` for several trials, without its hash."""
 
     format_version: Literal[2] = 2
     weights: Weights
@@ -180,5 +183,5 @@ class EnsembleManifest(_Common):
 
 
 def trial_file(number: int) -> str:
-    """The name of an ensemble's file of weights: trial number `number` of its list."""
+    """Name of the file of weights of the ensemble's trial at index `number`."""
     return f"members-{number:03d}.safetensors"

@@ -1,4 +1,4 @@
-"""The pictures of the gate's report, each drawn on axes that it is given."""
+"""The pictures of the gate report. Each function draws on the axes that it is given."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_POINTS, MOST_TRIALS = 1500, 80
 
 @dataclass(frozen=True, eq=False)
 class EquityCurve:
-    """A line of an equity picture. returns: (L,) per bar. width, alpha: of the line."""
+    """A line of an equity plot. returns: (L,) per bar. width, alpha: of the line."""
 
     label: str | None
     returns: Array
@@ -43,9 +43,14 @@ class EquityCurve:
 def draw_equity(
     top: Axes, bottom: Axes, time: NDArray[np.int64], curves: Sequence[EquityCurve], title: str
 ) -> None:
-    """Value of one unit over time, on a logarithmic scale, and below it how far each curve is under its peak.
+    """Plot the value of one unit over time, and below it the drawdown.
 
-    time: (L,) opens of the bars, seconds.
+    Args:
+        top: axes of the value, logarithmic.
+        bottom: axes of the drawdown.
+        time: (L,) opens of the bars, seconds.
+        curves: the lines.
+        title: of the plot.
     """
     stride = max(1, len(time) // MOST_POINTS)
     dates = pd.to_datetime(time, unit="s").to_numpy()[::stride]
@@ -69,7 +74,7 @@ def draw_equity(
 
 
 def draw_logits(axes: Axes, found: Overfitting | None) -> None:
-    """How the trial that was best on one half of the bars ranked on the other, over all halves."""
+    """Plot the distribution of the PBO's logits."""
     axes.set_title("Does the best trial stay good on other bars?", fontsize=9, loc="left")
     if found is None:
         _say(axes, "needs at least two trials\nthat reached the final rung")
@@ -101,8 +106,8 @@ def draw_logits(axes: Axes, found: Overfitting | None) -> None:
 def draw_sharpes(
     axes: Axes, search: SearchStatistics, name: str, deflation: Deflation | None
 ) -> None:
-    """Annual information ratios over equal weight of all trials on the median path, the candidate's, and luck's."""
-    axes.set_title("Is the chosen trial above what luck shows?", fontsize=9, loc="left")
+    """Plot annual information ratios: of all trials on the median path, the candidate, and luck."""
+    axes.set_title("Is the chosen trial better than luck?", fontsize=9, loc="left")
     if deflation is None:
         _say(axes, "the trial stored no back-test path")
         return
@@ -136,11 +141,14 @@ def draw_sharpes(
 def draw_folds(
     axes: Axes, scores: Sequence[tuple[int, Sequence[float]]], framed: Sequence[int]
 ) -> None:
-    """Scores of every fold (row) of every trial (column, best objective first). scores: (trial, one per fold).
+    """Plot the score of every fold (row) of every trial (column, best objective first).
 
-    framed: the candidate's trials.
+    Args:
+        axes: the axes.
+        scores: trial number and scores of its folds.
+        framed: the candidate's trials.
     """
-    axes.set_title("Is it good in every fold, or in one?", fontsize=9, loc="left")
+    axes.set_title("Is it good in every fold?", fontsize=9, loc="left")
     shown = [(trial, folds) for trial, folds in scores if len(folds)][:MOST_TRIALS]
     if not shown:
         _say(axes, "the trials stored no fold scores")

@@ -1,4 +1,4 @@
-"""The gate's report: two pages, as HTML and PDF, for someone who does not know the terms."""
+"""The gate report: two pages, as HTML and PDF, for readers who do not know the terms."""
 
 from __future__ import annotations
 
@@ -42,58 +42,65 @@ HEADLINES = {
     "champion already": "It is the champion already",
     "challenger": "Kept as a challenger",
     "none passes": "No candidate passes",
-    "first stage": "So far, before any look at the hold-out",
+    "first stage": "First stage only: no hold-out evaluation",
 }
-FOOTER = "Research software, paper trading only. Past numbers promise nothing."
+FOOTER = "Research software, paper trading only. Past results do not predict future ones."
 READING = (
     (
-        "What is being asked",
-        "A search tries many settings and keeps the best. Even if none of them had any skill, the best would look "
-        "good, and better the more are tried. The rules ask whether this one is better than that: first on bars that "
-        "its training did not see (cross-validation), and only then, once, on the newest bars, which the search did "
-        "not use (the hold-out).",
+        "What is tested",
+        "A search tries many settings and keeps the best. Even if none of them had any skill, the "
+        "best would look good, and better the more are tried. The rules test whether this one is "
+        "better than that: first on bars that its training did not use (cross-validation), and "
+        "only then on the newest bars, which the search did not use (the hold-out).",
     ),
     (
-        "Looks",
-        "Every look at a hold-out makes it more likely that some candidate passes by luck, so each must be twice as "
-        "sure as the one before. Looks are counted over all studies whose hold-outs overlap in time and have at least "
-        "one base asset in common (quote currencies do not matter), in this registry only. Looks counted in another "
-        "registry (another deployments folder or database) or taken with other programs are not known here; if there "
-        "were any, the limit of holdout-excess is too mild.",
+        "Hold-out evaluations",
+        "Each evaluation on a hold-out makes it more likely that some candidate passes by luck, so "
+        "each has half the significance level of the one before. Evaluations are counted over all "
+        "studies whose hold-outs overlap in time and share a base asset (quote currencies do not "
+        "matter), in this registry only. Evaluations in another registry (another deployments "
+        "folder or database) or with other programs are unknown here; if there were any, the limit "
+        "of holdout-excess is too mild.",
     ),
     (
         "Equity",
-        "What one unit of money became, after fees, against simply holding all assets in equal shares; below it, how "
-        "far it was under its highest value. In cross-validation there is a line for every path: the same bars, traded "
-        "by policies trained on different parts of the rest.",
+        "The value of one unit of money after fees, compared with holding all assets in equal "
+        "shares; below it, the drawdown from the highest value. Cross-validation has one line per "
+        "path: the same bars, traded by policies trained on different parts of the other bars.",
     ),
     (
-        "Above luck?",
-        "The information ratio is the Sharpe ratio (return per risk) of the returns in excess of equal weight. Grey: "
-        "all trials that reached the end. Red: what the best of so many would be expected to show without any skill. "
-        "Dashed: what is needed to be 95 % sure that it is more than that (deflated Sharpe ratio).",
+        "Better than luck?",
+        "The information ratio is the Sharpe ratio (return per risk) of the returns in excess of "
+        "equal weight. Grey: all trials that reached the final rung. Red: the expected best of "
+        "that many trials without any skill. Dashed: the ratio that is needed to be 95 % sure that "
+        "it is more than that (deflated Sharpe ratio).",
     ),
     (
-        "Stays good?",
-        "The bars are cut in halves in thousands of ways. Each time, the trial that is best on one half is ranked on "
-        "the other. If choosing the best meant anything, it would mostly rank above the median there (right of 0). The "
-        "share that does not is the probability of back-test overfitting (PBO); a coin toss is 50 %.",
+        "Good on other bars?",
+        "The bars are cut in halves in thousands of ways. Each time, the trial that is best on one "
+        "half is ranked on the other. If choosing the best means anything, it mostly ranks above "
+        "the median there (right of 0). The share of halves in which it does not is the "
+        "probability of back-test overfitting (PBO); pure chance gives 50 %.",
     ),
     (
-        "Every fold?",
-        "Blue is better than holding equal weight, red is worse. A column that is blue throughout is good everywhere; "
-        "one that is blue in a single row was lucky once. The candidate is framed.",
+        "Good in every fold?",
+        "Blue is better than holding equal weight, red is worse. A column that is blue throughout "
+        "is good in every fold; one that is blue in a single row was lucky once. The candidate is "
+        "framed.",
     ),
 )
 
 
 @dataclass(frozen=True, eq=False)
 class ReportData:
-    """What the pictures need beside the promotion.
+    """Data for the pictures that the promotion itself does not have.
 
-    time, returns, equal_weight: of the candidate's back-test paths, (T,) seconds and (φ, T); None where unknown.
-    champion: the present champion's returns over the hold-out, (L,), None where there is none to compare.
-    folds: (trial, score of each fold), best objective first.
+    Attributes:
+        time: (T,) opens of the back-test paths' bars, seconds; None if unknown, like the next two.
+        returns: (φ, T) returns of the candidate's back-test paths.
+        equal_weight: (φ, T) returns of equal weight.
+        champion: (L,) returns of the present champion over the hold-out, None if there is none.
+        folds: trial number and fold scores, best objective first.
     """
 
     time: NDArray[np.int64] | None
@@ -106,8 +113,12 @@ class ReportData:
 def write_report(
     study: FinishedStudy, promotion: MarketPromotion, registry: Registry, data_dir: Path
 ) -> list[Path]:
-    """Write `gate.html` and `gate.pdf` into the study's run directory, each whole; returns their paths. None are
-    written where no candidate was judged.
+    """Write `gate.html` and `gate.pdf` into the study's run directory.
+
+    Nothing is written if no candidate was judged.
+
+    Returns:
+        Paths of the written files.
     """
     if promotion.chosen is None or promotion.search is None:
         return []
@@ -122,7 +133,7 @@ def write_report(
 def collect(
     study: FinishedStudy, promotion: MarketPromotion, registry: Registry, data_dir: Path
 ) -> ReportData:
-    """Read what the pictures need; whatever cannot be read is left out of them."""
+    """Read the data for the pictures; data that cannot be read is left out."""
     chosen = promotion.chosen
     assert chosen is not None
     numbers = {one.number: one for one in study.trials}
@@ -155,27 +166,28 @@ def collect(
 
 
 def summary(promotion: MarketPromotion) -> list[str]:
-    """The opening sentences."""
+    """The summary, one paragraph each."""
     search, chosen = promotion.search, promotion.chosen
     assert search is not None
     assert chosen is not None
-    asked = (
+    judged = (
         "in cross-validation alone"
         if chosen.look is None
-        else f"in cross-validation and on the hold-out (look {chosen.look.number})"
+        else f"in cross-validation and by hold-out evaluation {chosen.look.number}"
     )
     lines = [
-        f"Study {promotion.study}: {search.trials} trials, of which {len(search.backtests)} reached the end; "
-        f"{search.bars:,} bars of {search.timeframe}. This page is about {chosen.name}, judged {asked}, asking "
-        f"for slot {promotion.slot}. Looks at this hold-out so far, in this registry: {promotion.looks}."
+        f"Study {promotion.study}: {search.trials} trials, {len(search.backtests)} of them at the "
+        f"final rung; {search.bars:,} bars of {search.timeframe}. This page is about "
+        f"{chosen.name}, judged {judged}, for the deployment slot {promotion.slot}. Hold-out evaluations used, in "
+        f"this registry: {promotion.looks}."
     ]
     if promotion.outcome != "none passes":
         lines.append(promotion.reason[:1].upper() + promotion.reason[1:] + ".")
     else:
         helps = promotion.reason.partition("What helps:")
         lines.append(
-            "This is a normal result: most searches find nothing that beats holding equal weight after fees."
-            + (f" What helps:{helps[2]}." if helps[2] else "")
+            "This is a normal result: most searches find nothing that beats holding equal weight "
+            "after fees." + (f" What helps:{helps[2]}." if helps[2] else "")
         )
     if promotion.synthetic:
         lines.append(SYNTHETIC)
@@ -218,7 +230,7 @@ def pictures(
             )
             for row, returns in enumerate(material.returns)
         ]
-        equities.append((material.time, curves, "Cross-validation: bars unseen in training"))
+        equities.append((material.time, curves, "Cross-validation: bars not used in training"))
     if score is not None:
         curves = [
             EquityCurve("equal weight", score.equal_weight, EQUAL),
@@ -226,7 +238,7 @@ def pictures(
         ]
         if material.champion is not None and len(material.champion) == len(score.returns):
             curves.append(EquityCurve("present champion", material.champion, CHAMPION))
-        equities.append((score.time, curves, "Hold-out: bars that no trial saw"))
+        equities.append((score.time, curves, "Hold-out: bars that no trial used"))
     for index, (time, curves, title) in enumerate(equities):
         place = grid[0, :] if len(equities) == 1 else grid[0, index]
         halves = place.subgridspec(2, 1, height_ratios=[2.6, 1.0], hspace=0.08)
@@ -261,7 +273,7 @@ def to_html(promotion: MarketPromotion, chosen: MarketResult, material: ReportDa
 def write_pdf(
     path: Path, promotion: MarketPromotion, chosen: MarketResult, material: ReportData
 ) -> None:
-    """The report as two A4 pages: words and rules, then pictures."""
+    """Write the report as two A4 pages: text and rules, then pictures."""
     with PdfPages(
         path, metadata={"Title": f"sweepd gate: {promotion.study}", "CreationDate": None}
     ) as pages:
@@ -270,7 +282,7 @@ def write_pdf(
 
 
 def _words(promotion: MarketPromotion, chosen: MarketResult) -> Figure:
-    """The page of words: each block is wrapped and put below the one before."""
+    """The page of text: each block is wrapped and placed below the previous one."""
     figure = Figure(figsize=(8.27, 11.69))
     FigureCanvasAgg(figure)
     at = 0.955

@@ -1,7 +1,8 @@
-"""The canonical score of a frozen policy: one env row in float64, one observation at a time, on the CPU.
+"""The canonical score of a frozen policy: one environment in float64 on the CPU, row by row.
 
-Several trials are a row each, sub-accounts of one account whose orders are netted (`envs.crypto.netting`). Hold-out,
-champion comparison and verification all come from here, and the paper trader must agree with it to 1e-9.
+Several trials are one row each: sub-accounts of one account whose orders are netted
+(`envs.crypto.netting`). Hold-out, champion comparison and verification use this score, and the
+paper trader must agree with it to 1e-9.
 """
 
 from __future__ import annotations
@@ -32,16 +33,24 @@ from envs.support.errors import InputError
 
 Array = NDArray[np.float64]
 COLUMNS = ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
-DUEL_DAYS = 7
+COMPARISON_DAYS = 7  # the shortest comparison with a champion
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a policy earned over a window. Arrays are (L,), one number per bar after the first decision.
+    """The trading result of a policy over a window of L bars after the first decision.
 
-    time: opens of those bars, seconds since the epoch. returns, equal_weight: simple per-bar returns. trades: fills.
-    fees, notional: shares of the portfolio's value. exposure: 1 - cash / value. crossed: what changed hands between
-    sub-accounts when that bar's orders were decided, a share of the value; 0 for a single trial.
+    Attributes:
+        time: (L,) opens of the bars, seconds since the epoch.
+        returns: (L,) simple per-bar returns.
+        equal_weight: (L,) those of equal weight.
+        trades: (L,) fills.
+        fees: (L,) as a share of the portfolio's value.
+        notional: (L,) traded value, as a share of the portfolio's value.
+        exposure: (L,) 1 - cash / value.
+        crossed: (L,) value exchanged between sub-accounts, as a share of the portfolio's value; 0
+            for a single trial.
+        metrics: summary of the columns.
     """
 
     time: NDArray[np.int64]
@@ -58,9 +67,14 @@ class Score:
 def score(
     policy: FrozenPolicy, market: Market, params: EnvParams, window: Window, *, max_lookback: int
 ) -> Score:
-    """Trade `window` of `market` with the policy, flat at the start.
+    """Trade `window` of `market` with the policy, without positions at the start.
 
-    max_lookback: lags that the policy's observation is padded to.
+    Args:
+        policy: the policy.
+        market: bars and features.
+        params: environment parameters.
+        window: first decision and last bar.
+        max_lookback: number of lags that the policy's observation is padded to.
     """
     env = CryptoEnv.for_windows(market, params, [[window]], max_lookback=max_lookback)
 
@@ -73,7 +87,7 @@ def score(
 def score_actions(
     env: CryptoEnv, act: Callable[[Tensor], Tensor], market: Market, window: Window
 ) -> Score:
-    """As `score`, with any way to act on an evaluation env of one row."""
+    """The same as `score` with any acting function on an evaluation environment of one row."""
     trades = trade_windows(env, act)
     length = window[1] - window[0]
     columns = {
@@ -88,10 +102,15 @@ def score_trials(
     window: Window,
     act: Callable[[int, NDArray[np.float32]], Array] | None = None,
 ) -> Score:
-    """Trade `window` of `bars` with a bundle's trials as sub-accounts of one account, each flat at the start with its
-    share of the capital.
+    """Trade `window` of `bars` with a bundle's trials as sub-accounts of one account.
 
-    act: what a trial (by its place) does with its observation, by default what its policy says.
+    Each trial begins with its share of the capital and without positions.
+
+    Args:
+        bundle: the bundle.
+        bars: in the bundle's order of tickers.
+        window: first decision and last bar.
+        act: returns the action of a trial (by index) for its observation; by default its policy's.
     """
     trials, hole = bundle.trials, bars.hole
     market = make_market(
@@ -152,16 +171,23 @@ def _scored(bars: Bars, window: Window, crossed: Array, columns: dict[str, Array
 
 
 def score_bundle(bundle: Bundle, bars: Bars, window: Window) -> Score:
-    """The canonical score of a bundle over `window` of `bars`, which are put in its order of tickers.
+    """The canonical score of a bundle.
 
-    Raises InputError where the bars lack a ticker, have another timeframe, or too few of them lie before the window.
+    Args:
+        bundle: the bundle.
+        bars: any order of tickers.
+        window: first decision and last bar.
+
+    Raises:
+        InputError: the bars lack a ticker, have another timeframe, or begin too late.
     """
     earliest = first_decision(bundle)
     if window[0] < earliest:
         raise InputError(
-            f"bundle {bundle.name} needs {earliest} bars before its first decision; there are {window[0]}"
+            f"bundle {bundle.name} needs {earliest} bars before its first decision; there are "
+            f"{window[0]}"
         )
-    # Features look back on a fixed number of bars, so what lies before and behind makes no difference to them.
+    # Features depend on a fixed number of past bars, so all other bars are cut off.
     part = in_order(bars.slice(window[0] - earliest, window[1] + 1), bundle)
     span = (earliest, len(part.time) - 1)
     if len(bundle.trials) > 1:
@@ -172,16 +198,18 @@ def score_bundle(bundle: Bundle, bars: Bars, window: Window) -> Score:
 
 
 def in_order(bars: Bars, bundle: Bundle) -> Bars:
-    """The bars with the bundle's tickers in the bundle's order, found by name; other tickers are left out."""
+    """The bars of the bundle's tickers in the bundle's order; other tickers are left out."""
     manifest = bundle.manifest
     if bars.timeframe != manifest.timeframe:
         raise InputError(
-            f"bundle {bundle.name} trades bars of {manifest.timeframe}; the data has {bars.timeframe}"
+            f"bundle {bundle.name} trades bars of {manifest.timeframe}; the data has "
+            f"{bars.timeframe}"
         )
     missing = [ticker for ticker in manifest.tickers if ticker not in bars.tickers]
     if missing:
         raise InputError(
-            f"bundle {bundle.name} trades {missing[0]}, which the data lacks (it has {', '.join(bars.tickers)})"
+            f"bundle {bundle.name} trades {missing[0]}, which the data lacks (it has "
+            f"{', '.join(bars.tickers)})"
         )
     if bars.tickers == manifest.tickers:
         return bars
@@ -206,14 +234,18 @@ def bars_of(bundle: Bundle, folder: Path) -> Bars:
 
 
 def first_decision(bundle: Bundle) -> int:
-    """The earliest bar at which the bundle can decide: features and all its lags exist from there."""
+    """The earliest bar at which features exist for all lags of the bundle."""
     return bundle.manifest.recipe.memory - 1 + bundle.max_lookback - 1
 
 
 def unseen_window(bars: Bars, last_seen: int, first_bar: int) -> Window | None:
-    """The window whose returns belong to the bars after `last_seen` (open, seconds); None where there is none.
+    """The window whose returns belong to bars after `last_seen`; None if there are none.
 
-    Its first decision is made at the close of the last bar that was seen, or of `first_bar` where that is later.
+    Args:
+        bars: the bars.
+        last_seen: open of the newest bar that was seen, seconds.
+        first_bar: the earliest possible decision; the first decision is made at the close of the
+            last seen bar or of this one, whichever is later.
     """
     first = max(int(np.searchsorted(bars.time, last_seen, side="right")) - 1, first_bar)
     last = len(bars.time) - 1
@@ -227,14 +259,19 @@ def compare_with_champion(
     *,
     draws: int = DRAWS,
 ) -> ChampionComparison:
-    """Compare candidate and champion, each flat at the start, over the bars that neither had seen.
+    """Compare candidate and champion over the bars that neither had seen.
 
-    load: bars by tickers, at the candidate's timeframe; both are scored on their common range. draws: of the bootstrap.
+    Args:
+        candidate: the candidate's bundle.
+        champion: the champion's bundle.
+        load: returns the bars of some tickers at the candidate's timeframe; both bundles are scored
+            on the common range.
+        draws: number of bootstrap samples.
     """
     if champion.manifest.timeframe != candidate.manifest.timeframe:
         problem = (
-            f"champion {champion.name} trades {champion.manifest.timeframe} bars, so they cannot be compared; "
-            "promote to another --slot"
+            f"champion {champion.name} trades {champion.manifest.timeframe} bars, so they cannot "
+            "be compared; promote to another --slot"
         )
         return ChampionComparison(champion.name, 0, None, None, problem=problem)
     try:
@@ -253,11 +290,12 @@ def compare_with_champion(
     ]
     if len(starts) < 2:
         return ChampionComparison(champion.name, 0, None, None)
+    # Both windows begin at the later first decision and end at the common last bar.
     spans = [
         (int(np.searchsorted(bars.time, max(starts))), len(bars.time) - 1) for _, bars in sides
     ]
     count = spans[0][1] - spans[0][0]
-    if count < DUEL_DAYS * bars_per_day(own.timeframe):
+    if count < COMPARISON_DAYS * bars_per_day(own.timeframe):
         return ChampionComparison(champion.name, max(0, count), None, None)
     ours, theirs = (
         score_bundle(bundle, bars, span) for (bundle, bars), span in zip(sides, spans, strict=True)
@@ -269,7 +307,7 @@ def compare_with_champion(
 
 
 def bootstrap_seed(bundle: Bundle) -> int:
-    """The seed of every bootstrap about a bundle: its weights decide it, so that asking again gives the same answer."""
+    """The seed of all bootstraps about a bundle: derived from its weights, so that it is stable."""
     return int(bundle.members_sha256[:15], 16)
 
 

@@ -1,4 +1,4 @@
-"""How much of the capital each trial of an ensemble gets."""
+"""The share of the capital that each trial of an ensemble trades."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ Array = NDArray[np.float64]
 def choose_shares(
     trials: Sequence[FrozenTrial], weights: Weights
 ) -> tuple[tuple[float, ...], list[str]]:
-    """(share of each trial, what is missing to choose them so). Equal ones where something is missing."""
+    """Choose the shares of the capital.
+
+    Args:
+        trials: the trials of the ensemble.
+        weights: how the shares are chosen.
+
+    Returns:
+        The share of each trial, and a sentence for everything that is missing for this choice;
+        shares are equal then.
+    """
     equal = (1.0 / len(trials),) * len(trials)
     if weights == "equal" or len(trials) == 1:
         return equal, []
@@ -38,17 +47,25 @@ def choose_shares(
 
 
 def fold_score_shares(scores: Array) -> Array:
-    """(n,) shares from (n, folds) scores: half of the capital equally, half in proportion to the shrunken scores.
+    """Shares by fold scores: half of the capital equally, half in proportion to shrunken scores.
 
-    A trial's mean score m is shrunk towards the mean over the trials M, by how much of the differences between trials
-    folds explain: M + λ·(m - M), λ = B/(B + W), W the mean variance of m as its folds tell, B the trials' variance
-    beyond that (empirical Bayes; C. N. Morris 1983, "Parametric Empirical Bayes Inference"). Folds overlap, so W is
-    rather too small; the half that is shared equally keeps a misjudged trial from mattering much. Scores under zero
-    count as zero, and where none is above, all shares are equal.
+    A trial's mean score m is shrunk towards the mean M over trials: M + λ·(m - M), λ = B/(B + W),
+    with W the mean squared standard error of m across folds and B the variance between trials
+    beyond W (empirical Bayes; C. N. Morris 1983, "Parametric Empirical Bayes Inference"). Folds
+    overlap, so W is too small; the half that is shared equally limits the effect of misjudged
+    trials. Negative scores count as zero, and all shares are equal if no score is positive.
+
+    Args:
+        scores: (n, folds) scores of n trials.
+
+    Returns:
+        (n,) shares that sum to 1.
     """
     trials, folds = scores.shape
     own = scores.mean(axis=1)
+    # W: variance of a trial's mean over folds, averaged over trials.
     within = float(np.mean(np.var(scores, axis=1, ddof=1))) / folds if folds > 1 else 0.0
+    # B: variance of the means between trials, less the part that W explains.
     between = max(0.0, float(np.var(own, ddof=1)) - within) if trials > 1 else 0.0
     reliability = between / (between + within) if between > 0.0 else 0.0
     shrunk = np.maximum(own.mean() + reliability * (own - own.mean()), 0.0)

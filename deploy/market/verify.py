@@ -1,4 +1,4 @@
-"""Verification: score a bundle again on its hold-out, and compare the result with the numbers that its gate saw."""
+"""Verification of a bundle: it is scored on its hold-out again, and all numbers are compared."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from envs.crypto.bars import Bars
 from envs.crypto.metrics import Metrics
 from envs.support.errors import InputError
 
-# The canonical policy path rounds every action to 1e-6, so threads, processors and libraries leave traces in the last
-# bits of sums only.
+# The canonical policy path rounds every action to 1e-6, so threads, processors and libraries affect
+# only the last bits of sums.
 TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
 class MetricDifference:
-    """One number of the hold-out: as the gate saw it, and as it is now. difference: relative above 1, else absolute."""
+    """A metric of the hold-out: `stored` in the gate report, and recomputed `now`."""
 
     name: str
     stored: float
@@ -35,7 +35,15 @@ class MetricDifference:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result. first, last: opens of the hold-out's first and last bar, UTC text."""
+    """The result of a verification.
+
+    Attributes:
+        bundle: hash of the bundle.
+        first: open of the hold-out's first bar, UTC text.
+        last: open of its last bar.
+        bars: number of its bars.
+        compared: its metrics.
+    """
 
     bundle: str
     first: str
@@ -45,12 +53,12 @@ class Verification:
 
     @property
     def worst(self) -> MetricDifference:
-        """The number that differs most."""
+        """The metric with the largest difference."""
         return max(self.compared, key=lambda one: one.difference)
 
     @property
     def agrees(self) -> bool:
-        """Whether every number is within `TOLERANCE`."""
+        """Whether all differences are at most `TOLERANCE`."""
         return self.worst.difference <= TOLERANCE
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,16 +79,22 @@ class Verification:
 
 
 def verify_bundle(bundle: Bundle, bars: Bars) -> Verification:
-    """Recompute the canonical score of the bundle over its hold-out. The bundle's bytes were checked when it was
-    loaded.
+    """Recompute the canonical score of the bundle on its hold-out.
 
-    bars: with at least the bundle's data. Raises InputError where they are not the bars that the bundle was made with,
-    or it was never scored on a hold-out.
+    The bundle's bytes were checked when it was loaded.
+
+    Args:
+        bundle: the bundle.
+        bars: bars that include the bundle's data.
+
+    Raises:
+        InputError: the bars are others than those of the study, or the bundle was never evaluated
+            on a hold-out.
     """
     stored = bundle.manifest.gate.get("holdout")
     if not isinstance(stored, dict) or "first" not in stored or "last" not in stored:
         raise InputError(
-            f"bundle {bundle.name} was never scored on a hold-out, so there is nothing to verify"
+            f"bundle {bundle.name} was never evaluated on a hold-out, so there is nothing to verify"
         )
     bars = _own_bars(bundle, bars)
     first, last = (
@@ -99,7 +113,7 @@ def verify_bundle(bundle: Bundle, bars: Bars) -> Verification:
 
 
 def stored_metrics(bundle: Bundle) -> Metrics | None:
-    """The hold-out's metrics as the gate saw them; None where the bundle lacks them."""
+    """The metrics of the hold-out in the gate report; None if the bundle lacks them."""
     stored = bundle.manifest.gate.get("holdout")
     names = set(Metrics.__dataclass_fields__)
     if not isinstance(stored, dict) or not names <= set(stored):
@@ -108,7 +122,7 @@ def stored_metrics(bundle: Bundle) -> Metrics | None:
 
 
 def _own_bars(bundle: Bundle, bars: Bars) -> Bars:
-    """The very bars that the bundle was made with, checked by fingerprint."""
+    """The bars of the bundle's study, checked by their fingerprint."""
     data = bundle.manifest.data
     first, last = parse_time(data.first), parse_time(data.last)
     own = bars.slice(
@@ -116,7 +130,8 @@ def _own_bars(bundle: Bundle, bars: Bars) -> Bars:
     )
     if own.fingerprint != data.fingerprint:
         raise InputError(
-            f"the bars are not those that bundle {bundle.name} was scored on (fingerprint {own.fingerprint[:12]}…, not "
-            f"{data.fingerprint[:12]}…); name the folder that has them with --data-dir"
+            f"the bars are not those that bundle {bundle.name} was scored on (fingerprint "
+            f"{own.fingerprint[:12]}…, not {data.fingerprint[:12]}…); name their folder with "
+            "--data-dir"
         )
     return own

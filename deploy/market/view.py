@@ -1,4 +1,4 @@
-"""What people see of promotion and replay: tables in the terminal, and a picture of the equity."""
+"""Promotions and metrics in the terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def promotion_view(promotion: MarketPromotion) -> RenderableType:
                     promotion.chosen.score.metrics,
                     "Hold-out: the ensemble of the trial's fold members, canonical policy path"
                     if len(promotion.chosen.trials) == 1
-                    else "Hold-out: the trials as sub-accounts, their orders netted, canonical policy path",
+                    else "Hold-out: trials as sub-accounts, netted orders, canonical policy path",
                 )
             )
     parts.append(verdict_panel(promotion, SYNTHETIC if promotion.synthetic else ""))
@@ -35,7 +35,7 @@ def promotion_view(promotion: MarketPromotion) -> RenderableType:
 
 
 def candidates_table(promotion: MarketPromotion) -> Table:
-    """The best candidates, and how far each came."""
+    """The best candidates with their results in each stage."""
     table = Table(
         title=f"Candidates of study {promotion.study} for slot {promotion.slot}",
         title_justify="left",
@@ -65,12 +65,12 @@ def candidates_table(promotion: MarketPromotion) -> Table:
 
 
 def _title(judged: MarketResult) -> str:
-    look = f", look {judged.look.number} at this hold-out" if judged.look else ""
+    look = f", hold-out evaluation {judged.look.number}" if judged.look else ""
     return f"{judged.name[:1].upper()}{judged.name[1:]}{look}"
 
 
 def metrics_table(metrics: Metrics, title: str) -> Table:
-    """A policy beside equal weight over the same bars."""
+    """Metrics of a policy and of equal weight over the same bars."""
     table = Table(title=title, title_justify="left")
     table.add_column(f"{metrics.bars:,} bars")
     table.add_column("policy", justify="right")

@@ -1,10 +1,11 @@
-"""The probability of back-test overfitting (PBO), by combinatorially symmetric cross-validation (CSCV).
+"""The probability of back-test overfitting (PBO) by combinatorially symmetric cross-validation.
 
-If the trial that was best on one half of the bars is no better than the median trial on the other half, then choosing
-the best trial was choosing luck. PBO is how often that happens over all ways of halving the bars.
+If the trial that was best on one half of the bars is no better than the median trial on the other
+half, then choosing the best trial was choosing luck. PBO is the share of all ways of halving the
+bars in which this happens.
 
-Source: D. H. Bailey, J. M. Borwein, M. López de Prado and Q. J. Zhu 2017, "The Probability of Backtest Overfitting",
-Journal of Computational Finance 20(4).
+Source: D. H. Bailey, J. M. Borwein, M. López de Prado and Q. J. Zhu 2017, "The Probability of
+Backtest Overfitting", Journal of Computational Finance 20(4).
 """
 
 from __future__ import annotations
@@ -16,17 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-BLOCKS = 16
+BLOCKS = 16  # as in the paper: C(16, 8) = 12,870 ways to halve the bars
 
 
 @dataclass(frozen=True)
 class Overfitting:
-    """PBO and what it was counted from.
+    """PBO and the numbers that it is computed from. C is the number of ways to halve the bars.
 
-    pbo: share of logits ≤ 0. logits: (C,) one per half, of the relative rank out of sample of the trial that was best
-    in sample. slope: of its out-of-sample on its in-sample Sharpe ratio over the halves (least squares; 0 where the
-    latter do not differ). loss: share of halves in which it lost out of sample. inside, outside: (C,) its Sharpe ratios
-    per bar. chosen: how many were chosen; of several, ranks and ratios are their means.
+    Attributes:
+        pbo: share of logits ≤ 0.
+        logits: (C,) logits of the out-of-sample relative rank of the trial that was best in sample.
+        slope: least-squares slope of its out-of-sample on its in-sample Sharpe ratio; 0 if the
+            latter do not vary.
+        loss: share of halves in which its out-of-sample Sharpe ratio is negative.
+        inside: (C,) its Sharpe ratios per bar, in sample.
+        outside: (C,) its Sharpe ratios per bar, out of sample.
+        chosen: number of trials chosen together; ranks and ratios are then their means.
     """
 
     pbo: float
@@ -39,26 +45,36 @@ class Overfitting:
 
 
 def cscv(returns: Array, blocks: int = BLOCKS, chosen: int = 1) -> Overfitting:
-    """PBO of (T, N) returns: T bars in order, N ≥ 2 trials; cut into `blocks` (even) contiguous blocks of nearly equal
-    length, the first ones longer by a bar.
+    """Compute the PBO.
 
-    For each of the C(blocks, blocks/2) halves J: n* = the trial with the highest Sharpe ratio in J (the first of
-    equals), w = its rank among all trials outside J (ties: mean rank) / (N + 1), logit = ln(w/(1-w)). A trial that does
-    not vary scores 0. Where `chosen` trials are taken together, n* are the best so many in J, and w is their mean rank:
-    what they gain by being several does not count, and to take all of them is to choose nothing (PBO 1).
+    The bars are cut into contiguous blocks of nearly equal length, the first ones longer by a bar.
+    For each of the C(blocks, blocks/2) halves J: n* is the trial with the highest Sharpe ratio in
+    J (ties: the first), w its rank among all trials outside J (ties: mean rank) divided by N + 1,
+    and the logit is ln(w/(1 - w)). A trial whose returns do not vary has a Sharpe ratio of 0.
 
-    Raises ValueError where there are too few bars or trials.
+    If several trials are chosen together, n* are the best ones in J and w is their mean rank. So
+    the gain by diversification does not count, and choosing all trials gives a PBO of 1.
+
+    Args:
+        returns: (T, N) returns of N ≥ 2 trials over T bars in order.
+        blocks: number of blocks, even.
+        chosen: number of trials chosen together.
+
+    Raises:
+        ValueError: there are too few bars or trials.
     """
     count, trials = returns.shape
     if blocks % 2 or blocks < 2 or trials < 2 or count < 2 * blocks or not 1 <= chosen <= trials:
         raise ValueError(
-            f"CSCV needs an even number of blocks, 2 trials and 2 bars a block, not {blocks}, {trials}, {count}, and "
-            f"as many trials as are chosen ({chosen})"
+            f"CSCV needs an even number of blocks, 2 trials and 2 bars a block, not {blocks}, "
+            f"{trials}, {count}, and at least as many trials as are chosen ({chosen})"
         )
     edges = np.concatenate(
         [[0], np.cumsum(np.full(blocks, count // blocks) + (np.arange(blocks) < count % blocks))]
     )
-    centred = returns - np.mean(returns, axis=0)  # sums of squares lose no digits to the mean
+    # Sums and sums of squares per block suffice for the Sharpe ratio of any union of blocks.
+    # Returns are centred first, so that the sums of squares lose no digits to the mean.
+    centred = returns - np.mean(returns, axis=0)
     starts = edges[:-1]
     length, total, square = (
         np.diff(edges),
@@ -67,12 +83,13 @@ def cscv(returns: Array, blocks: int = BLOCKS, chosen: int = 1) -> Overfitting:
     )
     offset = np.mean(returns, axis=0)
     halves = list(itertools.combinations(range(blocks), blocks // 2))
+    # (C, blocks): 1 where a block is in sample.
     taken = np.zeros((len(halves), blocks))
     taken[np.arange(len(halves))[:, None], halves] = 1.0
     flat = np.ptp(returns, axis=0) == 0.0
 
     def sharpe(weights: Array) -> Array:
-        """(C, N) Sharpe ratios over the blocks with weight 1; deviation with n - 1."""
+        """(C, N) Sharpe ratios per bar over the blocks with weight 1; deviation with n - 1."""
         n = (weights @ length)[:, None]
         mean = weights @ total / n
         variance = np.maximum(weights @ square - n * mean**2, 0.0) / (n - 1.0)
@@ -81,6 +98,7 @@ def cscv(returns: Array, blocks: int = BLOCKS, chosen: int = 1) -> Overfitting:
 
     inside, outside = sharpe(taken), sharpe(1.0 - taken)
     best = np.argsort(-inside, axis=1, kind="stable")[:, :chosen]
+    # Out-of-sample rank of each chosen trial, 1 (worst) to N; equal trials share the mean rank.
     ranks = np.zeros(len(halves))
     for place in range(chosen):
         own = np.take_along_axis(outside, best[:, place : place + 1], axis=1)

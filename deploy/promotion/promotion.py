@@ -1,4 +1,4 @@
-"""Results of a promotion: what the gate found about each candidate, and the outcome for the slot."""
+"""Results of a promotion: the gate's findings about each candidate, and the outcome."""
 
 from __future__ import annotations
 

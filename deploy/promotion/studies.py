@@ -53,8 +53,13 @@ class FoundStudy:
         return self.spec.environment
 
     def asked(self, trial: int | None) -> list[FrozenTrial]:
-        """The complete trials that may ask to be promoted, best first; or that one. Raises InputError where it is no
-        complete one.
+        """The complete trials, best first.
+
+        Args:
+            trial: return this trial only.
+
+        Raises:
+            InputError: that trial is not COMPLETE.
         """
         found = [item for item in self.trials if trial is None or item.number == trial]
         if trial is not None and not found:
@@ -63,14 +68,17 @@ class FoundStudy:
 
     @property
     def why_none_complete(self) -> str:
-        """What to say where there is no complete trial."""
+        """Why there is no complete trial."""
         if not self.finished:
             return "no trial of the study has finished yet"
-        return f"none of the study's {self.finished} finished trials is COMPLETE: all were pruned or failed"
+        return (
+            f"none of the study's {self.finished} finished trials is COMPLETE: all were pruned or "
+            "failed"
+        )
 
 
 def storage_url(storage: str | None) -> str:
-    """The database URL for `--storage`: none is `runs/sweepd.db`. See `database_url`."""
+    """The database URL for `--storage`, by default `runs/sweepd.db`; see `database_url`."""
     return database_url(str(Path("runs") / "sweepd.db") if storage is None else storage)
 
 
@@ -78,13 +86,14 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
     """Read a study.
 
     Args:
-        name: the study; None takes the only one that the storage has.
+        name: the study; None is the only study of the storage.
         storage: an SQLAlchemy URL.
-        runs_dir: the folder that holds the study's folder, where the user named one (see `study_folder`).
+        runs_dir: the folder that holds the study's folder, if the user named one (see
+            `study_folder`).
 
     Raises:
-        InputError: there is no such storage or study, sweepd did not make it, or the folder that holds the weights of
-            its complete trials is missing.
+        InputError: there is no such storage or study, sweepd did not create it, or the folder with
+            the weights of its complete trials is missing.
     """
     shown = hide_password(storage)
     try:
@@ -95,13 +104,14 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
         ) from error
     if url.get_backend_name() == "sqlite" and (not url.database or not Path(url.database).exists()):
         raise InputError(
-            f"--storage {shown} does not exist; name the database of a study, or start one with sweepd train"
+            f"--storage {shown} does not exist; name the database of a study, or start one with "
+            "sweepd train"
         )
     engine: dict[str, Any] = (
         {"connect_args": {"timeout": 60.0}} if url.get_backend_name() == "sqlite" else {}
     )
     try:
-        # RDBStorage makes its tables where they are missing; a database that is not Optuna's is not to be touched.
+        # RDBStorage creates missing tables, but the database of another program must stay as it is.
         if not inspect(create_engine(url)).has_table("studies"):
             raise InputError(f"--storage {shown} is not a database of studies")
         database = optuna.storages.RDBStorage(storage, engine_kwargs=engine)

@@ -117,7 +117,7 @@ class RegistryDatabase:
         """A session that holds the write lock and is rolled back unless it is committed."""
         with Session(self.engine.execution_options(writes=True)) as session:
             if self._sqlite:
-                session.connection()  # begins the transaction now instead of with the first statement
+                session.connection()  # begins the transaction now, not with the first statement
             else:
                 session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
             yield session

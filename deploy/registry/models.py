@@ -1,4 +1,4 @@
-"""The registry's tables (SQLAlchemy 2). Moments are UTC text, bar times are seconds since the epoch.
+"""The registry's tables (SQLAlchemy 2). Moments are UTC text, bar times seconds since the epoch.
 
 Triggers refuse to change or delete rows of the `APPEND_ONLY` tables. The other tables hold present
 state: `slots`, `challengers`, and of traders `traders`, `lanes` and `orders`. The migrations of
@@ -12,8 +12,8 @@ from typing import Any, Final
 from sqlalchemy import JSON, BigInteger, Double, ForeignKey, MetaData, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-# The table of the revision. It has not Alembic's default name, because the database may also be that
-# of an Optuna study, which Optuna migrates.
+# The table of the revision. It has not Alembic's default name, because the database may also be
+# that of an Optuna study, which Optuna migrates.
 VERSION_TABLE = "sweepd_registry_version"
 APPEND_ONLY = ("bundles", "versions", "events", "evaluations", "lane_bars", "trader_events")
 SLOT_ACCOUNT: Final = "account"  # name and kind of a slot's own account, which uses the broker

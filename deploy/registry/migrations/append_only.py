@@ -12,15 +12,17 @@ def make_append_only(table: str) -> None:
         name = f"{table}_no_{action.lower()}"
         if op.get_bind().dialect.name == "sqlite":
             op.execute(
-                f"CREATE TRIGGER {name} BEFORE {action} ON {table} BEGIN SELECT RAISE(ABORT, '{refusal}'); END"
+                f"CREATE TRIGGER {name} BEFORE {action} ON {table} "
+                f"BEGIN SELECT RAISE(ABORT, '{refusal}'); END"
             )
         else:
             op.execute(
-                f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION '{refusal}'; END "
-                "$$ LANGUAGE plpgsql"
+                f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger AS $$ "
+                f"BEGIN RAISE EXCEPTION '{refusal}'; END $$ LANGUAGE plpgsql"
             )
             op.execute(
-                f"CREATE TRIGGER {name} BEFORE {action} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()"
+                f"CREATE TRIGGER {name} BEFORE {action} ON {table} "
+                f"FOR EACH ROW EXECUTE FUNCTION {name}()"
             )
 
 

@@ -164,7 +164,7 @@ def test_show_fits_on_one_screen_and_says_what_matters(sweepd: Run, bundles: lis
         "hold-out",
         "trades",
         "learning_rate 0.001",
-        "judged by look 1",
+        "judged by hold-out evaluation 1",
     ):
         assert text in printed, text
     assert len(printed.splitlines()) <= 40
@@ -306,7 +306,7 @@ def test_verify_refuses_other_bars_and_bundles_without_a_score(
     unscored = write_bundle(small_bundle(8, tickers=bars.tickers), tmp_path / "unscored")
     with pytest.raises(InputError, match="--data-dir is needed"):
         sweepd("registry", "verify", unscored)
-    with pytest.raises(InputError, match="never scored on a hold-out"):
+    with pytest.raises(InputError, match="never evaluated on a hold-out"):
         sweepd("registry", "verify", unscored, "--data-dir", data_dir)
 
 

@@ -82,7 +82,7 @@ def test_the_end_of_a_study_promotes_reports_and_records_a_game(
         "PROMOTED",
         "beats-baselines",
         "random",
-        "look 2 at this panel",
+        "evaluation 2 on this panel",
         f"sweepd play {SLOT}",
         "the champion",
     ):
@@ -143,7 +143,7 @@ def test_the_registry_knows_players(sweepd: Run, folder: Path) -> None:
         "version 2, champion",
         "trial 0",
         "seed 0 of 2",
-        "judged by look 2",
+        "judged by panel evaluation 2",
         "champion ",
     ):
         assert text in shown, text

@@ -123,7 +123,7 @@ def _forged(path: Path, change: dict[str, Any], *, drop: str | None = None) -> N
     [
         ({"format_version": 3}, "version 3"),
         ({"tickers": ["BTC/USDT", "BTC/USDT"]}, "listed twice"),
-        ({"tickers": ["BTC/USDT"]}, "one number for each"),
+        ({"tickers": ["BTC/USDT"]}, "a number for each"),
         ({"timeframe": "7m"}, "timeframe '7m'"),
         ({"recipe.name": "secret"}, "'secret' is not known"),
         ({"recipe.version": 99}, "version 99"),
@@ -141,7 +141,7 @@ def _forged(path: Path, change: dict[str, Any], *, drop: str | None = None) -> N
         ({"origin.trial": -1}, "origin.trial"),
         ({"origin.trial": "3"}, "origin.trial"),
         ({"surprise": 1}, "surprise"),
-        ({"increment": [0.0]}, "one number for each"),
+        ({"increment": [0.0]}, "a number for each"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_a_sentence(

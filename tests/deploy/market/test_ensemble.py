@@ -357,7 +357,7 @@ def test_the_best_trials_are_promoted_together(
     assert "each as lucky as the best of 3" in page
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(promotion_view(promotion))
-    assert "The ensemble of trials 1 and 2, look 1 at this hold-out" in console.export_text()
+    assert "The ensemble of trials 1 and 2, hold-out evaluation 1" in console.export_text()
     # On one screen, against another, and scored anew.
     app = typer.Typer()
     deploy_commands(app)

@@ -199,7 +199,7 @@ def test_the_best_of_many_alike_is_luck(fake: FakeStudy, registry: Registry) -> 
         )
         == 0
     )
-    assert "no look at the hold-out was spent" in promotion.reason
+    assert "no hold-out evaluation was used" in promotion.reason
     found = promotion.to_dict()["selection"]
     assert (found["trials"], found["reached_the_final_rung"], found["unreadable"]) == (5, 5, {})
     assert found["dsr"] < 0.95 < 1.0
@@ -645,7 +645,7 @@ def test_trials_that_are_all_as_good_are_told_from_trials_that_are_all_luck(
     for _ in range(5):
         fake.add(2.0, fake.contrarian(), edge=2e-3)
     promotion = run(fake, registry)
-    assert "alike and all beat equal weight" in promotion.reason
+    assert "similar and all beat equal weight" in promotion.reason
     assert "--pruner none" in promotion.reason
 
 
